@@ -1,0 +1,1 @@
+"""Packaging time: from a user's model and YAML to a verified, measured, self-contained archive."""

@@ -1,0 +1,70 @@
+"""What an engine must offer. A third party adds one with an entry point in the group `torchserve_neuron_lstm.backends`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from ..bucketing.grid import Bucket
+
+Weights = Mapping[str, torch.Tensor]
+"""The model's own state dict, plus the constants that lowering lifted out of its code."""
+
+Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+"""A loaded program: flat inputs (the declared ones in order, then lengths[B] int64 where the program takes them)
+to flat outputs, all contiguous CPU tensors of exactly the bucket's shapes."""
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A distribution the serving host must have, e.g. ("onnxruntime", "onnxruntime", "1.31.1")."""
+
+    distribution: str
+    module: str
+    version: str
+
+
+class CannotLoad(RuntimeError):
+    """This host cannot run the program: says what was packaged, what is here, and what to do."""
+
+
+class CannotCompile(RuntimeError):
+    """The engine refuses the program or the shape: says which, and what to do."""
+
+
+class Backend(Protocol):
+    """One engine. Instances hold no state."""
+
+    name: str
+    polymorphic: bool
+    """True: one compiled program serves every bucket. False: one per bucket."""
+
+    def unavailable(self) -> str | None:
+        """Why this machine cannot compile for the engine, with what to install; None where it can."""
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """What the serving host needs beside the standard library, with the versions compiled against."""
+
+    def host(self) -> Mapping[str, str]:
+        """The kind of machine the compiled code is for (e.g. {"machine": "x86_64", "isa": "avx512"}); empty: any."""
+
+    def compile(self, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path) -> None:
+        """Write the compiled program, without its weights, into an empty `directory`.
+
+        `program` holds the abstract masked operators of `masked.py` and symbolic batch and time. `bucket` is None
+        for a polymorphic engine. Runs in a process of its own.
+
+        Raises:
+            CannotCompile: the engine does not take this program.
+        """
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+        """Load what `compile` wrote. `weights` are shared by all variants: keep them, do not copy them.
+
+        Raises:
+            CannotLoad: this host is not the kind `host` names, or the file cannot be loaded here.
+        """

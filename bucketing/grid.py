@@ -1,0 +1,52 @@
+"""The set of shapes that were compiled, and the look-up that refuses instead of clamping."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .errors import SequenceTooLong
+
+
+class Bucket(NamedTuple):
+    """One compiled shape: B rows by T timesteps. A model without time has T = 1, one without batch B = 1."""
+
+    batch: int
+    length: int
+
+
+@dataclass(frozen=True)
+class BucketGrid:
+    """Every batch size by every length, both ascending.
+
+    >>> grid = BucketGrid(batches=(1, 4), lengths=(16, 32))
+    >>> grid.buckets
+    (Bucket(batch=1, length=16), Bucket(batch=1, length=32), Bucket(batch=4, length=16), Bucket(batch=4, length=32))
+    >>> grid.fit_length(17)
+    32
+    """
+
+    batches: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        for what, sizes in (("batches", self.batches), ("lengths", self.lengths)):
+            if not sizes or sizes[0] < 1 or any(a >= b for a, b in zip(sizes, sizes[1:], strict=False)):
+                raise ValueError(f"{what} must be positive and strictly ascending, got {sizes}")
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """All shapes, ordered by batch, then by length."""
+        return tuple(Bucket(batch, length) for batch in self.batches for length in self.lengths)
+
+    def fit_length(self, length: int) -> int:
+        """The smallest bucket length that holds `length` timesteps.
+
+        Raises:
+            SequenceTooLong: no bucket holds it.
+        """
+        index = bisect_left(self.lengths, length)
+        if index == len(self.lengths):
+            raise SequenceTooLong(length, self.lengths)
+        return self.lengths[index]

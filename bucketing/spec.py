@@ -1,0 +1,53 @@
+"""How one tensor argument or answer of a program is laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Axis = Literal["batch", "time"]
+DType = Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor: its name, its dtype and its shape with the two varying dimensions named.
+
+    >>> ids = TensorSpec("ids", "int64", ("batch", "time"))
+    >>> ids.batch_dim, ids.time_dim, ids.item_shape
+    (0, 1, ('time',))
+    >>> frames = TensorSpec("frames", "float32", ("time", "batch", 12))
+    >>> frames.batch_dim, frames.time_dim, frames.item_shape
+    (1, 0, ('time', 12))
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int | Axis, ...]
+    pad_value: float = 0
+    """What stands on the padded timesteps of an input."""
+    vocabulary: int | None = None
+    """Ids must be in [0, vocabulary); an engine may abort on others. None: any value."""
+
+    @property
+    def batch_dim(self) -> int | None:
+        """Where the batch dimension is, or None for a tensor that has none."""
+        return self.shape.index("batch") if "batch" in self.shape else None
+
+    @property
+    def time_dim(self) -> int | None:
+        """Where the time dimension is, or None for a tensor that has none."""
+        return self.shape.index("time") if "time" in self.shape else None
+
+    @property
+    def item_shape(self) -> tuple[int | Axis, ...]:
+        """The shape of one request's part: the same without the batch dimension."""
+        return tuple(size for size in self.shape if size != "batch")
+
+    def sizes(self, batch: int, length: int) -> tuple[int, ...]:
+        """The numbers of this shape in one bucket.
+
+        >>> TensorSpec("frames", "float32", ("time", "batch", 12)).sizes(batch=4, length=16)
+        (16, 4, 12)
+        """
+        return tuple({"batch": batch, "time": length}.get(s, s) if isinstance(s, str) else s for s in self.shape)  # type: ignore[misc]

@@ -1,0 +1,1 @@
+"""Serving time: from the bytes of a batch of requests to the bytes of their answers."""
