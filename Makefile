@@ -1,0 +1,56 @@
+# From nothing but Python 3.10+ and make: `make demo` and `make test`.
+# A C++ compiler is used where there is one; Java comes from PyPI.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+# Workers for `make test`; each end-to-end worker runs a TorchServe of its own.
+JOBS ?= auto
+
+.PHONY: help install demo test lint types format clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo     train a small LSTM, archive it, serve it, ask it: about 4 minutes"
+	@echo "make test     every test, end to end through a real TorchServe"
+	@echo "make lint     ruff: rules and formatting"
+	@echo "make types    mypy --strict"
+	@echo "make format   let ruff format the code"
+	@echo "make install  only create .venv and install into it"
+	@echo "make clean    remove .venv and what the tools cached"
+
+install: $(STAMP)
+
+# The torch of the constraints goes first and alone, so that no other requirement can choose a larger one.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12")'
+	@echo "[1/4] creating .venv"
+	@$(PYTHON) -m venv --clear .venv
+	@echo "[2/4] upgrading pip"
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "[3/4] installing torch, some hundred MB"
+	@$(BIN)/python -m pip install --progress-bar on -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	@echo "[4/4] installing the plug-in, TorchServe, a Java runtime and the tools"
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python examples/demo.py
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest -n $(JOBS)
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+format: $(STAMP)
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
