@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from .errors import SequenceTooLong
@@ -32,7 +33,7 @@ class BucketGrid:
 
     def __post_init__(self) -> None:
         for what, sizes in (("batches", self.batches), ("lengths", self.lengths)):
-            if not sizes or sizes[0] < 1 or any(a >= b for a, b in zip(sizes, sizes[1:], strict=False)):
+            if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
                 raise ValueError(f"{what} must be positive and strictly ascending, got {sizes}")
 
     @property

@@ -50,4 +50,5 @@ class TensorSpec:
         >>> TensorSpec("frames", "float32", ("time", "batch", 12)).sizes(batch=4, length=16)
         (16, 4, 12)
         """
-        return tuple({"batch": batch, "time": length}.get(s, s) if isinstance(s, str) else s for s in self.shape)  # type: ignore[misc]
+        named = {"batch": batch, "time": length}
+        return tuple(named[size] if isinstance(size, str) else size for size in self.shape)
