@@ -25,3 +25,10 @@ class LengthNotAccepted(ValueError):
             f"a sequence of {length} timesteps is not accepted: padding would change this model's answer, so only "
             f"lengths {', '.join(map(str, available))} are served"
         )
+
+
+class BrokenInvariant(RuntimeError):
+    """Something that cannot happen has happened. Nobody's request is at fault."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"this is a bug, please report it: {what}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from .errors import SequenceTooLong
+from .errors import LengthNotAccepted, SequenceTooLong
 
 
 class Bucket(NamedTuple):
@@ -51,3 +51,13 @@ class BucketGrid:
         if index == len(self.lengths):
             raise SequenceTooLong(length, self.lengths)
         return self.lengths[index]
+
+    def exact_length(self, length: int) -> int:
+        """The bucket length that is `length` itself, for a model that must not be padded.
+
+        Raises:
+            LengthNotAccepted: no bucket has it.
+        """
+        if length not in self.lengths:
+            raise LengthNotAccepted(length, self.lengths)
+        return length

@@ -1,0 +1,75 @@
+"""Following a plan: requests into buckets, through the programs, and back in the order they came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .errors import BrokenInvariant
+from .grid import Bucket
+from .padding import lengths_tensor, pad, torch_dtype, unpad
+from .planner import Plan, Run
+from .spec import TensorSpec
+
+Tensors = tuple[torch.Tensor, ...]
+RunBucket = Callable[[Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
+"""Runs a bucket's program on its padded inputs, lengths[B] last where the programs take them."""
+
+
+def execute(
+    plan: Plan,
+    requests: Sequence[Sequence[torch.Tensor]],
+    lengths: Sequence[int],
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    takes_lengths: bool,
+    run: RunBucket,
+) -> list[Tensors]:
+    """The answers of all requests, in their order: each has one tensor an output, of the output's `item_shape`.
+
+    A request has one tensor an input, of the input's `item_shape`. Answers share no memory with what `run` returned.
+
+    Raises:
+        ValueError: a request's tensor has not the shape or dtype of its input.
+        BrokenInvariant: the plan leaves a request out, or a program's answers are not as declared.
+    """
+    answers: dict[int, Tensors] = {}
+    for step in plan.runs:
+        padded = _padded_inputs(step, requests, lengths, inputs, takes_lengths)
+        results = run(step.bucket, padded)
+        _check_results(results, outputs, step.bucket)
+        own_lengths = [lengths[row] for row in step.rows]
+        parts = [unpad(result, spec, own_lengths) for result, spec in zip(results, outputs, strict=True)]
+        answers.update(zip(step.rows, zip(*parts, strict=True), strict=True))
+    if sorted(answers) != list(range(len(requests))):
+        raise BrokenInvariant(f"{len(requests)} requests were to be answered, the plan answers {sorted(answers)}")
+    return [answers[row] for row in range(len(requests))]
+
+
+def _padded_inputs(
+    step: Run,
+    requests: Sequence[Sequence[torch.Tensor]],
+    lengths: Sequence[int],
+    inputs: Sequence[TensorSpec],
+    takes_lengths: bool,
+) -> list[torch.Tensor]:
+    padded = [
+        pad([requests[row][position] for row in step.rows], spec, step.bucket) for position, spec in enumerate(inputs)
+    ]
+    if takes_lengths:
+        padded.append(lengths_tensor([lengths[row] for row in step.rows], step.bucket))
+    return padded
+
+
+def _check_results(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec], bucket: Bucket) -> None:
+    where = f"the program of bucket {bucket.batch} x {bucket.length}"
+    if len(results) != len(outputs):
+        raise BrokenInvariant(f"{where} declares {len(outputs)} outputs and returned {len(results)}")
+    for result, spec in zip(results, outputs, strict=True):
+        declared = (spec.sizes(*bucket), torch_dtype(spec))
+        if (tuple(result.shape), result.dtype) != declared:
+            raise BrokenInvariant(
+                f"{where} declares output {spec.name!r} as {spec.dtype} {list(declared[0])} and returned "
+                f"{str(result.dtype).removeprefix('torch.')} {list(result.shape)}"
+            )
