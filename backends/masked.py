@@ -1,14 +1,26 @@
-"""The abstract recurrent operators that lowering puts in place of PackedSequence code.
+"""The abstract recurrent operators that lowering puts in place of PackedSequence code, and what they mean.
 
 `x` is [B, T, F] and right-padded; `lengths` int64[B] counts real timesteps (None: all T of every row). The answers
 are exactly those of the same rows packed: `y` [B, T, D*H] holds zeros on padding, `h_n` and `c_n` [L*D, B, H] are the
 states after each row's own last step. Whatever stands in the padding of `x` has no influence. `weights` is the flat
-list of `nn.LSTM`/`nn.GRU`/`nn.RNN` (`_flat_weights`); D is 2 when bidirectional. All results are contiguous.
+list of `nn.LSTM`/`nn.GRU`/`nn.RNN` (`_flat_weights`); D is 2 when bidirectional. With `proj_size`, H is that of the
+projection in `y`, `h_0` and `h_n`. `c_n` holds zeros where `need_cell` is false. All results are contiguous.
+
+An engine takes the operators as they are, or hands its own one-layer kernel to `masked_lstm` and `masked_rnn`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
+from torch import Tensor
+
+Layer = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
+"""One layer in one direction: x[T, B, F], its states [B, H] each, its weights -> y[T, B, H], the states after step T."""
+
+# Opens or closes a gate for good: far beyond what weights add up to, yet finite in half precision.
+_SHUT = 1e4
 
 _library = torch.library.Library("neuron_lstm", "DEF")
 _library.define(
@@ -32,3 +44,216 @@ def _lstm_shapes(x, lengths, h_0, c_0, weights, bias, layers, bidirectional, nee
 def _rnn_shapes(x, lengths, h_0, weights, cell, bias, layers, bidirectional):  # type: ignore[no-untyped-def]
     directions = 2 if bidirectional else 1
     return x.new_empty(x.shape[0], x.shape[1], h_0.shape[2] * directions), h_0.new_empty(h_0.shape)
+
+
+def masked_lstm(
+    layer: Layer,
+    x: Tensor,
+    lengths: Tensor | None,
+    h_0: Tensor,
+    c_0: Tensor,
+    weights: Sequence[Tensor],
+    layers: int,
+    bidirectional: bool,
+    need_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The `lstm` operator in terms of a one-layer kernel; differentiable and traceable where the kernel is."""
+    y, (h_n, c_n) = _stack(layer, x, lengths, (h_0, c_0), weights, layers, bidirectional, hold_state=need_cell)
+    return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
+
+
+def masked_rnn(
+    layer: Layer,
+    x: Tensor,
+    lengths: Tensor | None,
+    h_0: Tensor,
+    weights: Sequence[Tensor],
+    layers: int,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensor]:
+    """The `rnn` operator in terms of a one-layer kernel; differentiable and traceable where the kernel is."""
+    y, (h_n,) = _stack(layer, x, lengths, (h_0,), weights, layers, bidirectional, hold_state=False)
+    return y, h_n
+
+
+def is_projected(h_0: Tensor, c_0: Tensor) -> bool:
+    """Whether the LSTM that these states belong to has a `proj_size`."""
+    return h_0.shape[2] != c_0.shape[2]
+
+
+def without_projection(
+    plain: Callable[..., tuple[Tensor, Tensor, Tensor]],
+    x: Tensor,
+    lengths: Tensor | None,
+    h_0: Tensor,
+    c_0: Tensor,
+    weights: Sequence[Tensor],
+    bias: bool,
+    layers: int,
+    bidirectional: bool,
+    need_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A projected LSTM by way of `plain`, the `lstm` operator for an engine that knows no projection.
+
+    With m the state before projection, h = W_hr m, so the recurrent weights are W_hh W_hr. A given h_0 need not be the
+    image of any m: it enters as further input columns, at each direction's first step only and with the weights W_hh.
+    """
+    directions = 2 if bidirectional else 1
+    groups = _per_direction(weights, layers, directions)
+    finals: list[tuple[Tensor, Tensor]] = []
+    for index in range(layers):
+        rows = slice(index * directions, (index + 1) * directions)
+        folded = [tensor for d in range(directions) for tensor in _folded(groups[rows], d)]
+        widened = torch.cat([x, *_first_step_columns(x, lengths, h_0[rows])], 2)
+        m, m_n, c_n = plain(
+            widened, lengths, torch.zeros_like(c_0[rows]), c_0[rows], folded, bias, 1, bidirectional, need_cell
+        )
+        projections = [group[-1] for group in groups[rows]]
+        parts = zip(m.chunk(directions, 2), projections, strict=True)
+        x = torch.cat([torch.nn.functional.linear(part, w_hr) for part, w_hr in parts], 2)
+        h_n = torch.stack([torch.nn.functional.linear(m_n[d], w_hr) for d, w_hr in enumerate(projections)])
+        finals.append((h_n, c_n))
+    return x.contiguous(), torch.cat([h for h, _ in finals]), torch.cat([c for _, c in finals])
+
+
+def _folded(groups: Sequence[Sequence[Tensor]], direction: int) -> list[Tensor]:
+    """One direction's weights with the projection folded in and one block of input columns for each direction's h_0."""
+    w_ih, w_hh, *biases, w_hr = groups[direction]
+    blocks = [w_hh if d == direction else torch.zeros_like(w_hh) for d in range(len(groups))]
+    return [torch.cat([w_ih, *blocks], 1), w_hh @ w_hr, *biases]
+
+
+def _first_step_columns(x: Tensor, lengths: Tensor | None, h_0: Tensor) -> list[Tensor]:
+    """For each direction [B, T, P]: h_0 on the step it begins with, zeros elsewhere."""
+    steps = torch.arange(x.shape[1], device=x.device)
+    last = (x.shape[1] if lengths is None else lengths[:, None]) - 1
+    first = [(steps == 0)[None, :], (steps == last).expand(x.shape[0], x.shape[1])]
+    return [torch.where(first[d][:, :, None], h_0[d][:, None, :], 0.0) for d in range(h_0.shape[0])]
+
+
+def _stack(
+    layer: Layer,
+    x: Tensor,
+    lengths: Tensor | None,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    layers: int,
+    bidirectional: bool,
+    hold_state: bool,
+) -> tuple[Tensor, list[Tensor]]:
+    """All layers and directions, time-major inside because that is what the fused kernels take."""
+    directions = 2 if bidirectional else 1
+    groups = _per_direction(weights, layers, directions)
+    rows = _Rows(x, lengths)
+    x = rows.clean(x.transpose(0, 1))
+    finals: list[Sequence[Tensor]] = []
+    for index in range(layers):
+        outputs = []
+        for d in range(directions):
+            row = index * directions + d
+            y, final = _direction(layer, x, rows, [s[row] for s in states], groups[row], bool(d), hold_state)
+            outputs.append(y)
+            finals.append(final)
+        x = rows.clean(torch.cat(outputs, 2) if bidirectional else outputs[0])
+    return x.transpose(0, 1).contiguous(), [torch.stack(list(kind)) for kind in zip(*finals, strict=True)]
+
+
+def _direction(
+    layer: Layer,
+    x: Tensor,
+    rows: _Rows,
+    states: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    reverse: bool,
+    hold_state: bool,
+) -> tuple[Tensor, Sequence[Tensor]]:
+    """One layer in one direction over ragged rows: y[T, B, H] in time order, the states after each row's last step."""
+    if reverse:
+        x = rows.clean(rows.reversed(x))
+    if hold_state and rows.lengths is not None:
+        x, weights = _with_closing_flag(x, weights, rows.padding)
+    y, final = layer(x, states, weights)
+    if rows.lengths is not None:
+        final = [rows.last(y), *final[1:]]
+    return (rows.reversed(y) if reverse else y), final
+
+
+class _Rows:
+    """Where the real timesteps of a batch x[B, T, F] are; everything below is time-major [T, B, ...]."""
+
+    def __init__(self, x: Tensor, lengths: Tensor | None) -> None:
+        self.lengths = lengths
+        if lengths is None:
+            return
+        steps = torch.arange(x.shape[1], device=x.device)[:, None]
+        self.padding = (steps >= lengths[None, :])[:, :, None]
+        self._mirror = (lengths[None, :] - 1 - steps).clamp(min=0)[:, :, None]
+        self._last = (lengths - 1)[None, :, None]
+
+    def clean(self, x: Tensor) -> Tensor:
+        """Zeros on padding. Chosen, not multiplied: 0 x inf and 0 x NaN are NaN."""
+        return x if self.lengths is None else torch.where(self.padding, 0.0, x)
+
+    def reversed(self, x: Tensor) -> Tensor:
+        """Each row back to front within its own length, so that it still begins at step 0 with the given state."""
+        if self.lengths is None:
+            return x.flip(0)
+        return x.gather(0, self._mirror.expand(x.shape))
+
+    def last(self, y: Tensor) -> Tensor:
+        """Each row of y[T, B, H] at its last real step: [B, H]."""
+        return y.gather(0, self._last.expand(1, y.shape[1], y.shape[2]))[0]
+
+
+def _with_closing_flag(x: Tensor, weights: Sequence[Tensor], padding: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """An input column that is 1 on padding, with weights that shut the input gate and open the forget gate.
+
+    A padded step then keeps the cell state exactly, in any fused LSTM kernel. The gates stand as i, f, g, o.
+    """
+    w_ih, *others = weights
+    hidden = w_ih.shape[0] // 4
+    column = torch.cat(
+        [w_ih.new_full((hidden, 1), -_SHUT), w_ih.new_full((hidden, 1), _SHUT), w_ih.new_zeros(2 * hidden, 1)]
+    )
+    return torch.cat([x, padding.to(x.dtype)], 2), [torch.cat([w_ih, column], 1), *others]
+
+
+def _per_direction(weights: Sequence[Tensor], layers: int, directions: int) -> list[Sequence[Tensor]]:
+    """The flat weight list cut into one group for each layer and direction."""
+    size = len(weights) // (layers * directions)
+    return [weights[i : i + size] for i in range(0, len(weights), size)]
+
+
+def aten_lstm(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+    """One layer of torch's own LSTM, projection included."""
+    h_0, c_0 = states
+    y, h_n, c_n = torch.ops.aten.lstm.input(
+        x, [h_0[None], c_0[None]], list(weights), len(weights) >= 4, 1, 0.0, False, False, False
+    )
+    return y, (h_n[0], c_n[0])
+
+
+_ATEN = {
+    "gru": torch.ops.aten.gru.input,
+    "rnn_tanh": torch.ops.aten.rnn_tanh.input,
+    "rnn_relu": torch.ops.aten.rnn_relu.input,
+}
+
+
+def aten_rnn(cell: str) -> Layer:
+    """One layer of torch's own GRU or RNN."""
+    def layer(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+        y, h_n = _ATEN[cell](x, states[0][None], list(weights), len(weights) == 4, 1, 0.0, False, False, False)
+        return y, (h_n[0],)
+
+    return layer
+
+
+@torch.library.impl(_library, "lstm", "CompositeExplicitAutograd")
+def _lstm(x, lengths, h_0, c_0, weights, bias, layers, bidirectional, need_cell):  # type: ignore[no-untyped-def]
+    return masked_lstm(aten_lstm, x, lengths, h_0, c_0, weights, layers, bidirectional, need_cell)
+
+
+@torch.library.impl(_library, "rnn", "CompositeExplicitAutograd")
+def _rnn(x, lengths, h_0, weights, cell, bias, layers, bidirectional):  # type: ignore[no-untyped-def]
+    return masked_rnn(aten_rnn(cell), x, lengths, h_0, weights, layers, bidirectional)

@@ -1,0 +1,87 @@
+"""The abstract operators in eager: what every engine is measured against must itself be torch's own layer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from recurrent import CASES, GARBAGE, HIDDEN, TIME, Case, Recurrent, exported, largest_error, ragged_batch
+
+from torchserve_neuron_lstm.backends import masked
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@torch.no_grad()
+def test_operator_equals_every_row_alone(case: Case):
+    """Whatever stands in the padding, the answers are those of torch's layer on each row alone."""
+    module = Recurrent(case)
+    for garbage in GARBAGE if case.ragged else (0.0,):
+        x, lengths = ragged_batch(garbage)
+
+        assert largest_error(module(x, lengths), module.alone(x, lengths)) <= 1e-5
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.projected], ids=str)
+@torch.no_grad()
+def test_projection_folds_into_a_plain_lstm(case: Case):
+    """An engine without projections gets the same answers from a wider plain LSTM, a given h_0 included."""
+    module = Recurrent(case)
+    x, lengths = ragged_batch(0.0)
+    weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
+    answers = masked.without_projection(
+        torch.ops.neuron_lstm.lstm,
+        x,
+        lengths if case.ragged else None,
+        *module._states(len(x)),
+        weights,
+        case.bias,
+        case.layers,
+        case.bidirectional,
+        case.need_cell,
+    )
+
+    assert largest_error(answers[: 3 if case.need_cell else 2], module.alone(x, lengths)) <= 1e-5
+
+
+@torch.no_grad()
+def test_unneeded_cell_is_zeros():
+    """Without need_cell nobody reads c_n, and it holds zeros rather than a state that padding has changed."""
+    module = Recurrent(Case(need_cell=False))
+    x, lengths = ragged_batch(0.0)
+    weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
+    c_n = torch.ops.neuron_lstm.lstm(x, lengths, *module._states(len(x)), weights, True, 1, False, False)[2]
+
+    assert torch.equal(torch.zeros(1, len(x), HIDDEN), c_n)
+
+
+@pytest.mark.parametrize("case", [Case(layers=2, bidirectional=True), Case("gru", bidirectional=True)], ids=str)
+def test_gradients_are_those_of_the_layer(case: Case):
+    """The decomposition is differentiable, with the gradients of torch's layer on each row alone."""
+    module = Recurrent(case)
+    x, lengths = ragged_batch(0.0)
+    weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
+    states = module._states(len(x))
+    if case.cell == "lstm":
+        y = masked.masked_lstm(masked.aten_lstm, x, lengths, *states, weights, case.layers, True, True)[0]
+    else:
+        y = masked.masked_rnn(masked.aten_rnn(case.cell), x, lengths, *states, weights, case.layers, True)[0]
+    ours = torch.autograd.grad(y.square().sum(), weights)
+    theirs = torch.autograd.grad(module.alone(x, lengths)[0].square().sum(), weights)
+
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", [CASES[2], CASES[4], CASES[10]], ids=str)
+@torch.no_grad()
+def test_exports_with_symbolic_batch_and_time(case: Case):
+    """The operators trace without fixing a size, and the fake strides are the real ones."""
+    module = Recurrent(case)
+    program = exported(module, *ragged_batch(0.0))
+    x, lengths = ragged_batch(0.0, batch=6, time=TIME + 4)
+
+    assert largest_error(program.module()(x, lengths), module.alone(x, lengths)) <= 1e-5
+    with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
+        promised = module(*ragged_batch(0.0))
+    assert [(one.shape, one.stride()) for one in promised] == [
+        (one.shape, one.stride()) for one in module(*ragged_batch(0.0))
+    ]

@@ -1,0 +1,131 @@
+"""One recurrent layer as an abstract masked operator, and the same layer as torch runs it on every row alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from torchserve_neuron_lstm.backends import masked as _masked  # noqa: F401  registers the operators
+
+FEATURES, HIDDEN, PROJECTED = 5, 6, 4
+BATCH, TIME = 4, 9
+LENGTHS = torch.tensor([TIME, 1, 5, TIME - 1])
+GARBAGE = (0.0, 1e4, 1e30, float("inf"), float("nan"))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to call a recurrent layer."""
+
+    cell: str = "lstm"
+    layers: int = 1
+    bidirectional: bool = False
+    projected: bool = False
+    bias: bool = True
+    given_state: bool = False
+    need_cell: bool = True
+    ragged: bool = True
+
+    def __str__(self) -> str:
+        """An id for the test's name."""
+        flags = [name for name in ("bidirectional", "projected", "given_state", "need_cell", "ragged") if getattr(self, name)]
+        return "-".join([self.cell, str(self.layers), *flags, *([] if self.bias else ["nobias"])])
+
+
+CASES = (
+    Case(),
+    Case(layers=3, need_cell=False),
+    Case(layers=2, bidirectional=True, given_state=True),
+    Case(layers=2, bidirectional=True, given_state=True, need_cell=False, bias=False),
+    Case(layers=2, projected=True, given_state=True),
+    Case(layers=2, projected=True, bidirectional=True, given_state=True),
+    Case(projected=True, bias=False, bidirectional=True, need_cell=False),
+    Case(layers=2, bidirectional=True, given_state=True, ragged=False),
+    Case(layers=2, projected=True, bidirectional=True, given_state=True, ragged=False),
+    Case("gru", layers=2),
+    Case("gru", layers=3, bidirectional=True, given_state=True),
+    Case("gru", bias=False, bidirectional=True, ragged=False, given_state=True),
+    Case("rnn_tanh", layers=2, bidirectional=True, given_state=True),
+    Case("rnn_relu", bias=False, given_state=True),
+    Case("rnn_relu", layers=2, bidirectional=True, ragged=False),
+)
+
+
+class Recurrent(nn.Module):
+    """forward(x[B, T, F], lengths[B]) by the abstract operator; states are learned where they are given."""
+
+    def __init__(self, case: Case, hidden: int = HIDDEN) -> None:
+        super().__init__()
+        self.case = case
+        projected = PROJECTED if case.projected else 0
+        options: dict[str, Any] = {"proj_size": projected} if case.projected else {}
+        if case.cell.startswith("rnn"):
+            options["nonlinearity"] = case.cell[4:]
+        kind = {"lstm": nn.LSTM, "gru": nn.GRU}.get(case.cell, nn.RNN)
+        self.core = kind(
+            FEATURES, hidden, case.layers, bias=case.bias, batch_first=True, bidirectional=case.bidirectional, **options
+        )
+        rows = case.layers * (2 if case.bidirectional else 1)
+        scale = 1.0 if case.given_state else 0.0
+        self.h_0 = nn.Parameter(scale * torch.randn(rows, 1, projected or hidden))
+        self.c_0 = nn.Parameter(scale * torch.randn(rows, 1, hidden))
+
+    def _states(self, batch: int) -> list[torch.Tensor]:
+        states = [self.h_0, self.c_0] if self.case.cell == "lstm" else [self.h_0]
+        return [state.expand(-1, batch, -1).contiguous() for state in states]
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        case, states = self.case, self._states(x.shape[0])
+        given = lengths if case.ragged else None
+        weights = [getattr(self.core, name) for name in self.core._flat_weights_names]
+        if case.cell == "lstm":
+            y, h_n, c_n = torch.ops.neuron_lstm.lstm(
+                x, given, *states, weights, case.bias, case.layers, case.bidirectional, case.need_cell
+            )
+            return (y, h_n, c_n) if case.need_cell else (y, h_n)
+        answers: tuple[torch.Tensor, ...] = torch.ops.neuron_lstm.rnn(
+            x, given, *states, weights, case.cell, case.bias, case.layers, case.bidirectional
+        )
+        return answers
+
+    def alone(self, x: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
+        """What torch's own layer answers for each row without its padding, put together."""
+        case, time = self.case, x.shape[1]
+        rows: list[list[torch.Tensor]] = []
+        for index, length in enumerate(lengths.tolist() if case.ragged else [time] * len(x)):
+            states = self._states(1)
+            y, final = self.core(x[index : index + 1, :length], tuple(states) if case.cell == "lstm" else states[0])
+            finals = list(final) if case.cell == "lstm" else [final]
+            rows.append([nn.functional.pad(y, (0, 0, 0, time - length)), *finals])
+        y, h_n, *c_n = (torch.cat(kind, 0 if i == 0 else 1) for i, kind in enumerate(zip(*rows, strict=True)))
+        return [y, h_n, *(c_n if case.need_cell else [])]
+
+
+def ragged_batch(garbage: float, batch: int = BATCH, time: int = TIME) -> tuple[torch.Tensor, torch.Tensor]:
+    """x[B, T, F] with `garbage` on its padding, and lengths that include 1 and T."""
+    lengths = LENGTHS.clamp(max=time).repeat(batch // BATCH + 1)[:batch]
+    x = torch.randn(batch, time, FEATURES, generator=torch.Generator().manual_seed(batch * time))
+    padding = torch.arange(time)[None, :] >= lengths[:, None]
+    return torch.where(padding[:, :, None], garbage, x), lengths
+
+
+def exported(module: nn.Module, *inputs: torch.Tensor) -> torch.export.ExportedProgram:
+    """The module with symbolic batch (dimension 0 of every input) and time (dimension 1 of the first)."""
+    batch, time = torch.export.Dim("batch", min=1), torch.export.Dim("time", min=1)
+    shapes = tuple({0: batch, 1: time} if index == 0 else {0: batch} for index in range(len(inputs)))
+    with torch.no_grad():
+        return torch.export.export(module.eval(), inputs, dynamic_shapes=shapes, strict=False)
+
+
+def largest_error(ours: object, theirs: list[torch.Tensor]) -> float:
+    """The largest absolute difference; shapes must agree and every number be finite."""
+    errors = []
+    for mine, other in zip(list(ours), theirs, strict=True):  # type: ignore[call-overload]
+        assert mine.shape == other.shape
+        assert mine.is_contiguous()
+        errors.append(float((mine - other).abs().max()))
+    assert not any(error != error for error in errors), "NaN in an answer"
+    return max(errors)
