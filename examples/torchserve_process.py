@@ -21,7 +21,10 @@ from typing import Any
 
 POLL_SECONDS = 0.2
 STOP_SECONDS = 10
-TAIL_LINES = 40
+LINES_SHOWN = 40
+FAILURES = ("Failed to load model", "Backend worker process died")
+"""What TorchServe prints when a model cannot be served; it would go on trying for minutes."""
+NOISE = ("ACCESS_LOG", "TS_METRICS")
 
 
 class DidNotStart(RuntimeError):
@@ -57,9 +60,10 @@ class TorchServe:
         """Process ids of the model's workers."""
         return [worker["pid"] for worker in self.workers(model)]
 
-    def log_tail(self, lines: int = TAIL_LINES) -> str:
-        """The last lines of the log."""
-        return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:])
+    def log_lines(self) -> list[str]:
+        """The log without the lines that every request adds."""
+        lines = self.log_file.read_text(errors="replace").splitlines()
+        return [line for line in lines if not any(noise in line for noise in NOISE)]
 
 
 @contextmanager
@@ -168,14 +172,31 @@ def wait_until_ready(
     """
     deadline = time.monotonic() + seconds
     waiting = set(models)
-    while waiting:
+    while waiting := {name for name in waiting if not is_ready(server, name)}:
+        lines = server.log_lines()
         if process.poll() is not None:
-            raise DidNotStart(f"TorchServe ended with exit code {process.returncode}:\n{server.log_tail()}")
+            raise DidNotStart(with_log(f"TorchServe ended with exit code {process.returncode}", lines[-LINES_SHOWN:]))
+        if failure := first_failure(lines):
+            raise DidNotStart(with_log("TorchServe could not load a model", failure))
         if time.monotonic() > deadline:
-            names = ", ".join(sorted(waiting))
-            raise DidNotStart(f"not ready after {seconds:.0f} s: {names}. The end of the log:\n{server.log_tail()}")
-        waiting = {name for name in waiting if not is_ready(server, name)}
+            what = f"not ready after {seconds:.0f} s: {', '.join(sorted(waiting))}"
+            raise DidNotStart(with_log(what, lines[-LINES_SHOWN:]))
         time.sleep(POLL_SECONDS)
+
+
+def first_failure(lines: Sequence[str]) -> list[str]:
+    """The part of the log that begins with the first failure, or nothing.
+
+    >>> first_failure(["Torch worker started.", "Failed to load model m, exception no engine", "Traceback"])
+    ['Failed to load model m, exception no engine', 'Traceback']
+    """
+    at = next((i for i, line in enumerate(lines) if any(failure in line for failure in FAILURES)), len(lines))
+    return list(lines[at : at + LINES_SHOWN])
+
+
+def with_log(what: str, lines: Sequence[str]) -> str:
+    """A message and the part of the log that explains it."""
+    return "\n".join([f"{what}. From its log:", *lines])
 
 
 def is_ready(server: TorchServe, model: str) -> bool:
