@@ -1,0 +1,180 @@
+"""Following a plan, with programs that leave garbage wherever they may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
+from torchserve_neuron_lstm.bucketing.execute import execute
+from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.planner import Plan, Run, plan
+from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+
+from .strategies import problems
+
+Problem = tuple[BucketGrid, CostModel, list[int]]
+
+FRAMES = TensorSpec("frames", "float64", ("time", "batch", 2), pad_value=-3.0)
+BIAS = TensorSpec("bias", "float64", ("batch", 2))
+RUNNING = TensorSpec("running", "float64", ("batch", 2, "time"))
+TOTAL = TensorSpec("total", "float64", ("batch", 2))
+
+
+def running_sums(frames: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """One request alone: sums so far [2, T], and over all its time [2]."""
+    sums = (frames + bias).cumsum(0)
+    return sums.t(), sums[-1]
+
+
+class Hostile:
+    """Computes `running_sums` for a padded batch; whatever is not an answer is garbage, in a buffer it uses again."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[Bucket, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.buckets: list[Bucket] = []
+
+    def __call__(self, bucket: Bucket, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        frames, bias, lengths = inputs
+        assert frames.shape == (bucket.length, bucket.batch, 2)
+        assert bias.shape == (bucket.batch, 2)
+        assert lengths.shape == (bucket.batch,)
+        self.buckets.append(bucket)
+        shapes = RUNNING.sizes(*bucket), TOTAL.sizes(*bucket)
+        running, total = self.buffers.setdefault(
+            bucket, (torch.empty(shapes[0]).double(), torch.empty(shapes[1]).double())
+        )
+        running.fill_(float("nan"))
+        total.fill_(1e300)
+        for row, length in enumerate(lengths.tolist()):
+            if not bool((frames[:, row] == FRAMES.pad_value).all()):  # a dummy row gets no answer
+                running[row, :, :length], total[row] = running_sums(frames[:length, row], bias[row])
+        return running, total
+
+
+def request_of(length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Frames [T, 2] and bias [2]."""
+    generator = torch.Generator().manual_seed(seed)
+    frames = torch.rand(length, 2, generator=generator, dtype=torch.float64)
+    return frames, torch.rand(2, generator=generator, dtype=torch.float64)
+
+
+@given(problems(max_size=20), st.integers(0, 1000))
+def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, seed: int) -> None:
+    """The same as alone, to the last bit, whatever lies in padding cells, dummy rows and used buffers."""
+    grid, cost, lengths = problem
+    requests = [request_of(length, seed + row) for row, length in enumerate(lengths)]
+    program = Hostile()
+    steps = plan(lengths, grid, cost)
+
+    answers = execute(steps, requests, lengths, [FRAMES, BIAS], [RUNNING, TOTAL], takes_lengths=True, run=program)
+
+    assert len(answers) == len(requests)
+    for request, (running, total) in zip(requests, answers, strict=True):
+        alone_running, alone_total = running_sums(*request)
+        assert torch.equal(running, alone_running)
+        assert torch.equal(total, alone_total)
+    assert program.buckets == [run.bucket for run in steps.runs]
+
+
+def test_a_program_without_lengths_is_given_none() -> None:
+    """It gets the declared inputs and nothing else."""
+    ids = TensorSpec("ids", "int64", ("batch", "time"))
+    seen: list[list[torch.Tensor]] = []
+
+    def double(bucket: Bucket, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        seen.append(inputs)
+        return [inputs[0] * 2]
+
+    answers = execute(
+        Plan((Run(Bucket(2, 3), (0,)),)), [[torch.tensor([4, 5])]], [2], [ids], [ids], takes_lengths=False, run=double
+    )
+
+    assert [[part.tolist() for part in answer] for answer in answers] == [[[8, 10]]]
+    assert [[tensor.tolist() for tensor in inputs] for inputs in seen] == [[[[4, 5, 0], [0, 0, 0]]]]
+
+
+def test_a_model_without_batch_or_time_runs_one_request_at_a_time() -> None:
+    """Its bucket is 1 x 1, and the request's tensor is the program's."""
+    point = TensorSpec("point", "float32", (2,))
+    steps = Plan((Run(Bucket(1, 1), (1,)), Run(Bucket(1, 1), (0,))))
+
+    answers = execute(
+        steps,
+        [[torch.tensor([1.0, 2.0])], [torch.tensor([3.0, 4.0])]],
+        [1, 1],
+        [point],
+        [point],
+        takes_lengths=False,
+        run=lambda bucket, inputs: [inputs[0] + 1],
+    )
+
+    assert [answer[0].tolist() for answer in answers] == [[2.0, 3.0], [4.0, 5.0]]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([], r"bucket 2 x 3 declares 2 outputs and returned 0"),
+        ([torch.zeros(2, 2, 3).double()], r"declares 2 outputs and returned 1"),
+        (
+            [torch.zeros(2, 2, 4).double(), torch.zeros(2, 2).double()],
+            r"output 'running' as float64 \[2, 2, 3\] and returned float64 \[2, 2, 4\]",
+        ),
+        (
+            [torch.zeros(2, 2, 3).double(), torch.zeros(1, 2).double()],
+            r"output 'total' as float64 \[2, 2\] and returned float64 \[1, 2\]",
+        ),
+        (
+            [torch.zeros(2, 2, 3).double(), torch.zeros(2, 2)],
+            r"output 'total' as float64 \[2, 2\] and returned float32 \[2, 2\]",
+        ),
+    ],
+)
+def test_a_program_that_breaks_its_declaration_is_a_bug(returned: list[torch.Tensor], message: str) -> None:
+    """The message says so, with what was declared and what came."""
+    with pytest.raises(BrokenInvariant, match=f"this is a bug.*{message}"):
+        execute(
+            Plan((Run(Bucket(2, 3), (0,)),)),
+            [request_of(2, 0)],
+            [2],
+            [FRAMES, BIAS],
+            [RUNNING, TOTAL],
+            takes_lengths=True,
+            run=lambda bucket, inputs: returned,
+        )
+
+
+def test_a_plan_that_leaves_a_request_out_is_a_bug() -> None:
+    """Nobody waits for an answer that no run gives."""
+    with pytest.raises(BrokenInvariant, match=r"this is a bug.*2 requests were to be answered, the plan answers \[1\]"):
+        execute(
+            Plan((Run(Bucket(1, 2), (1,)),)),
+            [request_of(2, 0), request_of(2, 1)],
+            [2, 2],
+            [FRAMES, BIAS],
+            [RUNNING, TOTAL],
+            takes_lengths=True,
+            run=Hostile(),
+        )
+
+
+def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
+    """It is told apart from a broken program by the class of its error."""
+    frames, bias = request_of(2, 0)
+
+    with pytest.raises(ValueError, match=r"bias, item 0: expected float64 \[2\], got float64 \[3\]"):
+        execute(
+            Plan((Run(Bucket(1, 2), (0,)),)),
+            [(frames, torch.cat([bias, bias[:1]]))],
+            [2],
+            [FRAMES, BIAS],
+            [RUNNING, TOTAL],
+            takes_lengths=True,
+            run=Hostile(),
+        )

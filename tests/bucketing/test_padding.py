@@ -1,0 +1,159 @@
+"""The laws of padding: unpad(pad(x)) is x to the last bit, and every other cell holds the pad value."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, unpad
+from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+
+from .strategies import padding_problems
+
+Problem = tuple[TensorSpec, Bucket, list[torch.Tensor], list[int]]
+
+IDS = TensorSpec("ids", "int64", ("batch", "time"))
+FRAMES = TensorSpec("frames", "float32", ("time", "batch", 2))
+UNBATCHED = TensorSpec("wave", "float32", ("time", 2))
+
+
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Equal shape, dtype and memory: NaN is NaN."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    return torch.equal(left.reshape(-1).view(torch.uint8), right.reshape(-1).view(torch.uint8))
+
+
+@given(padding_problems())
+def test_unpadding_what_was_padded_gives_the_items_back(problem: Problem) -> None:
+    """For every position of batch and time, every dtype, every length."""
+    spec, bucket, items, lengths = problem
+
+    back = unpad(pad(items, spec, bucket), spec, lengths)
+
+    assert len(back) == len(items)
+    assert all(same_bits(ours, theirs) for ours, theirs in zip(back, items, strict=True))
+
+
+@given(padding_problems())
+def test_every_cell_is_an_items_own_or_the_pad_value(problem: Problem) -> None:
+    """The padded tensor has the bucket's sizes; dummy rows are padding from end to end."""
+    spec, bucket, items, _ = problem
+
+    padded = pad(items, spec, bucket)
+
+    assert tuple(padded.shape) == spec.sizes(*bucket)
+    assert padded.is_contiguous()
+    pad_cell = torch.tensor(spec.pad_value, dtype=padded.dtype)
+    for index in itertools.product(*map(range, padded.shape)):
+        row = 0 if spec.batch_dim is None else index[spec.batch_dim]
+        place = tuple(position for dim, position in enumerate(index) if dim != spec.batch_dim)
+        inside = row < len(items) and all(at < size for at, size in zip(place, items[row].shape, strict=True))
+        assert same_bits(padded[index], items[row][place] if inside else pad_cell)
+
+
+def test_an_item_that_is_its_bucket_is_handed_on_as_it_is() -> None:
+    """Without a batch dimension, a sequence as long as its bucket is the padded tensor."""
+    item = torch.rand(5, 2)
+
+    assert pad([item], UNBATCHED, Bucket(1, 5)) is item
+
+
+def test_a_single_item_that_fills_its_bucket_is_not_copied() -> None:
+    """A row of one needs only its batch dimension."""
+    item = torch.rand(5, 2)
+
+    padded = pad([item], FRAMES, Bucket(1, 5))
+
+    assert padded.shape == (5, 1, 2)
+    assert padded.data_ptr() == item.data_ptr()
+
+
+def test_a_scattered_item_is_made_contiguous() -> None:
+    """Engines read memory in order, so what fits by shape alone is copied."""
+    item = torch.rand(2, 5).t()
+
+    padded = pad([item], UNBATCHED, Bucket(1, 5))
+
+    assert padded.is_contiguous()
+    assert torch.equal(padded, item)
+
+
+@given(padding_problems())
+def test_unpadded_parts_survive_the_next_run(problem: Problem) -> None:
+    """An engine that overwrites its output buffer does not change answers given before."""
+    spec, bucket, items, lengths = problem
+    buffer = pad(items, spec, bucket).clone()
+
+    parts = unpad(buffer, spec, lengths)
+    buffer.fill_(1)
+    buffer.logical_not_() if buffer.dtype == torch.bool else buffer.neg_()
+
+    assert all(same_bits(part, item) for part, item in zip(parts, items, strict=True))
+    assert all(part.is_contiguous() for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("spec", "item", "message"),
+    [
+        (IDS, torch.zeros(9, dtype=torch.int64), r"ids, item 1: expected int64 \[time<=8\], got int64 \[9\]"),
+        (IDS, torch.zeros(3, 1, dtype=torch.int64), r"expected int64 \[time<=8\], got int64 \[3, 1\]"),
+        (IDS, torch.zeros(3), r"expected int64 \[time<=8\], got float32 \[3\]"),
+        (FRAMES, torch.zeros(3, 1), r"frames, item 1: expected float32 \[time<=8, 2\], got float32 \[3, 1\]"),
+        (TensorSpec("map", "float32", ("batch", "time", "time")), torch.zeros(3, 2), r"got float32 \[3, 2\]"),
+    ],
+)
+def test_an_item_of_another_shape_or_dtype_is_named(spec: TensorSpec, item: torch.Tensor, message: str) -> None:
+    """It would otherwise be broadcast or converted without a word."""
+    good = torch.zeros(
+        [1 if size == "time" else int(size) for size in spec.item_shape], dtype=getattr(torch, spec.dtype)
+    )
+
+    with pytest.raises(ValueError, match=message):
+        pad([good, item], spec, Bucket(4, 8))
+
+
+@pytest.mark.parametrize(("spec", "count"), [(IDS, 3), (IDS, 0), (UNBATCHED, 2)])
+def test_items_that_are_more_than_the_rows_are_refused(spec: TensorSpec, count: int) -> None:
+    """The message has both numbers; a bucket for nobody is refused as well."""
+    item = torch.zeros(
+        [4 if size == "time" else int(size) for size in spec.item_shape], dtype=getattr(torch, spec.dtype)
+    )
+    rows = 1 if spec is UNBATCHED else 2
+
+    with pytest.raises(ValueError, match=f"{count} items for a bucket of {rows} rows"):
+        pad([item] * count, spec, Bucket(2, 4))
+
+
+def test_unpad_refuses_what_the_tensor_does_not_have() -> None:
+    """More rows or more timesteps than there are would otherwise come back short."""
+    padded = torch.zeros(2, 4, dtype=torch.int64)
+
+    with pytest.raises(ValueError, match="ids: 3 lengths for 2 rows"):
+        unpad(padded, IDS, [1, 1, 1])
+    with pytest.raises(ValueError, match="ids: length 5 of 4 timesteps"):
+        unpad(padded, IDS, [1, 5])
+
+
+@given(st.data())
+def test_dummy_rows_count_one_timestep(data: st.DataObject) -> None:
+    """Lengths are int64[B], each between 1 and T."""
+    bucket = Bucket(data.draw(st.integers(1, 5)), data.draw(st.integers(1, 9)))
+    lengths = data.draw(st.lists(st.integers(1, bucket.length), max_size=bucket.batch))
+
+    result = lengths_tensor(lengths, bucket)
+
+    assert result.dtype == torch.int64
+    assert result.tolist() == lengths + [1] * (bucket.batch - len(lengths))
+
+
+@pytest.mark.parametrize("lengths", [[0], [5], [1, 1, 1]])
+def test_lengths_outside_the_bucket_are_refused(lengths: list[int]) -> None:
+    """The message shows the lengths and the bucket."""
+    with pytest.raises(ValueError, match=r"do not fit a bucket of 2 x 4"):
+        lengths_tensor(lengths, Bucket(2, 4))
