@@ -1,0 +1,277 @@
+"""YAML text to `ServingConfig`: every problem at once, each with its path and line. The only file importing yaml."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import ValidationError
+
+from .frontend import Frontend, misspelt
+from .problems import ConfigError, Location, Problem, shortened, written_path
+from .schema import BLOCK, NeuronLstmBlock, ServingConfig
+from .strict import Strict
+
+_LARGEST_FILE = 64 * 1024  # characters
+_DEEPEST = 32  # lists and mappings inside each other
+_MOST_VALUES = 10_000  # with every alias written out
+_TAG = "tag:yaml.org,2002:"
+_PLAIN_TAGS = ("str", "int", "float", "bool", "null", "timestamp")
+_LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+_OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|.*:.*")
+_EXPONENT = re.compile(r"([-+]?[0-9]+)(\.[0-9]*)?[eE]([-+]?)([0-9]+)")
+
+Model = TypeVar("Model", bound=Strict)
+
+
+def load_config(path: Path) -> ServingConfig:
+    """The configuration in a file.
+
+    Raises:
+        ConfigError: it cannot be read, or something in it cannot be used.
+    """
+    source = str(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(source, [Problem("", 1, f"cannot be read: {error.strerror or error}")]) from error
+    try:
+        return parse_config(data.decode(), source)
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        message = f"expected UTF-8 text, got the byte 0x{data[error.start]:02x}: save the file as UTF-8"
+        raise ConfigError(source, [Problem("", line, message)]) from error
+
+
+def parse_config(text: str, source: str) -> ServingConfig:
+    """The configuration in a text; `source` names the file in messages.
+
+    Raises:
+        ConfigError: something in it cannot be used.
+    """
+    document = _Document(source)
+    document.read(_composed(text, source))
+    frontend = _checked(Frontend, document, {k: v for k, v in document.values.items() if k != BLOCK}, ())
+    block = _checked(NeuronLstmBlock, document, document.values[BLOCK], (BLOCK,)) if BLOCK in document.values else None
+    if document.problems or frontend is None or block is None:
+        raise ConfigError(source, document.problems)
+    return ServingConfig(frontend=frontend, **dict(block))
+
+
+def _checked(model: type[Model], document: _Document, values: Any, prefix: Location) -> Model | None:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        for details in error.errors():
+            location = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
+            document.report_once((*prefix, *location), details["msg"])
+        return None
+
+
+@dataclass
+class _Document:
+    """What a file says under the keys that we know, and where."""
+
+    source: str
+    values: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    refused: set[Location] = field(default_factory=set)
+    lines: dict[Location, int] = field(default_factory=dict)
+    nodes: dict[Location, yaml.Node] = field(default_factory=dict)
+
+    def read(self, root: yaml.MappingNode) -> None:
+        for location, line, message in _duplicate_keys(root):
+            self.problems.append(Problem(written_path(location), line, message))
+        strangers = set()
+        for key, value in self._entries(root, ()):
+            slip = misspelt(key, BLOCK)
+            if key in (*Frontend.model_fields, BLOCK):
+                self.values[key] = self._value(value, (key,))
+            elif slip:
+                strangers.add(slip)
+                self.report((key,), f"is not a key of TorchServe or of the plug-in: did you mean {slip}?")
+        if BLOCK not in self.values and BLOCK not in strangers:
+            message = "is missing: this block names the model's inputs and the buckets to compile them for"
+            self.problems.append(Problem(BLOCK, 1, message))
+
+    def report(self, location: Location, message: str) -> None:
+        self.refused.add(location)
+        self.problems.append(Problem(written_path(location), self._line(location), message))
+
+    def report_once(self, location: Location, message: str) -> None:
+        """Report what follows from a value, unless the value itself was refused already."""
+        if location not in self.refused:
+            self.report(location, message + _hint(self.nodes.get(location)))
+
+    def _line(self, location: Location) -> int:
+        """Where the value stands, or for one that is missing, where what should hold it stands."""
+        while location and location not in self.lines:
+            location = location[:-1]
+        return self.lines.get(location, 1)
+
+    def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, yaml.Node]]:
+        """Each key with its value, the first of a key given twice; keys that are no text are reported and left out."""
+        for key, value in node.value:
+            written = shortened(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+            location = (*at, key.value if _is_text(key) else written)
+            if not _is_text(key):
+                self.lines.setdefault(location, _line_of(key))
+                self.report(location, _key_complaint(key, written))
+            elif location not in self.lines:
+                self.lines[location] = _line_of(key)
+                self.nodes[location] = value
+                yield key.value, value
+
+    def _value(self, node: yaml.Node, at: Location) -> Any:
+        self._refuse_excess(at)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, at)
+        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+            self.report(at, f"expected a plain mapping or list, got the tag {shortened(repr(node.tag))}")
+        if isinstance(node, yaml.MappingNode):
+            return {key: self._value(value, (*at, key)) for key, value in self._entries(node, at)}
+        return [self._item(item, (*at, index)) for index, item in enumerate(node.value)]
+
+    def _item(self, node: yaml.Node, at: Location) -> Any:
+        self.lines[at] = _line_of(node)
+        self.nodes[at] = node
+        return self._value(node, at)
+
+    def _scalar(self, node: yaml.ScalarNode, at: Location) -> Any:
+        kind = node.tag.removeprefix(_TAG)
+        if kind in ("int", "float") and node.style is None and _OTHER_BASE.fullmatch(node.value):
+            self.report(at, f"expected a decimal number, got {shortened(node.value)}, which YAML reads in base 8 or 60")
+        elif kind not in _PLAIN_TAGS:
+            self.report(at, f"expected a plain value, got the tag {shortened(repr(node.tag))}")
+        else:
+            return self._constructed(node, at, kind)
+        return None
+
+    def _constructed(self, node: yaml.ScalarNode, at: Location, kind: str) -> Any:
+        try:
+            return yaml.constructor.SafeConstructor().construct_document(node)
+        except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError):
+            # What PyYAML raises on a text that is not what its tag promises, as in `!!int x` or a 13th month.
+            self.report(at, f"expected a value that YAML can read as {kind}, got {shortened(repr(node.value))}")
+            return None
+
+    def _refuse_excess(self, at: Location) -> None:
+        if len(at) > _DEEPEST or len(self.nodes) > _MOST_VALUES:
+            message = f"expected at most {_MOST_VALUES} values, nested {_DEEPEST} deep, with aliases written out"
+            raise ConfigError(self.source, [Problem(written_path(at[:2]), self._line(at), message)])
+
+
+def _composed(text: str, source: str) -> yaml.MappingNode:
+    try:
+        _refuse_shape(text)
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(source, [_syntax_problem(error, text)]) from error
+    if root is None:
+        raise ConfigError(source, [Problem("", 1, f"is empty: expected TorchServe's keys and a {BLOCK}: block")])
+    if not isinstance(root, yaml.MappingNode):
+        got = "a list" if isinstance(root, yaml.SequenceNode) else shortened(repr(root.value))
+        raise ConfigError(source, [Problem("", _line_of(root), f"expected keys with values, got {got}")])
+    return root
+
+
+def _refuse_shape(text: str) -> None:
+    """Refuse, before anything recursive sees it, what is too large or too deep, and escapes that are no characters."""
+    if len(text) > _LARGEST_FILE:
+        raise yaml.YAMLError(f"expected at most {_LARGEST_FILE} characters, got {len(text)}")
+    loader = yaml.SafeLoader(text)
+    depth = 0
+    try:
+        while loader.check_event():
+            event = loader.get_event()  # type: ignore[no-untyped-call]
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                problem = f"lists and mappings may be nested at most {_DEEPEST} deep"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+    except (ValueError, OverflowError) as error:
+        raise yaml.MarkedYAMLError(problem=str(error), problem_mark=loader.get_mark()) from error
+
+
+def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
+    if isinstance(error, yaml.reader.ReaderError):
+        found = error.character if isinstance(error.character, str) else chr(error.character)
+        line = 1 + len(_LINE_BREAK.findall(text[: error.position]))
+        return Problem("", line, f"is not YAML: the character {found!r} is not allowed")
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return Problem("", 1, str(error))
+    mark = error.problem_mark or error.context_mark
+    last = 1 + len(_LINE_BREAK.findall(text.rstrip("\n")))
+    line = min(mark.line + 1, last) if mark else 1
+    words = " ".join(part for part in (error.context, error.problem) if part)
+    advice = ": indent with spaces" if "'\\t'" in words else ""
+    return Problem("", line, f"is not YAML: {shortened(words, 200)}{advice}")
+
+
+def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[Location, int, str]]:
+    """Every key that a mapping gives again, of which YAML would silently keep the last."""
+    for location, mapping in _mappings(root, (), set()):
+        first: dict[tuple[str, str], int] = {}
+        for key, _ in mapping.value:
+            identity = (key.tag, str(key.value) if isinstance(key, yaml.ScalarNode) else str(id(key)))
+            if identity in first:
+                message = f"is given twice, first on line {first[identity]}: expected each key once"
+                yield (*location, str(key.value)), _line_of(key), message
+            first.setdefault(identity, _line_of(key))
+
+
+def _mappings(node: yaml.Node, at: Location, seen: set[int]) -> Iterator[tuple[Location, yaml.MappingNode]]:
+    """Each mapping once, whatever aliases lead to it."""
+    if id(node) in seen or isinstance(node, yaml.ScalarNode):
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        yield at, node
+        for key, value in node.value:
+            yield from _mappings(value, (*at, str(key.value) if isinstance(key, yaml.ScalarNode) else "?"), seen)
+    else:
+        for index, item in enumerate(node.value):
+            yield from _mappings(item, (*at, index), seen)
+
+
+def _is_text(key: yaml.Node) -> bool:
+    return isinstance(key, yaml.ScalarNode) and key.tag == f"{_TAG}str"
+
+
+def _key_complaint(key: yaml.Node, written: str) -> str:
+    if key.tag == f"{_TAG}merge":
+        return "expected no merge key: write the keys out"
+    if isinstance(key, yaml.ScalarNode):
+        kind = {"bool": "true or false", "int": "a number", "float": "a number"}.get(
+            key.tag.removeprefix(_TAG), "no text"
+        )
+        return f"expected a text as key, but YAML reads {written!r} as {kind}: put it in quotes"
+    return "expected a text as key, got a list or a mapping"
+
+
+def _line_of(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _hint(node: yaml.Node | None) -> str:
+    """What YAML made of a value, where that is not what it looks like.
+
+    >>> [_hint(yaml.compose(text)) for text in ("no", "1e-5", "'8'", "8")]
+    [' (YAML reads no as a boolean: quote it if a text is meant)', ' (YAML takes 1e-5 for text: write 1.0e-5)',
+     ' (without the quotes it is no text)', '']
+    """
+    if not isinstance(node, yaml.ScalarNode):
+        return ""
+    if node.style in ("'", '"'):
+        bare = yaml.compose(node.value, Loader=yaml.SafeLoader) if node.value.isalnum() else None
+        return "" if bare is None or bare.tag == f"{_TAG}str" else " (without the quotes it is no text)"
+    if node.tag == f"{_TAG}bool" and node.value.lower() not in ("true", "false"):
+        return f" (YAML reads {node.value} as a boolean: quote it if a text is meant)"
+    number = _EXPONENT.fullmatch(node.value) if node.tag == f"{_TAG}str" else None
+    if number is None:
+        return ""
+    whole, fraction, sign, exponent = number.groups()
+    return f" (YAML takes {shortened(node.value)} for text: write {whole}{fraction or '.0'}e{sign or '+'}{exponent})"

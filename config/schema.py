@@ -1,0 +1,306 @@
+"""The `neuron_lstm:` block of model-config.yaml as frozen models, and the JSON Schema of the whole file."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+
+from ..bucketing.grid import BucketGrid
+from ..bucketing.spec import Axis, DType, TensorSpec
+from .frontend import Frontend
+from .problems import Location
+from .strict import Strict, as_mapping, as_tuple, nearest, said, worded
+
+BLOCK = "neuron_lstm"
+
+_AXES: tuple[str, ...] = get_args(Axis)
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_WHOLE = {
+    "bool": (0, 1),
+    "uint8": (0, 2**8 - 1),
+    "int8": (-(2**7), 2**7 - 1),
+    "int16": (-(2**15), 2**15 - 1),
+    "int32": (-(2**31), 2**31 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+}
+_LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": 3.3895313892515355e38,
+    "float32": 3.4028234663852886e38,
+    "float64": 1.7976931348623157e308,
+}
+
+
+def _argument_name(name: str) -> str:
+    if not re.fullmatch(_NAME, name) or keyword.iskeyword(name):
+        raise worded(f"expected the name of a Python argument, got {said(name)}")
+    return name
+
+
+def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    in_order = sorted(set(sizes))
+    if list(sizes) != in_order:
+        raise worded(f"expected ascending sizes, each once, got {list(sizes)}: write {in_order}")
+    return sizes
+
+
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise worded(f"expected different names, got {name} {times} times")
+    return names
+
+
+def _dimension(value: Any) -> int | str:
+    if value in _AXES or (type(value) is int and value >= 1):
+        return value  # type: ignore[no-any-return]
+    near = nearest(value, _AXES) if isinstance(value, str) else None
+    advice = f": did you mean {near}?" if near else ""
+    raise worded(f"expected batch, time or a size of 1 or more, got {said(value)}{advice}")
+
+
+def _each_axis_once(shape: tuple[int | Axis, ...]) -> tuple[int | Axis, ...]:
+    for axis in _AXES:
+        if shape.count(axis) > 1:
+            raise worded(f"expected {axis} once at most, got it {shape.count(axis)} times")
+    return shape
+
+
+def _number(value: Any) -> int | float:
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, bool) else value
+    raise worded(f"expected a number, got {said(value)}")
+
+
+def _class_path(path: str) -> str:
+    if not re.fullmatch(rf"{_NAME}(\.{_NAME})*:{_NAME}", path):
+        raise worded(f"expected module:Class, as in my_codec:TextCodec, got {said(path)}")
+    return path
+
+
+def _engine_name(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
+        raise worded(f"expected auto or the name of an engine, as in onnxruntime, got {said(name)}")
+    return name
+
+
+_UNIQUE = {"uniqueItems": True}
+
+Name = Annotated[str, Field(json_schema_extra={"pattern": f"^{_NAME}$"}), AfterValidator(_argument_name)]
+Dimension = Annotated[
+    int | Axis,
+    PlainValidator(_dimension),
+    WithJsonSchema({"anyOf": [{"type": "string", "enum": list(_AXES)}, {"type": "integer", "minimum": 1}]}),
+]
+Shape = Annotated[
+    tuple[Dimension, ...], Field(min_length=1), BeforeValidator(as_tuple), AfterValidator(_each_axis_once)
+]
+Sizes = Annotated[
+    tuple[Annotated[int, Field(ge=1)], ...],
+    Field(min_length=1, json_schema_extra=_UNIQUE),
+    BeforeValidator(as_tuple),
+    AfterValidator(_ascending),
+]
+Names = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    Field(min_length=1, json_schema_extra=_UNIQUE),
+    BeforeValidator(as_tuple),
+    AfterValidator(_each_once),
+]
+ClassPath = Annotated[
+    str, Field(json_schema_extra={"pattern": rf"^{_NAME}(\.{_NAME})*:{_NAME}$"}), AfterValidator(_class_path)
+]
+Engine = Annotated[
+    str,
+    Field(json_schema_extra={"examples": ["auto", "inductor", "onnxruntime", "eager"], "pattern": "^[A-Za-z0-9_-]+$"}),
+    AfterValidator(_engine_name),
+]
+Bound = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class ModelArguments(Strict):
+    """What the user's class and its forward() take besides tensors."""
+
+    args: dict[Name, Any] = Field(default_factory=dict)
+    """Keyword arguments of the model class."""
+    forward: dict[Name, Any] = Field(default_factory=dict)
+    """Constant keyword arguments of forward(), the same for every request."""
+
+
+class InputConfig(Strict):
+    """One tensor argument of forward()."""
+
+    dtype: DType
+    """The element type that forward() expects, as in int64 for ids or float32 for features."""
+    shape: Shape
+    """`batch`, `time` and fixed sizes, in forward()'s own order, as in [batch, time] or [time, batch, 12]."""
+    pad_value: Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})] = 0
+    """What stands on padded timesteps. It never reaches an answer; an embedding must accept it."""
+
+    @field_validator("pad_value")
+    @classmethod
+    def _castable(cls, value: float, info: ValidationInfo) -> float:
+        dtype = info.data.get("dtype")
+        if dtype in _WHOLE:
+            return _whole(value, dtype)
+        if dtype in _LARGEST and not abs(value) <= _LARGEST[dtype]:
+            raise worded(f"expected a finite {dtype}, got {said(value)}")
+        return value
+
+
+def _whole(value: float, dtype: str) -> int:
+    least, most = _WHOLE[dtype]
+    if not (least <= value <= most and value == int(value)):
+        raise worded(f"expected a whole number from {least} to {most} for {dtype}, got {said(value)}")
+    return int(value)
+
+
+class Buckets(Strict):
+    """The sizes that programs are compiled for: every batch size by every length."""
+
+    batch: Sizes | None = None
+    """Rows per program, ascending, as in [1, 4, 16, 32]; left out where no input has a batch dimension."""
+    length: Sizes | None = None
+    """Timesteps per program, ascending, as in [16, 32, 64, 128]; left out where no input has a time dimension."""
+
+
+class Tolerance(Strict):
+    """How far an answer may lie from eager: |ours - eager| <= atol + rtol x |eager|."""
+
+    atol: Bound = 1e-5
+    """The absolute part, in the unit of the answer."""
+    rtol: Bound = 1e-5
+    """The part relative to eager's answer."""
+
+
+class NeuronLstmBlock(Strict):
+    """What the plug-in compiles, and how it serves it."""
+
+    model: ModelArguments = ModelArguments()
+    """Arguments of the model that are no tensors."""
+    inputs: Annotated[dict[Name, InputConfig], Field(min_length=1)]
+    """The tensor arguments of forward(), in order, by name."""
+    lengths: Name | None = None
+    """The argument of forward() that takes the true lengths [B]; left out if it has none."""
+    outputs: Names | None = None
+    """Names of the outputs, in order; left out, they are named after what forward() returns."""
+    buckets: Buckets
+    """The sizes to compile for: `batch` and `length`, each an ascending list."""
+    backend: Engine = "auto"
+    """The engine: auto (the fastest that verifies), inductor, onnxruntime, eager, or one that another package adds."""
+    precision: Literal["float32"] = "float32"
+    """The precision that programs compute in."""
+    tolerance: Tolerance = Tolerance()
+    """How far an answer may lie from eager; a program that misses it is not packaged."""
+    overflow: Literal["reject", "truncate"] = "reject"
+    """What becomes of a sequence longer than the largest length: refused with 413, or cut to it."""
+    codec: ClassPath | None = None
+    """`module:Class` that turns request bodies into inputs and outputs into answers; its file is an extra file."""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """Threads per worker; left out, the host's cores are shared out over maxWorkers."""
+
+    @classmethod
+    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+        """Inputs, buckets, lengths and constants that do not go together."""
+        inputs = as_mapping(given.get("inputs"))
+        yield from _names_taken_twice(given, inputs)
+        shapes = {name: as_mapping(entry).get("shape") for name, entry in inputs.items()}
+        if shapes and all(map(_is_shape, shapes.values())):
+            yield from _axes_and_buckets(given, shapes)
+
+    @property
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        """The inputs in forward()'s order."""
+        return tuple(TensorSpec(name, entry.dtype, entry.shape, entry.pad_value) for name, entry in self.inputs.items())
+
+    @property
+    def grid(self) -> BucketGrid:
+        """The buckets to compile; a dimension that no input has counts 1."""
+        return BucketGrid(self.buckets.batch or (1,), self.buckets.length or (1,))
+
+
+class ServingConfig(NeuronLstmBlock):
+    """A whole model-config.yaml: the plug-in's block, and the frontend's keys around it."""
+
+    frontend: Frontend = Frontend()
+    """TorchServe's own keys."""
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(type(size) is int or size in _AXES for size in value)
+
+
+def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    lengths = given.get("lengths")
+    if isinstance(lengths, str) and lengths in inputs:
+        yield ("lengths",), f"expected an argument of forward() beside the inputs, got {lengths}, which is an input"
+    for name in as_mapping(as_mapping(given.get("model")).get("forward")):
+        if name in inputs or name == lengths:
+            yield ("model", "forward", name), "expected a constant argument, but inputs or lengths give it per request"
+
+
+def _axes_and_buckets(given: Mapping[str, Any], shapes: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    with_batch = [name for name, shape in shapes.items() if "batch" in shape]
+    if with_batch and len(with_batch) < len(shapes):
+        odd = next(name for name in shapes if name not in with_batch)
+        yield ("inputs", odd, "shape"), f"expected batch here as in {with_batch[0]}: all inputs have it, or none"
+    has_time = any("time" in shape for shape in shapes.values())
+    if given.get("lengths") is not None and not has_time:
+        yield ("lengths",), "expected no lengths: no input has a time dimension"
+    if isinstance(given.get("buckets"), Mapping | Buckets):
+        buckets = as_mapping(given["buckets"])
+        yield from _bucket_for_axis(buckets, "batch", "batch", needed=bool(with_batch))
+        yield from _bucket_for_axis(buckets, "length", "time", needed=has_time)
+
+
+def _bucket_for_axis(
+    buckets: Mapping[str, Any], key: str, axis: str, *, needed: bool
+) -> Iterator[tuple[Location, str]]:
+    present = buckets.get(key) is not None
+    if needed and not present:
+        yield ("buckets", key), f"is missing: an input has a {axis} dimension, so its sizes must be given, ascending"
+    if present and not needed:
+        yield ("buckets", key), f"expected none: no input has a {axis} dimension"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a whole model-config.yaml, for editors to check and complete from."""
+    keys = {key: _without_null(entry) for key, entry in Frontend.model_json_schema()["properties"].items()}
+    block = NeuronLstmBlock.model_json_schema()
+    definitions = block.pop("$defs")
+    together = {"minWorkers": ["maxWorkers"], "maxWorkers": ["minWorkers"]}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "model-config.yaml of a model served by neuron_lstm",
+        "type": "object",
+        "properties": {**keys, BLOCK: {"$ref": f"#/$defs/{block['title']}"}},
+        "required": [BLOCK],
+        "dependentRequired": together,
+        "$defs": {**definitions, block["title"]: block},
+    }
+
+
+def _without_null(entry: dict[str, Any]) -> dict[str, Any]:
+    """One of TorchServe's keys: None stands for a key left out, which is not to be written as null.
+
+    >>> _without_null({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None, "title": "Min"})
+    {'title': 'Min', 'type': 'integer'}
+    """
+    if "anyOf" not in entry:
+        return entry
+    rest = {word: value for word, value in entry.items() if word not in ("anyOf", "default")}
+    (written,) = (kind for kind in entry["anyOf"] if kind != {"type": "null"})
+    return {**rest, **written}

@@ -1,0 +1,148 @@
+"""Frozen, strict models that name every problem at once, in the words of the person who wrote the YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
+from typing_extensions import Self
+
+from .problems import Location, shortened
+
+_WORDED = "worded"
+"""The type of an error whose message is ours already."""
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys",
+    "model_type": "a mapping of keys",
+    "model_attributes_type": "a mapping of keys",
+    "greater_than_equal": "{ge:g} or more",
+    "less_than_equal": "{le:.10g} or less",
+    "literal_error": "{expected}",
+    "too_short": "{min_length} or more entries",
+}
+"""What each of pydantic's complaints wanted, with its own facts in braces."""
+
+
+class Strict(BaseModel):
+    """A mapping of the YAML. No type is converted, no unknown key passes, and nothing changes afterwards."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    consequence: ClassVar[str] = ""
+    """What would become of a wrong value if it were let through; ends each message."""
+
+    @classmethod
+    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+        """Keys that do not go together, as (where, message). `given` may be wrong in every way."""
+        return iter(())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _every_problem(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(data, cls):
+            return data
+        problems = [_line(where, message, data) for where, message in cls.contradictions(as_mapping(data))]
+        try:
+            checked = handler(data)
+        except ValidationError as error:
+            problems += [_line(details["loc"], cls._worded(details), details["input"]) for details in error.errors()]
+            raise ValidationError.from_exception_data(cls.__name__, problems) from None
+        if problems:
+            raise ValidationError.from_exception_data(cls.__name__, problems)
+        return checked
+
+    @classmethod
+    def _worded(cls, details: ErrorDetails) -> str:
+        if details["type"] == _WORDED:
+            return details["msg"]
+        if details["type"] == "extra_forbidden":
+            return unknown_key(str(details["loc"][-1]), cls.model_fields)
+        if details["type"] == "missing":
+            return f"is missing: {cls.model_fields[str(details['loc'][-1])].description}"
+        return _expectation(details) + cls.consequence
+
+
+def worded(message: str) -> PydanticCustomError:
+    """An error that a validator raises and nobody rewrites."""
+    return PydanticCustomError(_WORDED, "{message}", {"message": message})
+
+
+def as_mapping(value: Any) -> dict[str, Any]:
+    """The keys of a mapping or a model, and none of anything else."""
+    return dict(value) if isinstance(value, Mapping | BaseModel) else {}
+
+
+def as_tuple(value: Any) -> Any:
+    """A list of the YAML as the immutable sequence that a model holds; anything else as it is, to be refused there."""
+    return tuple(value) if isinstance(value, list) else value
+
+
+def unknown_key(key: str, known: Iterable[str]) -> str:
+    """Why a key is refused, with the nearest one there is.
+
+    >>> unknown_key("bucket", ["inputs", "buckets"])
+    'is not a key here: did you mean buckets?'
+    >>> unknown_key("colour", ["inputs", "buckets"])
+    'is not a key here: expected one of inputs, buckets'
+    """
+    known = list(known)
+    near = nearest(key, known)
+    return "is not a key here: " + (f"did you mean {near}?" if near else f"expected one of {', '.join(known)}")
+
+
+def nearest(key: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known key that `key` most likely stands for; capitals and separators do not count.
+
+    >>> nearest("max_batch_delay", ["batchSize", "maxBatchDelay"])
+    'maxBatchDelay'
+    """
+    spellings = {_plain(name): name for name in known}
+    found = get_close_matches(_plain(key[:100]), spellings, n=1, cutoff=cutoff)
+    return spellings[found[0]] if found else None
+
+
+def _plain(key: str) -> str:
+    return key.replace("_", "").replace("-", "").lower()
+
+
+def said(value: Any) -> str:
+    """A value in a message.
+
+    >>> [said(value) for value in (None, True, 2.5, "8", [1], {})]
+    ['nothing', 'true', '2.5', "the text '8'", 'a list', 'a mapping']
+    """
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return f"the text {shortened(repr(value))}"
+    if isinstance(value, int | float):
+        return shortened(repr(value))
+    if isinstance(value, list | tuple):
+        return "a list"
+    return "a mapping" if isinstance(value, Mapping) else f"a {type(value).__name__}"
+
+
+def _expectation(details: ErrorDetails) -> str:
+    expected = _EXPECTED.get(details["type"])
+    if expected is None:
+        return f"{details['msg']}, got {said(details['input'])}"
+    got = "none" if details["type"] == "too_short" else said(details["input"])
+    return f"expected {expected.format(**details.get('ctx', {}))}, got {got}"
+
+
+def _line(where: Location, message: str, value: Any) -> InitErrorDetails:
+    return {"type": worded(message), "loc": where, "input": value}
