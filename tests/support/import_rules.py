@@ -1,0 +1,191 @@
+"""Who may import whom in the package: ARCHITECTURE.md's rules, read off the source without running it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+PACKAGE = "torchserve_neuron_lstm"
+
+FOLDERS = ("archiver_ext", "backends", "bucketing", "config", "handlers")
+
+ALLOWED_SISTERS = {
+    "bucketing": (),
+    "config": ("bucketing",),
+    "backends": ("bucketing",),
+    "handlers": ("bucketing", "backends", "config.manifest"),
+    "archiver_ext": ("bucketing", "backends", "config", "handlers"),
+}
+FORBIDDEN = {"archiver_ext": ("handlers.torchserve",)}
+
+ONE_DOOR = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
+"""Distributions that enter by one file: that one, or any one file of that folder."""
+
+SERVING = ("handlers/", "bucketing/", "backends/", "config/manifest.py", "config/__init__.py")
+"""What is copied into an archive, and so has the standard library, torch and one engine to live on."""
+
+WITHOUT_TORCH = ("bucketing/", "config/manifest.py")
+WITH_TORCH = ("bucketing/padding.py", "bucketing/execute.py")
+
+ENGINE_FILES = {"backends/onnxruntime.py": ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript")}
+"""Third-party packages of one backend, for its functions only."""
+
+ENGINES = (
+    "onnx",
+    "onnx_ir",
+    "onnxruntime",
+    "onnxscript",
+    "openvino",
+    "torch._dynamo",
+    "torch._inductor",
+    "torch_neuronx",
+)
+"""Heavy or optional: imported inside functions, wherever it is."""
+
+OPTIONAL = ("orjson",)
+"""May be used by the serving half where it is there: inside `try` with an answer to ImportError."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: of a sister as `bucketing.grid`, of anything else by its full name."""
+
+    file: str
+    line: int
+    module: str
+    ours: bool
+    in_function: bool = False
+    guarded: bool = False
+    typing_only: bool = False
+
+    @property
+    def top(self) -> str:
+        """The sister folder, or the top-level package."""
+        return self.module.partition(".")[0]
+
+    def inside(self, *modules: str) -> bool:
+        """Whether it is one of `modules` or below one."""
+        return any(self.module == module or self.module.startswith(f"{module}.") for module in modules)
+
+    def within(self, *places: str) -> bool:
+        """Whether its file is one of `places`; a place that ends in a slash is a folder."""
+        return any(self.file == place or (place.endswith("/") and self.file.startswith(place)) for place in places)
+
+
+def violations(root: Path) -> list[str]:
+    """Every broken rule below `root`, which holds the source folders, as "file:line: what is wrong"."""
+    imports = [found for path in source_files(root) for found in imports_of(path, root)]
+    broken = [f"{found.file}:{found.line}: {wrong}" for found in imports for wrong in _broken_rules(found)]
+    return sorted(broken) + _second_doors(imports)
+
+
+def source_files(root: Path) -> list[Path]:
+    """The Python files of the source folders that are there."""
+    return sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
+
+
+def imports_of(path: Path, root: Path) -> list[Import]:
+    """All imports of one file, those inside functions included."""
+    file = path.relative_to(root).as_posix()
+    return list(_walk(ast.parse(path.read_text("utf-8")), Import(file, 0, "", ours=False)))
+
+
+def _walk(node: ast.AST, here: Import) -> Iterator[Import]:
+    """The imports below `node`; `here` says what stands around it."""
+    if isinstance(node, ast.Call) and (name := _imported_by_call(node)):
+        yield _named(name, replace(here, line=node.lineno))
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        for name in _imported(node, here.file):
+            yield _named(name, replace(here, line=node.lineno))
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        yield from _walk_all(ast.iter_child_nodes(node), replace(here, in_function=True))
+    elif isinstance(node, ast.Try):
+        answered = any(_answers_import_error(handler) for handler in node.handlers)
+        yield from _walk_all(node.body, replace(here, guarded=here.guarded or answered))
+        yield from _walk_all([*node.handlers, *node.orelse, *node.finalbody], here)
+    elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        yield from _walk_all(node.body, replace(here, typing_only=True))
+        yield from _walk_all(node.orelse, here)
+    else:
+        yield from _walk_all(ast.iter_child_nodes(node), here)
+
+
+def _walk_all(nodes: Iterator[ast.AST] | list[ast.stmt] | list[ast.AST], here: Import) -> Iterator[Import]:
+    for node in nodes:
+        yield from _walk(node, here)
+
+
+def _imported(node: ast.Import | ast.ImportFrom, file: str) -> list[str]:
+    """Full names; `from x import y` may mean the module x.y, so both parts are kept."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    base = node.module or ""
+    if node.level:
+        folders = [PACKAGE, *Path(file).parts[:-1]]
+        base = ".".join([*folders[: len(folders) - node.level + 1], *([base] if base else [])])
+    return [f"{base}.{alias.name}" for alias in node.names]
+
+
+def _imported_by_call(node: ast.Call) -> str | None:
+    """The name in `importlib.import_module("name")`, where it is written out."""
+    called = ast.unparse(node.func).rpartition(".")[2]
+    if called in ("import_module", "__import__") and node.args and isinstance(node.args[0], ast.Constant):
+        return str(node.args[0].value)
+    return None
+
+
+def _named(name: str, here: Import) -> Import:
+    ours = name == PACKAGE or name.startswith(f"{PACKAGE}.")
+    return replace(here, module=name.removeprefix(PACKAGE).removeprefix(".") if ours else name, ours=ours)
+
+
+def _answers_import_error(handler: ast.ExceptHandler) -> bool:
+    caught = ast.unparse(handler.type) if handler.type else ""
+    return "ImportError" in caught or "ModuleNotFoundError" in caught
+
+
+def _broken_rules(found: Import) -> Iterator[str]:
+    yield from _broken_sisters(found) if found.ours else _broken_third_party(found)
+
+
+def _broken_sisters(found: Import) -> Iterator[str]:
+    own = found.file.partition("/")[0]
+    if found.top == own or found.top not in FOLDERS:
+        return
+    if not found.inside(*ALLOWED_SISTERS[own]) or found.inside(*FORBIDDEN.get(own, ())):
+        allowed = ", ".join(ALLOWED_SISTERS[own]) or "no sister"
+        but = "".join(f", not {name}" for name in FORBIDDEN.get(own, ()))
+        yield f"{own} must not import {found.module}: it may import {allowed}{but}"
+
+
+def _broken_third_party(found: Import) -> Iterator[str]:
+    if found.top in ONE_DOOR and not found.within(ONE_DOOR[found.top]):
+        yield f"{found.top} enters by {ONE_DOOR[found.top]} alone"
+    elif found.typing_only or found.top in sys.stdlib_module_names or found.top == "__future__":
+        return
+    elif found.inside(*ENGINES) and not found.in_function:
+        yield f"{found.module} is an engine: import it inside a function"
+    elif found.top == "torch" and found.within(*WITHOUT_TORCH) and not found.within(*WITH_TORCH):
+        yield "the standard library only, here: torch is for bucketing/padding.py and bucketing/execute.py"
+    elif found.within(*SERVING) and not _may_travel(found):
+        yield f"{found.top} cannot travel in an archive: it has the standard library, torch and one engine"
+
+
+def _may_travel(found: Import) -> bool:
+    engine = found.in_function and found.top in ENGINE_FILES.get(found.file, ())
+    optional = found.guarded and found.top in OPTIONAL and not found.within(*WITHOUT_TORCH)
+    return found.top in ("torch", *ONE_DOOR) or engine or optional
+
+
+def _second_doors(imports: list[Import]) -> list[str]:
+    """A distribution that may enter by any one file of a folder, but enters by two."""
+    doors = {top: sorted({found.file for found in imports if not found.ours and found.top == top}) for top in ONE_DOOR}
+    return [
+        f"{file}: {top} already enters by {files[0]}"
+        for top, files in doors.items()
+        if ONE_DOOR[top].endswith("/")
+        for file in files[1:]
+    ]

@@ -1,0 +1,152 @@
+"""ARCHITECTURE.md's import rules hold, and each of them can be seen to break."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from import_rules import FOLDERS, Import, imports_of, source_files, violations
+
+ROOT = Path(__file__).parents[1]
+
+
+def tree(root: Path, files: dict[str, str]) -> Path:
+    """Source folders with these files and no others."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    return root
+
+
+def test_the_package_keeps_its_import_rules() -> None:
+    """Over every file of every source folder."""
+    assert violations(ROOT) == []
+
+
+def test_the_rules_are_read_off_every_source_folder() -> None:
+    """The folders are those the package is made of, and known files and imports are seen."""
+    links = {link.name for link in (ROOT / "src" / "torchserve_neuron_lstm").iterdir() if link.is_dir()} - {
+        "__pycache__"
+    }
+    files = {path.relative_to(ROOT).as_posix() for path in source_files(ROOT)}
+
+    assert set(FOLDERS) == links
+    assert {"bucketing/grid.py", "backends/interface.py", "config/manifest.py"} <= files
+    assert "bucketing.grid.Bucket" in {found.module for found in imports_of(ROOT / "config" / "manifest.py", ROOT)}
+
+
+def test_folders_that_are_not_there_yet_break_nothing(tmp_path: Path) -> None:
+    """A tree of one empty file keeps every rule."""
+    assert violations(tree(tmp_path, {"bucketing/__init__.py": ""})) == []
+
+
+BROKEN = [
+    (
+        "bucketing/a.py",
+        "from ..config import manifest",
+        "bucketing must not import config.manifest: it may import no sister",
+    ),
+    ("bucketing/a.py", "def f():\n    from .. import handlers", "bucketing must not import handlers"),
+    (
+        "bucketing/a.py",
+        "import torchserve_neuron_lstm.backends.interface",
+        "bucketing must not import backends.interface",
+    ),
+    ("bucketing/a.py", "import torch", "the standard library only, here"),
+    ("bucketing/a.py", "def f():\n    from torch import nn", "the standard library only, here"),
+    ("bucketing/planner.py", "import numpy", "numpy cannot travel in an archive"),
+    ("bucketing/padding.py", "import numpy", "numpy cannot travel in an archive"),
+    ("config/a.py", "from ..handlers import codec", "config must not import handlers.codec: it may import bucketing"),
+    ("config/a.py", "from ..backends.interface import Run", "config must not import backends.interface.Run"),
+    ("config/manifest.py", "import torch", "the standard library only, here"),
+    ("config/manifest.py", "def f():\n    import pydantic", "pydantic cannot travel in an archive"),
+    ("config/schema.py", "import yaml", "yaml enters by config/load.py alone"),
+    ("backends/a.py", "from ..config.manifest import Manifest", "backends must not import config.manifest.Manifest"),
+    ("backends/a.py", "from ..handlers import variants", "backends must not import handlers.variants"),
+    ("backends/onnxruntime.py", "import onnxruntime", "onnxruntime is an engine: import it inside a function"),
+    ("backends/onnxruntime.py", "import numpy", "numpy cannot travel in an archive"),
+    ("backends/inductor.py", "from torch._inductor import aoti", "torch._inductor.aoti is an engine"),
+    ("backends/eager.py", "def f():\n    import onnxruntime", "onnxruntime cannot travel in an archive"),
+    ("backends/eager.py", "def f():\n    import numpy", "numpy cannot travel in an archive"),
+    (
+        "handlers/a.py",
+        "from ..archiver_ext import cli",
+        "handlers must not import archiver_ext.cli: it may import bucketing",
+    ),
+    ("handlers/a.py", "from ..config import load", "handlers must not import config.load"),
+    ("handlers/a.py", "from ..config import manifest, schema", "handlers must not import config.schema"),
+    ("handlers/a.py", "import rich.table", "rich cannot travel in an archive"),
+    ("handlers/a.py", "import importlib\nm = importlib.import_module('numpy')", "numpy cannot travel in an archive"),
+    ("handlers/a.py", "import orjson", "orjson cannot travel in an archive"),
+    ("handlers/a.py", "try:\n    import orjson\nfinally:\n    pass", "orjson cannot travel in an archive"),
+    ("handlers/codec.py", "from ts.utils.util import x", "ts enters by handlers/torchserve.py alone"),
+    ("handlers/codec.py", "def f():\n    import yaml", "yaml enters by config/load.py alone"),
+    ("archiver_ext/a.py", "from ..handlers.torchserve import H", "archiver_ext must not import handlers.torchserve.H"),
+    ("archiver_ext/a.py", "from ..handlers import torchserve", "archiver_ext must not import handlers.torchserve"),
+    ("archiver_ext/b/a.py", "from ...handlers import torchserve", "archiver_ext must not import handlers.torchserve"),
+    ("archiver_ext/a.py", "import ts", "ts enters by handlers/torchserve.py alone"),
+    ("archiver_ext/a.py", "class C:\n    import onnxruntime", "onnxruntime is an engine: import it inside a function"),
+    ("handlers/a.py", "import model_archiver", "model_archiver enters by archiver_ext/ alone"),
+]
+
+
+@pytest.mark.parametrize(("file", "source", "message"), BROKEN, ids=[f"{file}: {source}" for file, source, _ in BROKEN])
+def test_a_broken_rule_is_found_with_its_place(tmp_path: Path, file: str, source: str, message: str) -> None:
+    """One line of code, one complaint: the file, the line, the rule."""
+    line = max(number for number, text in enumerate(source.split("\n"), 1) if "import" in text)
+
+    found = violations(tree(tmp_path, {file: source}))
+
+    assert len(found) == 1
+    assert found[0].startswith(f"{file}:{line}: {message}")
+
+
+def test_the_archiver_has_one_door(tmp_path: Path) -> None:
+    """Any file of the folder may be it, but no second one."""
+    files = {"archiver_ext/a.py": "import model_archiver", "archiver_ext/b.py": "def f():\n    import model_archiver.x"}
+
+    assert violations(tree(tmp_path, files)) == [
+        "archiver_ext/b.py: model_archiver already enters by archiver_ext/a.py"
+    ]
+
+
+KEPT = [
+    ("bucketing/a.py", "from . import grid\nfrom .grid import Bucket\nimport bisect, json.decoder"),
+    ("bucketing/execute.py", "import torch"),
+    ("config/load.py", "import yaml\nfrom ..bucketing import grid"),
+    ("config/schema.py", "import pydantic"),
+    (
+        "backends/onnxruntime.py",
+        "def f():\n    import numpy as np\n    import onnxruntime\n    from onnxscript import ir",
+    ),
+    ("backends/inductor.py", "import torch.export\ndef f():\n    import torch._inductor.package"),
+    ("handlers/torchserve.py", "import ts\nfrom ..config.manifest import Manifest\nfrom ..backends import registry"),
+    ("handlers/neuron_lstm.py", "from torchserve_neuron_lstm.handlers.torchserve import Handler"),
+    ("handlers/a.py", "try:\n    import orjson\nexcept ImportError:\n    orjson = None"),
+    ("handlers/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy"),
+    (
+        "archiver_ext/a.py",
+        "import model_archiver, rich, numpy\nfrom ..handlers import variants\nfrom ..config import load",
+    ),
+    ("archiver_ext/b/a.py", "from .. import program\nfrom ...config.schema import ServingConfig"),
+]
+
+
+@pytest.mark.parametrize(("file", "source"), KEPT, ids=[f"{file}: {source}" for file, source in KEPT])
+def test_what_the_rules_allow_is_left_alone(tmp_path: Path, file: str, source: str) -> None:
+    """The checker does not cry wolf."""
+    assert violations(tree(tmp_path, {file: source})) == []
+
+
+def test_an_import_is_seen_with_what_stands_around_it(tmp_path: Path) -> None:
+    """Functions, guards and type checking are told apart."""
+    source = "import a\ndef f():\n    try:\n        import b\n    except ImportError:\n        import c\n"
+
+    found = imports_of(tree(tmp_path, {"config/x.py": source}) / "config" / "x.py", tmp_path)
+
+    assert found == [
+        Import("config/x.py", 1, "a", ours=False),
+        Import("config/x.py", 4, "b", ours=False, in_function=True, guarded=True),
+        Import("config/x.py", 6, "c", ours=False, in_function=True),
+    ]
