@@ -1,0 +1,87 @@
+"""One TorchServe for all end-to-end tests of a process, with every model packaged by the stock command."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from archiving import Source, archived, write_source
+from torchserve_process import TorchServe, serving
+
+HERE = Path(__file__).parent
+SEED_MODELS = HERE / "seed_models"
+TAGGER, SCORER = HERE / "models" / "tagger.py", HERE / "models" / "scorer.py"
+
+LENGTHLESS = """
+inputs: {inputs: {dtype: float32, shape: [time, batch, 3]}}
+outputs: [output, ht, ct]
+buckets: {batch: [1, 4], length: [5, 8]}
+"""
+PACKED = """
+inputs: {inputs: {dtype: float32, shape: [time, batch, 3]}}
+lengths: lengths
+outputs: [padded_result, ht, ct]
+buckets: {batch: [1, 4], length: [8]}
+"""
+FINAL_STATE = PACKED.replace("padded_result, ", "")
+TAGGING = """
+inputs:
+  ids: {dtype: int64, shape: [batch, time]}
+  frames: {dtype: float32, shape: [batch, time, 3]}
+lengths: lengths
+outputs: [tags, label]
+buckets: {batch: [1, 8], length: [16, 32]}
+"""
+SCORING = """
+inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
+lengths: lengths
+outputs: [scores]
+buckets: {batch: [1, 8], length: [16, 32]}
+backend: onnxruntime
+"""
+MODELS = {
+    "fixed_length": (SEED_MODELS / "fixed_length" / "model.py", LENGTHLESS),
+    "packed_sorted": (SEED_MODELS / "packed_sorted" / "model.py", PACKED),
+    "packed_unsorted": (SEED_MODELS / "packed_unsorted" / "model.py", PACKED),
+    "final_state": (SEED_MODELS / "final_state" / "model.py", FINAL_STATE),
+    "tagger": (TAGGER, TAGGING),
+    "scorer": (SCORER, SCORING),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder starts servers: mark it, give it time, keep it on one server (`--dist loadgroup`)."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.timeout(600))
+            item.add_marker(pytest.mark.xdist_group("e2e"))
+
+
+@dataclass(frozen=True)
+class Store:
+    """Packaged models: the folder that TorchServe reads, and what each was made from."""
+
+    folder: Path
+    sources: dict[str, Source]
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Every model of this folder as an archive."""
+    folder = tmp_path_factory.mktemp("store")
+    work = tmp_path_factory.mktemp("sources")
+    sources = {}
+    for name, (file, block) in MODELS.items():
+        sources[name] = write_source(work / name, file, block)
+        archived(sources[name], name, folder)
+    return Store(folder, sources)
+
+
+@pytest.fixture(scope="session")
+def server(store: Store) -> Iterator[TorchServe]:
+    """A stock TorchServe that serves them."""
+    with serving(store.folder, {name: f"{name}.mar" for name in store.sources}) as running:
+        yield running

@@ -1,0 +1,124 @@
+"""Every form of request and answer over a real TorchServe."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from rest import JSON, assert_close, assert_refused, post, post_json
+from torchserve_process import TorchServe, serving
+
+from .conftest import Store
+
+NPY = {"Content-Type": "application/x-npy"}
+LENGTHS = (7, 1, 32)
+
+
+def eager_scores(store: Store, frames: torch.Tensor) -> torch.Tensor:
+    """The scorer's answer to frames[T, 3] alone: [T, 4]."""
+    with torch.inference_mode():
+        scores: torch.Tensor = store.sources["scorer"].model(frames[None], torch.tensor([len(frames)]))[0]
+    return scores
+
+
+def sequences() -> list[torch.Tensor]:
+    """frames[T, 3] of several lengths."""
+    return [torch.randn(length, 3) for length in LENGTHS]
+
+
+def npy_bytes(array: np.ndarray) -> bytes:
+    """The array as a .npy file."""
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def test_a_bare_array_is_one_sequence_and_is_answered_by_a_bare_array(server: TorchServe, store: Store) -> None:
+    """JSON array in, nested list out, where the model has one input and one output."""
+    for frames in sequences():
+        reply = post_json(server.inference, "/predictions/scorer", frames.tolist())
+        assert (reply.status, reply.content_type) == (200, "application/json")
+        assert_close(reply.json, eager_scores(store, frames))
+
+
+def test_an_object_names_the_inputs_and_several_outputs_come_back_by_name(server: TorchServe, store: Store) -> None:
+    """JSON object in, JSON object out."""
+    ids, frames = torch.randint(50, (9,)), torch.randn(9, 3)
+    reply = post_json(server.inference, "/predictions/tagger", {"ids": ids.tolist(), "frames": frames.tolist()})
+    with torch.inference_mode():
+        tags, label = store.sources["tagger"].model(ids[None], frames[None], torch.tensor([9]))
+    assert reply.status == 200, reply.body
+    assert list(reply.json) == ["tags", "label"]
+    assert_close(reply.json["tags"], tags[0])
+    assert_close(reply.json["label"], label[0])
+
+
+def test_v1_instances_are_answered_by_predictions_in_order(server: TorchServe, store: Store) -> None:
+    """KServe V1: several sequences of several lengths in one request."""
+    frames = sequences()
+    reply = post_json(server.inference, "/v1/models/scorer:predict", {"instances": [one.tolist() for one in frames]})
+    assert reply.status == 200, reply.body
+    assert list(reply.json) == ["predictions"]
+    for answer, one in zip(reply.json["predictions"], frames, strict=True):
+        assert_close(answer, eager_scores(store, one))
+
+
+def test_v2_inputs_are_answered_by_v2_outputs(server: TorchServe, store: Store) -> None:
+    """KServe V2: a tensor of several sequences of one length in, the output's tensor back."""
+    frames = torch.randn(3, 6, 3)
+    tensor = {"name": "frames", "shape": [3, 6, 3], "datatype": "FP32", "data": frames.flatten().tolist()}
+    reply = post_json(server.inference, "/v2/models/scorer/infer", {"id": "42", "inputs": [tensor]})
+    assert reply.status == 200, reply.body
+    assert reply.json["id"] == "42"
+    (output,) = reply.json["outputs"]
+    assert (output["name"], output["datatype"], output["shape"]) == ("scores", "FP32", [3, 6, 4])
+    expected = torch.stack([eager_scores(store, one) for one in frames])
+    assert_close(torch.tensor(output["data"]).reshape(3, 6, 4).tolist(), expected)
+
+
+def test_npy_comes_in_and_goes_out(server: TorchServe, store: Store) -> None:
+    """A .npy body is one sequence; with `Accept: application/x-npy` the answer is a .npy file."""
+    (frames, *_) = sequences()
+    body = npy_bytes(frames.numpy())
+    reply = post(server.inference, "/predictions/scorer", body, {**NPY, "Accept": "application/x-npy"})
+    assert (reply.status, reply.content_type) == (200, "application/x-npy")
+    answer = np.load(io.BytesIO(reply.body), allow_pickle=False)
+    assert answer.dtype == np.float32
+    assert_close(answer.tolist(), eager_scores(store, frames))
+
+
+def test_npy_cannot_hold_several_outputs(server: TorchServe) -> None:
+    """Asked for .npy, a model of two outputs answers 406."""
+    body = json.dumps({"ids": [1], "frames": [[0.0, 0.0, 0.0]]}).encode()
+    reply = post(server.inference, "/predictions/tagger", body, {**JSON, "Accept": "application/x-npy"})
+    assert_refused(reply, 406)
+
+
+def test_describe_tells_what_the_model_takes_and_how_it_was_compiled(server: TorchServe) -> None:
+    """`GET /models/M?customized=true`: inputs, outputs, grid, backend and measured milliseconds."""
+    (described,) = server.get("/models/scorer?customized=true")
+    told = json.dumps(described["customizedMetadata"])
+    for word in ("frames", "scores", "onnxruntime", "16", "32", "milliseconds"):
+        assert word in told
+
+
+@pytest.fixture(scope="module")
+def undecoding(store: Store) -> Iterator[TorchServe]:
+    """A TorchServe that hands JSON over as raw bytes, as SageMaker's configuration does."""
+    with serving(store.folder, {"scorer": "scorer.mar"}, settings={"decode_input_request": "false"}) as running:
+        yield running
+
+
+def test_json_is_read_also_where_torchserve_does_not_decode_it(undecoding: TorchServe, store: Store) -> None:
+    """With decode_input_request=false the same bodies get the same answers."""
+    (frames, *_) = sequences()
+    for body in (frames.tolist(), {"instances": [frames.tolist()]}):
+        reply = post_json(undecoding.inference, "/predictions/scorer", body)
+        assert reply.status == 200, reply.body
+        answer = reply.json["predictions"][0] if isinstance(body, dict) else reply.json
+        assert_close(answer, eager_scores(store, frames))
+    assert_refused(post(undecoding.inference, "/predictions/scorer", b"[[1, 2", JSON), 400)

@@ -1,0 +1,82 @@
+"""The six examples of the torch-neuron LSTM guide: four are served exactly, two are refused in the guide's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from archiving import archive, write_source
+from rest import assert_close, assert_refused, post_json
+from torch import nn
+from torchserve_process import TorchServe
+
+from .conftest import PACKED, SEED_MODELS, Store
+
+FEATURES = 3
+EVERY_LENGTH = range(1, 9)
+
+
+def alone(model: nn.Module, frames: torch.Tensor, *, with_lengths: bool) -> list[torch.Tensor]:
+    """The eager answer for frames[T, 3] as the only row of its batch, without the batch dimension."""
+    arguments = [frames[:, None, :]] + ([torch.tensor([len(frames)])] if with_lengths else [])
+    with torch.inference_mode():
+        answer = model(*arguments)
+    flat = [answer[0], *answer[1]] if isinstance(answer[1], tuple) else list(answer)
+    return [tensor[:, 0] for tensor in flat]
+
+
+@pytest.mark.parametrize("name", ["packed_sorted", "packed_unsorted", "final_state"])
+@pytest.mark.parametrize("length", EVERY_LENGTH)
+def test_a_packed_example_answers_every_length_as_eager_does(
+    server: TorchServe, store: Store, name: str, length: int
+) -> None:
+    """The guide's packed examples, packaged as they stand, give the eager model's padded result and final states."""
+    frames = torch.randn(length, FEATURES)
+    reply = post_json(server.inference, f"/predictions/{name}", frames.tolist())
+    assert reply.status == 200, reply.body
+    names = ["padded_result", "ht", "ct"][-len(reply.json) :]
+    assert list(reply.json) == names
+    for answer, expected in zip(
+        reply.json.values(), alone(store.sources[name].model, frames, with_lengths=True), strict=True
+    ):
+        assert_close(answer, expected)
+
+
+@pytest.mark.parametrize("length", [5, 8])
+def test_the_fixed_length_example_answers_its_lengths_as_eager_does(
+    server: TorchServe, store: Store, length: int
+) -> None:
+    """A model that is not told the lengths is served at the lengths it was packaged for."""
+    frames = torch.randn(length, FEATURES)
+    reply = post_json(server.inference, "/predictions/fixed_length", {"inputs": frames.tolist()})
+    assert reply.status == 200, reply.body
+    expected = alone(store.sources["fixed_length"].model, frames, with_lengths=False)
+    for answer, tensor in zip((reply.json[name] for name in ("output", "ht", "ct")), expected, strict=True):
+        assert_close(answer, tensor)
+
+
+def test_the_fixed_length_example_refuses_a_length_that_padding_would_falsify(server: TorchServe) -> None:
+    """Its final state would be that of the padding, so another length is refused, naming those served."""
+    reply = post_json(server.inference, "/predictions/fixed_length", torch.randn(4, FEATURES).tolist())
+    message = assert_refused(reply, 400, 413, 422)["message"]
+    assert "4" in message
+    assert "5, 8" in message
+
+
+@pytest.mark.parametrize(("name", "operator"), [("packed_returned", "prim::Return"), ("packed_used", "aten::max")])
+def test_an_unsupported_example_is_refused_in_the_words_of_the_guide(tmp_path: Path, name: str, operator: str) -> None:
+    """Packed data that leaves the LSTM stops the packaging: the guide's message, its resolution, and no archive."""
+    store = tmp_path / "store"
+    store.mkdir()
+    source = write_source(tmp_path / name, SEED_MODELS / name / "model.py", PACKED.replace("outputs:", "# outputs:"))
+    done = archive(source, name, store)
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    assert (
+        'Operator "aten::lstm" consuming a PackedSequence input can only be supported when its corresponding '
+        'PackedSequence output is unused or unpacked using "aten::_pad_packed_input". '
+        f'Found usage by "{operator}"'
+    ) in said
+    assert "pad_packed_sequence()" in said
+    assert list(store.iterdir()) == []

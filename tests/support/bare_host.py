@@ -1,0 +1,39 @@
+"""An environment that has TorchServe, torch and the engines, but not this project: the host that serves an archive."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Collection
+from pathlib import Path
+
+OURS = ("torchserve_neuron_lstm", "_editable_impl_torchserve_neuron_lstm", "__editable__")
+
+
+def make_bare_host(folder: Path, without: Collection[str] = ()) -> Path:
+    """Make the environment in `folder`; returns its interpreter.
+
+    Its packages are links to those of this environment, all but ours and those whose names begin with one of `without`.
+    """
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith((*OURS, *without)) and entry.name != "__pycache__":
+            (packages / entry.name).symlink_to(entry)
+    assert not can_import(python, "torchserve_neuron_lstm")
+    assert can_import(python, "ts")
+    return python
+
+
+def can_import(python: Path, module: str) -> bool:
+    """Whether a program of that environment finds the module; from a folder that has nothing to do with it."""
+    look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+    return (
+        subprocess.run(
+            [str(python), "-P" if sys.version_info >= (3, 11) else "-s", "-c", look], cwd="/", check=False
+        ).returncode
+        == 0
+    )

@@ -1,0 +1,75 @@
+"""Talk to a server on this machine over HTTP, keeping the connection as real clients do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+SECONDS = 60
+JSON = {"Content-Type": "application/json"}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON; anything else fails."""
+        return json.loads(self.body)
+
+
+class Connection:
+    """One kept connection. TorchServe closes it after every refusal; then the next request opens another."""
+
+    def __init__(self, port: int) -> None:
+        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._http.close()
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+        """One request."""
+        self._http.request("POST", path, body, dict(headers or {}))
+        response = self._http.getresponse()
+        reply = Reply(response.status, response.getheader("Content-Type", ""), response.read())
+        if reply.status >= 400:
+            self._http.close()
+        return reply
+
+
+def post(port: int, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+    """One request over a connection of its own."""
+    with closing(Connection(port)) as connection:
+        return connection.post(path, body, headers)
+
+
+def post_json(port: int, path: str, value: object) -> Reply:
+    """One JSON request over a connection of its own."""
+    return post(port, path, json.dumps(value).encode(), JSON)
+
+
+def assert_close(answer: object, expected: torch.Tensor) -> None:
+    """Nested lists of an answer against the eager model's tensor, in shape and within the tolerance of the default."""
+    torch.testing.assert_close(torch.tensor(answer, dtype=expected.dtype), expected, atol=1e-5, rtol=1e-5)
+
+
+def assert_refused(reply: Reply, *statuses: int) -> dict[str, Any]:
+    """A refusal has one of these statuses and says the same in its body, whose message is for a person."""
+    assert reply.status in statuses, reply.body[:300]
+    refusal: dict[str, Any] = reply.json
+    assert set(refusal) == {"code", "type", "message"}
+    assert refusal["code"] == reply.status
+    assert refusal["message"].strip()
+    return refusal
