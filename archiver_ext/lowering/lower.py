@@ -1,0 +1,78 @@
+"""The whole way from a model to a program, in the order in which it is decided."""
+
+from __future__ import annotations
+
+import torch
+
+from ...config.schema import ServingConfig
+from ..program import Program
+from .answers import output_specs, with_vocabularies
+from .differential import refuse_reached_answers
+from .proof import Reached, prove
+from .refusal import LoweringRefused, at, node_line
+from .trace import Trace, trace
+
+
+def lower(model: torch.nn.Module, config: ServingConfig) -> Program:
+    """Lower `model` (in eval mode) to a program over padded tensors that is exactly the model on each request alone.
+
+    Raises:
+        LoweringRefused: with the line of the model and what to do.
+    """
+    traced = trace(model.eval(), config)
+    _check_longest(traced, config)
+    _refuse_randomness(traced.exported)
+    inputs = with_vocabularies(traced.exported, config.input_specs)
+    outputs = output_specs(traced, inputs, config.outputs)
+    reached = prove(traced.exported, inputs, traced.takes_lengths)
+    if reached is not None and config.lengths is not None:
+        refuse_reached_answers(traced.exported, inputs, config.grid)
+    exact = reached is not None and config.lengths is None
+    return Program(
+        exported=traced.exported,
+        inputs=inputs,
+        takes_lengths=traced.takes_lengths,
+        outputs=outputs,
+        constants=_constants(traced.exported),
+        padding="exact_lengths" if exact else "masked",
+        padding_reason=_reason(reached, exact),
+    )
+
+
+def _check_longest(traced: Trace, config: ServingConfig) -> None:
+    if traced.longest is not None and config.grid.lengths[-1] > traced.longest[0]:
+        total, line = traced.longest
+        raise LoweringRefused(
+            f"buckets.length goes up to {config.grid.lengths[-1]}, but pad_packed_sequence pads to total_length={total}"
+            f"{at(line)}: no sequence can be longer than that"
+        )
+
+
+def _refuse_randomness(exported: torch.export.ExportedProgram) -> None:
+    for node in exported.graph.nodes:
+        dropout = str(node.target).startswith(("aten.dropout.", "aten.feature_dropout.")) and node.args[2] is True
+        if dropout or (
+            torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and "dropout" not in str(node.target)
+        ):
+            raise LoweringRefused(
+                f"{'.'.join(str(node.target).split('.')[:2])}{at(node_line(node))} is random in eval mode too; a "
+                "served model must give the same answer every time (for dropout use nn.Dropout, or pass "
+                "training=self.training)"
+            )
+
+
+def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    """What the program needs beside the state dict: tensors lifted out of the code and non-persistent buffers."""
+    return {
+        name: value.detach().contiguous()
+        for name, value in exported.constants.items()
+        if isinstance(value, torch.Tensor) and name not in exported.state_dict
+    }
+
+
+def _reason(reached: Reached | None, exact: bool) -> str:
+    if reached is None:
+        return "proved on the graph: padding cannot reach an answer"
+    if exact:
+        return f"padding would reach an answer through {reached}; only exact bucket lengths are served"
+    return f"not provable on the graph ({reached}), so measured: no answer changed with what stood in the padding"

@@ -1,0 +1,148 @@
+"""The model exported with symbolic batch and time, PackedSequence code replaced on the way."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...config.schema import ServingConfig
+from .binding import bind, check_signature, dynamic_shape, example
+from .intercept import intercepting, refuse_packed_answers
+from .refusal import LoweringRefused, at, raising_line
+
+# Sizes to trace with: different from each other, and unlikely to be a size of the model's own.
+_BATCH, _TIME = 3, 7
+
+
+@dataclass(frozen=True)
+class Trace:
+    """An exported program whose outputs are the leaves of forward()'s answer, and what was learnt on the way."""
+
+    exported: torch.export.ExportedProgram
+    takes_lengths: bool
+    answer: pytree.TreeSpec
+    longest: tuple[int, str | None] | None
+    """The longest sequence pad_packed_sequence(total_length=...) allows, with its line."""
+
+
+def trace(model: torch.nn.Module, config: ServingConfig) -> Trace:
+    """Export `model` with its abstract masked operators; parameters keep their names.
+
+    Raises:
+        LoweringRefused: packed data reaches another operator, or the graph depends on data or on a fixed size.
+    """
+    check_signature(model, config)
+    specs = config.input_specs
+    has_time = any(spec.time_dim is not None for spec in specs)
+    has_batch = any(spec.batch_dim is not None for spec in specs)
+    batch = _BATCH if has_batch else 1
+    dims = {"batch": torch.export.Dim("batch", min=1), "time": torch.export.Dim("time", min=1)}
+    tensors = [example(spec, batch, _TIME) for spec in specs]
+    shapes = [dynamic_shape(spec, dims) for spec in specs]
+    if has_time:
+        tensors.append(torch.arange(_TIME, _TIME - batch, -1))
+        shapes.append({0: dims["batch"]} if has_batch else {})
+    notes: dict[str, Any] = {}
+
+    def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        inputs, lengths = (arguments[:-1], arguments[-1]) if has_time else (arguments, None)
+        with intercepting(*_sizes(config, inputs, lengths), lengths) as interception:
+            answers = model_forward(**bind(config, inputs, lengths))
+            refuse_packed_answers(answers)
+        leaves, notes["answer"] = pytree.tree_flatten(answers)
+        notes["longest"] = interception.longest
+        _refuse_other_leaves(leaves)
+        return tuple(leaf for leaf in leaves if leaf is not None)
+
+    model_forward = model.forward
+    names = [spec.name.replace(".", "_") for spec in specs] + (["sequence_lengths"] if has_time else [])
+    forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    )
+    with _forward_replaced(model, forward), _explained(model, config), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter's own, about its internals
+        exported = torch.export.export(model, tuple(tensors), dynamic_shapes=tuple(shapes), strict=False)
+    return Trace(exported, has_time, notes["answer"], notes["longest"])
+
+
+def _sizes(config: ServingConfig, inputs: Sequence[torch.Tensor], lengths: torch.Tensor | None) -> tuple[Any, Any]:
+    """The (symbolic) batch and time of a call; batch 1 and no time where no input has them.
+
+    Every tensor comes with symbols of its own: saying that they are equal makes one symbol of them.
+    """
+    found: dict[str, Any] = {}
+    for spec, tensor in zip(config.input_specs, inputs, strict=True):
+        for size, name in zip(tensor.shape, spec.shape, strict=True):
+            if isinstance(name, str):
+                torch._check(size == found.setdefault(name, size))
+    batch = found.get("batch", 1)
+    if lengths is not None:
+        torch._check(lengths.shape[0] == batch)
+    return batch, found.get("time")
+
+
+def _refuse_other_leaves(leaves: Sequence[object]) -> None:
+    for leaf in leaves:
+        if leaf is not None and not isinstance(leaf, torch.Tensor):
+            raise LoweringRefused(
+                f"forward() returns a {type(leaf).__name__} ({leaf!r}); every answer must be a tensor (or None)"
+            )
+
+
+@contextmanager
+def _forward_replaced(model: torch.nn.Module, forward: Any) -> Iterator[None]:
+    """Give this one model another forward(): wrapping it in a module would rename its parameters."""
+    own = model.__dict__.get("forward")
+    model.forward = forward
+    try:
+        yield
+    finally:
+        del model.forward
+        if own is not None:
+            model.forward = own
+
+
+@contextmanager
+def _explained(model: torch.nn.Module, config: ServingConfig) -> Iterator[None]:
+    """Turn what the exporter raises into the user's words and the user's line."""
+    try:
+        yield
+    except LoweringRefused:
+        raise
+    except Exception as error:
+        for cause in _causes(error):
+            if isinstance(cause, LoweringRefused):
+                raise cause from None
+        line = next((found for cause in _causes(error) if (found := raising_line(cause))), None)
+        raise LoweringRefused(_explain(model, error) + at(line)) from error
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _explain(model: torch.nn.Module, error: Exception) -> str:
+    name, text = type(model).__name__, str(error)
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    if "onstraint" in text or ("specializ" in text and "data-dependent" not in text):
+        return (
+            f"{name}.forward fixes the batch or time dimension (a loop over timesteps, an LSTMCell, a constant size, "
+            "or code that reads a size as a number); use nn.LSTM or nn.GRU over the whole sequence. "
+            f"The exporter says: {first}"
+        )
+    kinds = {type(cause).__name__ for cause in _causes(error)}
+    if "data-dependent" in text or kinds & {"DataDependentOutputException", "DynamicOutputShapeException"}:
+        return (
+            f"{name}.forward's shapes or control flow depend on the values of its inputs, which a compiled program "
+            f"cannot follow: {first}"
+        )
+    return f"{name}.forward could not be traced: {type(error).__name__}: {first}"
