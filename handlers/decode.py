@@ -1,0 +1,102 @@
+"""A request's body, in any of the formats that need no code of the user's, to the sequences to run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from ..config.manifest import Manifest
+from .errors import RequestError, invalid, malformed, shown
+from .npy import MAGIC, read_npy
+from .request import Form, Request, read_item, read_items
+from .rows import NPY, Body, RawRequest
+from .v2 import is_v2, read_v2
+
+
+def decode(raw: RawRequest, manifest: Manifest) -> Request:
+    """The request in a row: a JSON array or .npy (one sequence of the one input), an object by input name, V1 or V2.
+
+    Raises:
+        RequestError: why this request gets no answer.
+    """
+    body = raw.body()
+    request = _decode_npy(body, manifest) if is_npy(body) else _decode_json(read_json(body), manifest)
+    return _with_answer_type(request, raw, manifest)
+
+
+def is_npy(body: Body) -> bool:
+    """Whether the body is a .npy file: it says so, or nothing is said (gRPC) and it begins like one."""
+    return isinstance(body.value, bytes | bytearray) and (body.content_type == NPY or body.value.startswith(MAGIC))
+
+
+def read_json(body: Body) -> object:
+    """The JSON value of a body, which TorchServe may have parsed already.
+
+    Raises:
+        RequestError: 400, it is not JSON in UTF-8, or nested without end.
+    """
+    text = body.value
+    if not isinstance(text, bytes | bytearray | str):
+        return text
+    if not text:
+        raise malformed("the body is empty")
+    try:
+        return json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise malformed(f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
+    except UnicodeDecodeError:
+        raise malformed("the body is not text in UTF-8") from None
+    except RecursionError:
+        raise malformed("the body is not JSON that can be read: its lists are nested too deep") from None
+    except ValueError:  # a number of more digits than Python converts
+        raise malformed("the body is not JSON that can be read: a number has too many digits") from None
+
+
+def _decode_npy(body: Body, manifest: Manifest) -> Request:
+    assert isinstance(body.value, bytes | bytearray)
+    tensor = read_npy(body.value)
+    return Request((read_item({_only_input(manifest, "a .npy body"): tensor}, manifest),), Form.PLAIN)
+
+
+def _decode_json(value: object, manifest: Manifest) -> Request:
+    if not isinstance(value, Mapping):
+        return Request((read_item(_by_name(value, manifest, "a JSON array"), manifest),), Form.PLAIN)
+    if is_v2(value, manifest.inputs):
+        return read_v2(value, manifest)
+    if "instances" in value and all(spec.name != "instances" for spec in manifest.inputs):
+        return _decode_v1(value, manifest)
+    return Request((read_item(value, manifest),), Form.PLAIN)
+
+
+def _decode_v1(body: Mapping[str, object], manifest: Manifest) -> Request:
+    instances = body["instances"]
+    if not isinstance(instances, list):
+        raise malformed(f"instances must be a list with one entry for each sequence, not {shown(instances)}")
+    sequences = [_by_name(instance, manifest, "an instance without names") for instance in instances]
+    return Request(read_items(sequences, manifest, "instances"), Form.V1)
+
+
+def _by_name(value: object, manifest: Manifest, what: str) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {_only_input(manifest, what): value}
+
+
+def _only_input(manifest: Manifest, what: str) -> str:
+    if len(manifest.inputs) == 1:
+        return manifest.inputs[0].name
+    names = ", ".join(repr(spec.name) for spec in manifest.inputs)
+    raise invalid(f"{what} is taken only where the model has one input; send an object with {names}")
+
+
+def _with_answer_type(request: Request, raw: RawRequest, manifest: Manifest) -> Request:
+    """The request with `npy` as its Accept header wants it; refused before anything is computed."""
+    if not raw.accepts_npy:
+        return request
+    if request.form is not Form.V2 and len(request.items) == 1 and len(manifest.outputs) == 1:
+        return Request(request.items, request.form, npy=True)
+    if raw.accepts_json:
+        return request
+    raise RequestError(
+        406,
+        "NotAcceptable",
+        f"{NPY} holds one array: it answers one sequence of a model with one output. Accept application/json instead",
+    )

@@ -1,0 +1,42 @@
+"""What `GET /models/M?customized=true` tells about an archive."""
+
+from __future__ import annotations
+
+from ..bucketing.spec import TensorSpec
+from ..config.manifest import Manifest
+
+
+def describe(manifest: Manifest, threads: int) -> dict[str, object]:
+    """Inputs, outputs, buckets, engine and measurements, as a JSON object."""
+    return {
+        "inputs": [_describe_tensor(spec) | _limits(spec) for spec in manifest.inputs],
+        "outputs": [_describe_tensor(spec) for spec in manifest.outputs],
+        "buckets": {"batch": list(manifest.grid.batches), "length": list(manifest.grid.lengths)},
+        "overflow": manifest.overflow,
+        "padding": {"mode": manifest.padding, "reason": manifest.padding_reason},
+        "codec": manifest.codec,
+        "backend": manifest.backend,
+        "precision": manifest.precision,
+        "threads": threads,
+        "tolerance": {"atol": manifest.tolerance[0], "rtol": manifest.tolerance[1]},
+        "variants": [
+            {
+                "batch": variant.bucket.batch,
+                "length": variant.bucket.length,
+                "milliseconds": variant.milliseconds,
+                "max_error": variant.max_error,
+            }
+            for variant in manifest.variants
+        ],
+        "requires": {distribution: version for distribution, _, version in manifest.requires},
+        "host": dict(manifest.host),
+        "produced_by": dict(manifest.produced_by),
+    }
+
+
+def _describe_tensor(spec: TensorSpec) -> dict[str, object]:
+    return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+
+
+def _limits(spec: TensorSpec) -> dict[str, object]:
+    return {} if spec.vocabulary is None else {"vocabulary": spec.vocabulary}

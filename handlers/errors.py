@@ -1,0 +1,62 @@
+"""The refusal of one request. It ends in that request's own status and body, never in its batch-mates'."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Status = Literal[400, 406, 413, 422, 500, 501]
+
+
+class RequestError(Exception):
+    """One request that gets no answer, and why.
+
+    `status` is the HTTP status, `kind` the body's `type` (one word that a program can compare), `message` the body's
+    `message` (for people). None of them ever holds more of the request than a few characters.
+    """
+
+    def __init__(self, status: Status, kind: str, message: str) -> None:
+        self.status: Status = status
+        self.kind = kind
+        self.message = message
+        super().__init__(message)
+
+    def within(self, place: str) -> RequestError:
+        """The same refusal, saying where in the request it happened.
+
+        >>> str(invalid("input 'ids': the sequence is empty").within("instances[3]"))
+        "instances[3]: input 'ids': the sequence is empty"
+        """
+        return RequestError(self.status, self.kind, f"{place}: {self.message}")
+
+
+def malformed(message: str) -> RequestError:
+    """The body is not what its format says."""
+    return RequestError(400, "MalformedBody", message)
+
+
+def invalid(message: str) -> RequestError:
+    """The body can be read, but the model does not take what it says."""
+    return RequestError(400, "InvalidInput", message)
+
+
+def internal(message: str) -> RequestError:
+    """Not the client's fault."""
+    return RequestError(500, "InternalError", message)
+
+
+def shown(value: object) -> str:
+    """A few characters of what a client sent, safe to print; of a list or an object only what it is.
+
+    >>> shown("x" * 100)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxx..."
+    >>> shown([[1, 2]])
+    'a list'
+    """
+    if isinstance(value, str | bytes):
+        value = value[:80]
+    elif value is not None and not isinstance(value, bool | int | float):
+        return f"a {type(value).__name__}"
+    elif isinstance(value, int) and value.bit_length() > 64:
+        return "a number of very many digits"
+    text = ascii(value)
+    return text if len(text) <= 32 else text[:29] + "..."

@@ -1,0 +1,34 @@
+"""The entry point that TorchServe loads from an archive: it knows where the archive's own code is, and nothing else.
+
+TorchServe takes the one class of this file, and mistakes any ImportError of this file for a missing handler. So what
+can fail to be imported is imported in `initialize`, where the true cause can be told.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class NeuronLstm:
+    """TorchServe's handler: `initialize` once per worker, then `handle` for every batch."""
+
+    def initialize(self, context: Any) -> None:
+        """Load the archive.
+
+        Raises:
+            RuntimeError: it cannot be served here; says why.
+        """
+        folder = str(Path(__file__).resolve().parent)
+        sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
+        try:
+            self._torchserve = importlib.import_module("torchserve_neuron_lstm.handlers.torchserve")
+        except ImportError as error:
+            raise RuntimeError(f"the archive's code cannot be loaded on this host: {error}") from error
+        self._service = self._torchserve.load(context)
+        self.initialized = True
+
+    def handle(self, data: list[Any], context: Any) -> list[bytes]:
+        """One answer for each row of the batch."""
+        answers: list[bytes] = self._torchserve.handle(self._service, data, context)
+        return answers

@@ -1,0 +1,148 @@
+"""The .npy format, read and written without numpy and without pickle.
+
+A file is the magic, a version, the length of a header, the header as the text of a Python dictionary, and the bytes of
+the array (versions 1.0 to 3.0: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import sys
+from array import array
+from typing import NamedTuple
+
+import torch
+
+from .errors import malformed, shown
+
+MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 4096  # bytes; numpy writes 118 for any array of ordinary rank
+
+_READ: dict[str, torch.dtype] = {
+    "b1": torch.bool,
+    "f2": torch.float16, "f4": torch.float32, "f8": torch.float64,
+    "i1": torch.int8, "i2": torch.int16, "i4": torch.int32, "i8": torch.int64,
+    "u1": torch.uint8, "u2": torch.uint16, "u4": torch.uint32, "u8": torch.uint64,
+}  # fmt: skip
+_WRITE = {dtype: kind for kind, dtype in _READ.items()}
+_WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array codes by width in bytes
+
+
+class _Header(NamedTuple):
+    dtype: torch.dtype
+    big_endian: bool
+    fortran_order: bool
+    shape: tuple[int, ...]
+
+
+def read_npy(content: bytes | bytearray) -> torch.Tensor:
+    """The tensor of a .npy file: bool, integers or floats of either byte order, in C or Fortran order.
+
+    Raises:
+        RequestError: 400, it is no such file, or holds anything else, Python objects above all.
+    """
+    text, start = _header_text(content)
+    header = _header(text)
+    raw = bytearray(memoryview(content)[start:])
+    expected = math.prod(header.shape) * header.dtype.itemsize
+    if len(raw) != expected:
+        raise malformed(
+            f".npy: shape {list(header.shape)} needs {expected} bytes of data, the body has {len(raw)}"
+            if len(header.shape) <= 8
+            else f".npy: the data should be {expected} bytes, the body has {len(raw)}"
+        )
+    return _tensor(raw, header)
+
+
+def write_npy(tensor: torch.Tensor) -> bytes:
+    """The tensor as a .npy file, version 1.0, little endian, C order. bfloat16, which .npy has not, as float32.
+
+    >>> read_npy(write_npy(torch.tensor([[1, 2], [3, 4]])))
+    tensor([[1, 2],
+            [3, 4]])
+    """
+    known = tensor if tensor.dtype in _WRITE else tensor.to(torch.float32)
+    kind = _WRITE[known.dtype]
+    order = "|" if known.dtype.itemsize == 1 else "<"
+    shape = tuple(known.shape)
+    text = f"{{'descr': '{order}{kind}', 'fortran_order': False, 'shape': {shape!r}, }}"
+    prefix = len(MAGIC) + 4
+    padded = text + " " * (-(prefix + len(text) + 1) % 64) + "\n"
+    head = MAGIC + bytes((1, 0)) + len(padded).to_bytes(2, "little") + padded.encode("ascii")
+    return head + _little_endian(known)
+
+
+def _header_text(content: bytes | bytearray) -> tuple[str, int]:
+    """The header, and where the data begins."""
+    if not content.startswith(MAGIC):
+        raise malformed(f".npy: the body does not begin as a .npy file does, but with {shown(bytes(content[:6]))}")
+    version = bytes(content[6:8])
+    if version not in {b"\x01\x00", b"\x02\x00", b"\x03\x00"}:
+        raise malformed(f".npy: format version {shown(version)} is not known (1.0, 2.0 and 3.0 are)")
+    begin = 10 if version[0] == 1 else 12
+    length = int.from_bytes(content[8:begin], "little")
+    end = begin + length
+    if length > _LONGEST_HEADER or end > len(content):
+        raise malformed(f".npy: the header should have {length} bytes; the body ends sooner, or that is too long")
+    return bytes(content[begin:end]).decode("latin-1" if version[0] < 3 else "utf-8", "replace"), end
+
+
+def _header(text: str) -> _Header:
+    try:
+        fields = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
+        raise malformed(".npy: the header is not a dictionary of descr, fortran_order and shape")
+    dtype, big_endian = _dtype(fields["descr"])
+    return _Header(dtype, big_endian, fields["fortran_order"] is True, _shape(fields["shape"]))
+
+
+def _dtype(description: object) -> tuple[torch.dtype, bool]:
+    if isinstance(description, str) and description[:1] in {"<", ">", "|", "="}:
+        dtype = _READ.get(description[1:])
+        if dtype is not None:
+            return dtype, _is_big(description[0])
+    raise malformed(
+        f".npy: arrays of type {shown(description)} are not taken: send bool, integers or floats of 16, 32 or 64 bits"
+    )
+
+
+def _is_big(order: str) -> bool:
+    return order == ">" or (order == "=" and sys.byteorder == "big")
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    if isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape) and len(shape) <= 32:
+        return shape
+    raise malformed(".npy: the shape is not a tuple of at most 32 sizes")
+
+
+def _tensor(raw: bytearray, header: _Header) -> torch.Tensor:
+    if not raw:
+        return torch.empty(header.shape, dtype=header.dtype)
+    if header.big_endian != (sys.byteorder == "big"):
+        raw = _swapped(raw, header.dtype.itemsize)
+    if header.dtype == torch.bool:  # any byte may stand in a file; only 0 and 1 are a bool to torch
+        flat = torch.frombuffer(raw, dtype=torch.uint8) != 0
+    else:
+        flat = torch.frombuffer(raw, dtype=header.dtype)
+    if not header.fortran_order:
+        return flat.reshape(header.shape)
+    axes = tuple(reversed(range(len(header.shape))))
+    return flat.reshape(header.shape[::-1]).permute(axes).contiguous()
+
+
+def _swapped(raw: bytearray, width: int) -> bytearray:
+    words = array(_WORDS[width], bytes(raw))
+    words.byteswap()
+    return bytearray(words.tobytes())
+
+
+def _little_endian(tensor: torch.Tensor) -> bytes:
+    flat = tensor.detach().contiguous().reshape(-1)
+    raw = bytearray(flat.numel() * flat.dtype.itemsize)
+    if raw:
+        torch.frombuffer(raw, dtype=flat.dtype).copy_(flat)
+    return bytes(_swapped(raw, flat.dtype.itemsize)) if sys.byteorder == "big" else bytes(raw)

@@ -1,0 +1,109 @@
+"""How TorchServe hands a request over: one mapping of fields, and one of headers, with its habits undone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from .errors import malformed
+
+BODY_FIELDS = ("body", "data")
+NPY = "application/x-npy"
+JSON = "application/json"
+
+
+class Body(NamedTuple):
+    """What a client sent, and the content type it gave (lower case, without parameters; "" if none)."""
+
+    value: object
+    """bytes, bytearray or str, or what TorchServe has already parsed from JSON."""
+    content_type: str
+
+
+@dataclass(frozen=True)
+class RawRequest:
+    """One row of a batch as TorchServe gives it.
+
+    `row` maps form fields to values; a body that is no form is the field `body`. An envelope may have replaced the
+    row by the body itself. `headers` has the HTTP headers as the client wrote them (none over gRPC) and, for each
+    field, a mapping with its own content type.
+    """
+
+    row: object
+    headers: Mapping[str, object] = field(default_factory=dict)
+
+    def header(self, name: str) -> str:
+        """The value of an HTTP header, "" where there is none. Names are compared without case.
+
+        >>> RawRequest({}, {"Accept": "application/x-npy"}).header("accept")
+        'application/x-npy'
+        """
+        exact = self.headers.get(name)
+        if isinstance(exact, str):
+            return exact
+        others = (value for key, value in self.headers.items() if key.lower() == name and isinstance(value, str))
+        return next(others, "")
+
+    @property
+    def asks_description(self) -> bool:
+        """Whether TorchServe itself asks what the model is. A client's header of that name comes with a body.
+
+        >>> RawRequest({}, {"describe": "True"}).asks_description
+        True
+        >>> RawRequest({"body": b"[1]"}, {"describe": "True"}).asks_description
+        False
+        """
+        return self.headers.get("describe") == "True" and isinstance(self.row, Mapping) and not self.row
+
+    @property
+    def asks_explanation(self) -> bool:
+        """Whether it came to the explanations address."""
+        return self.headers.get("explain") == "True"
+
+    @property
+    def accepts_npy(self) -> bool:
+        """Whether the client wants the answer as a .npy file."""
+        return NPY in self._accepted()
+
+    @property
+    def accepts_json(self) -> bool:
+        """Whether the client also takes JSON, where .npy cannot be."""
+        return bool(self._accepted() & {JSON, "application/*", "*/*"})
+
+    def body(self) -> Body:
+        """The body, wherever it stands.
+
+        Raises:
+            RequestError: 400, there is none.
+        """
+        if not isinstance(self.row, Mapping):
+            return Body(self.row, _plain_type(self.header("content-type")))
+        for name in BODY_FIELDS:
+            if name in self.row:
+                return Body(self.row[name], self._field_type(name))
+        raise malformed(_no_body(self.row))
+
+    def _accepted(self) -> set[str]:
+        return set(map(_plain_type, self.header("accept").split(",")))
+
+    def _field_type(self, name: str) -> str:
+        own = self.headers.get(name)
+        given = own.get("content-type") if isinstance(own, Mapping) else None
+        return _plain_type(given if isinstance(given, str) and given else self.header("content-type"))
+
+
+def _plain_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+def _no_body(row: Mapping[object, object]) -> str:
+    if not row:
+        return "the request has no body"
+    first = str(next(iter(row)))
+    if first.lstrip()[:1] in {"[", "{"}:
+        return (
+            "the JSON came as a web form: send it with the header 'Content-Type: application/json' "
+            "(curl -d needs -H 'Content-Type: application/json')"
+        )
+    return "the form has no field 'body' or 'data': send the input as the request's body, or in a field of that name"

@@ -1,0 +1,108 @@
+"""The border to TorchServe: its context to plain values, and responses to its statuses and headers."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ..config.manifest import read_manifest
+from .codec import load_codec
+from .cores import available_cores, threads_per_worker
+from .description import describe
+from .rows import RawRequest
+from .service import LARGEST_RESPONSE, RawResponse, Service
+from .v2 import Identity
+from .variants import load_variants
+
+_log = logging.getLogger(__name__)
+
+
+class Context(Protocol):
+    """The part of `ts.context.Context` that is used here."""
+
+    model_name: str
+    manifest: Any
+    model_yaml_config: Any
+
+    @property
+    def system_properties(self) -> Mapping[str, Any]:
+        """`model_dir` among others."""
+
+    def get_all_request_header(self, idx: int) -> Mapping[str, object]:
+        """The HTTP headers of a row, and its fields' content types."""
+
+    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
+        """Of one row."""
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        """Of one row."""
+
+
+def load(context: Context) -> Service:
+    """The service of the archive that a worker has unpacked.
+
+    Raises:
+        RuntimeError: with one line that says what to do. TorchServe reports no other error; it would restart the
+            worker again and again.
+    """
+    directory = Path(context.system_properties["model_dir"])
+    try:
+        return _load(directory, context)
+    except (RuntimeError, MemoryError):
+        raise
+    except Exception as error:
+        raise RuntimeError(f"cannot load the archive in {directory}: {type(error).__name__}: {error}") from error
+
+
+def handle(service: Service, rows: Sequence[object], context: Context) -> list[bytes]:
+    """Exactly one body for each row, with its status and content type set in `context`."""
+    requests = [RawRequest(row, context.get_all_request_header(index)) for index, row in enumerate(rows)]
+    responses = service.answer(requests)
+    for index, response in enumerate(responses):
+        _set_status(response, index, context)
+    return [response.body for response in responses]
+
+
+def largest_response(environment: Mapping[str, str]) -> int:
+    """The limit of one body in bytes: the server's `TS_MAX_RESPONSE_SIZE` where it is set so, or its default.
+
+    >>> largest_response({"TS_MAX_RESPONSE_SIZE": "1000"}), largest_response({})
+    (1000, 6553500)
+    """
+    given = environment.get("TS_MAX_RESPONSE_SIZE", "")
+    return int(given) if given.isascii() and given.isdigit() else LARGEST_RESPONSE
+
+
+def _load(directory: Path, context: Context) -> Service:
+    share = threads_per_worker(available_cores(), _max_workers(context.model_yaml_config))
+    torch.set_num_threads(read_manifest(directory).threads or share)
+    variants = load_variants(directory, torch.get_num_threads())
+    identity = Identity(str(context.model_name), _version(context.manifest))
+    codec = load_codec(variants.manifest, directory, identity)
+    _log.info("%d variants on %s, %d threads", len(variants.programs), variants.manifest.backend, variants.threads)
+    return Service(
+        variants, codec, identity, describe(variants.manifest, variants.threads), largest_response(os.environ)
+    )
+
+
+def _set_status(response: RawResponse, index: int, context: Context) -> None:
+    """The reason phrase is a constant: a line break in it would cost TorchServe its worker thread."""
+    context.set_response_content_type(index, response.content_type)
+    if response.status != HTTPStatus.OK:
+        context.set_response_status(response.status, HTTPStatus(response.status).phrase, index)
+
+
+def _max_workers(yaml: object) -> object:
+    return yaml.get("maxWorkers") if isinstance(yaml, Mapping) else None
+
+
+def _version(manifest: object) -> str:
+    model = manifest.get("model") if isinstance(manifest, Mapping) else None
+    version = model.get("modelVersion") if isinstance(model, Mapping) else None
+    return version if isinstance(version, str) else ""

@@ -1,0 +1,206 @@
+"""Nested lists, or any tensor, to the tensor that an input declares; everything else is refused by name."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+
+import torch
+
+from ..bucketing.padding import torch_dtype
+from ..bucketing.spec import DType, TensorSpec
+from .errors import RequestError, invalid, shown
+
+_ARRAY_CODES: dict[DType, str] = {
+    "float32": "f", "float64": "d", "float16": "d", "bfloat16": "d",
+    "int64": "q", "int32": "i", "int16": "h", "int8": "b", "uint8": "B", "bool": "B",
+}  # fmt: skip
+_ARRAY_DTYPES = {
+    "f": torch.float32, "d": torch.float64,
+    "q": torch.int64, "i": torch.int32, "h": torch.int16, "b": torch.int8, "B": torch.uint8,
+}  # fmt: skip
+_JSON_NAMES = {list: "a list", dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+def wanted(spec: TensorSpec) -> str:
+    """An input's declaration, as messages give it.
+
+    >>> wanted(TensorSpec("frames", "float32", ("batch", "time", 12)))
+    'float32 [time, 12]'
+    """
+    return f"{spec.dtype} [{', '.join(map(str, spec.item_shape))}]" if spec.item_shape else f"one {spec.dtype}"
+
+
+def from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
+    """One sequence's part of an input, from nested lists of numbers.
+
+    >>> from_lists([[1, 2], [3, 4.5]], TensorSpec("x", "float32", ("batch", "time", 2)))
+    tensor([[1.0000, 2.0000],
+            [3.0000, 4.5000]])
+
+    Raises:
+        RequestError: 400, with the input's name.
+    """
+    flat, shape = flatten(value, len(spec.item_shape), spec)
+    check_shape(shape, spec)
+    tensor = from_numbers(flat, spec).reshape(shape)
+    check_content(tensor, spec)
+    return tensor
+
+
+def from_tensor(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """One sequence's part of an input, from a tensor of any dtype that says the same without loss of kind.
+
+    Integers may become floats, and any width another as long as the values fit; floats never become integers.
+
+    Raises:
+        RequestError: 400, with the input's name.
+    """
+    check_shape(tuple(tensor.shape), spec)
+    dtype = torch_dtype(spec)
+    if _kind(tensor.dtype) > _kind(dtype) or (tensor.dtype == torch.bool) != (dtype == torch.bool):
+        raise refuse(spec, f"expected {wanted(spec)}, got {str(tensor.dtype).removeprefix('torch.')} values")
+    if _kind(dtype) == 1 and not _fits(tensor, dtype):
+        raise refuse(spec, f"a value is out of the range of {spec.dtype}")
+    converted = tensor.detach().to("cpu", dtype).contiguous()
+    check_content(converted, spec)
+    return converted
+
+
+def flatten(value: object, dimensions: int, spec: TensorSpec) -> tuple[list[object], tuple[int, ...]]:
+    """The elements of lists nested `dimensions` deep, in row-major order, and the lists' shape.
+
+    Raises:
+        RequestError: 400, there are no such lists, or lists of one depth differ in length.
+    """
+    level: list[object] = [value]
+    shape: list[int] = []
+    for depth in range(dimensions):
+        lists = _as_lists(level, depth, spec)
+        sizes = set(map(len, lists))
+        if len(sizes) > 1:
+            raise refuse(spec, _ragged(lists, depth))
+        shape.append(sizes.pop() if sizes else 0)
+        level = list(chain.from_iterable(lists))
+    return level, tuple(shape)
+
+
+def from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tensor:
+    """A flat tensor of plain numbers; int, float and bool as JSON has them.
+
+    Raises:
+        RequestError: 400, something is no number, is of the wrong kind, or does not fit the dtype.
+    """
+    strangers = set(map(type, flat)) - _accepted(spec)
+    if strangers:
+        raise refuse(spec, _wrong_kind(flat, strangers, spec))
+    code = _ARRAY_CODES[spec.dtype]
+    try:
+        numbers = array(code, flat)  # type: ignore[type-var]
+    except OverflowError:
+        raise refuse(spec, f"a value is out of the range of {spec.dtype}") from None
+    if not numbers:
+        return torch.empty(0, dtype=torch_dtype(spec))
+    return torch.frombuffer(numbers, dtype=_ARRAY_DTYPES[code]).to(torch_dtype(spec))
+
+
+def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
+    """Rank and sizes are as declared, and there is at least one timestep.
+
+    Raises:
+        RequestError: 400.
+    """
+    expected = spec.item_shape
+    if len(shape) != len(expected):
+        raise refuse(spec, f"expected {wanted(spec)}, got {_dimensions(len(shape))} (shape {list(shape)})")
+    for axis, (size, declared) in enumerate(zip(shape, expected, strict=True)):
+        if declared == "time" and size == 0:
+            raise refuse(spec, "the sequence is empty: at least one timestep is needed")
+        if isinstance(declared, int) and size != declared:
+            raise refuse(spec, f"dimension {axis} has {size} values, expected {declared} ({wanted(spec)})")
+
+
+def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
+    """Floats are finite, ids are in the vocabulary.
+
+    Raises:
+        RequestError: 400, with the place of the first that is not.
+    """
+    if tensor.dtype.is_floating_point:
+        if not bool(torch.isfinite(tensor).all()):
+            place = _first(~torch.isfinite(tensor))
+            raise refuse(spec, f"the value at {place} is not finite, or too large for {spec.dtype}")
+    elif spec.vocabulary is not None:
+        outside = (tensor < 0) | (tensor >= spec.vocabulary)
+        if bool(outside.any()):
+            place = _first(outside)
+            found = int(tensor[outside].reshape(-1)[0])
+            raise refuse(spec, f"id {found} at {place} is outside the vocabulary (0 to {spec.vocabulary - 1})")
+
+
+def refuse(spec: TensorSpec, problem: str) -> RequestError:
+    """A refusal that names the input."""
+    return invalid(f"input {spec.name!r}: {problem}")
+
+
+def _accepted(spec: TensorSpec) -> set[type]:
+    if spec.dtype == "bool":
+        return {bool}
+    return {int, float} if torch_dtype(spec).is_floating_point else {int}
+
+
+def _as_lists(level: list[object], depth: int, spec: TensorSpec) -> list[list[object]]:
+    strangers = set(map(type, level)) - {list, tuple}
+    if strangers:
+        found = _json_name(strangers.pop())
+        raise refuse(spec, f"expected {wanted(spec)}, but found {found} where dimension {depth} should be a list")
+    return level  # type: ignore[return-value]
+
+
+def _ragged(lists: list[list[object]], depth: int) -> str:
+    first = len(lists[0])
+    index = next(i for i, row in enumerate(lists) if len(row) != first)
+    return (
+        f"the lists of dimension {depth} differ in length: the first has {first} values, "
+        f"number {index} has {len(lists[index])}"
+    )
+
+
+def _wrong_kind(flat: Sequence[object], strangers: set[type], spec: TensorSpec) -> str:
+    index = next(i for i, element in enumerate(flat) if type(element) in strangers)
+    found = flat[index]
+    if isinstance(found, list):
+        return f"expected {wanted(spec)}, but the lists are nested deeper"
+    text = f" ({shown(found)})" if isinstance(found, str | float) else ""
+    return f"expected {wanted(spec)}, but value {index} is {_json_name(type(found))}{text}"
+
+
+def _json_name(kind: type) -> str:
+    return _JSON_NAMES.get(kind, f"a {kind.__name__}")
+
+
+def _dimensions(count: int) -> str:
+    return "a single value" if count == 0 else f"{count} dimension{'s' * (count > 1)}"
+
+
+def _first(mask: torch.Tensor) -> str:
+    return str(torch.nonzero(mask)[0].tolist())
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """Bool, integers, floats, and what no input is."""
+    if dtype == torch.bool:
+        return 0
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating_point else 1
+
+
+def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether every integer is in the range of `dtype`."""
+    wide = tensor.to(torch.int64)
+    if tensor.dtype == torch.uint64 and bool((wide < 0).any()):  # wrapped around
+        return False
+    limits = torch.iinfo(dtype)
+    return not bool(((wide < limits.min) | (wide > limits.max)).any())

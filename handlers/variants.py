@@ -1,0 +1,113 @@
+"""An unpacked archive to callables. Packaging verifies through this very class: what is verified is what serves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..backends.interface import Run, Weights
+from ..backends.registry import get_backend
+from ..backends.weights import read_weights
+from ..bucketing.cost import CostModel
+from ..bucketing.execute import execute
+from ..bucketing.grid import Bucket
+from ..bucketing.padding import torch_dtype
+from ..bucketing.planner import Plan, Planner
+from ..config.manifest import Manifest, read_manifest, verify_files
+from .cores import available_cores
+from .requirements import check_requirements
+
+
+@dataclass(frozen=True)
+class Variants:
+    """All loaded variants of one archive, sharing one copy of the weights."""
+
+    manifest: Manifest
+    planner: Planner
+    threads: int
+    """That the programs were loaded for."""
+    programs: Mapping[Bucket, Run]
+
+    @property
+    def cost(self) -> CostModel:
+        """What each bucket was measured to cost."""
+        return self.planner.cost
+
+    def run(self, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """One call of a bucket's program: padded inputs (then lengths[B] where it takes them) to padded outputs."""
+        with torch.no_grad():
+            return list(self.programs[bucket](tensors))
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        """The cheapest runs for sequences of these lengths.
+
+        Raises:
+            SequenceTooLong, LengthNotAccepted: a length that this archive does not serve.
+        """
+        return self.planner.plan(lengths) if self.manifest.padding == "masked" else self.planner.plan_exact(lengths)
+
+    def answer(
+        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
+    ) -> list[tuple[torch.Tensor, ...]]:
+        """The answers to sequences, in their order, by a plan for their lengths."""
+        facts = self.manifest
+        return execute(plan, requests, lengths, facts.inputs, facts.outputs, facts.takes_lengths, self.run)
+
+
+def load_variants(directory: Path, threads: int | None = None) -> Variants:
+    """Load and warm every variant of the archive unpacked in `directory`.
+
+    `threads` is what the programs may use each; None: what the manifest says, or else all cores there are.
+
+    Raises:
+        RuntimeError: a file is missing or changed, or this host cannot run the archive; says what to do.
+    """
+    manifest = read_manifest(directory)
+    verify_files(directory, manifest)
+    check_requirements(manifest.requires, manifest.backend)
+    threads = threads or manifest.threads or available_cores()
+    variants = Variants(
+        manifest=manifest,
+        planner=Planner(manifest.grid, _cost(manifest)),
+        threads=threads,
+        programs=_load_programs(directory, manifest, threads),
+    )
+    for bucket in manifest.grid.buckets:
+        variants.run(bucket, blank_inputs(manifest, bucket))
+    return variants
+
+
+def blank_inputs(manifest: Manifest, bucket: Bucket) -> list[torch.Tensor]:
+    """Inputs of a bucket's shapes that every model takes: zeros, full length."""
+    blank = [torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec)) for spec in manifest.inputs]
+    if manifest.takes_lengths:
+        blank.append(torch.full((bucket.batch,), bucket.length, dtype=torch.int64))
+    return blank
+
+
+def _load_programs(directory: Path, manifest: Manifest, threads: int) -> dict[Bucket, Run]:
+    """A program for each bucket; buckets that share a folder share the program."""
+    backend = get_backend(manifest.backend)
+    weights = _load_weights(directory, manifest)
+    folders = {variant.bucket: variant.directory for variant in manifest.variants}
+    loaded = {
+        folder: backend.load(directory / folder, weights, manifest.host, threads)
+        for folder in dict.fromkeys(folders.values())
+    }
+    return {bucket: loaded[folders[bucket]] for bucket in manifest.grid.buckets}
+
+
+def _load_weights(directory: Path, manifest: Manifest) -> Weights:
+    files = [file for file in (manifest.weights, manifest.constants) if file is not None]
+    return {name: tensor for file in files for name, tensor in read_weights(directory / file).items()}
+
+
+def _cost(manifest: Manifest) -> CostModel:
+    """The measured costs; a stand-in while packaging has yet to measure them."""
+    measured = {variant.bucket: variant.milliseconds for variant in manifest.variants}
+    if all(milliseconds > 0 for milliseconds in measured.values()):
+        return CostModel(measured)
+    return CostModel.proportional(manifest.grid)
