@@ -126,7 +126,7 @@ def ask(url: str, text: bytes) -> Answer:
 
 def bucket_lengths(described: dict[str, Any]) -> list[int]:
     """The compiled lengths, from what the handler tells of itself."""
-    lengths: list[int] = described["grid"]["lengths"]
+    lengths: list[int] = described["buckets"]["length"]
     return lengths
 
 
@@ -147,7 +147,7 @@ def eager_difference(model: Surprise, answer: Answer) -> float:
 
 def table(answers: list[Answer], lengths: list[int], model: Surprise) -> Table:
     """A row for each text, shortest first."""
-    shown = Table(title="What was sent, what came back", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = Table(title="What was sent, what came back", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for heading in ("length", "bucket", "padding", "latency", "eager diff", "bits/byte"):
         shown.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     shown.add_column("text, its surprising bytes in colour", no_wrap=True)

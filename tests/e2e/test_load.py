@@ -23,7 +23,7 @@ BAD_PART = 0.1
 LONGEST = 32
 POOL = 150
 
-REFUSED = (400, 422)
+REFUSED = (400,)
 TOO_LONG = (413,)
 
 
@@ -57,10 +57,9 @@ def good_scoring(store: Store) -> Request:
     return Request("good", "scorer", json.dumps(frames.tolist()).encode(), {"": scores})
 
 
-def spoofed(request: Request, header: str, statuses: tuple[int, ...] | None) -> Request:
-    """A good request that pretends to be TorchServe's own."""
-    expected = request.expected if statuses is None else statuses
-    return Request(f"spoofed {header}", request.model, request.body, expected, {**JSON, header: "True"})
+def spoofed(request: Request, header: str) -> Request:
+    """A good request that pretends to be TorchServe's own; it is answered like any other."""
+    return Request(f"spoofed {header}", request.model, request.body, request.expected, {**JSON, header: "True"})
 
 
 def tagging(kind: str, ids: object, frames: object, statuses: tuple[int, ...] = REFUSED) -> Request:
@@ -97,8 +96,9 @@ def bad_requests(store: Store) -> list[Request]:
         tagging("id above the vocabulary", [1, 50], [row, row]),
         tagging("id below zero", [-1, 1], [row, row]),
         tagging("too long", [1] * (LONGEST + 1), [row] * (LONGEST + 1), TOO_LONG),
-        spoofed(good_tagging(store), "describe", None),
-        spoofed(good_scoring(store), "describe", None),
+        spoofed(good_tagging(store), "describe"),
+        spoofed(good_scoring(store), "describe"),
+        spoofed(good_tagging(store), "explain"),
     ]
 
 

@@ -1,0 +1,148 @@
+"""What the README shows is what happens: its files are written, its commands run, its requests sent."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from archiving import model_class
+from rest import assert_close, post
+from torchserve_process import TorchServe, serving
+
+from torchserve_neuron_lstm.config.load import load_config
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+FILES = ("model.py", "weights.py", "model-config.yaml", "client.py")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block."""
+
+    language: str
+    text: str
+
+
+def blocks(markdown: str) -> list[Block]:
+    r"""The fenced blocks of a text, in order.
+
+    >>> blocks("see:\n```bash\nls\n```\n")
+    [Block(language='bash', text='ls\n')]
+    """
+    return [Block(*found) for found in re.findall(r"^```(\w+)\n(.*?)^```$", markdown, re.MULTILINE | re.DOTALL)]
+
+
+def commands(markdown: str, program: str) -> list[list[str]]:
+    r"""The words of every shell command that begins with `program`.
+
+    >>> commands("```bash\ncurl -d '[1, 2]' \\\n    there  # so\nls\n```\n", "curl")
+    [['curl', '-d', '[1, 2]', 'there']]
+    """
+    shell = "".join(block.text for block in blocks(markdown) if block.language == "bash")
+    lines = shell.replace("\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line for line in words if line[:1] == [program]]
+
+
+def files(markdown: str) -> dict[str, str]:
+    """The blocks that are files: their first line is a comment with the name."""
+    named = {block.text.splitlines()[0].removeprefix("# "): block.text for block in blocks(markdown)}
+    return {name: text for name, text in named.items() if name in FILES}
+
+
+@pytest.fixture(scope="module")
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The five minutes up to the archive, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("tour")
+    markdown = README.read_text()
+    for name, text in files(markdown).items():
+        (folder / name).write_text(text)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for command in [*commands(markdown, "python")[-1:], *commands(markdown, "torch-model-archiver")]:
+        subprocess.run(command, cwd=folder, env={**os.environ, "PATH": path}, check=True, timeout=300)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tour_server(tour: Path) -> Iterator[TorchServe]:
+    """The archive of the tour, served."""
+    with serving(tour, {"tagger": "tagger.mar"}) as running:
+        yield running
+
+
+def test_the_readme_shows_every_file_and_the_two_commands() -> None:
+    """The tour is complete, and make has the targets it names."""
+    markdown = README.read_text()
+    assert set(files(markdown)) == set(FILES)
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {words[1] for words in commands(markdown, "make")} == {"demo", "test"} <= set(targets)
+
+
+def test_the_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
+    """The YAML block is taken as it stands."""
+    (tmp_path / "model-config.yaml").write_text(files(README.read_text())["model-config.yaml"])
+    load_config(tmp_path / "model-config.yaml")
+
+
+def test_every_json_of_the_tables_is_json() -> None:
+    """A person may copy a request from the table."""
+    import json
+
+    rows = re.findall(r"^\| `([\[{][^`]*)` \|", README.read_text(), re.MULTILINE)
+    assert len(rows) >= 4
+    for row in rows:
+        json.loads(row)
+
+
+def test_links_of_the_readmes_lead_to_files() -> None:
+    """No link into the repository is broken."""
+    for readme in (README, ROOT / "examples" / "surprise" / "README.md"):
+        for link in re.findall(r"\]\(([^)#:]+)\)", readme.read_text()):
+            assert (readme.parent / link).exists(), link
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(400)
+@pytest.mark.xdist_group("e2e")
+def test_the_tour_of_the_readme_ends_in_the_eager_answer(tour: Path, tour_server: TorchServe) -> None:
+    """Written, archived, served and asked as shown, with curl's words and with Python's: the eager model's answer."""
+    import torch
+
+    model = model_class(tour / "model.py")()
+    model.load_state_dict(torch.load(tour / "weights.pt", weights_only=True))
+    with torch.inference_mode():
+        expected = model.eval()(torch.tensor([[5, 17, 99]]), torch.tensor([3]))[0]
+
+    (curl,) = (words for words in commands(README.read_text(), "curl") if "-d" in words)
+    header, value = curl[curl.index("-H") + 1].split(": ")
+    reply = post(tour_server.inference, "/predictions/tagger", curl[curl.index("-d") + 1].encode(), {header: value})
+    assert reply.status == 200, reply.body
+    assert_close(reply.json, expected)
+
+    client = (tour / "client.py").read_text().replace(":8080/", f":{tour_server.inference}/")
+    asked = subprocess.run([sys.executable, "-c", client], capture_output=True, text=True, check=True, timeout=60)
+    assert asked.stdout.strip() == str(reply.json)
+
+
+@pytest.mark.parametrize("file", ["client.py", "codec.py"])
+def test_worked_examples_of_the_example_files_hold(file: str) -> None:
+    """The doctests in the files that users copy."""
+    folder = ROOT / "examples" / "surprise"
+    done = subprocess.run(
+        [sys.executable, "-m", "doctest", "-v", file],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "0 failed" in done.stdout
