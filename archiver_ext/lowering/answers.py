@@ -110,7 +110,7 @@ def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batc
         axis = axis_of(size, axes)
         if axis is None and isinstance(size, torch.SymInt):
             raise LoweringRefused(
-                f"answer {name} has a dimension of size {size}, which is neither constant, the batch nor the time dimension"
+                f"answer {name} has a dimension of size {size}, which is neither constant, batch nor time"
                 f"{at(node_line(node))}; its part for one request cannot be told"
             )
         shape.append(axis if axis is not None else int(size))

@@ -52,8 +52,8 @@ class TracedLengths(list[int]):
 
     def _refuse(self, *_: object) -> Any:
         raise LoweringRefused(
-            f"the model reads the values of `lengths` in Python{at(calling_line())}. Its graph must not depend on them: "
-            "keep lengths a tensor, and hand it to pack_padded_sequence as it is."
+            f"the model reads the values of `lengths` in Python{at(calling_line())}. Its graph must not depend on "
+            "them: keep lengths a tensor, and hand it to pack_padded_sequence as it is."
         )
 
     __iter__ = __getitem__ = __len__ = __bool__ = __contains__ = _refuse

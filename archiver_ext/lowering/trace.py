@@ -19,6 +19,7 @@ from .refusal import LoweringRefused, at, raising_line
 
 # Sizes to trace with: different from each other, and unlikely to be a size of the model's own.
 _BATCH, _TIME = 3, 7
+_NEED_CELL = 8  # its place among the arguments of neuron_lstm::lstm
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,18 @@ def trace(model: torch.nn.Module, config: ServingConfig) -> Trace:
     with _forward_replaced(model, forward), _explained(model, config), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own, about its internals
         exported = torch.export.export(model, tuple(tensors), dynamic_shapes=tuple(shapes), strict=False)
+    _drop_unused(exported)
     return Trace(exported, has_time, notes["answer"], notes["longest"])
+
+
+def _drop_unused(exported: torch.export.ExportedProgram) -> None:
+    """Stand-ins for packed data go, and an LSTM whose last cell state nobody reads need not compute it exactly."""
+    graph = exported.graph
+    graph.eliminate_dead_code()
+    for node in graph.nodes:
+        if node.target is torch.ops.neuron_lstm.lstm.default and all(user.args[1] != 2 for user in node.users):
+            node.update_arg(_NEED_CELL, False)
+    exported.graph_module.recompile()
 
 
 def _sizes(config: ServingConfig, inputs: Sequence[torch.Tensor], lengths: torch.Tensor | None) -> tuple[Any, Any]:

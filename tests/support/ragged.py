@@ -1,0 +1,69 @@
+"""Random requests of every length, and the model's answer to each of them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from torchserve_neuron_lstm.archiver_ext.lowering.binding import bind
+from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.config.schema import ServingConfig
+
+GARBAGE = (0.0, 1e4, 1e30, float("nan"), float("inf"))
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Requests of one batch: per request its length and its tensors of item_shape."""
+
+    lengths: list[int]
+    items: list[list[torch.Tensor]]
+
+
+def ragged(inputs: Sequence[TensorSpec], lengths: Sequence[int], seed: int) -> Ragged:
+    """Random requests of the given lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    return Ragged(list(lengths), [[_random(spec, length, generator) for spec in inputs] for length in lengths])
+
+
+def _random(spec: TensorSpec, length: int, generator: torch.Generator) -> torch.Tensor:
+    shape = [length if size == "time" else int(size) for size in spec.item_shape]
+    if spec.dtype.startswith("float"):
+        return torch.randn(shape, generator=generator)
+    return torch.randint(0, spec.vocabulary or 2, shape, generator=generator)
+
+
+def padded(requests: Ragged, spec: TensorSpec, index: int, length: int, garbage: float) -> torch.Tensor:
+    """The batch of one input, with garbage where no request is (a valid id where the input holds ids)."""
+    sizes = spec.sizes(len(requests.lengths), length)
+    if spec.dtype.startswith("float"):
+        batch = torch.full(sizes, garbage)
+    else:
+        batch = torch.full(sizes, (spec.vocabulary or 2) - 1)
+    for row, item in enumerate(requests.items):
+        place = batch if spec.batch_dim is None else batch.select(spec.batch_dim, row)
+        if spec.time_dim is not None:
+            place = place.narrow(spec.item_shape.index("time"), 0, requests.lengths[row])
+        place.copy_(item[index])
+    return batch
+
+
+def alone(model: nn.Module, config: ServingConfig, item: Sequence[torch.Tensor], length: int) -> list[torch.Tensor]:
+    """The model's own eager answer to one request, as it returns it for a batch of one."""
+    batch = [
+        tensor if spec.batch_dim is None else tensor.unsqueeze(spec.batch_dim)
+        for spec, tensor in zip(config.input_specs, item, strict=True)
+    ]
+    with torch.no_grad():
+        answer = model(**bind(config, batch, torch.tensor([length])))
+    return [leaf for leaf in torch.utils._pytree.tree_leaves(answer) if isinstance(leaf, torch.Tensor)]
+
+
+def part_of(output: torch.Tensor, spec: TensorSpec, row: int, length: int) -> torch.Tensor:
+    """One row of a program's output, cut to its length, with a batch dimension of one."""
+    if spec.time_dim is not None:
+        output = output.narrow(spec.time_dim, 0, length)
+    return output if spec.batch_dim is None else output.narrow(spec.batch_dim, row, 1)
