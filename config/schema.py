@@ -28,6 +28,7 @@ BLOCK = "neuron_lstm"
 
 _AXES: tuple[str, ...] = get_args(Axis)
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_LARGEST_SIZE = 2**31 - 1
 _WHOLE = {
     "bool": (0, 1),
     "uint8": (0, 2**8 - 1),
@@ -50,6 +51,15 @@ def _argument_name(name: str) -> str:
     return name
 
 
+def _input_name(name: str) -> str:
+    """An argument's name, or `state.0` for the first element of a tuple argument `state`."""
+    argument, dot, position = name.partition(".")
+    if dot and not (position.isascii() and position.isdigit()):
+        raise worded(f"expected the name of a Python argument (`state.0` for a tuple's element), got {said(name)}")
+    _argument_name(argument)
+    return name
+
+
 def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
     in_order = sorted(set(sizes))
     if list(sizes) != in_order:
@@ -59,13 +69,15 @@ def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
     for name, times in Counter(names).items():
+        if not name.isprintable():
+            raise worded(f"expected printable names, got {said(name)}")
         if times > 1:
             raise worded(f"expected different names, got {name} {times} times")
     return names
 
 
 def _dimension(value: Any) -> int | str:
-    if value in _AXES or (type(value) is int and value >= 1):
+    if value in _AXES or (type(value) is int and 1 <= value <= _LARGEST_SIZE):
         return value  # type: ignore[no-any-return]
     near = nearest(value, _AXES) if isinstance(value, str) else None
     advice = f": did you mean {near}?" if near else ""
@@ -100,6 +112,7 @@ def _engine_name(name: str) -> str:
 _UNIQUE = {"uniqueItems": True}
 
 Name = Annotated[str, Field(json_schema_extra={"pattern": f"^{_NAME}$"}), AfterValidator(_argument_name)]
+InputName = Annotated[str, Field(json_schema_extra={"pattern": rf"^{_NAME}(\.[0-9]+)?$"}), AfterValidator(_input_name)]
 Dimension = Annotated[
     int | Axis,
     PlainValidator(_dimension),
@@ -109,7 +122,7 @@ Shape = Annotated[
     tuple[Dimension, ...], Field(min_length=1), BeforeValidator(as_tuple), AfterValidator(_each_axis_once)
 ]
 Sizes = Annotated[
-    tuple[Annotated[int, Field(ge=1)], ...],
+    tuple[Annotated[int, Field(ge=1, le=_LARGEST_SIZE)], ...],
     Field(min_length=1, json_schema_extra=_UNIQUE),
     BeforeValidator(as_tuple),
     AfterValidator(_ascending),
@@ -191,7 +204,9 @@ class NeuronLstmBlock(Strict):
 
     model: ModelArguments = ModelArguments()
     """Arguments of the model that are no tensors."""
-    inputs: Annotated[dict[Name, InputConfig], Field(min_length=1)]
+    inputs: Annotated[
+        dict[InputName, InputConfig], Field(min_length=1, json_schema_extra={"additionalProperties": False})
+    ]
     """The tensor arguments of forward(), in order, by name."""
     lengths: Name | None = None
     """The argument of forward() that takes the true lengths [B]; left out if it has none."""
