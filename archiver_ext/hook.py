@@ -1,0 +1,116 @@
+"""The import hook that teaches `torch-model-archiver` the handler name `neuron_lstm`.
+
+The archiver has no plug-in point, so a `.pth` file, installed beside the package, calls `install` when an interpreter
+starts as `torch-model-archiver`, and in no other program. When the archiver's own module is then imported, its
+`package_model` is wrapped: this one handler name comes here, every other goes through untouched. This file imports the
+standard library only, so that archiving with any other handler costs nothing and cannot fail because of us.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+HANDLER = "neuron_lstm"
+_ARCHIVER = "model_archiver.model_packaging"
+_MARK = "_neuron_lstm_wrapped"
+
+PackageModel = Callable[..., Any]
+Archive = Callable[[Any, str], int]
+
+
+def install() -> None:
+    """Wrap the archiver when it is imported, or now if it already is. Doing it twice is doing it once.
+
+    A virtual environment can run a `.pth` file twice, therefore.
+    """
+    if _ARCHIVER in sys.modules:
+        wrap(sys.modules[_ARCHIVER])
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+def wrap(archiver: ModuleType, archive: Archive | None = None) -> None:
+    """Replace `package_model` of the archiver's module by one that knows our handler. Once only.
+
+    `archive(config, manifest)` returns an exit code; by default it is ours.
+
+    Raises:
+        SystemExit: this archiver has no `package_model`, and our handler was asked for.
+    """
+    stock = getattr(archiver, "package_model", None)
+    if stock is None:
+        _complain("this torch-model-archiver has no package_model; torch-model-archiver 0.12 is supported")
+    elif not hasattr(stock, _MARK):
+        archiver.package_model = _choosing(stock, archive or _archive)  # type: ignore[attr-defined]
+
+
+def _choosing(stock: PackageModel, archive: Archive) -> PackageModel:
+    def package_model(config: Any, manifest: str) -> Any:
+        if config.handler != HANDLER:
+            return stock(config, manifest=manifest)
+        return _exit_unless_zero(archive(config, manifest))
+
+    setattr(package_model, _MARK, True)
+    return package_model
+
+
+def _archive(config: Any, manifest: str) -> int:
+    from .cli import archive
+
+    return archive(config, manifest)
+
+
+def _exit_unless_zero(code: int) -> None:
+    if code:
+        raise SystemExit(code)
+
+
+def _complain(problem: str) -> None:
+    """Say it, and stop the program if it was asked for our handler: without us it would do something else."""
+    message = f"torchserve-neuron-lstm: cannot extend torch-model-archiver: {problem}"
+    if any(argument.rpartition("=")[2] == HANDLER for argument in sys.argv[1:]):
+        raise SystemExit(message)
+    sys.stderr.write(f"{message}\n")
+
+
+class _Finder(MetaPathFinder):
+    """Finds the archiver's module as the other finders do, and has it wrapped once it has run."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname != _ARCHIVER:
+            return None
+        spec = self._spec_of_others(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _WrappingLoader(spec.loader)
+        return spec
+
+    def _spec_of_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        return next((spec for spec in specs if spec is not None), None)
+
+
+class _WrappingLoader(Loader):
+    """The archiver's own loader, and our wrap after it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        wrap(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

@@ -1,0 +1,197 @@
+"""The user's model: a Python file with one `nn.Module` class, and a state dict."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ..backends.weights import read_weights
+from .errors import PackagingError
+
+_SAVE_STATE_DICT = "save it with torch.save(model.state_dict(), 'weights.pt') and give that file"
+
+
+@contextmanager
+def importable(directory: Path) -> Iterator[None]:
+    """Let the files of `directory` be imported by name, as on a serving host; forget them afterwards.
+
+    Nothing is written beside them (no `__pycache__`).
+    """
+    modules, path, bytecode = dict(sys.modules), list(sys.path), sys.dont_write_bytecode
+    sys.path.insert(0, str(directory))
+    sys.dont_write_bytecode = True
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path[:], sys.dont_write_bytecode = path, bytecode
+        for name in set(sys.modules) - set(modules):
+            if _lies_in(sys.modules[name], directory):
+                del sys.modules[name]
+
+
+def _lies_in(module: ModuleType, directory: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).is_relative_to(directory)
+
+
+def load_class(model_file: Path) -> type[torch.nn.Module]:
+    """The one `nn.Module` class that a Python file defines. What the file imports must be `importable`.
+
+    Raises:
+        PackagingError: the file fails to import, or defines no such class or several.
+    """
+    module = _import(model_file)
+    classes = [value for value in vars(module).values() if _is_model_of(value, module)]
+    distinct = list(dict.fromkeys(classes))
+    if not distinct:
+        raise PackagingError(
+            f"{model_file.name} defines no torch.nn.Module class: the model's class must be in this file"
+        )
+    if len(distinct) > 1:
+        raise PackagingError(_several(model_file, [model.__name__ for model in distinct]))
+    return distinct[0]
+
+
+def _is_model_of(value: object, module: ModuleType) -> bool:
+    return isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == module.__name__
+
+
+def _several(model_file: Path, names: list[str]) -> str:
+    return (
+        f"{model_file.name} defines {len(names)} torch.nn.Module classes ({', '.join(names)}), and which of them is the model "
+        f"cannot be told: keep the model's class alone in this file, move the others to a file of their own, import "
+        f"them from there and give that file with --extra-files"
+    )
+
+
+def _import(model_file: Path) -> ModuleType:
+    """Run the file under its own name, so that other files of the archive can import it too."""
+    spec = importlib.util.spec_from_file_location(model_file.stem, model_file)
+    if spec is None or spec.loader is None:
+        raise PackagingError(f"--model-file {model_file.name} is not a Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(module.__name__, module)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise PackagingError(f"{model_file.name} cannot be imported: {_reason(error)}{_way_out(error)}") from error
+    return module
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _way_out(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError):
+        return f" (a file of your own? Give {error.name}.py with --extra-files. A package? Install it here)"
+    return ""
+
+
+def load_model(model_file: Path, serialized_file: Path | None, args: Mapping[str, Any]) -> torch.nn.Module:
+    """The user's model with its weights, in eval mode, on the CPU.
+
+    Raises:
+        PackagingError: no such model can be made of these files and arguments; the text says why and the way out.
+    """
+    return fill(construct(load_class(model_file), args), serialized_file)
+
+
+def construct(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> torch.nn.Module:
+    """Call the class with the keyword arguments of `neuron_lstm.model.args`.
+
+    Raises:
+        PackagingError: they do not fit the class's signature, or its constructor fails.
+    """
+    _check_arguments(model_class, args)
+    try:
+        model = model_class(**args)
+    except Exception as error:
+        called = f"{model_class.__name__}({', '.join(f'{name}={value!r}' for name, value in args.items())})"
+        raise PackagingError(f"{called} fails: {_reason(error)}") from error
+    return model.eval()
+
+
+def _check_arguments(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> None:
+    signature = inspect.signature(model_class)
+    try:
+        signature.bind(**args)
+    except TypeError as error:
+        raise PackagingError(
+            f"neuron_lstm.model.args does not fit the model: {error}. Given: {', '.join(args) or 'nothing'}; "
+            f"the class takes {model_class.__name__}{signature}"
+        ) from error
+
+
+def fill(model: torch.nn.Module, serialized_file: Path | None) -> torch.nn.Module:
+    """Load the state dict into the model.
+
+    Raises:
+        PackagingError: no file for a model that has weights, a file that holds no state dict, or another model's.
+    """
+    expected = model.state_dict()
+    if serialized_file is not None:
+        given = _read(serialized_file)
+        _check_fit(type(model).__name__, expected, given, serialized_file)
+        model.load_state_dict(dict(given))
+    elif expected:
+        raise PackagingError(
+            f"{type(model).__name__} has {len(expected)} weights, but no --serialized-file was given: {_SAVE_STATE_DICT}"
+        )
+    return model.eval()
+
+
+def _read(serialized_file: Path) -> Mapping[str, torch.Tensor]:
+    try:
+        return read_weights(serialized_file)
+    except Exception as error:
+        raise PackagingError(f"--serialized-file {serialized_file.name}: {error}") from error
+
+
+def _check_fit(model: str, expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], file: Path) -> None:
+    problems = [
+        *(f"missing: {name} {list(expected[name].shape)}" for name in expected if name not in given),
+        *(f"not in the model: {name} {list(given[name].shape)}" for name in given if name not in expected),
+        *(
+            f"{name}: the model has {list(expected[name].shape)}, the file {list(given[name].shape)}"
+            for name in expected
+            if name in given and expected[name].shape != given[name].shape
+        ),
+    ]
+    if problems:
+        lines = "\n  ".join(problems)
+        raise PackagingError(
+            f"{file.name} does not hold the weights of {model} (built with the arguments in neuron_lstm.model.args):\n  {lines}"
+        )
+
+
+def check_codec(codec: str | None, directory: Path) -> None:
+    """Refuse a `module:Class` that the archive will not have. Its module must be `importable`.
+
+    Raises:
+        PackagingError: no such file among the extra files, it fails to import, or defines no such class.
+    """
+    if codec is None:
+        return
+    name, _, class_name = codec.partition(":")
+    file = directory.joinpath(*name.split(".")).with_suffix(".py")
+    if not file.is_file():
+        raise PackagingError(
+            f"neuron_lstm.codec: {codec}: there is no {file.name} in the archive; give it with --extra-files"
+        )
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise PackagingError(f"neuron_lstm.codec: {file.name} cannot be imported: {_reason(error)}") from error
+    if not isinstance(getattr(module, class_name, None), type):
+        raise PackagingError(f"neuron_lstm.codec: {file.name} defines no class {class_name}")

@@ -1,0 +1,134 @@
+"""torch-model-archiver as functions of ours. The only file that imports it.
+
+Every flag keeps its meaning because the archiver's own code reads it. What differs is where it works: it stages in
+the system's temporary directory under the model's name, deleting what lies there; here it does so in a private one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from model_archiver.arg_parser import ArgParser
+from model_archiver.model_archiver_error import ModelArchiverError
+from model_archiver.model_packaging_utils import ModelExportUtils
+
+from .errors import PackagingError
+
+
+class Flags(Protocol):
+    """The archiver's command line, as its parser returns it."""
+
+    model_name: str
+    handler: str
+    version: str
+    serialized_file: str | None
+    model_file: str | None
+    extra_files: str | None
+    runtime: str
+    export_path: str
+    archive_format: str
+    force: bool
+    requirements_file: str | None
+    config_file: str | None
+
+
+def parse(arguments: Sequence[str]) -> Flags:
+    """Read the archiver's command line with the archiver's own parser.
+
+    Raises:
+        SystemExit: with code 2 and the usage, as the archiver does.
+    """
+    with _replaced(sys, "argv", ["torch-model-archiver", *arguments]):
+        return cast(Flags, ArgParser.export_model_args_parser())
+
+
+def manifest_json(flags: Flags) -> str:
+    """The text of MAR-INF/MANIFEST.json."""
+    return str(ModelExportUtils.generate_manifest_json(flags))
+
+
+def check_destination(flags: Flags) -> Path:
+    """Where the archive will be, having checked that it may be written there.
+
+    Raises:
+        PackagingError: a bad model name, an export path that is no directory, an archive that exists without --force.
+    """
+    with _refusals():
+        ModelExportUtils.validate_inputs(flags.model_name, flags.export_path)
+        directory = ModelExportUtils.check_mar_already_exists(
+            flags.model_name, flags.export_path, flags.force, flags.archive_format
+        )
+    return archive_path(Path(directory).absolute(), flags)
+
+
+def archive_path(directory: Path, flags: Flags) -> Path:
+    """The name of the archive in a directory: M.mar, M.tar.gz or M, by the archive format."""
+    return Path(ModelExportUtils.get_archive_export_path(str(directory), flags.model_name, flags.archive_format))
+
+
+def stage(flags: Flags, directory: Path) -> Path:
+    """Copy the user's files as the archiver lays them out, but no handler, into `directory`/MODEL_NAME.
+
+    What the archiver would later leave out of the archive (`__pycache__`, hidden folders) is not there either.
+
+    Raises:
+        PackagingError: a file does not exist or cannot be copied.
+    """
+    with _refusals(), _replaced(tempfile, "tempdir", str(directory)):
+        staged = ModelExportUtils.copy_artifacts(
+            flags.model_name,
+            flags.runtime,
+            model_file=flags.model_file,
+            serialized_file=flags.serialized_file,
+            handler=None,
+            extra_files=flags.extra_files,
+            **{"requirements-file": flags.requirements_file},
+            config_file=flags.config_file,
+        )
+    _prune(Path(staged))
+    return Path(staged)
+
+
+def write_archive(flags: Flags, tree: Path, manifest: str, directory: Path) -> Path:
+    """Archive `tree` in `directory`, in the format asked for. Returns the path of the archive.
+
+    Raises:
+        PackagingError: it cannot be written.
+    """
+    with _refusals():
+        ModelExportUtils.archive(str(directory), flags.model_name, str(tree), manifest, flags.archive_format)
+    return archive_path(directory, flags)
+
+
+def _prune(tree: Path) -> None:
+    for parent, directories, _ in os.walk(tree):
+        kept = [name for name in directories if ModelExportUtils.directory_filter(name, {"__MACOSX", "__pycache__"})]
+        for name in set(directories) - set(kept):
+            shutil.rmtree(Path(parent, name))
+        directories[:] = kept
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Turn what the archiver raises for the user's mistakes into ours."""
+    try:
+        yield
+    except (ModelArchiverError, OSError, ValueError) as error:
+        raise PackagingError(str(error)) from error
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: object) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -1,0 +1,64 @@
+"""A private place to work in, which is gone afterwards whatever happens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+
+@contextmanager
+def private_directory(parent: Path | None = None) -> Iterator[Path]:
+    """A new directory for this user alone, deleted at the end; in the system's temporary directory by default."""
+    path = Path(tempfile.mkdtemp(prefix=".neuron-lstm-", dir=parent)).resolve()
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def temporary_files_in(directory: Path) -> Iterator[None]:
+    """Have whatever engines put into the temporary directory put there, by Python or by way of TMPDIR."""
+    before, environment = tempfile.tempdir, os.environ.get("TMPDIR")
+    tempfile.tempdir, os.environ["TMPDIR"] = str(directory), str(directory)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+        if environment is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = environment
+
+
+class Terminated(BaseException):
+    """The process was told to end, by `signal`."""
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        super().__init__(self.signal.name)
+
+
+@contextmanager
+def terminations_raised() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that what must be cleaned up is."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals belong to the main thread
+        return
+    before = {number: signal.signal(number, _raise_terminated) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _raise_terminated(number: int, frame: FrameType | None) -> None:
+    raise Terminated(number)

@@ -1,0 +1,111 @@
+"""A user's folder with a tiny real model, and the real commands run in it as processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+BIN = Path(sys.executable).parent
+
+MODEL = '''
+import torch
+
+
+class Tiny(torch.nn.Module):
+    """Two answers of a packed LSTM: logits of every step, and the last state."""
+
+    def __init__(self, hidden=6):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(11, 5)
+        self.lstm = torch.nn.LSTM(5, hidden, batch_first=True)
+        self.head = torch.nn.Linear(hidden, 3)
+
+    def forward(self, ids, lengths):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(
+            self.embedding(ids), lengths, batch_first=True, enforce_sorted=False
+        )
+        answers, (state, _) = self.lstm(packed)
+        answers, _ = torch.nn.utils.rnn.pad_packed_sequence(answers, batch_first=True)
+        return self.head(answers), state[-1]
+'''
+
+CONFIG = """\
+minWorkers: 1
+maxWorkers: 1
+batchSize: 8
+maxBatchDelay: 2
+neuron_lstm:
+  model: {{args: {{hidden: {hidden}}}}}
+  inputs:
+    ids: {{dtype: int64, shape: [batch, time]}}
+  lengths: lengths
+  outputs: [logits, final]
+  buckets: {{batch: {batch}, length: {length}}}
+  backend: {backend}
+"""
+
+
+@dataclass(frozen=True)
+class Project:
+    """A folder with model.py, weights.pt and model-config.yaml; `temporary` is the temporary directory of its commands."""
+
+    folder: Path
+    temporary: Path
+
+    def configure(self, backend: str = "eager", hidden: int = 6, batch: Sequence[int] = (1, 2), length: Sequence[int] = (2, 4)) -> None:
+        text = CONFIG.format(backend=backend, hidden=hidden, batch=list(batch), length=list(length))
+        (self.folder / "model-config.yaml").write_text(text)
+
+    def environment(self, **more: str) -> dict[str, str]:
+        return {**os.environ, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", "COLUMNS": "120", **more}
+
+    def run(self, *command: str, timeout: float = 110, **more: str) -> subprocess.CompletedProcess[str]:
+        """Run a program of this environment in the folder."""
+        return subprocess.run(
+            [str(BIN / command[0]), *command[1:]],
+            cwd=self.folder,
+            env=self.environment(**more),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+
+    def archive(self, *more: str, handler: str = "neuron_lstm", **env: str) -> subprocess.CompletedProcess[str]:
+        """Run the stock command with all flags that a model needs; `more` comes last and wins."""
+        return self.run("torch-model-archiver", *self.flags(), "--handler", handler, *more, **env)
+
+    def flags(self) -> list[str]:
+        words = "--model-name tiny --version 1.0 --model-file model.py --serialized-file weights.pt"
+        return [*words.split(), "--config-file", "model-config.yaml"]
+
+    def listing(self) -> set[str]:
+        """Every file and folder of the user's, and of the temporary directory."""
+        return {str(path) for root in (self.folder, self.temporary) for path in root.rglob("*")}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """A folder ready to be packaged with the eager engine, which takes no time to compile."""
+    folder, temporary = tmp_path / "project", tmp_path / "temporary"
+    folder.mkdir()
+    temporary.mkdir()
+    made = Project(folder, temporary)
+    (folder / "model.py").write_text(MODEL)
+    save_weights(made)
+    made.configure()
+    return made
+
+
+def save_weights(project: Project, hidden: int = 6, name: str = "weights.pt") -> None:
+    """Seeded weights for the tiny model."""
+    torch.manual_seed(0)
+    shapes = {"embedding": torch.nn.Embedding(11, 5), "lstm": torch.nn.LSTM(5, hidden), "head": torch.nn.Linear(hidden, 3)}
+    torch.save(torch.nn.ModuleDict(shapes).state_dict(), project.folder / name)
