@@ -47,7 +47,7 @@ def commands(markdown: str, program: str) -> list[list[str]]:
     [['curl', '-d', '[1, 2]', 'there']]
     """
     shell = "".join(block.text for block in blocks(markdown) if block.language == "bash")
-    lines = shell.replace("\\n", " ").splitlines()
+    lines = shell.replace("\\\n", " ").splitlines()
     words = [shlex.split(line, comments=True) for line in lines]
     return [line for line in words if line[:1] == [program]]
 

@@ -1,0 +1,94 @@
+"""What the examples start, they stop; and when TorchServe cannot serve, they say why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from archiving import ARCHIVER
+from torchserve_process import DidNotStart, serving
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SECONDS_TO_STOP = 20
+
+HANDLER = """
+class Handler:
+    def initialize(self, context):
+        {initialize}
+
+    def handle(self, rows, context):
+        return ["here"] * len(rows)
+"""
+SERVE_FOREVER = """
+import sys, time
+from pathlib import Path
+from torchserve_process import serving
+
+with serving(Path(sys.argv[1]), {"echo": "echo.mar"}) as server:
+    print(*server.worker_pids("echo"), server.log_file, flush=True)
+    time.sleep(600)
+"""
+
+
+def plain_archive(folder: Path, initialize: str) -> Path:
+    """A model store with an archive that needs nothing of ours."""
+    (folder / "handler.py").write_text(HANDLER.format(initialize=initialize))
+    (folder / "config.yaml").write_text("minWorkers: 1\nmaxWorkers: 1\n")
+    words = "--model-name echo --version 1.0 --handler handler.py --config-file config.yaml --export-path ."
+    subprocess.run([str(ARCHIVER), *words.split()], cwd=folder, check=True, capture_output=True)
+    return folder
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.Signals) -> None:
+    """After Ctrl-C, or a polite end turned into an exception, neither the worker nor a temporary folder is left."""
+    as_exception = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n"
+    program = subprocess.Popen(
+        [sys.executable, "-c", as_exception + SERVE_FOREVER, str(plain_archive(tmp_path, "pass"))],
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert program.stdout is not None
+    with program.stdout:
+        worker, log = program.stdout.readline().split()
+    assert is_running(int(worker))
+    program.send_signal(sign)
+    program.wait(SECONDS_TO_STOP)
+    deadline = time.monotonic() + SECONDS_TO_STOP
+    while is_running(int(worker)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not is_running(int(worker))
+    assert not Path(log).parent.exists()
+
+
+def test_a_model_that_cannot_load_is_told_at_once_with_its_reason(tmp_path: Path) -> None:
+    """TorchServe would try again for minutes; the error has what the handler said."""
+    store = plain_archive(tmp_path, 'raise RuntimeError("the engine is on holiday")')
+    began = time.monotonic()
+    with (
+        pytest.raises(DidNotStart, match="RuntimeError: the engine is on holiday"),
+        serving(store, {"echo": "echo.mar"}, ready_seconds=100),
+    ):
+        pass
+    assert time.monotonic() - began < 60
+
+
+def test_a_missing_archive_is_told_by_name(tmp_path: Path) -> None:
+    """A typing error does not end in a time-out."""
+    with pytest.raises(DidNotStart, match=r"nowhere\.mar"), serving(tmp_path, {"echo": "nowhere.mar"}):
+        pass
