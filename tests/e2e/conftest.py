@@ -51,6 +51,7 @@ MODELS = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in this folder starts servers: mark it, give it time, keep it on one server (`--dist loadgroup`)."""
     for item in items:

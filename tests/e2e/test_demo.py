@@ -1,0 +1,44 @@
+"""`make demo`, with less training: from the files of the example to the table."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
+ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)%\s+[\d.]+ ms\s+(\S+)\s+[\d.]+ ", re.MULTILINE)
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A temporary folder of a short name: sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        yield Path(folder)
+
+
+def test_the_demo_serves_what_it_trained_and_cleans_up(temporary: Path) -> None:
+    """Every line of the table fits its bucket and is eager's answer; nothing stays in the temporary folder."""
+    done = subprocess.run(
+        [sys.executable, str(DEMO), "--steps", "30"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=400,
+        env={**os.environ, "TMPDIR": str(temporary), "COLUMNS": "120"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = ROW.findall(done.stdout)
+    assert len(rows) == 25
+    for length, bucket, padding, difference in rows:
+        assert int(length) <= int(bucket)
+        assert int(padding) == round(100 * (1 - int(length) / int(bucket)))
+        assert float(difference) <= 2e-4  # bits, of up to 20
+    assert "Stopped TorchServe" in done.stdout
+    assert list(temporary.iterdir()) == []
