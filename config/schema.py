@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -92,9 +93,11 @@ def _each_axis_once(shape: tuple[int | Axis, ...]) -> tuple[int | Axis, ...]:
 
 
 def _number(value: Any) -> int | float:
-    if isinstance(value, int | float):
-        return int(value) if isinstance(value, bool) else value
-    raise worded(f"expected a number, got {said(value)}")
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise worded(f"expected a finite number, got {said(value)}")
 
 
 def _class_path(path: str) -> str:
@@ -255,7 +258,7 @@ class ServingConfig(NeuronLstmBlock):
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, list | tuple) and all(type(size) is int or size in _AXES for size in value)
+    return bool(value) and isinstance(value, list | tuple) and all(type(size) is int or size in _AXES for size in value)
 
 
 def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

@@ -57,7 +57,11 @@ class Strict(BaseModel):
         try:
             checked = handler(data)
         except ValidationError as error:
-            problems += [_line(details["loc"], cls._worded(details), details["input"]) for details in error.errors()]
+            problems += [
+                _line(details["loc"], cls._worded(details), details["input"])
+                for details in error.errors()
+                if not (details["type"] == "too_short" and details["input"])  # follows from entries that were refused
+            ]
             raise ValidationError.from_exception_data(cls.__name__, problems) from None
         if problems:
             raise ValidationError.from_exception_data(cls.__name__, problems)

@@ -1,0 +1,338 @@
+"""From YAML text to a configuration, or to a list of everything that is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from torchserve_neuron_lstm.bucketing.grid import BucketGrid
+from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.config.load import load_config, parse_config
+from torchserve_neuron_lstm.config.problems import ConfigError, Problem
+from torchserve_neuron_lstm.config.schema import ServingConfig
+
+FULL = """\
+# TorchServe frontend parameters
+minWorkers: 1
+maxWorkers: 2
+batchSize: 32
+maxBatchDelay: 2
+# another's block
+handler: {profile: true}
+# the plug-in
+neuron_lstm:
+  model: {args: {hidden: 256}, forward: {use_pack_unpack: true}}
+  inputs:
+    ids: {dtype: int64, shape: [batch, time], pad_value: 0}
+    side: {dtype: float32, shape: [batch, 3]}
+  lengths: lengths
+  outputs: [logits]
+  buckets: {batch: [1, 4, 16, 32], length: [16, 32, 64, 128]}
+  backend: onnxruntime
+  precision: float32
+  tolerance: {atol: 1.0e-4, rtol: 1.0e-6}
+  overflow: truncate
+  codec: my_codec:TextCodec
+  threads: 4
+"""
+
+SMALL = """\
+neuron_lstm:
+  inputs: {ids: {dtype: int64, shape: [batch, time]}}
+  buckets: {batch: [1], length: [8]}
+"""
+
+
+def block(**replaced: str) -> str:
+    """A small valid file with some keys of the block replaced or added."""
+    keys = {
+        "inputs": "{ids: {dtype: int64, shape: [batch, time]}}",
+        "buckets": "{batch: [1], length: [8]}",
+        **replaced,
+    }
+    return "neuron_lstm:\n" + "".join(f"  {key}: {value}\n" for key, value in keys.items())
+
+
+def complaints(text: str) -> str:
+    """What is said about a text that is refused."""
+    with pytest.raises(ConfigError) as refused:
+        parse_config(text, "model-config.yaml")
+    return str(refused.value)
+
+
+def test_every_key_is_read() -> None:
+    """A full file gives its values, its inputs in order and its grid."""
+    config = parse_config(FULL, "model-config.yaml")
+
+    assert (config.frontend.minWorkers, config.frontend.maxWorkers) == (1, 2)
+    assert (config.frontend.batchSize, config.frontend.maxBatchDelay, config.frontend.responseTimeout) == (32, 2, 120)
+    assert config.model.args == {"hidden": 256}
+    assert config.model.forward == {"use_pack_unpack": True}
+    assert config.input_specs == (
+        TensorSpec("ids", "int64", ("batch", "time")),
+        TensorSpec("side", "float32", ("batch", 3)),
+    )
+    assert (config.lengths, config.outputs) == ("lengths", ("logits",))
+    assert config.grid == BucketGrid((1, 4, 16, 32), (16, 32, 64, 128))
+    assert (config.backend, config.precision, config.overflow) == ("onnxruntime", "float32", "truncate")
+    assert (config.tolerance.atol, config.tolerance.rtol) == (1e-4, 1e-6)
+    assert (config.codec, config.threads) == ("my_codec:TextCodec", 4)
+
+
+def test_only_inputs_and_buckets_are_required() -> None:
+    """Everything else has the documented default."""
+    config = parse_config(SMALL, "a.yaml")
+
+    assert config.model.args == config.model.forward == {}
+    assert (config.lengths, config.outputs, config.codec, config.threads) == (None, None, None, None)
+    assert (config.backend, config.precision, config.overflow) == ("auto", "float32", "reject")
+    assert (config.tolerance.atol, config.tolerance.rtol) == (1e-5, 1e-5)
+    assert config.input_specs[0].pad_value == 0
+    assert (config.frontend.batchSize, config.frontend.maxBatchDelay) == (1, 100)
+
+
+def test_a_configuration_does_not_change() -> None:
+    """A field cannot be assigned."""
+    config = parse_config(SMALL, "a.yaml")
+
+    with pytest.raises(ValueError, match="frozen"):
+        config.overflow = "truncate"
+
+
+def test_a_configuration_made_in_python_is_checked_alike() -> None:
+    """The models refuse what the file would be refused for."""
+    config = parse_config(FULL, "a.yaml")
+    values = {name: getattr(config, name) for name in ServingConfig.model_fields}
+
+    assert ServingConfig(**values) == config
+    with pytest.raises(ValueError, match="expected no lengths"):
+        ServingConfig(**{**values, "inputs": {"side": config.inputs["side"]}})
+
+
+EVERYTHING_WRONG = """\
+minWorkers: 2
+batch_size: 8
+maxBatchDelay: 0
+responseTimeout: "60"
+startupTimeout: 2.0
+deviceType: neuron
+useVenv:
+jobQueueSize: 3000000000
+handler: {3: [4], 3: 5}
+neuron_lstm:
+  model: {args: {hidden: 010}, forward: {ids: 1}}
+  inputs:
+    ids: {dtype: int46, shape: [batch, tiem], pad_value: .nan}
+    x: {shape: [batch, 0]}
+    y: {dtype: float32, shape: [batch, time, time]}
+    class: {dtype: int8, shape: [batch, time], pad_value: 300}
+    ids: 3
+  lengths: no
+  outputs: [a, a]
+  buckets:
+    batch: [4, 1]
+    lenght: [16, 32.5]
+  backend: a/b
+  precision: bf16
+  tolerance: {atol: 1e-5, rtol: -1}
+  overflow: crop
+  codec: my_codec
+  threads: 0
+  yes: 3
+"""
+
+EVERYTHING_SAID = """\
+model-config.yaml:1: minWorkers: expected maxWorkers beside it: TorchServe ignores the one without the other
+model-config.yaml:2: batch_size: is not a key of TorchServe or of the plug-in: did you mean batchSize?
+model-config.yaml:3: maxBatchDelay: expected 1 or more, got 0: TorchServe takes 0 as not given and waits 100 ms
+model-config.yaml:4: responseTimeout: expected a whole number, got the text '60'; TorchServe would ignore it without \
+a word (without the quotes it is no text)
+model-config.yaml:5: startupTimeout: expected a whole number, got 2.0; TorchServe would ignore it without a word
+model-config.yaml:6: deviceType: expected 'cpu' or 'gpu', got the text 'neuron'; TorchServe would ignore it without a \
+word
+model-config.yaml:7: useVenv: expected true or false, got nothing; TorchServe would ignore it without a word
+model-config.yaml:8: jobQueueSize: expected 2147483647 or less, got 3000000000; TorchServe would ignore it without a \
+word
+model-config.yaml:9: handler['3']: is given twice, first on line 9: expected each key once
+model-config.yaml:11: neuron_lstm.model.args.hidden: expected a decimal number, got 010, which YAML reads in base 8 \
+or 60
+model-config.yaml:11: neuron_lstm.model.forward.ids: expected a constant argument, but inputs or lengths give it per \
+request
+model-config.yaml:13: neuron_lstm.inputs.ids.dtype: expected 'float32', 'float64', 'float16', 'bfloat16', 'int64', \
+'int32', 'int16', 'int8', 'uint8' or 'bool', got the text 'int46'
+model-config.yaml:13: neuron_lstm.inputs.ids.pad_value: expected a finite number, got nan
+model-config.yaml:13: neuron_lstm.inputs.ids.shape[1]: expected batch, time or a size of 1 or more, got the text \
+'tiem': did you mean time?
+model-config.yaml:14: neuron_lstm.inputs.x.dtype: is missing: The element type that forward() expects, as in int64 \
+for ids or float32 for features.
+model-config.yaml:14: neuron_lstm.inputs.x.shape[1]: expected batch, time or a size of 1 or more, got 0
+model-config.yaml:15: neuron_lstm.inputs.y.shape: expected time once at most, got it 2 times
+model-config.yaml:16: neuron_lstm.inputs.class: expected the name of a Python argument, got the text 'class'
+model-config.yaml:16: neuron_lstm.inputs.class.pad_value: expected a whole number from -128 to 127 for int8, got 300
+model-config.yaml:17: neuron_lstm.inputs.ids: is given twice, first on line 13: expected each key once
+model-config.yaml:18: neuron_lstm.lengths: expected text, got false (YAML reads no as a boolean: quote it if a text \
+is meant)
+model-config.yaml:19: neuron_lstm.outputs: expected different names, got a 2 times
+model-config.yaml:21: neuron_lstm.buckets.batch: expected ascending sizes, each once, got [4, 1]: write [1, 4]
+model-config.yaml:22: neuron_lstm.buckets.lenght: is not a key here: did you mean length?
+model-config.yaml:23: neuron_lstm.backend: expected auto or the name of an engine, as in onnxruntime, got the text \
+'a/b'
+model-config.yaml:24: neuron_lstm.precision: expected 'float32', got the text 'bf16'
+model-config.yaml:25: neuron_lstm.tolerance.atol: expected a number, got the text '1e-5' (YAML takes 1e-5 for text: \
+write 1.0e-5)
+model-config.yaml:25: neuron_lstm.tolerance.rtol: expected 0 or more, got -1
+model-config.yaml:26: neuron_lstm.overflow: expected 'reject' or 'truncate', got the text 'crop'
+model-config.yaml:27: neuron_lstm.codec: expected module:Class, as in my_codec:TextCodec, got the text 'my_codec'
+model-config.yaml:28: neuron_lstm.threads: expected 1 or more, got 0
+model-config.yaml:29: neuron_lstm.yes: expected a text as key, but YAML reads 'yes' as true or false: put it in quotes
+"""
+
+
+def test_every_problem_is_reported_at_once_with_its_line() -> None:
+    """One run names everything that is wrong, in the order of the file."""
+    assert complaints(EVERYTHING_WRONG) == EVERYTHING_SAID.rstrip("\n")
+
+
+def test_problems_are_there_as_values() -> None:
+    """Path, line and message can be had without parsing the text."""
+    with pytest.raises(ConfigError) as refused:
+        parse_config(block(threads="0"), "a.yaml")
+
+    assert refused.value.problems == (Problem("neuron_lstm.threads", 4, "expected 1 or more, got 0"),)
+    assert refused.value.source == "a.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "f:1: is empty: expected TorchServe's keys and a neuron_lstm: block"),
+        ("# nothing\n", "f:1: is empty: expected TorchServe's keys and a neuron_lstm: block"),
+        ("- a\n", "f:1: expected keys with values, got a list"),
+        ("\n\nhello\n", "f:3: expected keys with values, got 'hello'"),
+        ("neuron_lstm:\n", "f:1: neuron_lstm: expected a mapping of keys, got nothing"),
+        ("neuron_lstm: [a]\n", "f:1: neuron_lstm: expected a mapping of keys, got a list"),
+        (
+            "batchSize: 1\n",
+            "f:1: neuron_lstm: is missing: this block names the model's inputs and the buckets to compile them for",
+        ),
+        (
+            "neuron_lsmt: {}\n",
+            "f:1: neuron_lsmt: is not a key of TorchServe or of the plug-in: did you mean neuron_lstm?",
+        ),
+        ("a: {b: 1\nc: 2}\nd: [\n", "f:2: is not YAML: while parsing a flow mapping expected ',' or '}', but got ':'"),
+        ("a: 1\n---\nb: 2\n", "f:2: is not YAML: expected a single document in the stream but found another document"),
+        ('a: "\\U00110000"\n', "f:1: is not YAML: chr() arg not in range(0x110000)"),
+        ("a: \x00\n", "f:1: is not YAML: the character '\\x00' is not allowed"),
+        ("\n\nb: \ud800\n", "f:3: is not YAML: the character '\\ud800' is not allowed"),
+        (SMALL + "handler: &a {b: *c}\n", "f:4: is not YAML: found undefined alias 'c'"),
+    ],
+)
+def test_what_is_no_configuration_at_all_is_refused(text: str, said: str) -> None:
+    """Empty, truncated, foreign and broken files give one clear line."""
+    with pytest.raises(ConfigError) as refused:
+        parse_config(text, "f")
+
+    assert str(refused.value) == said
+
+
+def test_a_tab_is_explained() -> None:
+    """The commonest slip in YAML says what to do."""
+    assert complaints("a:\n\t- b\n").endswith("that cannot start any token: indent with spaces")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: " + "[" * 5000 + "]" * 5000,
+        "a: " + "{b: " * 40 + "1" + "}" * 40,
+        "a: " + "[" * 5000,
+        "neuron_lstm:\n" + "".join(f"{'  ' * n}- \n" for n in range(1, 200)),
+    ],
+)
+def test_absurd_nesting_is_refused(text: str) -> None:
+    """Depth is refused before anything recursive sees it."""
+    assert "nested at most 32 deep" in complaints(text)
+
+
+def test_a_bomb_of_aliases_is_refused() -> None:
+    """Ten levels of ten aliases stay a refusal, not ten thousand million values."""
+    levels = "".join(f"    a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
+    text = f"neuron_lstm:\n  model:\n   args:\n    a0: &a0 [1]\n{levels}"
+
+    assert "expected at most 10000 values" in complaints(text)
+
+
+def test_an_alias_to_itself_is_refused() -> None:
+    """A list that contains itself has no end."""
+    assert "nested 32 deep" in complaints(block(model="{args: {x: &x [*x]}}"))
+
+
+def test_an_oversized_file_is_refused() -> None:
+    """A file far beyond any configuration is not even parsed."""
+    assert complaints("#" * 100_000) == "model-config.yaml:1: expected at most 65536 characters, got 100000"
+
+
+def test_anchors_and_aliases_work() -> None:
+    """An alias stands for its value."""
+    config = parse_config(block(buckets="{batch: &sizes [1, 2], length: *sizes}"), "a.yaml")
+
+    assert config.grid == BucketGrid((1, 2), (1, 2))
+
+
+def test_duplicate_keys_are_refused_wherever_they_are() -> None:
+    """YAML would silently keep the last of them."""
+    assert complaints(SMALL + "neuron_lstm: {}\nhandler: {a: 1, b: {c: 1, c: 2}}\n").splitlines() == [
+        "model-config.yaml:4: neuron_lstm: is given twice, first on line 1: expected each key once",
+        "model-config.yaml:5: handler.b.c: is given twice, first on line 5: expected each key once",
+    ]
+
+
+@pytest.mark.parametrize("value", ["1:30", "010", "!!int x", "!!python/name:os.system x", "!!set {a}", "!x [a]"])
+def test_values_that_yaml_reads_otherwise_than_people_are_refused(value: str) -> None:
+    """Sexagesimal and octal numbers, and tags."""
+    with pytest.raises(ConfigError) as refused:
+        parse_config(block(model=f"{{args: {{x: {value}}}}}"), "f")
+
+    assert re.fullmatch(r"f:4: neuron_lstm\.model\.args\.x: expected [^\n]*", str(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("on", "expected a text as key, but YAML reads 'on' as true or false: put it in quotes"),
+        ("3", "expected a text as key, but YAML reads '3' as a number: put it in quotes"),
+        ("? [a, b]\n  ", "expected a text as key, got a list or a mapping"),
+        ("<<", "expected no merge key: write the keys out"),
+    ],
+)
+def test_a_key_that_is_no_text_is_refused(key: str, said: str) -> None:
+    """Also the ones that look like text but are booleans to YAML."""
+    assert said in complaints(block(**{key: "{}"}))
+
+
+def test_other_blocks_are_left_alone() -> None:
+    """What belongs to another program is neither checked nor refused."""
+    others = "handler: {3: !x y, on: 010}\nmicro_batching: {parallelism: {a: 1}}\npt2: {compile: {enable: false}}\n"
+
+    assert parse_config(SMALL + others + "torchrun: {nnodes: 1}\n", "f").frontend.torchrun == {"nnodes": 1}
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    """load_config reads UTF-8, with or without a byte order mark, and names the file in messages."""
+    path = tmp_path / "model-config.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + FULL.encode())
+    assert load_config(path) == parse_config(FULL, "x")
+
+    path.write_bytes(b"# caf\xc3\xa9\n# caf\xe9\n" + SMALL.encode())
+    with pytest.raises(ConfigError) as refused:
+        load_config(path)
+    assert str(refused.value) == f"{path}:2: expected UTF-8 text, got the byte 0xe9: save the file as UTF-8"
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "."])
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    """A missing file or a folder is refused like any other problem."""
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_config(tmp_path / name)

@@ -1,0 +1,315 @@
+"""What the models accept, one key at a time, and the JSON Schema that editors get."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+import torchserve_neuron_lstm.config
+from torchserve_neuron_lstm.bucketing.grid import BucketGrid
+from torchserve_neuron_lstm.config.frontend import Frontend
+from torchserve_neuron_lstm.config.load import load_config, parse_config
+from torchserve_neuron_lstm.config.problems import ConfigError
+from torchserve_neuron_lstm.config.schema import ServingConfig, json_schema
+
+PRESETS = sorted((Path(torchserve_neuron_lstm.config.__file__).parent / "presets").glob("*.yaml"))
+IDS = "{ids: {dtype: int64, shape: [batch, time]}}"
+
+
+def parsed(around: str = "", **keys: str) -> ServingConfig:
+    """A small configuration with some keys of the block replaced or added."""
+    block = {"inputs": IDS, "buckets": "{batch: [1], length: [8]}", **keys}
+    text = "neuron_lstm:\n" + "".join(f"  {key}: {value}\n" for key, value in block.items())
+    return parse_config(text + around, "f")
+
+
+def refusal(around: str = "", **keys: str) -> str:
+    """All that is said about one, without the lines."""
+    with pytest.raises(ConfigError) as refused:
+        parsed(around, **keys)
+    return "\n".join(f"{problem.path}: {problem.message}" for problem in refused.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("shape", "buckets", "grid"),
+    [
+        ("[batch, time]", "{batch: [1, 2], length: [3, 4]}", BucketGrid((1, 2), (3, 4))),
+        ("[time, batch, 12]", "{batch: [2], length: [3]}", BucketGrid((2,), (3,))),
+        ("[time, 128]", "{length: [3, 4]}", BucketGrid((1,), (3, 4))),
+        ("[batch, 7]", "{batch: [1, 2]}", BucketGrid((1, 2), (1,))),
+        ("[5]", "{}", BucketGrid((1,), (1,))),
+    ],
+)
+def test_a_grid_has_the_dimensions_that_the_inputs_have(shape: str, buckets: str, grid: BucketGrid) -> None:
+    """A model without time or without batch needs no buckets for it."""
+    assert parsed(inputs=f"{{x: {{dtype: float32, shape: {shape}}}}}", buckets=buckets).grid == grid
+
+
+@pytest.mark.parametrize(
+    ("inputs", "buckets", "said"),
+    [
+        (
+            IDS,
+            "{batch: [1]}",
+            "buckets.length: is missing: an input has a time dimension, so its sizes must be given, ascending",
+        ),
+        (
+            IDS,
+            "{length: [1]}",
+            "buckets.batch: is missing: an input has a batch dimension, so its sizes must be given, ascending",
+        ),
+        (
+            "{x: {dtype: float32, shape: [batch, 7]}}",
+            "{batch: [1], length: [8]}",
+            "buckets.length: expected none: no input has a time dimension",
+        ),
+        (
+            "{x: {dtype: float32, shape: [time]}}",
+            "{batch: [1], length: [8]}",
+            "buckets.batch: expected none: no input has a batch dimension",
+        ),
+        (
+            "{x: {dtype: float32, shape: [batch, time]}, y: {dtype: float32, shape: [time, 3]}}",
+            "{batch: [1], length: [8]}",
+            "inputs.y.shape: expected batch here as in x: all inputs have it, or none",
+        ),
+        ("{}", "{batch: [1], length: [8]}", "inputs: expected 1 or more entries, got none"),
+        (IDS, "{batch: [], length: [8]}", "buckets.batch: expected 1 or more entries, got none"),
+        (IDS, "{batch: [0], length: [8]}", "buckets.batch[0]: expected 1 or more, got 0"),
+        (IDS, "{batch: [true], length: [8]}", "buckets.batch[0]: expected a whole number, got true"),
+        (
+            IDS,
+            "{batch: [1, 1], length: [8]}",
+            "buckets.batch: expected ascending sizes, each once, got [1, 1]: write [1]",
+        ),
+        (IDS, "{batch: 4, length: [8]}", "buckets.batch: expected a list, got 4"),
+        (IDS, "[1]", "buckets: expected a mapping of keys, got a list"),
+    ],
+)
+def test_buckets_that_do_not_fit_the_inputs_are_refused(inputs: str, buckets: str, said: str) -> None:
+    """Sizes are positive, ascending, and there for exactly the dimensions that exist."""
+    assert refusal(inputs=inputs, buckets=buckets) == f"neuron_lstm.{said}"
+
+
+def test_a_batch_may_exceed_the_largest_bucket() -> None:
+    """The handler splits such batches."""
+    assert parsed("batchSize: 500\n").frontend.batchSize == 500
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pad_value", "kept"),
+    [
+        ("int64", "-9223372036854775808", -(2**63)),
+        ("int32", "3.0", 3),
+        ("uint8", "255", 255),
+        ("bool", "true", 1),
+        ("float16", "65504", 65504),
+        ("float32", "-1.5", -1.5),
+    ],
+)
+def test_a_pad_value_of_the_dtype_is_kept(dtype: str, pad_value: str, kept: float) -> None:
+    """Whole numbers may be written with a point, and booleans as true and false."""
+    config = parsed(inputs=f"{{x: {{dtype: {dtype}, shape: [batch, time], pad_value: {pad_value}}}}}")
+
+    assert config.input_specs[0].pad_value == kept
+    assert isinstance(config.input_specs[0].pad_value, type(kept))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "pad_value", "said"),
+    [
+        ("int64", "0.5", "expected a whole number from -9223372036854775808 to 9223372036854775807 for int64, got 0.5"),
+        ("uint8", "-1", "expected a whole number from 0 to 255 for uint8, got -1"),
+        ("bool", "2", "expected a whole number from 0 to 1 for bool, got 2"),
+        ("float16", "65505", "expected a finite float16, got 65505"),
+        ("float64", "1" + "0" * 400, "expected a finite float64, got 1" + "0" * 56 + "..."),
+        ("float32", ".nan", "expected a finite number, got nan"),
+        ("float32", "-.inf", "expected a finite number, got -inf"),
+        ("float32", "zero", "expected a finite number, got the text 'zero'"),
+        ("float32", "", "expected a finite number, got nothing"),
+    ],
+)
+def test_a_pad_value_that_the_dtype_cannot_hold_is_refused(dtype: str, pad_value: str, said: str) -> None:
+    """Neither fractions, nor overflows, nor what is not finite."""
+    inputs = f"{{x: {{dtype: {dtype}, shape: [batch, time], pad_value: {pad_value}}}}}"
+
+    assert refusal(inputs=inputs) == f"neuron_lstm.inputs.x.pad_value: {said}"
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ("[batch, time, batch]", "shape: expected batch once at most, got it 2 times"),
+        ("[batch, time, 0]", "shape[2]: expected batch, time or a size of 1 or more, got 0"),
+        ("[batch, time, true]", "shape[2]: expected batch, time or a size of 1 or more, got true"),
+        ("[batch, length]", "shape[1]: expected batch, time or a size of 1 or more, got the text 'length'"),
+        ("[]", "shape: expected 1 or more entries, got none"),
+        ("batch", "shape: expected a list, got the text 'batch'"),
+    ],
+)
+def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
+    """Everything else in it is a positive size."""
+    inputs = f"{{x: {{dtype: float32, shape: {shape}}}}}"
+
+    assert (
+        refusal(inputs=inputs, buckets="{batch: [1], length: [8]}").splitlines()[-1] == f"neuron_lstm.inputs.x.{said}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (
+            {"lengths": "ids"},
+            "lengths: expected an argument of forward() beside the inputs, got ids, which is an input",
+        ),
+        (
+            {"lengths": "n", "model": "{forward: {n: 1}}"},
+            "model.forward.n: expected a constant argument, but inputs or lengths give it per request",
+        ),
+        (
+            {"lengths": "n", "inputs": "{x: {dtype: float32, shape: [batch, 7]}}", "buckets": "{batch: [1]}"},
+            "lengths: expected no lengths: no input has a time dimension",
+        ),
+        ({"outputs": "[]"}, "outputs: expected 1 or more entries, got none"),
+        ({"outputs": "[a, b, a]"}, "outputs: expected different names, got a 2 times"),
+        ({"outputs": '["a\\n"]'}, "outputs: expected printable names, got the text 'a\\n'"),
+        ({"tolerance": "{atol: .inf}"}, "tolerance.atol: expected a finite number, got inf"),
+        ({"threads": "1.0"}, "threads: expected a whole number, got 1.0"),
+        (
+            {"model": "{args: {a b: 1}}"},
+            "model.args['a b']: expected the name of a Python argument, got the text 'a b'",
+        ),
+        ({"bakend": "auto"}, "bakend: is not a key here: did you mean backend?"),
+        (
+            {"colour": "red"},
+            "colour: is not a key here: expected one of model, inputs, lengths, outputs, buckets, backend",
+        ),
+        ({"frontend": "{}"}, "frontend: is not a key here: expected one of"),
+    ],
+)
+def test_keys_of_the_block_are_checked(keys: dict[str, str], said: str) -> None:
+    """Each refusal names the key and what it wants."""
+    assert refusal(**keys).startswith(f"neuron_lstm.{said}")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("minWorkers: 1", "minWorkers: expected maxWorkers beside it: TorchServe ignores the one without the other"),
+        ("maxWorkers: 1", "maxWorkers: expected minWorkers beside it: TorchServe ignores the one without the other"),
+        (
+            "minWorkers: 3\nmaxWorkers: 2",
+            "maxWorkers: expected minWorkers (3) or more, got 2: TorchServe would ignore both",
+        ),
+        (
+            "maxBatchDelay: 0",
+            "maxBatchDelay: expected 1 or more, got 0: TorchServe takes 0 as not given and waits 100 ms",
+        ),
+        (
+            "deviceType: neuron",
+            "deviceType: expected 'cpu' or 'gpu', got the text 'neuron'; TorchServe would ignore it",
+        ),
+        ("deviceIds: [a]", "deviceIds[0]: expected a whole number, got the text 'a'"),
+        ("deviceIds: [-1]", "deviceIds[0]: expected 0 or more, got -1"),
+        ("deviceType:", "deviceType: expected a value, got nothing: write one or leave the key out"),
+        ("batchSize: '8'", "batchSize: expected a whole number, got the text '8'"),
+        ("batchSize: 8.0", "batchSize: expected a whole number, got 8.0"),
+        ("batchSize: true", "batchSize: expected a whole number, got true"),
+        ("batchsize: 8", "batchsize: is not a key of TorchServe or of the plug-in: did you mean batchSize?"),
+        ("max_workers: 8", "max_workers: is not a key of TorchServe or of the plug-in: did you mean maxWorkers?"),
+        ("torchrun: 3", "torchrun: expected a mapping of keys, got 3"),
+        ("useJobTicket: 1", "useJobTicket: expected true or false, got 1"),
+    ],
+)
+def test_what_torchserve_would_silently_ignore_is_refused(text: str, said: str) -> None:
+    """Wrong types, halves of pairs, unknown devices, and slips of its keys."""
+    assert refusal(f"{text}\n").startswith(said)
+
+
+def test_a_preset_is_there_for_each_way_of_serving() -> None:
+    """The files that the documentation names."""
+    assert [path.name for path in PRESETS] == [
+        "cpu-low-latency.yaml",
+        "cpu.yaml",
+        "final-state-classifier.yaml",
+        "frames.yaml",
+    ]
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+def test_presets_are_valid(path: Path) -> None:
+    """To the loader and to an editor that has the JSON Schema."""
+    config = load_config(path)
+
+    assert config.frontend.minWorkers == config.frontend.maxWorkers is not None
+    jsonschema.Draft202012Validator(json_schema()).validate(yaml.safe_load(path.read_text()))
+
+
+def test_the_json_schema_is_one() -> None:
+    """It holds to the draft it names."""
+    assert json_schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    jsonschema.Draft202012Validator.check_schema(json_schema())
+
+
+def test_every_key_of_the_json_schema_is_described() -> None:
+    """So that an editor can explain what it completes."""
+    schema = json_schema()
+    keys = {
+        f"{place}.{key}": entry
+        for place, part in (("", schema), *schema["$defs"].items())
+        for key, entry in part["properties"].items()
+        if key != "neuron_lstm"
+    }
+
+    assert len(keys) > len(Frontend.model_fields) + 10
+    assert [key for key, entry in keys.items() if not entry.get("description")] == []
+    assert all(part.get("description") for part in schema["$defs"].values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"minWorkers": "1"},
+        {"maxBatchDelay": 0},
+        {"deviceType": "neuron"},
+        {"deviceType": None},
+        {"maxWorkers": None},
+        {"neuron_lstm": {}},
+        {"neuron_lstm": {"inputs": {}, "buckets": {"batch": [1], "length": [1]}}},
+        {"neuron_lstm": {"inputs": {"a b": {"dtype": "int64", "shape": ["batch"]}}, "buckets": {"batch": [1]}}},
+        {"neuron_lstm": {"inputs": {"a": {"dtype": "int64", "shape": ["batch", 0]}}, "buckets": {"batch": [1]}}},
+        {"neuron_lstm": {"inputs": {"a": {"dtype": "int64", "shape": ["batch"]}}, "buckets": {"batch": [1, 1]}}},
+        {"neuron_lstm": {"inputs": {"a": {"dtype": "int64", "shape": ["batch"]}}, "buckets": {"batch": []}}},
+        {"neuron_lstm": {"inputs": {"a": {"dtype": "int64", "shape": ["batch"]}}, "buckets": {"batch": [1]}, "x": 1}},
+    ],
+)
+def test_an_editor_sees_what_the_loader_refuses(change: dict[str, Any]) -> None:
+    """Of the single-value mistakes at least."""
+    text = yaml.safe_dump({**yaml.safe_load(PRESETS[0].read_text()), **change})
+
+    assert not jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(text))
+    with pytest.raises(ConfigError):
+        parse_config(text, "f")
+
+
+def test_slips_do_not_reach_into_other_blocks() -> None:
+    """Keys that other programs are known to put at the top are none of TorchServe's misspelt."""
+    for key in (
+        "handler",
+        "micro_batching",
+        "pt2",
+        "pippy",
+        "deepspeed",
+        "parallelism",
+        "batching",
+        "model",
+        "metrics",
+    ):
+        assert re.fullmatch(r"[a-z0-9_]+", key)
+        parsed(f"{key}: {{}}\n")
