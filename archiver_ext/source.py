@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -68,9 +69,9 @@ def _is_model_of(value: object, module: ModuleType) -> bool:
 
 def _several(model_file: Path, names: list[str]) -> str:
     return (
-        f"{model_file.name} defines {len(names)} torch.nn.Module classes ({', '.join(names)}), and which of them is the model "
-        f"cannot be told: keep the model's class alone in this file, move the others to a file of their own, import "
-        f"them from there and give that file with --extra-files"
+        f"{model_file.name} defines {len(names)} torch.nn.Module classes ({', '.join(names)}), and which of them is the "
+        f"model cannot be told: keep the model's class alone in this file, move the others to a file of their own, "
+        f"import them from there and give that file with --extra-files"
     )
 
 
@@ -146,16 +147,27 @@ def fill(model: torch.nn.Module, serialized_file: Path | None) -> torch.nn.Modul
         model.load_state_dict(dict(given))
     elif expected:
         raise PackagingError(
-            f"{type(model).__name__} has {len(expected)} weights, but no --serialized-file was given: {_SAVE_STATE_DICT}"
+            f"{type(model).__name__} has {len(expected)} weights, but no --serialized-file is given: {_SAVE_STATE_DICT}"
         )
     return model.eval()
 
 
 def _read(serialized_file: Path) -> Mapping[str, torch.Tensor]:
+    if _is_torchscript(serialized_file):
+        raise PackagingError(
+            f"--serialized-file {serialized_file.name} is a TorchScript program, not a state dict: {_SAVE_STATE_DICT}"
+        )
     try:
         return read_weights(serialized_file)
     except Exception as error:
         raise PackagingError(f"--serialized-file {serialized_file.name}: {error}") from error
+
+
+def _is_torchscript(file: Path) -> bool:
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any(name.endswith("/constants.pkl") for name in archive.namelist())
 
 
 def _check_fit(model: str, expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], file: Path) -> None:
@@ -171,7 +183,7 @@ def _check_fit(model: str, expected: Mapping[str, torch.Tensor], given: Mapping[
     if problems:
         lines = "\n  ".join(problems)
         raise PackagingError(
-            f"{file.name} does not hold the weights of {model} (built with the arguments in neuron_lstm.model.args):\n  {lines}"
+            f"{file.name} does not hold the weights of {model} as built with neuron_lstm.model.args:\n  {lines}"
         )
 
 

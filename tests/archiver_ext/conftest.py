@@ -54,19 +54,21 @@ neuron_lstm:
 
 @dataclass(frozen=True)
 class Project:
-    """A folder with model.py, weights.pt and model-config.yaml; `temporary` is the temporary directory of its commands."""
+    """A folder with model.py, weights.pt and model-config.yaml; `temporary` is where its commands put temporary files."""
 
     folder: Path
     temporary: Path
 
-    def configure(self, backend: str = "eager", hidden: int = 6, batch: Sequence[int] = (1, 2), length: Sequence[int] = (2, 4)) -> None:
+    def configure(
+        self, backend: str = "eager", hidden: int = 6, batch: Sequence[int] = (1, 2), length: Sequence[int] = (2, 4)
+    ) -> None:
         text = CONFIG.format(backend=backend, hidden=hidden, batch=list(batch), length=list(length))
         (self.folder / "model-config.yaml").write_text(text)
 
     def environment(self, **more: str) -> dict[str, str]:
         return {**os.environ, "TMPDIR": str(self.temporary), "OMP_NUM_THREADS": "1", "COLUMNS": "120", **more}
 
-    def run(self, *command: str, timeout: float = 110, **more: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
         """Run a program of this environment in the folder."""
         return subprocess.run(
             [str(BIN / command[0]), *command[1:]],
@@ -75,7 +77,7 @@ class Project:
             capture_output=True,
             text=True,
             check=False,
-            timeout=timeout,
+            timeout=110,
         )
 
     def archive(self, *more: str, handler: str = "neuron_lstm", **env: str) -> subprocess.CompletedProcess[str]:
@@ -107,5 +109,9 @@ def project(tmp_path: Path) -> Project:
 def save_weights(project: Project, hidden: int = 6, name: str = "weights.pt") -> None:
     """Seeded weights for the tiny model."""
     torch.manual_seed(0)
-    shapes = {"embedding": torch.nn.Embedding(11, 5), "lstm": torch.nn.LSTM(5, hidden), "head": torch.nn.Linear(hidden, 3)}
+    shapes = {
+        "embedding": torch.nn.Embedding(11, 5),
+        "lstm": torch.nn.LSTM(5, hidden),
+        "head": torch.nn.Linear(hidden, 3),
+    }
     torch.save(torch.nn.ModuleDict(shapes).state_dict(), project.folder / name)

@@ -35,6 +35,7 @@ def test_other_handlers_are_archived_as_without_the_hook(project: Project, handl
 
 
 def made(folder: Path) -> str:
+    """A new folder, as a flag's value."""
     folder.mkdir()
     return str(folder)
 
@@ -74,12 +75,14 @@ def test_a_pth_that_runs_twice_hooks_once(tmp_path: Path) -> None:
     """However often the line runs, there is one finder and one wrap."""
     program = (
         f"import os, sys; [exec(open({str(PTH)!r}).read()) for _ in range(2)]; import model_archiver.model_packaging as m;"
-        f"print(sum(type(f).__module__.endswith('archiver_ext.hook') for f in sys.meta_path), m.package_model._neuron_lstm_wrapped)"
+        "print(sum(type(finder).__module__.endswith('archiver_ext.hook') for finder in sys.meta_path),"
+        "m.package_model._neuron_lstm_wrapped)"
     )
     assert started_as(tmp_path / "torch-model-archiver", program) == "1 True"
 
 
 def started_as(program: Path, code: str) -> str:
+    """What a program of this name prints."""
     program.write_text(code)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -121,6 +124,7 @@ def test_our_handler_comes_here_and_its_failure_is_the_exit_code() -> None:
 
 
 def fake_archiver() -> Any:
+    """The archiver's module, with a `package_model` that tells what it was given."""
     module = ModuleType("model_archiver.model_packaging")
     module.package_model = lambda config, manifest: ("stock", config.handler, manifest)  # type: ignore[attr-defined]
     return module

@@ -1,0 +1,79 @@
+"""Which engines are tried, and which one is kept.
+
+One archive holds one engine, so that it holds the weights once. `auto` tries every engine that this machine has and
+keeps the one with the smallest sum of measured milliseconds over the grid. An engine by name is the only one tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..backends.interface import Backend
+from ..backends.registry import backend_names, get_backend
+from ..bucketing.grid import Bucket
+from .compile import Compiled
+from .errors import PackagingError
+from .verify import Checked
+
+AUTO = "auto"
+_FAST = ("inductor", "onnxruntime")
+_LAST_RESORT = "eager"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An engine that compiled every bucket and agrees with eager in all of them."""
+
+    backend: str
+    compiled: tuple[Compiled, ...]
+    checked: Mapping[Bucket, Checked]
+    milliseconds: Mapping[Bucket, float]
+
+    @property
+    def total_ms(self) -> float:
+        """What `auto` goes by."""
+        return sum(self.milliseconds.values())
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """An engine that is out, and why."""
+
+    backend: str
+    reason: str
+
+
+def to_try(wanted: str) -> tuple[list[Backend], list[Dropped]]:
+    """The engines to compile for, and those that this machine cannot compile for.
+
+    Raises:
+        PackagingError: the engine asked for by name is unknown or cannot be used here.
+    """
+    if wanted != AUTO:
+        return [_by_name(wanted)], []
+    fast = [get_backend(name) for name in _FAST if name in backend_names()]
+    dropped = [Dropped(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
+    out = {engine.backend for engine in dropped}
+    return [engine for engine in fast if engine.name not in out] or [get_backend(_LAST_RESORT)], dropped
+
+
+def last_resort(wanted: str, tried: Sequence[str]) -> list[Backend]:
+    """What to try when every engine refused the program: eager under `auto`, else nothing."""
+    return [get_backend(_LAST_RESORT)] if wanted == AUTO and _LAST_RESORT not in tried else []
+
+
+def _by_name(name: str) -> Backend:
+    try:
+        engine = get_backend(name)
+    except Exception as error:
+        raise PackagingError(f"neuron_lstm.backend: {error}") from error
+    reason = engine.unavailable()
+    if reason is not None:
+        raise PackagingError(f"neuron_lstm.backend: {name} cannot be used here: {reason}")
+    return engine
+
+
+def fastest(trials: Sequence[Trial]) -> Trial:
+    """The engine with the smallest sum of milliseconds over the grid; the first of several equal ones."""
+    return min(trials, key=lambda trial: trial.total_ms)

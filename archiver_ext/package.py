@@ -1,0 +1,220 @@
+"""The whole way from a command line to an archive, in the order in which it is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from ..backends.interface import Backend
+from ..backends.registry import get_backend
+from ..config.load import load_config
+from ..config.schema import ServingConfig
+from ..handlers.cores import available_cores, threads_per_worker
+from ..handlers.variants import load_variants
+from . import stock, tree, trial
+from .candidates import Dropped, Trial, fastest, last_resort, to_try
+from .compile import Compiled, Failed, Result, compile_all, size_of
+from .errors import PackagingError
+from .lowering import lower
+from .program import Program
+from .progress import showing
+from .publish import publish
+from .reference import reference_of
+from .source import check_codec, importable, load_model
+from .trial import Missed, Subject
+from .verify import Case, draw_cases
+from .workspace import private_directory, temporary_files_in
+
+_PYTHON = ("python", "python3")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was packaged, for the report."""
+
+    archive: Path
+    size: int
+    """Bytes of the archive."""
+    config: ServingConfig
+    program: Program
+    kept: Trial
+    others: tuple[Trial, ...]
+    dropped: tuple[Dropped, ...]
+
+
+def package(flags: stock.Flags, manifest: str, console: Console) -> Outcome:
+    """Make the archive that the archiver's flags ask for; progress goes to `console`.
+
+    Raises:
+        PackagingError, ConfigError, LoweringRefused, CannotLoad, OSError: there is no archive, nor anything left over.
+    """
+    destination = stock.check_destination(flags)
+    config = load_config(Path(_needed(flags)))
+    engines, dropped = to_try(config.backend)
+    with private_directory() as private, temporary_files_in(private):
+        staged = stock.stage(flags, _made(private / "staged"))
+        tree.refuse_collisions(staged, _files_of_flags(flags))
+        with importable(staged):
+            build = _Build(flags, config, staged, _made(private / "work"), console)
+            outcome = _build(build, engines, dropped)
+        publish(flags, staged, manifest, destination)
+    return replace(outcome, archive=destination, size=size_of(destination))
+
+
+def _needed(flags: stock.Flags) -> str:
+    """Check the flags that the archiver leaves optional and this handler does not. Returns the configuration's path."""
+    if flags.runtime not in _PYTHON:
+        raise PackagingError(f"--runtime {flags.runtime}: the handler neuron_lstm is Python; leave --runtime out")
+    if flags.config_file is None:
+        raise PackagingError(
+            "--config-file is missing: the handler neuron_lstm needs a model-config.yaml with the model's inputs and "
+            "buckets. `neuron-lstm init --model-file model.py` writes one to start from"
+        )
+    if flags.model_file is None:
+        raise PackagingError(
+            "--model-file is missing: give the Python file that defines the model's class; its weights come from "
+            "--serialized-file as a state dict"
+        )
+    return flags.config_file
+
+
+def _files_of_flags(flags: stock.Flags) -> list[str]:
+    files = (flags.model_file, flags.serialized_file, flags.requirements_file, flags.config_file)
+    return [file for file in files if file is not None]
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+@dataclass(frozen=True)
+class _Build:
+    """Where one archive is built."""
+
+    flags: stock.Flags
+    config: ServingConfig
+    staged: Path
+    work: Path
+    console: Console
+
+    @property
+    def weights(self) -> Path | None:
+        """The serialized file as it lies in the tree."""
+        return None if self.flags.serialized_file is None else self.staged / Path(self.flags.serialized_file).name
+
+
+def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]) -> Outcome:
+    """Lower, compile, verify and measure; leave the tree with the engine that is kept."""
+    check_codec(build.config.codec, build.staged)
+    model = load_model(build.staged / Path(str(build.flags.model_file)).name, build.weights, build.config.model.args)
+    program = lower(model, build.config)
+    subject = Subject(
+        tree=build.staged,
+        weights=None if build.weights is None else build.weights.name,
+        config=build.config,
+        program=program,
+        threads=_threads(build.config),
+    )
+    trial.write_constants(subject)
+    trials, out = _try_all(build, subject, engines, _cases(build, subject, model))
+    kept = fastest(trials)
+    _finish(build, subject, kept)
+    others = tuple(other for other in trials if other is not kept)
+    return Outcome(build.staged, 0, build.config, program, kept, others, (*dropped, *out))
+
+
+def _threads(config: ServingConfig) -> int:
+    """Threads that a worker will have on a host like this one."""
+    return config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
+
+
+def _cases(build: _Build, subject: Subject, model: torch.nn.Module) -> tuple[Case, ...]:
+    reference = reference_of(model, build.config, subject.program.outputs)
+    with showing("eager", build.console, every_s=2.0) as report:
+        return draw_cases(subject.program, build.config.grid, reference, report)
+
+
+def _try_all(
+    build: _Build, subject: Subject, engines: Sequence[Backend], cases: Sequence[Case]
+) -> tuple[list[Trial], list[Dropped]]:
+    """Compile, verify and measure each engine. Under `auto` an engine that fails drops out, else it is the end.
+
+    Raises:
+        PackagingError: no engine is left.
+    """
+    compiled, failed = _compile(build, subject, engines)
+    trials, missed = _attempt(
+        build, subject, [engine for engine in engines if engine.name in compiled], compiled, cases
+    )
+    if not trials and not missed and (eager := last_resort(build.config.backend, [engine.name for engine in engines])):
+        trials, more = _try_all(build, subject, eager, cases)
+        return trials, [*failed, *more]
+    if not trials:
+        raise PackagingError("\n".join(drop.reason for drop in [*failed, *missed]))
+    return trials, [*failed, *missed]
+
+
+def _compile(
+    build: _Build, subject: Subject, engines: Sequence[Backend]
+) -> tuple[dict[str, list[Compiled]], list[Dropped]]:
+    """Compile for every engine at once. Returns what succeeded, by engine, and the engines that are out."""
+    file = build.work / "program.pt2"
+    torch.export.save(subject.program.exported, file)
+    jobs = trial.jobs_for(engines, build.config.grid.buckets, build.work)
+    done = 0
+
+    def tell(result: Result) -> None:
+        nonlocal done
+        done += 1
+        report(done, len(jobs), _sentence(result))
+
+    with showing("compile", build.console) as report:
+        results = compile_all(file, jobs, build.work / "compilers", tell)
+    failed = {result.job.backend: result for result in results if isinstance(result, Failed)}
+    compiled: dict[str, list[Compiled]] = {}
+    for result in results:
+        if isinstance(result, Compiled) and result.job.backend not in failed:
+            compiled.setdefault(result.job.backend, []).append(result)
+    return compiled, [Dropped(name, f"{result.job}: {result.reason}") for name, result in failed.items()]
+
+
+def _sentence(result: Result) -> str:
+    if isinstance(result, Failed):
+        return f"{result.job} failed"
+    return f"{result.job} in {result.seconds:.1f} s"
+
+
+def _attempt(
+    build: _Build,
+    subject: Subject,
+    engines: Sequence[Backend],
+    compiled: Mapping[str, Sequence[Compiled]],
+    cases: Sequence[Case],
+) -> tuple[list[Trial], list[Dropped]]:
+    """Try each engine in the tree, one after the other."""
+    trials: list[Trial] = []
+    missed: list[Dropped] = []
+    for engine in engines:
+        trial.install(subject, engine, build.work)
+        try:
+            with showing("verify", build.console, every_s=2.0) as report:
+                trials.append(trial.attempt(subject, engine, compiled[engine.name], cases, report))
+        except Missed as error:
+            missed.append(Dropped(engine.name, str(error)))
+        except RuntimeError as error:  # of the loader or of the engine itself
+            missed.append(Dropped(engine.name, f"{engine.name} cannot run what it compiled: {error}"))
+        trial.remove(subject, engine, build.work)
+    return trials, missed
+
+
+def _finish(build: _Build, subject: Subject, kept: Trial) -> None:
+    """Put the kept engine into the tree with its measurements, and load it once more as a host will."""
+    engine = get_backend(kept.backend)
+    trial.install(subject, engine, build.work)
+    trial.write_tree_manifest(subject, engine, kept)
+    load_variants(subject.tree, subject.threads)

@@ -1,0 +1,51 @@
+"""How far packaging has come, on standard error: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+Report = Callable[[int, int, str], None]
+"""(steps done, steps in all, what was done last)"""
+
+
+@contextmanager
+def showing(title: str, console: Console, every_s: float = 0.0) -> Iterator[Report]:
+    """Show progress while it runs. Plain lines come `every_s` seconds apart at least: short work says nothing."""
+    if console.is_terminal:
+        with _bar(console) as bar:
+            task = bar.add_task(title, total=None)
+            yield lambda done, total, text: bar.update(
+                task, completed=done, total=total, description=f"{title}: {text}"
+            )
+    else:
+        yield plain(title, console.print, every_s)
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, transient=True)
+
+
+def plain(
+    title: str, say: Callable[[str], object], every_s: float, clock: Callable[[], float] = time.monotonic
+) -> Report:
+    """Progress as lines of text.
+
+    >>> report = plain("compile", print, every_s=0.0)
+    >>> report(1, 12, "inductor 1 x 16 in 5.2 s")
+    compile 1/12: inductor 1 x 16 in 5.2 s
+    """
+    last = clock()
+
+    def report(done: int, total: int, text: str) -> None:
+        nonlocal last
+        if clock() - last >= every_s:
+            last = clock()
+            say(f"{title} {done}/{total}: {text}")
+
+    return report

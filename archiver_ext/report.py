@@ -1,0 +1,121 @@
+"""What packaging tells at the end: a table for people, JSON for machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..bucketing.grid import Bucket
+from .candidates import Trial
+from .compile import Compiled
+from .package import Outcome
+
+
+def print_outcome(outcome: Outcome, console: Console) -> None:
+    """Print what was packaged: every engine's variants, what padding does, which engine is kept and why."""
+    console.print(_table(outcome))
+    for line in _remarks(outcome):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _table(outcome: Outcome) -> Table:
+    table = Table("bucket", "backend", highlight=False)
+    for heading in ("compile s", "size", "max error", "measured ms"):
+        table.add_column(heading, justify="right")
+    for trial in (outcome.kept, *outcome.others):
+        for row in _rows(trial, outcome.config.grid.buckets):
+            table.add_row(*row, style=None if trial is outcome.kept else "dim")
+        table.add_section()
+    return table
+
+
+def _rows(trial: Trial, buckets: tuple[Bucket, ...]) -> Iterator[tuple[str, ...]]:
+    """One row a bucket; a program that serves every bucket shows what it took in the first row only."""
+    own = {compiled.job.bucket: compiled for compiled in trial.compiled}
+    for index, bucket in enumerate(buckets):
+        compiled = own.get(bucket) or (own.get(None) if index == 0 else None)
+        yield (
+            f"{bucket.batch} x {bucket.length}",
+            trial.backend,
+            *_cost(compiled),
+            f"{trial.checked[bucket].max_error:.1e}",
+            f"{trial.milliseconds[bucket]:.3f}",
+        )
+
+
+def _cost(compiled: Compiled | None) -> tuple[str, str]:
+    return ('"', '"') if compiled is None else (f"{compiled.seconds:.1f}", human_size(compiled.size))
+
+
+def human_size(size: int) -> str:
+    """Bytes as people read them.
+
+    >>> human_size(153_600), human_size(9_437_184)
+    ('150 KB', '9.0 MB')
+    """
+    return f"{size / 1024:.0f} KB" if size < 1024**2 else f"{size / 1024**2:.1f} MB"
+
+
+def _remarks(outcome: Outcome) -> Iterator[str]:
+    tolerance = outcome.config.tolerance
+    allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} x |eager|"
+    yield f"every answer is within {allowed} of the model in eager mode, each request alone"
+    yield _padding(outcome)
+    for dropped in outcome.dropped:
+        yield f"{dropped.backend} is out: {dropped.reason}"
+    yield _kept(outcome)
+    yield f"{outcome.archive}: {human_size(outcome.size)}"
+
+
+def _padding(outcome: Outcome) -> str:
+    served = "requests are padded to the next bucket"
+    if outcome.program.padding == "exact_lengths":
+        lengths = ", ".join(map(str, outcome.config.grid.lengths))
+        served = f"only sequences of exactly {lengths} timesteps are served"
+    return f"{served}: {outcome.program.padding_reason}"
+
+
+def _kept(outcome: Outcome) -> str:
+    kept = outcome.kept
+    rivals = "".join(f", {other.backend} {other.total_ms:.2f} ms" for other in outcome.others)
+    rule = f" (the smallest sum over all buckets: {kept.total_ms:.2f} ms{rivals})" if outcome.others else ""
+    return f"{kept.backend} is packaged{rule}"
+
+
+def to_json(outcome: Outcome) -> dict[str, Any]:
+    """The same for machines: sizes in bytes, `compile_s` in seconds, `milliseconds` of one run of the full bucket."""
+    return {
+        "archive": str(outcome.archive),
+        "size": outcome.size,
+        "backend": outcome.kept.backend,
+        "padding": outcome.program.padding,
+        "padding_reason": outcome.program.padding_reason,
+        "tolerance": {"atol": outcome.config.tolerance.atol, "rtol": outcome.config.tolerance.rtol},
+        "engines": [_engine(trial, outcome) for trial in (outcome.kept, *outcome.others)],
+        "dropped": [{"backend": dropped.backend, "reason": dropped.reason} for dropped in outcome.dropped],
+    }
+
+
+def _engine(trial: Trial, outcome: Outcome) -> dict[str, Any]:
+    return {
+        "backend": trial.backend,
+        "kept": trial is outcome.kept,
+        "total_ms": trial.total_ms,
+        "programs": [
+            {"bucket": compiled.job.bucket, "compile_s": compiled.seconds, "size": compiled.size}
+            for compiled in trial.compiled
+        ],
+        "variants": [
+            {
+                "bucket": bucket,
+                "max_error": trial.checked[bucket].max_error,
+                "worst_ratio": trial.checked[bucket].worst_ratio,
+                "milliseconds": trial.milliseconds[bucket],
+            }
+            for bucket in outcome.config.grid.buckets
+        ],
+    }
