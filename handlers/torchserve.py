@@ -85,7 +85,7 @@ def _load(directory: Path, context: Context) -> Service:
     variants = load_variants(directory, torch.get_num_threads())
     identity = Identity(str(context.model_name), _version(context.manifest))
     codec = load_codec(variants.manifest, directory, identity)
-    _log.info("%d variants on %s, %d threads", len(variants.programs), variants.manifest.backend, variants.threads)
+    _log.info("%d variants on %s, %d threads", len(variants.runs), variants.manifest.backend, variants.threads)
     return Service(
         variants, codec, identity, describe(variants.manifest, variants.threads), largest_response(os.environ)
     )

@@ -29,7 +29,8 @@ class Variants:
     planner: Planner
     threads: int
     """That the programs were loaded for."""
-    programs: Mapping[Bucket, Run]
+    runs: Mapping[Bucket, Run]
+    """Of every bucket of the grid."""
 
     @property
     def cost(self) -> CostModel:
@@ -39,7 +40,7 @@ class Variants:
     def run(self, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """One call of a bucket's program: padded inputs (then lengths[B] where it takes them) to padded outputs."""
         with torch.no_grad():
-            return list(self.programs[bucket](tensors))
+            return list(self.runs[bucket](tensors))
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """The cheapest runs for sequences of these lengths.
@@ -73,7 +74,7 @@ def load_variants(directory: Path, threads: int | None = None) -> Variants:
         manifest=manifest,
         planner=Planner(manifest.grid, _cost(manifest)),
         threads=threads,
-        programs=_load_programs(directory, manifest, threads),
+        runs=_load_runs(directory, manifest, threads),
     )
     for bucket in manifest.grid.buckets:
         variants.run(bucket, blank_inputs(manifest, bucket))
@@ -88,7 +89,7 @@ def blank_inputs(manifest: Manifest, bucket: Bucket) -> list[torch.Tensor]:
     return blank
 
 
-def _load_programs(directory: Path, manifest: Manifest, threads: int) -> dict[Bucket, Run]:
+def _load_runs(directory: Path, manifest: Manifest, threads: int) -> dict[Bucket, Run]:
     """A program for each bucket; buckets that share a folder share the program."""
     backend = get_backend(manifest.backend)
     weights = _load_weights(directory, manifest)

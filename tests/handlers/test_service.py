@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_model import FRAMES, IDS, SUMS, TOTAL, FakeModel, make_manifest
+
+from torchserve_neuron_lstm.config.manifest import Manifest
+from torchserve_neuron_lstm.handlers.codec import StandardCodec
+from torchserve_neuron_lstm.handlers.labels import Labels
+from torchserve_neuron_lstm.handlers.rows import RawRequest
+from torchserve_neuron_lstm.handlers.service import RawResponse, Service
+from torchserve_neuron_lstm.handlers.v2 import Identity
+
+IDENTITY = Identity("model", "1.0")
+TENSOR = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [1, 2]}
+
+
+def make_service(manifest: Manifest | None = None, labels: Labels | None = None, **settings: Any) -> Service:
+    """A service of the fake model."""
+    manifest = manifest or make_manifest()
+    return Service(FakeModel(manifest), StandardCodec(manifest, IDENTITY, labels), IDENTITY, **settings)
+
+
+def row(value: object, **headers: str) -> RawRequest:
+    """A row as TorchServe gives it."""
+    return RawRequest({"body": value}, headers)
+
+
+def ask(service: Service, *values: object) -> list[tuple[int, Any]]:
+    """Status and JSON of the answers to one batch of bodies."""
+    return [told(response) for response in service.answer([row(value) for value in values])]
+
+
+def told(response: RawResponse) -> tuple[int, Any]:
+    """Status and JSON of a response."""
+    assert response.content_type == "application/json"
+    return response.status, json.loads(response.body)
+
+
+def test_every_row_gets_the_answer_it_gets_alone_whoever_else_is_in_the_batch() -> None:
+    """In order; more rows than any bucket has are split."""
+    service = make_service()
+    bodies = [[i, *range(i % 7)] for i in range(11)]
+
+    together = ask(service, *bodies)
+
+    assert [ask(service, body)[0] for body in bodies] == together
+    assert together[5] == (200, [5.0, 5.0, 6.0, 8.0, 11.0, 15.0])
+
+
+def test_bad_rows_are_refused_alone_between_good_ones() -> None:
+    """Their own status and a body of code, type and message."""
+    answers = ask(make_service(), [1, 2], b"{", [1] * 9, ["x"], [3], {"instances": [[1], [101]]})
+
+    assert [status for status, _ in answers] == [200, 400, 413, 400, 200, 400]
+    assert answers[0][1] == [1.0, 3.0]
+    for status, body in answers:
+        assert status == 200 or list(body) == ["code", "type", "message"]
+        assert status == 200 or body["code"] == status
+    assert answers[5][1]["message"].startswith("instances[1]: input 'ids'")
+
+
+def test_a_run_that_fails_costs_only_its_own_requests_their_answers(caplog: pytest.LogCaptureFixture) -> None:
+    """The others are answered; the client is told nothing of the inside, the log is."""
+    answers = ask(make_service(), [1] * 8, [66] * 3, *([2] * 8 for _ in range(3)))
+
+    assert [status for status, _ in answers] == [200, 500, 200, 200, 200]
+    assert answers[1][1]["type"] == "InternalError"
+    assert "kernel" not in answers[1][1]["message"]
+    assert "a kernel failed" in caplog.text
+
+
+def test_a_failure_while_planning_or_encoding_is_a_500_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it reaches TorchServe."""
+    service = make_service()
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeModel, "plan", lambda *_: 1 / 0)
+        assert ask(service, [1], b"{")[0][0] == 500
+    monkeypatch.setattr(StandardCodec, "encode", lambda *_: 1 / 0)
+    assert [status for status, _ in ask(service, [1], b"{", [2])] == [500, 400, 500]
+
+
+def test_several_outputs_are_an_object_by_name() -> None:
+    """Nested names are keys like any other."""
+    service = make_service(make_manifest((IDS, FRAMES), (SUMS, TOTAL)))
+
+    ((status, body),) = ask(service, {"ids": [1, 2], "frames": [[1, 1], [0.5, 0]]})
+
+    assert (status, body) == (200, {"sums": [3.0, 5.5], "state.0": [5.5, 5.5, 5.5]})
+
+
+def test_v1_is_answered_by_predictions_in_order() -> None:
+    """One for each instance, each as long as its own sequence."""
+    assert ask(make_service(), {"instances": [[1, 2], [3], {"ids": [4]}]}) == [
+        (200, {"predictions": [[1.0, 3.0], [3.0], [4.0]]})
+    ]
+
+
+def test_v2_is_answered_by_one_entry_for_each_sequence_or_one_tensor() -> None:
+    """As the request came."""
+    entry = {"name": "sums", "datatype": "FP32"}
+    envelope = {"model_name": "model", "model_version": "1.0"}
+    ragged = {"id": "a", "inputs": [TENSOR, TENSOR | {"shape": [1], "data": [5]}]}
+    batched = {"inputs": [TENSOR | {"shape": [2, 1]}]}
+
+    answers = ask(make_service(), ragged, batched)
+
+    outputs = [entry | {"shape": [2], "data": [1.0, 3.0]}, entry | {"shape": [1], "data": [5.0]}]
+    assert answers[0] == (200, envelope | {"id": "a", "outputs": outputs})
+    assert answers[1] == (200, envelope | {"id": "", "outputs": [entry | {"shape": [2, 1], "data": [1.0, 2.0]}]})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model_name": "model", "id": "9", "inputs": []},
+        {"model_name": "model", "id": "9", "inputs": [TENSOR | {"name": "x"}]},
+        {"model_name": "model", "id": "9", "inputs": [{"name": "ids", "shape": [2], "datatype": "FP16"}]},
+        {"model_name": "model", "id": "9", "inputs": [TENSOR | {"data": [66, 1]}]},
+    ],
+)
+def test_an_error_of_a_v2_request_comes_in_a_v2_response(body: object) -> None:
+    """TorchServe's gRPC for V2 loses its worker on a body without these keys."""
+    for sent in (body, json.dumps(body).encode()):
+        ((status, answer),) = ask(make_service(), sent)
+
+        assert status in (400, 500)
+        assert (answer["model_name"], answer["model_version"], answer["id"]) == ("model", "1.0", "9")
+        assert answer["outputs"] == []
+        assert answer["message"] == answer["error"]
+
+
+def test_an_answer_that_is_not_finite_is_null_in_json_and_an_error_in_v2() -> None:
+    """V2's numbers cannot say it."""
+    manifest = make_manifest(inputs=(FRAMES,))
+    frames = [[3e38, 3e38]]
+    tensor = {"name": "frames", "shape": [1, 2], "datatype": "FP32", "data": frames[0]}
+
+    plain, v2 = ask(make_service(manifest), frames, {"inputs": [tensor]})
+
+    assert plain == (200, [None])
+    assert (v2[0], v2[1]["type"]) == (500, "AnswerNotFinite")
+
+
+def test_npy_is_answered_to_who_accepts_it() -> None:
+    """With its content type."""
+    (response,) = make_service().answer([row([1, 2], accept="application/x-npy")])
+
+    assert (response.status, response.content_type) == (200, "application/x-npy")
+    assert np.load(io.BytesIO(response.body), allow_pickle=False).tolist() == [1.0, 3.0]
+
+
+def test_class_names_stand_for_class_numbers_in_json_alone() -> None:
+    """The likeliest first; V2 has the scores."""
+    manifest = make_manifest(outputs=(TOTAL,))
+    service = make_service(manifest, Labels(("red", "green", "blue")))
+
+    plain, v1, v2 = ask(service, [1], {"instances": [[1]]}, {"inputs": [TENSOR]})
+
+    assert plain[1] == {name: pytest.approx(1 / 3) for name in ("red", "green", "blue")}
+    assert v1[1] == {"predictions": [plain[1]]}
+    assert v2[1]["outputs"][0]["data"] == [3.0, 3.0, 3.0]
+
+
+def test_an_answer_larger_than_torchserve_sends_is_refused_alone() -> None:
+    """It would cost the whole batch its worker."""
+    answers = ask(make_service(largest_response=30), [1], [1, 2, 3, 4, 5, 6, 7, 8], [2])
+
+    assert [status for status, _ in answers] == [200, 413, 200]
+    assert answers[1][1]["type"] == "AnswerTooLarge"
+
+
+def test_a_description_is_given_to_torchserve_alone() -> None:
+    """A client that sends the header gets the answer to its body; so does everyone in its batch."""
+    service = make_service(description={"backend": "fake"})
+    asked = RawRequest({}, {"describe": "True"})
+    spoofed = row([1], describe="True")
+
+    assert told(service.answer([asked])[0]) == (200, {"backend": "fake"})
+    assert told(service.answer([spoofed])[0]) == (200, [1.0])
+    assert [response.status for response in service.answer([spoofed, asked, row([2])])] == [200, 400, 200]
+
+
+def test_explanations_are_refused_row_by_row() -> None:
+    """501, and the others are answered."""
+    responses = make_service().answer([row([1], explain="True"), row([2], explain="False")])
+
+    assert [response.status for response in responses] == [501, 200]
+
+
+def test_bodies_and_headers_are_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """They are the clients' own."""
+    caplog.set_level(logging.DEBUG)
+    secret = "c0ffee-secret"
+
+    make_service().answer([row(secret.encode(), authorization=secret), row([66], authorization=secret)])
+
+    assert secret not in caplog.text
+
+
+def test_no_rows_are_no_answers() -> None:
+    """An empty batch is not an error."""
+    assert make_service().answer([]) == []

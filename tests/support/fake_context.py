@@ -1,0 +1,43 @@
+"""A stand-in for `ts.context.Context` that records what a handler tells it and fails where TorchServe would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class FakeContext:
+    """One batch as TorchServe tells it: the headers of each row in, statuses and content types out."""
+
+    headers: Sequence[Mapping[str, object]] = ()
+    model_dir: Path = Path()
+    model_name: str = "model"
+    manifest: Any = field(default_factory=lambda: {"model": {"modelVersion": "1.0"}})
+    model_yaml_config: Any = field(default_factory=lambda: {"maxWorkers": 1})
+    statuses: dict[int, int] = field(default_factory=dict)
+    content_types: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def system_properties(self) -> Mapping[str, Any]:
+        return {"model_dir": str(self.model_dir), "batch_size": max(1, len(self.headers)), "gpu_id": None}
+
+    def get_all_request_header(self, idx: int) -> Mapping[str, object]:
+        return self.headers[idx]
+
+    def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
+        """TorchServe loses its worker to a line break in a reason phrase, or a character beyond ASCII."""
+        assert 0 <= idx < len(self.headers)
+        assert phrase.isascii()
+        assert phrase.isprintable()
+        self.statuses[idx] = code
+
+    def set_response_content_type(self, idx: int, value: str) -> None:
+        """The same for a header."""
+        assert 0 <= idx < len(self.headers)
+        assert isinstance(value, str)
+        assert value.isascii()
+        assert value.isprintable()
+        self.content_types[idx] = value

@@ -1,0 +1,83 @@
+"""A compiled model made by hand: its answers are known without an engine, and it punishes whoever trusts padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.execute import execute
+from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.planner import Plan, Planner
+from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.config.manifest import Manifest, Variant
+
+GRID = BucketGrid(batches=(1, 4), lengths=(4, 8))
+IDS = TensorSpec("ids", "int64", ("batch", "time"), vocabulary=100)
+FRAMES = TensorSpec("frames", "float32", ("batch", "time", 2))
+SUMS = TensorSpec("sums", "float32", ("batch", "time"))
+TOTAL = TensorSpec("state.0", "float32", ("batch", 3))
+
+
+def make_manifest(
+    inputs: Sequence[TensorSpec] = (IDS,), outputs: Sequence[TensorSpec] = (SUMS,), **facts: object
+) -> Manifest:
+    """A manifest over `GRID`, with those facts changed."""
+    given: dict[str, object] = {
+        "backend": "fake",
+        "requires": (),
+        "host": {},
+        "inputs": tuple(inputs),
+        "takes_lengths": True,
+        "outputs": tuple(outputs),
+        "padding": "masked",
+        "padding_reason": "lengths are given",
+        "overflow": "reject",
+        "grid": GRID,
+        "variants": tuple(Variant(bucket, "programs/fake", 1.0 + bucket.batch, 0.0) for bucket in GRID.buckets),
+        "weights": None,
+        "constants": None,
+    }
+    return Manifest(**(given | facts))  # type: ignore[arg-type]
+
+
+@dataclass
+class FakeModel:
+    """Answers for each row: `sums`, the running sum over all inputs' features; any other output, its last value.
+
+    What lies beyond a row's length is garbage, in the answers as in the inputs. A run that holds `poison` fails.
+    """
+
+    manifest: Manifest = field(default_factory=make_manifest)
+    poison: float = 66.0
+    runs: list[Bucket] = field(default_factory=list)
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        planner = Planner(self.manifest.grid, CostModel.proportional(self.manifest.grid))
+        return planner.plan(lengths) if self.manifest.padding == "masked" else planner.plan_exact(lengths)
+
+    def answer(
+        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
+    ) -> list[tuple[torch.Tensor, ...]]:
+        facts = self.manifest
+        return execute(plan, requests, lengths, facts.inputs, facts.outputs, facts.takes_lengths, self.run)
+
+    def run(self, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        self.runs.append(bucket)
+        *inputs, lengths = tensors
+        if any(bool((tensor == self.poison).any()) for tensor in inputs):
+            raise RuntimeError("a kernel failed\r\nover two lines")
+        running = running_sums(inputs)
+        beyond = torch.arange(bucket.length) >= lengths[:, None]
+        last = running.gather(1, (lengths - 1)[:, None])
+        running[beyond] = torch.nan
+        return [running if spec.time_dim is not None else last.expand(-1, 3) for spec in self.manifest.outputs]
+
+
+def running_sums(inputs: Sequence[torch.Tensor]) -> torch.Tensor:
+    """float32[B, T] of inputs [B, T] and [B, T, F]."""
+    return sum(  # type: ignore[return-value]
+        tensor.float().reshape(*tensor.shape[:2], -1).sum(dim=2).cumsum(dim=1) for tensor in inputs
+    )
