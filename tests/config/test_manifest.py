@@ -1,0 +1,406 @@
+"""variants.json: its bytes, the way back, and everything that is refused on loading."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.config.manifest import (
+    Manifest,
+    ManifestError,
+    Variant,
+    digest_files,
+    read_manifest,
+    verify_files,
+    write_manifest,
+)
+
+EXAMPLE = Manifest(
+    backend="inductor",
+    requires=(("torch", "torch", "2.13.0"),),
+    host={"machine": "x86_64", "isa": "avx512"},
+    inputs=(TensorSpec("ids", "int64", ("batch", "time"), 0, 256),),
+    takes_lengths=True,
+    outputs=(TensorSpec("logits", "float32", ("batch", "time", 9)),),
+    padding="masked",
+    padding_reason="the model takes lengths",
+    overflow="reject",
+    grid=BucketGrid((1, 4), (16,)),
+    variants=(
+        Variant(Bucket(1, 16), "programs/inductor/b1_t16", 0.5, 1e-07),
+        Variant(Bucket(4, 16), "programs/inductor/b4_t16", 1.25, 0.0),
+    ),
+    weights="weights.pt",
+    constants=None,
+    codec="my_codec:TextCodec",
+    threads=None,
+    files={"weights.pt": "ab", "model.py": "cd"},
+    produced_by={"torch": "2.13.0", "torchserve-neuron-lstm": "0.1.0"},
+)
+
+GOLDEN = """\
+{
+  "format": 1,
+  "backend": "inductor",
+  "requires": [
+    {
+      "distribution": "torch",
+      "module": "torch",
+      "version": "2.13.0"
+    }
+  ],
+  "host": {
+    "isa": "avx512",
+    "machine": "x86_64"
+  },
+  "inputs": [
+    {
+      "name": "ids",
+      "dtype": "int64",
+      "shape": [
+        "batch",
+        "time"
+      ],
+      "pad_value": 0,
+      "vocabulary": 256
+    }
+  ],
+  "takes_lengths": true,
+  "outputs": [
+    {
+      "name": "logits",
+      "dtype": "float32",
+      "shape": [
+        "batch",
+        "time",
+        9
+      ],
+      "pad_value": 0,
+      "vocabulary": null
+    }
+  ],
+  "padding": "masked",
+  "padding_reason": "the model takes lengths",
+  "overflow": "reject",
+  "grid": {
+    "batches": [
+      1,
+      4
+    ],
+    "lengths": [
+      16
+    ]
+  },
+  "variants": [
+    {
+      "bucket": {
+        "batch": 1,
+        "length": 16
+      },
+      "directory": "programs/inductor/b1_t16",
+      "milliseconds": 0.5,
+      "max_error": 1e-07
+    },
+    {
+      "bucket": {
+        "batch": 4,
+        "length": 16
+      },
+      "directory": "programs/inductor/b4_t16",
+      "milliseconds": 1.25,
+      "max_error": 0.0
+    }
+  ],
+  "weights": "weights.pt",
+  "constants": null,
+  "codec": "my_codec:TextCodec",
+  "threads": null,
+  "precision": "float32",
+  "tolerance": {
+    "atol": 1e-05,
+    "rtol": 1e-05
+  },
+  "produced_by": {
+    "torch": "2.13.0",
+    "torchserve-neuron-lstm": "0.1.0"
+  },
+  "files": {
+    "model.py": "cd",
+    "weights.pt": "ab"
+  }
+}
+"""
+
+
+def refusal(directory: Path, text: str) -> str:
+    """What is said about a manifest with this text."""
+    (directory / "variants.json").write_text(text)
+    with pytest.raises(RuntimeError) as refused:
+        read_manifest(directory)
+    assert isinstance(refused.value, ManifestError)
+    return str(refused.value)
+
+
+def test_the_bytes_are_these(tmp_path: Path) -> None:
+    """The format does not change by accident."""
+    write_manifest(EXAMPLE, tmp_path)
+
+    assert (tmp_path / "variants.json").read_bytes() == GOLDEN.encode()
+
+
+def test_the_order_of_mappings_does_not_reach_the_bytes(tmp_path: Path) -> None:
+    """Equal manifests give equal bytes."""
+    shuffled: dict[str, Any] = {
+        name: dict(reversed(getattr(EXAMPLE, name).items())) for name in ("host", "files", "produced_by")
+    }
+    write_manifest(replace(EXAMPLE, **shuffled), tmp_path)
+
+    assert (tmp_path / "variants.json").read_bytes() == GOLDEN.encode()
+
+
+names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8)
+amounts = st.floats(min_value=0, max_value=1e9)
+sizes = st.lists(st.integers(1, 4096), min_size=1, max_size=4, unique=True).map(lambda found: tuple(sorted(found)))
+specs = st.builds(
+    TensorSpec,
+    name=names,
+    dtype=st.sampled_from(["float32", "int64", "bool"]),
+    shape=st.sampled_from([(), ("batch",), ("time", "batch", 3), ("batch", "time"), (7, "time")]),
+    pad_value=st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)),
+    vocabulary=st.none() | st.integers(1, 10**6),
+)
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    """Manifests as packaging could write them."""
+    grid = BucketGrid(draw(sizes), draw(sizes))
+    return replace(
+        EXAMPLE,
+        inputs=tuple(draw(st.lists(specs, max_size=3))),
+        outputs=tuple(draw(st.lists(specs, max_size=3))),
+        grid=grid,
+        variants=tuple(
+            Variant(bucket, f"programs/{draw(names)}", draw(amounts), draw(amounts)) for bucket in grid.buckets
+        ),
+        host=draw(st.dictionaries(names, names, max_size=3)),
+        files=draw(st.dictionaries(names, names, max_size=3)),
+        codec=draw(st.none() | names),
+        threads=draw(st.none() | st.integers(1, 64)),
+        tolerance=(draw(amounts), draw(amounts)),
+    )
+
+
+@given(manifest=manifests())
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_written_is_read_back(tmp_path: Path, manifest: Manifest) -> None:
+    """read_manifest is the inverse of write_manifest."""
+    write_manifest(manifest, tmp_path)
+
+    assert read_manifest(tmp_path) == manifest
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"tolerance": (float("nan"), 0.0)}, "the manifest cannot be written: Out of range float values"),
+        ({"weights": "../weights.pt"}, "weights: expected a path below the archive's root, got '../weights.pt'"),
+        ({"host": {"isa": 3}}, "host.isa: expected a text, got 3"),
+        ({"host": {"isa": object()}}, "the manifest cannot be written: Object of type object is not JSON serializable"),
+        ({"variants": EXAMPLE.variants * 2}, "variants: expected each bucket of the grid once at most, got [1, 16]"),
+        ({"variants": ()}, "variants: expected one or more, got []"),
+    ],
+)
+def test_what_could_not_be_read_is_not_written(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
+    """Packaging stops instead, and no file is there."""
+    with pytest.raises(ManifestError) as refused:
+        write_manifest(replace(EXAMPLE, **wrong), tmp_path)
+
+    assert said in str(refused.value)
+    assert not (tmp_path / "variants.json").exists()
+
+
+def changed(path: str, value: Any) -> str:
+    """The golden text with the value at `a.b.0` replaced, or removed where it is Ellipsis."""
+    manifest = json.loads(GOLDEN)
+    *outer, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+    inner = manifest
+    for part in outer:
+        inner = inner[part]
+    if value is ...:
+        del inner[last]
+    else:
+        inner[last] = value
+    return json.dumps(manifest)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("backend", 3, "backend: expected a text, got 3"),
+        ("backend", ..., "backend is missing"),
+        ("requires.0", ["torch"], "requires[0]: expected an object, got ['torch']"),
+        ("requires.0.version", None, "requires[0].version: expected a text, got None"),
+        ("inputs", {}, "inputs: expected a list, got {}"),
+        ("inputs.0.dtype", "int46", "inputs[0].dtype: expected float32 or float64 or"),
+        ("inputs.0.shape", ["batch", "tiem"], "inputs[0].shape: expected batch, time and sizes, got 'tiem'"),
+        ("inputs.0.shape", ["batch", "batch"], "inputs[0].shape: expected batch and time once at most"),
+        ("inputs.0.shape", ["batch", True], "inputs[0].shape: expected batch, time and sizes, got True"),
+        ("inputs.0.shape", [["batch"]], "inputs[0].shape: expected batch, time and sizes, got ['batch']"),
+        ("inputs.0.pad_value", "0", "inputs[0].pad_value: expected a number, got '0'"),
+        ("inputs.0.vocabulary", 2.5, "inputs[0].vocabulary: expected a whole number, got 2.5"),
+        ("inputs.0.vocabulary", ..., "inputs[0].vocabulary is missing"),
+        ("takes_lengths", 1, "takes_lengths: expected true or false, got 1"),
+        ("padding", "some", "padding: expected masked or exact_lengths, got 'some'"),
+        ("overflow", "crop", "overflow: expected reject or truncate, got 'crop'"),
+        ("grid.batches", [4, 1], "grid: batches must be positive and strictly ascending, got (4, 1)"),
+        ("grid.lengths", ["16"], "grid: expected whole numbers"),
+        ("variants.0.bucket", {"batch": 2, "length": 16}, "variants: expected each bucket of the grid once at most"),
+        ("variants.0.bucket.batch", True, "variants[0].bucket.batch: expected a whole number, got True"),
+        ("variants.0.directory", "/etc", "variants[0].directory: expected a path below the archive's root, got '/etc'"),
+        ("variants.0.directory", "a/../../b", "variants[0].directory: expected a path below the archive's root"),
+        ("weights", "C:\\weights.pt", "weights: expected a path below the archive's root"),
+        ("weights", "", "weights: expected a path below the archive's root, got ''"),
+        ("constants", "./constants.pt", "constants: expected a path below the archive's root"),
+        ("tolerance.atol", False, "tolerance.atol: expected a number, got False"),
+        ("threads", "4", "threads: expected a whole number, got '4'"),
+        ("files", {"../model.py": "ab"}, "files: expected a path below the archive's root, got '../model.py'"),
+        ("files", {"/etc/passwd": "ab"}, "files: expected a path below the archive's root, got '/etc/passwd'"),
+        ("files", {"a\0b": "ab"}, "files: expected a path below the archive's root"),
+        ("files", {"model.py": 3}, "files.model.py: expected a text, got 3"),
+        ("format", "1", "format: expected a whole number, got '1'"),
+        ("format", ..., "format is missing"),
+    ],
+)
+def test_a_wrong_value_is_named(tmp_path: Path, path: str, value: Any, said: str) -> None:
+    """Types, ranges and paths are all checked before the first use."""
+    message = refusal(tmp_path, changed(path, value))
+
+    assert message.startswith(f"variants.json: {said}")
+    assert message.endswith("package the model again")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[" * 100_000, '{"format": NaN}', '{"format": 1, "format": 1}', GOLDEN[:-3], "1" * 5000, "\ufeff{}"],
+)
+def test_malformed_json_is_refused(tmp_path: Path, text: str) -> None:
+    """Also what json would let through: constants and repeated keys."""
+    assert refusal(tmp_path, text).startswith("variants.json is not JSON (")
+
+
+def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    """A list is valid JSON, and no manifest."""
+    assert refusal(tmp_path, "[]") == "variants.json: the whole: expected an object, got []; package the model again"
+
+
+def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
+    """The version that wrote the archive, where it says so."""
+    assert refusal(tmp_path, GOLDEN.replace('"format": 1', '"format": 2')) == (
+        "variants.json has format 2, and this code reads format 1: serve the archive with "
+        "torchserve-neuron-lstm 0.1.0, which wrote it, or package the model again with the version that is installed here"
+    )
+    assert "with another version of torchserve-neuron-lstm, which" in refusal(tmp_path, '{"format": 7}')
+
+
+def test_a_missing_or_unreadable_manifest_is_refused(tmp_path: Path) -> None:
+    """The path is named."""
+    with pytest.raises(ManifestError, match=r"variants\.json cannot be read"):
+        read_manifest(tmp_path)
+
+    (tmp_path / "variants.json").write_bytes(b"\xff")
+    with pytest.raises(ManifestError, match=r"variants\.json cannot be read"):
+        read_manifest(tmp_path)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """An unpacked archive with two files of its own and the manifests."""
+    files = {
+        "weights.pt": "w",
+        "programs/inductor/b1_t16/model.so": "so",
+        "MAR-INF/MANIFEST.json": "{}",
+        "__pycache__/model.pyc": "x",
+        "programs/.hidden/file": "x",
+    }
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    write_manifest(replace(EXAMPLE, files=digest_files(tmp_path)), tmp_path)
+    return tmp_path
+
+
+def test_digests_are_those_of_the_files_that_are_archived(archive: Path) -> None:
+    """Neither of the manifests, nor what the archiver leaves out."""
+    assert digest_files(archive) == {
+        "programs/inductor/b1_t16/model.so": "a1d9890884c1b4b960c279cfe7554a900d169422d6cec980beef67761487d3b9",
+        "weights.pt": "50e721e49c013f00c62cf59f2163542a9d8df02464efeb615d31051b0fddc326",
+    }
+
+
+def test_an_untouched_archive_is_accepted_with_files_besides(archive: Path) -> None:
+    """TorchServe itself puts files into an unpacked archive."""
+    (archive / "venv").mkdir()
+    (archive / "venv" / "pyvenv.cfg").write_text("home = /usr")
+
+    verify_files(archive, read_manifest(archive))
+
+
+def remove(path: Path) -> None:
+    """Take a file away."""
+    path.unlink()
+
+
+def append(path: Path) -> None:
+    """Let a file grow."""
+    path.write_text(path.read_text() + "!")
+
+
+def replace_by_folder(path: Path) -> None:
+    """Put a folder in the place of a file."""
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"), [(remove, "is missing"), (append, "was changed"), (replace_by_folder, "is missing")]
+)
+def test_every_damaged_file_is_named(archive: Path, damage: Callable[[Path], None], said: str) -> None:
+    """A RuntimeError names all of them at once."""
+    damage(archive / "weights.pt")
+    damage(archive / "programs/inductor/b1_t16/model.so")
+
+    with pytest.raises(RuntimeError) as refused:
+        verify_files(archive, read_manifest(archive))
+    assert str(refused.value) == (
+        f"the archive is not as it was packaged: programs/inductor/b1_t16/model.so {said}, weights.pt {said}; "
+        "package the model again"
+    )
+
+
+def test_weights_without_a_digest_are_refused(archive: Path) -> None:
+    """What is loaded must have been listed."""
+    with pytest.raises(ManifestError, match=r"weights\.pt has no digest"):
+        verify_files(archive, replace(EXAMPLE, files={}))
+
+
+def test_only_the_standard_library_is_imported() -> None:
+    """The file is copied into archives that are served where pydantic and yaml are not."""
+    check = (
+        "import sys; import torchserve_neuron_lstm.config.manifest; "
+        "print([name for name in ('pydantic', 'yaml', 'torch', 'numpy') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "[]\n"
