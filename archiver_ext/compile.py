@@ -71,7 +71,9 @@ def compile_all(program: Path, jobs: Sequence[Job], scratch: Path, report: Calla
     pending = list(jobs)
     running: dict[Future[Result], _Worker] = {}
     count = max(1, min(len(jobs), len(os.sched_getaffinity(0))))
-    with ThreadPoolExecutor(count) as threads, _workers(count, scratch) as free:
+    workers = [_Worker(scratch / f"worker{index}") for index in range(count)]
+    free = list(workers)
+    with _closed_after(workers), ThreadPoolExecutor(count) as threads, _stopped_after(workers):
         while engines and (pending or running):
             while free and pending:
                 worker = free.pop()
@@ -86,13 +88,23 @@ def compile_all(program: Path, jobs: Sequence[Job], scratch: Path, report: Calla
 
 
 @contextmanager
-def _workers(count: int, scratch: Path) -> Iterator[list[_Worker]]:
-    workers = [_Worker(scratch / f"worker{index}") for index in range(count)]
+def _stopped_after(workers: Sequence[_Worker]) -> Iterator[None]:
+    """End them, so that threads that wait for them wait no longer."""
     try:
-        yield list(workers)
+        yield
     finally:
         for worker in workers:
             worker.stop()
+
+
+@contextmanager
+def _closed_after(workers: Sequence[_Worker]) -> Iterator[None]:
+    """Close their pipes, once no thread reads from them any more."""
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.close()
 
 
 class _Worker:
@@ -135,6 +147,7 @@ class _Worker:
             if self._process is None or self._process.poll() is not None:
                 if self._stopped:
                     raise RuntimeError("compiling has been stopped")
+                self.close()
                 self._process = self._start()
             return self._process
 
@@ -166,6 +179,13 @@ class _Worker:
                 with suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
+
+    def close(self) -> None:
+        """Close the pipes to the process."""
+        if self._process is not None:
+            for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+                with suppress(BrokenPipeError):  # what was still to be written to a dead process
+                    pipe.close()
 
 
 def _package_path() -> str:

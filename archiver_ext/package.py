@@ -52,7 +52,7 @@ def package(flags: stock.Flags, manifest: str, console: Console) -> Outcome:
     Raises:
         PackagingError, ConfigError, LoweringRefused, CannotLoad, OSError: there is no archive, nor anything left over.
     """
-    destination = stock.check_destination(flags)
+    destination = stock.check_destination(flags, quiet=True)
     config = load_config(Path(_needed(flags)))
     engines, dropped = to_try(config.backend)
     with private_directory() as private, temporary_files_in(private):
@@ -61,7 +61,7 @@ def package(flags: stock.Flags, manifest: str, console: Console) -> Outcome:
         with importable(staged):
             build = _Build(flags, config, staged, _made(private / "work"), console)
             outcome = _build(build, engines, dropped)
-        publish(flags, staged, manifest, destination)
+        publish(flags, staged, manifest)
     return replace(outcome, archive=destination, size=size_of(destination))
 
 
@@ -79,11 +79,14 @@ def _needed(flags: stock.Flags) -> str:
             "--model-file is missing: give the Python file that defines the model's class; its weights come from "
             "--serialized-file as a state dict"
         )
+    for file in _files_of_flags(flags):
+        if not Path(file).is_file():
+            raise PackagingError(f"there is no file {file}")
     return flags.config_file
 
 
 def _files_of_flags(flags: stock.Flags) -> list[str]:
-    files = (flags.model_file, flags.serialized_file, flags.requirements_file, flags.config_file)
+    files = (flags.config_file, flags.model_file, flags.serialized_file, flags.requirements_file)
     return [file for file in files if file is not None]
 
 

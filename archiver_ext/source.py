@@ -69,8 +69,8 @@ def _is_model_of(value: object, module: ModuleType) -> bool:
 
 def _several(model_file: Path, names: list[str]) -> str:
     return (
-        f"{model_file.name} defines {len(names)} torch.nn.Module classes ({', '.join(names)}), and which of them is the "
-        f"model cannot be told: keep the model's class alone in this file, move the others to a file of their own, "
+        f"{model_file.name} defines {len(names)} torch.nn.Module classes ({', '.join(names)}), and it cannot be told "
+        f"which is the model: keep the model's class alone in this file, move the others to a file of their own, "
         f"import them from there and give that file with --extra-files"
     )
 

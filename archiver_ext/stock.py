@@ -6,6 +6,7 @@ the system's temporary directory under the model's name, deleting what lies ther
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -54,13 +55,15 @@ def manifest_json(flags: Flags) -> str:
     return str(ModelExportUtils.generate_manifest_json(flags))
 
 
-def check_destination(flags: Flags) -> Path:
+def check_destination(flags: Flags, *, quiet: bool = False) -> Path:
     """Where the archive will be, having checked that it may be written there.
+
+    The archiver warns where it will overwrite; `quiet` where nothing will be overwritten yet.
 
     Raises:
         PackagingError: a bad model name, an export path that is no directory, an archive that exists without --force.
     """
-    with _refusals():
+    with _refusals(), _replaced(logging.getLogger(), "disabled", quiet):
         ModelExportUtils.validate_inputs(flags.model_name, flags.export_path)
         directory = ModelExportUtils.check_mar_already_exists(
             flags.model_name, flags.export_path, flags.force, flags.archive_format

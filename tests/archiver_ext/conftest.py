@@ -54,7 +54,7 @@ neuron_lstm:
 
 @dataclass(frozen=True)
 class Project:
-    """A folder with model.py, weights.pt and model-config.yaml; `temporary` is where its commands put temporary files."""
+    """A folder with model.py, weights.pt and model-config.yaml; its commands have their own `temporary`."""
 
     folder: Path
     temporary: Path

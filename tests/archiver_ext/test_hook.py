@@ -74,7 +74,8 @@ def test_the_archiver_imports_the_hook_and_no_more(tmp_path: Path) -> None:
 def test_a_pth_that_runs_twice_hooks_once(tmp_path: Path) -> None:
     """However often the line runs, there is one finder and one wrap."""
     program = (
-        f"import os, sys; [exec(open({str(PTH)!r}).read()) for _ in range(2)]; import model_archiver.model_packaging as m;"
+        f"import os, sys; [exec(open({str(PTH)!r}).read()) for _ in range(2)];"
+        "import model_archiver.model_packaging as m;"
         "print(sum(type(finder).__module__.endswith('archiver_ext.hook') for finder in sys.meta_path),"
         "m.package_model._neuron_lstm_wrapped)"
     )

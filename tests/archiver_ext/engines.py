@@ -1,0 +1,79 @@
+"""Engines of another distribution, found by entry point, each of which misbehaves in its own way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CODE = '''
+import os, subprocess, sys, time
+from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.eager import Eager
+
+
+class Good(Eager):
+    """Serves as eager does, in buckets, and prints a lot."""
+    name = "good"
+    polymorphic = False
+    def compile(self, program, bucket, directory):
+        print("noise on standard output")
+        os.system("echo more of it")
+        super().compile(program, None, directory)
+
+
+class Refuses(Good):
+    name = "refuses"
+    def compile(self, program, bucket, directory):
+        raise CannotCompile(f"no {bucket.batch} x {bucket.length} here")
+
+
+class Raises(Good):
+    name = "raises"
+    def compile(self, program, bucket, directory):
+        raise ValueError("something odd")
+
+
+class Dies(Good):
+    name = "dies"
+    def compile(self, program, bucket, directory):
+        sys.stderr.write("last words\\n")
+        sys.stderr.flush()
+        os.abort()
+
+
+class Slow(Good):
+    """Starts another process and waits for it for ever."""
+    name = "slow"
+    def compile(self, program, bucket, directory):
+        child = subprocess.Popen(["sleep", "600"])
+        with open(os.environ["SLOW_PIDS"], "a") as file:
+            file.write(f"{os.getpid()} {child.pid}\\n")
+        child.wait()
+
+
+class Wrong(Good):
+    """Answers something else."""
+    name = "wrong"
+    def load(self, directory, weights, host, threads):
+        run = super().load(directory, weights, host, threads)
+        return lambda tensors: [answer + 0.01 * (answer.shape[0] > 1) for answer in run(tensors)]
+
+
+class Unusable(Good):
+    name = "unusable"
+    def unavailable(self):
+        return "no such chip here; buy one"
+'''
+
+NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "unusable")
+
+
+def install(site: Path) -> str:
+    """Lay the distribution out in a folder, for PYTHONPATH."""
+    site.mkdir()
+    (site / "odd_engines.py").write_text(CODE)
+    info = site / "odd_engines-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-engines\nVersion: 1.0\n")
+    points = "".join(f"{name} = odd_engines:{name.capitalize()}\n" for name in NAMES)
+    (info / "entry_points.txt").write_text(f"[torchserve_neuron_lstm.backends]\n{points}")
+    return str(site)
