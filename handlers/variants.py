@@ -8,14 +8,16 @@ from pathlib import Path
 
 import torch
 
-from ..backends.interface import Run, Weights
+from ..backends.interface import Run as Program
+from ..backends.interface import Weights
 from ..backends.registry import get_backend
 from ..backends.weights import read_weights
 from ..bucketing.cost import CostModel
 from ..bucketing.execute import execute
 from ..bucketing.grid import Bucket
 from ..bucketing.padding import torch_dtype
-from ..bucketing.planner import Plan, Planner
+from ..bucketing.planner import Plan, Planner, Run
+from ..bucketing.spec import TensorSpec
 from ..config.manifest import Manifest, read_manifest, verify_files
 from .cores import available_cores
 from .requirements import check_requirements
@@ -29,7 +31,7 @@ class Variants:
     planner: Planner
     threads: int
     """That the programs were loaded for."""
-    runs: Mapping[Bucket, Run]
+    runs: Mapping[Bucket, Program]
     """Of every bucket of the grid."""
 
     @property
@@ -77,19 +79,23 @@ def load_variants(directory: Path, threads: int | None = None) -> Variants:
         runs=_load_runs(directory, manifest, threads),
     )
     for bucket in manifest.grid.buckets:
-        variants.run(bucket, blank_inputs(manifest, bucket))
+        _warm_up(variants, bucket)
     return variants
 
 
-def blank_inputs(manifest: Manifest, bucket: Bucket) -> list[torch.Tensor]:
-    """Inputs of a bucket's shapes that every model takes: zeros, full length."""
-    blank = [torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec)) for spec in manifest.inputs]
-    if manifest.takes_lengths:
-        blank.append(torch.full((bucket.batch,), bucket.length, dtype=torch.int64))
-    return blank
+def _warm_up(variants: Variants, bucket: Bucket) -> None:
+    """Fill a bucket with zeros once: the first request shall be neither slow nor the one that finds a bad program."""
+    blank = [_blank(spec, bucket.length) for spec in variants.manifest.inputs]
+    plan = Plan((Run(bucket, tuple(range(bucket.batch))),))
+    variants.answer(plan, [blank] * bucket.batch, [bucket.length] * bucket.batch)
 
 
-def _load_runs(directory: Path, manifest: Manifest, threads: int) -> dict[Bucket, Run]:
+def _blank(spec: TensorSpec, length: int) -> torch.Tensor:
+    sizes = [length if size == "time" else size for size in spec.item_shape]
+    return torch.zeros([int(size) for size in sizes], dtype=torch_dtype(spec))
+
+
+def _load_runs(directory: Path, manifest: Manifest, threads: int) -> dict[Bucket, Program]:
     """A program for each bucket; buckets that share a folder share the program."""
     backend = get_backend(manifest.backend)
     weights = _load_weights(directory, manifest)

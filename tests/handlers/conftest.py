@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tiny_archive import make_archive
+
+
+@pytest.fixture(scope="session")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked archive that no test changes."""
+    return make_archive(tmp_path_factory.mktemp("pristine"))
+
+
+@pytest.fixture
+def archive(pristine: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(pristine, tmp_path / "archive"))

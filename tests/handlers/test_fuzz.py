@@ -1,0 +1,114 @@
+"""Whatever arrives: one answer for each row, good rows answered, and nothing raised."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import torch
+from fake_context import FakeContext
+from fake_model import FRAMES, IDS, SUMS, TOTAL, FakeModel, make_manifest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.config.manifest import Manifest
+from torchserve_neuron_lstm.handlers.codec import StandardCodec
+from torchserve_neuron_lstm.handlers.npy import write_npy
+from torchserve_neuron_lstm.handlers.service import Service
+from torchserve_neuron_lstm.handlers.torchserve import handle
+from torchserve_neuron_lstm.handlers.v2 import Identity
+
+MANIFESTS = [
+    make_manifest(),
+    make_manifest((IDS, FRAMES), (SUMS, TOTAL)),
+    make_manifest((TensorSpec("inputs", "float32", ("batch", "time", 2)),), overflow="truncate"),
+    make_manifest((TensorSpec("instances", "int64", ("batch", "time")),), padding="exact_lengths"),
+]
+V2 = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [1, 2]}
+VALID: list[Any] = [
+    [1, 2, 3],
+    {"ids": [1, 2], "frames": [[0.5, 1], [2, 3]]},
+    {"instances": [[1, 2], [3]]},
+    {"id": "1", "model_name": "m", "inputs": [V2, V2 | {"shape": [1, 1], "data": [[7]]}]},
+    {"inputs": [[1, 2], [3, 4]]},
+]
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
+names = st.sampled_from(
+    ["ids", "frames", "inputs", "instances", "name", "shape", "datatype", "data", "model_name", "id"]
+)
+values = st.recursive(
+    leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=4), max_leaves=15
+)
+headers = st.dictionaries(
+    st.sampled_from(["accept", "Accept", "content-type", "describe", "explain", "body", "x"]),
+    st.sampled_from(["application/x-npy", "True", "application/json", "", "a;b,c"])
+    | st.fixed_dictionaries({"content-type": st.sampled_from(["application/x-npy", "application/json", ""])}),
+    max_size=4,
+)
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place, *(deeper for key, part in inner for deeper in _places(part, (*place, key)))]
+
+
+def _replaced(value: Any, place: tuple[Any, ...], new: Any) -> Any:
+    if not place:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[place[0]] = _replaced(value[place[0]], place[1:], new)
+    return copy
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> Any:
+    """A valid body with any one part replaced."""
+    body = draw(st.sampled_from(VALID))
+    return _replaced(body, draw(st.sampled_from(_places(body))), draw(values))
+
+
+@st.composite
+def damaged_bytes(draw: st.DrawFn) -> bytearray:
+    """JSON or .npy with some bytes changed or cut off."""
+    whole = st.sampled_from([*(json.dumps(body).encode() for body in VALID), write_npy(torch.tensor([1, 2, 3]))])
+    content = bytearray(draw(whole))
+    for _ in range(draw(st.integers(0, 3))):
+        content[draw(st.integers(0, len(content) - 1))] = draw(st.integers(0, 255))
+    return content[: draw(st.integers(0, len(content)))]
+
+
+bodies = values | mutated() | damaged_bytes() | st.binary(max_size=40) | st.text(max_size=20)
+rows = (
+    st.fixed_dictionaries({"body": bodies})
+    | st.dictionaries(st.sampled_from(["body", "data", "file", "[1]", ""]), bodies, max_size=2)
+    | bodies
+)
+
+
+@given(st.sampled_from(MANIFESTS), st.lists(st.tuples(rows, headers), max_size=4), st.booleans())
+def test_whatever_arrives_every_row_gets_one_answer_and_good_ones_theirs(
+    manifest: Manifest, given_rows: list[tuple[Any, Any]], last: bool
+) -> None:
+    """Statuses and content types are set, a refusal says why, nothing fails inside, and a good row is answered."""
+    good = {"body": {spec.name: [[1, 2]] * 4 if len(spec.shape) == 3 else [1] * 4 for spec in manifest.inputs}}
+    place = len(given_rows) if last else 0
+    given_rows.insert(place, (good, {}))
+    model = FakeModel(manifest, poison=math.nan)
+    service = Service(model, StandardCodec(manifest, Identity("m", "1")), Identity("m", "1"), {"described": 1})
+    context = FakeContext(headers=[header for _, header in given_rows])
+
+    answers = handle(service, [row for row, _ in given_rows], context)
+
+    assert len(answers) == len(given_rows) == len(context.content_types)
+    assert place not in context.statuses
+    for index, answer in enumerate(answers):
+        if context.content_types[index] == "application/json":
+            told = json.loads(answer, parse_constant=_refuse)
+            assert index not in context.statuses or told["code"] == context.statuses[index]
+            assert context.statuses.get(index) != 500 or told["type"] == "AnswerNotFinite"
+
+
+def _refuse(constant: str) -> None:
+    raise AssertionError(f"{constant} is no JSON")

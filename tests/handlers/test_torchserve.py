@@ -1,0 +1,218 @@
+"""The handler under TorchServe's own Python half: its loader, its service and its wire format, without Java."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_context import FakeContext
+from tiny_archive import make_model
+from worker import loaded, predict, request
+
+from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
+from torchserve_neuron_lstm.handlers import torchserve
+from torchserve_neuron_lstm.handlers.npy import read_npy, write_npy
+
+JSON = "application/json"
+
+
+@pytest.fixture(scope="module")
+def service(pristine: Path) -> Iterator[Any]:
+    """TorchServe's service of the archive."""
+    with loaded(pristine) as started:
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def same_threads() -> Iterator[None]:
+    """A worker sets its threads for good; a test does not."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def eager(ids: list[int]) -> list[list[float]]:
+    """The model's answer to one sequence alone."""
+    with torch.no_grad():
+        sums: list[list[float]] = make_model()(torch.tensor([ids]), torch.tensor([len(ids)]))[0][0].tolist()
+    return sums
+
+
+def assert_answers(body: bytes, ids: list[int]) -> None:
+    """JSON says the same as the model alone."""
+    torch.testing.assert_close(torch.tensor(json.loads(body)), torch.tensor(eager(ids)))
+
+
+def test_every_row_of_a_batch_gets_its_own_status_content_type_and_body(service: Any) -> None:
+    """The reason phrases are those of HTTP, whatever the row holds."""
+    answers = predict(
+        service,
+        [
+            request(b"[1, 2, 3]", JSON),
+            request(b'{"ids": [1, "\\r\\n\\u2028"]}', JSON),
+            request(b"[7]", "application/octet-stream"),
+            request(b"[" + b"1," * 8 + b"1]", JSON),
+            request(b"{", JSON),
+            request(write_npy(torch.tensor([4, 5])), "application/x-npy", {"Accept": "application/x-npy"}),
+            request(b"[1]", JSON, {"explain": "True"}),
+            request(b"[2]", JSON, {"describe": "True"}),
+            request(b'{"instances": [[1], [2]]}', JSON, {"accept": "application/x-npy"}),
+        ],
+    )
+
+    assert [answer.status for answer in answers] == [200, 400, 200, 413, 400, 200, 501, 200, 406]
+    assert [answer.phrase for answer in answers][1] == "Bad Request"
+    assert_answers(answers[0].body, [1, 2, 3])
+    assert answers[5].headers == {"content-type": "application/x-npy"}
+    assert torch.equal(read_npy(answers[5].body), torch.tensor(eager([4, 5])))
+    for answer in answers:
+        if answer.status != 200:
+            refusal = json.loads(answer.body)
+            assert list(refusal) == ["code", "type", "message"]
+            assert refusal["code"] == answer.status
+
+
+def test_a_row_without_a_body_asks_what_the_model_is(service: Any) -> None:
+    """That is how TorchServe asks for `GET /models/M?customized=true`."""
+    (answer,) = predict(service, [request(None, headers={"describe": "True"})])
+
+    told = json.loads(answer.body)
+    assert told["inputs"] == [{"name": "ids", "dtype": "int64", "shape": ["batch", "time"], "vocabulary": 20}]
+    assert told["buckets"] == {"batch": [1, 4], "length": [4, 8]}
+    assert (told["backend"], told["variants"][0]["milliseconds"]) == ("eager", 0.5)
+
+
+@pytest.mark.parametrize("body", [b'{"inputs": []}', b'{"inputs": [{"name": "ids"}]}', b'{"inputs": [1], "id": "x"}'])
+def test_v2_over_grpc_is_told_errors_in_the_envelope_it_needs(service: Any, body: bytes) -> None:
+    """TorchServe reads id, model_name, model_version and outputs without looking whether they are there."""
+    sent = json.dumps({"model_name": "sums", "id": "", **json.loads(body)}).encode()
+    (answer,) = predict(service, [request(sent, JSON)])
+
+    told = json.loads(answer.body)
+    assert answer.status == 400
+    assert (told["model_name"], told["model_version"], told["outputs"]) == ("sums", "2.0", [])
+    assert isinstance(told["id"], str)
+
+
+def test_the_user_codec_of_an_archive_is_used(archive: Path) -> None:
+    """With the answer and content type it gives."""
+    write_manifest(replace(read_manifest(archive), codec="codec_of_tests:Codec"), archive)
+    with loaded(archive) as service:
+        good, bad = predict(service, [request(b"1 2", "text/plain"), request(b"one", "text/plain")])
+
+    first, second = (row[0] for row in eager([1, 2]))
+    assert (good.body.decode(), good.headers["content-type"]) == (f"{first:.3f} {second:.3f}", "text/plain")
+    assert bad.status == 400
+    assert "invalid literal for int" in json.loads(bad.body)["message"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda folder: (folder / "weights.pt").unlink(), "weights.pt is missing"),
+        (lambda folder: (folder / "variants.json").unlink(), "variants.json"),
+        (lambda folder: (folder / "variants.json").write_text("{}"), "variants.json"),
+        (lambda folder: (folder / "index_to_name.json").write_text("{}"), "index_to_name.json"),
+    ],
+)
+def test_what_cannot_be_loaded_is_one_runtime_error_of_one_line(archive: Path, spoil: Any, told: str) -> None:
+    """TorchServe reports no other kind; it would start the worker again and again."""
+    spoil(archive)
+
+    with pytest.raises(RuntimeError) as refused, loaded(archive):
+        pass
+    assert told in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_any_other_error_while_loading_becomes_a_runtime_error(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its kind and text."""
+
+    def fail(*_: object) -> None:
+        raise KeyError("surprise")
+
+    monkeypatch.setattr(torchserve, "load_codec", fail)
+    with pytest.raises(RuntimeError, match="KeyError: 'surprise'"):
+        torchserve.load(FakeContext(model_dir=archive))
+
+
+@pytest.mark.parametrize(
+    ("yaml", "threads"),
+    [({"maxWorkers": 2}, 4), ({"maxWorkers": 8}, 1), ({"maxWorkers": "2"}, 1), (None, 1), ({"maxWorkers": 1}, 8)],
+)
+def test_workers_share_the_cores(
+    archive: Path, yaml: Mapping[str, object] | None, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without maxWorkers TorchServe starts as many workers as there are cores."""
+    monkeypatch.setattr(torchserve, "available_cores", lambda: 8)
+
+    service = torchserve.load(FakeContext(model_dir=archive, model_yaml_config=yaml))
+
+    assert service.description["threads"] == threads
+    assert torch.get_num_threads() == threads
+
+
+def test_an_envelope_may_have_replaced_the_rows(pristine: Path) -> None:
+    """Then the rows are the bodies themselves."""
+    context = FakeContext(headers=[{}, {}], model_dir=pristine)
+    service = torchserve.load(context)
+
+    bodies = torchserve.handle(service, [[1, 2], b"{"], context)
+
+    assert_answers(bodies[0], [1, 2])
+    assert context.statuses == {1: 400}
+    assert context.content_types == {0: JSON, 1: JSON}
+
+
+BARE = """
+import sys
+sys.path[:0] = [{archive!r}, {support!r}]
+from worker import loaded, predict, request
+from pathlib import Path
+with loaded(Path({archive!r})) as service:
+    sys.stdout.buffer.write(predict(service, [request(b"[1, 2, 3]", "application/json")])[0].body)
+    ours = [name for name in sys.modules if name.startswith("torchserve_neuron_lstm")]
+    assert ours
+    for name in ours:
+        assert sys.modules[name].__file__.startswith({archive!r}), sys.modules[name].__file__
+    assert not any(name.startswith("torchserve_neuron_lstm.archiver_ext") for name in sys.modules)
+    assert not {{"numpy", "yaml_", "pydantic", "rich", "orjson", "safetensors"}} & set(sys.modules) - before
+"""
+
+
+def test_an_archive_serves_by_its_own_code_wherever_the_plug_in_is_installed(pristine: Path) -> None:
+    """And gives the same bytes."""
+    support = str(Path(__file__).parents[1] / "support")
+    program = "import sys, ts.model_loader, torch\nbefore = set(sys.modules)\n" + BARE.format(
+        archive=str(pristine), support=support
+    ).replace(', "orjson"', "")
+    run = subprocess.run([sys.executable, "-c", program], cwd=pristine, capture_output=True, check=False)
+
+    assert run.returncode == 0, run.stderr.decode()
+    with loaded(pristine) as service:
+        assert run.stdout == predict(service, [request(b"[1, 2, 3]", JSON)])[0].body
+
+
+def test_an_import_error_in_the_archive_is_told_as_what_it_is(archive: Path) -> None:
+    """TorchServe would say that there is no handler called ts.torch_handler.neuron_lstm."""
+    (archive / "torchserve_neuron_lstm" / "handlers" / "torchserve.py").write_text("import no_such_module\n")
+    support = str(Path(__file__).parents[1] / "support")
+    run = subprocess.run(
+        [sys.executable, "-c", BARE.format(archive=str(archive), support=support)],
+        cwd=archive,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode != 0
+    last = run.stderr.strip().splitlines()[-1]
+    assert last.startswith("RuntimeError: the archive's code cannot be loaded on this host: ")
+    assert "no_such_module" in last

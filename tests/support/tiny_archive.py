@@ -1,0 +1,96 @@
+"""An unpacked archive of a small model, laid out by hand and served by the eager engine: made in a second."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import torchserve_neuron_lstm
+from torchserve_neuron_lstm.backends.eager import Eager
+from torchserve_neuron_lstm.bucketing.grid import BucketGrid
+from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.config.manifest import Manifest, Variant, digest_files, write_manifest
+
+VOCABULARY = 20
+GRID = BucketGrid(batches=(1, 4), lengths=(4, 8))
+CODEC = """
+class Codec:
+    content_type = "text/plain"
+
+    def decode(self, body, content_type):
+        return {"ids": [int(word) for word in body.decode().split()]}
+
+    def encode(self, outputs, inputs):
+        return b" ".join(b"%.3f" % row[0].item() for row in outputs["sums"])
+"""
+
+
+class Sums(nn.Module):
+    """The running sum of each id's vector, with nothing on the padding: a recurrence that needs no kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, 3)
+
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor]:
+        """Ids int64[B, T], lengths int64[B] -> float32[B, T, 3]."""
+        real = torch.arange(ids.shape[1]) < lengths[:, None]
+        return ((self.embed(ids) * real[:, :, None]).cumsum(1),)
+
+
+def make_model() -> Sums:
+    """The model with the weights of every archive made here."""
+    torch.manual_seed(0)
+    return Sums().eval()
+
+
+def make_archive(folder: Path, **facts: object) -> Path:
+    """Lay out an archive in `folder`, the serving half included, with those facts of its manifest changed."""
+    model = make_model()
+    (folder / "programs" / "eager" / "any").mkdir(parents=True)
+    torch.save(model.state_dict(), folder / "weights.pt")
+    Eager().compile(_exported(model), None, folder / "programs" / "eager" / "any")
+    _add_serving_half(folder)
+    (folder / "codec_of_tests.py").write_text(CODEC)
+    (folder / "MAR-INF").mkdir()
+    told = {"model": {"modelName": "sums", "modelVersion": "2.0", "handler": "neuron_lstm.py"}}
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(told))
+    write_manifest(_manifest(folder, facts), folder)
+    return folder
+
+
+def _exported(model: Sums) -> torch.export.ExportedProgram:
+    batch, time = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("time", min=1, max=64)
+    example = (torch.zeros(3, 5, dtype=torch.int64), torch.tensor([5, 2, 1]))
+    return torch.export.export(model, example, dynamic_shapes=({0: batch, 1: time}, {0: batch}))
+
+
+def _add_serving_half(folder: Path) -> None:
+    package = Path(torchserve_neuron_lstm.__path__[0])
+    target = folder / "torchserve_neuron_lstm"
+    shutil.copytree(package, target, ignore=shutil.ignore_patterns("archiver_ext", "__pycache__"))
+    shutil.copy(package / "handlers" / "neuron_lstm.py", folder)
+
+
+def _manifest(folder: Path, facts: dict[str, object]) -> Manifest:
+    given: dict[str, object] = {
+        "backend": "eager",
+        "requires": tuple((need.distribution, need.module, need.version) for need in Eager().requirements()),
+        "host": {},
+        "inputs": (TensorSpec("ids", "int64", ("batch", "time"), vocabulary=VOCABULARY),),
+        "takes_lengths": True,
+        "outputs": (TensorSpec("sums", "float32", ("batch", "time", 3)),),
+        "padding": "masked",
+        "padding_reason": "lengths are given",
+        "overflow": "reject",
+        "grid": GRID,
+        "variants": tuple(Variant(bucket, "programs/eager/any", 0.5, 0.0) for bucket in GRID.buckets),
+        "weights": "weights.pt",
+        "constants": None,
+        "files": digest_files(folder),
+    }
+    return Manifest(**(given | facts))  # type: ignore[arg-type]
