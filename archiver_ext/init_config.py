@@ -75,7 +75,7 @@ def _inputs(found: Findings) -> Iterator[str]:
     for spec in _written_inputs(found):
         yield f"    {spec.name}: {_input(spec)}"
     for name in found.signature.optional:
-        yield f"    # {_note(name)} has a default: name it here if requests give it, or under model: forward: as a constant"
+        yield f"    # {_note(name)} has a default: name it here if requests give it, or in model: forward: to fix it"
 
 
 def _written_inputs(found: Findings) -> tuple[TensorSpec, ...]:

@@ -210,7 +210,7 @@ class NeuronLstmBlock(Strict):
     inputs: Annotated[
         dict[InputName, InputConfig], Field(min_length=1, json_schema_extra={"additionalProperties": False})
     ]
-    """The tensor arguments of forward(), in order, by name."""
+    """The tensor arguments of forward(), in order, by name; state.0 and state.1 are those of a tuple called state."""
     lengths: Name | None = None
     """The argument of forward() that takes the true lengths [B]; left out if it has none."""
     outputs: Names | None = None
@@ -265,8 +265,9 @@ def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> I
     lengths = given.get("lengths")
     if isinstance(lengths, str) and lengths in inputs:
         yield ("lengths",), f"expected an argument of forward() beside the inputs, got {lengths}, which is an input"
+    arguments = [lengths, *(str(name).split(".")[0] for name in inputs)]
     for name in as_mapping(as_mapping(given.get("model")).get("forward")):
-        if name in inputs or name == lengths:
+        if name in arguments:
             yield ("model", "forward", name), "expected a constant argument, but inputs or lengths give it per request"
 
 

@@ -309,7 +309,8 @@ def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
     """The version that wrote the archive, where it says so."""
     assert refusal(tmp_path, GOLDEN.replace('"format": 1', '"format": 2')) == (
         "variants.json has format 2, and this code reads format 1: serve the archive with "
-        "torchserve-neuron-lstm 0.1.0, which wrote it, or package the model again with the version that is installed here"
+        "torchserve-neuron-lstm 0.1.0, which wrote it, "
+        "or package the model again with the version that is installed here"
     )
     assert "with another version of torchserve-neuron-lstm, which" in refusal(tmp_path, '{"format": 7}')
 

@@ -96,6 +96,16 @@ def test_buckets_that_do_not_fit_the_inputs_are_refused(inputs: str, buckets: st
     assert refusal(inputs=inputs, buckets=buckets) == f"neuron_lstm.{said}"
 
 
+def test_elements_of_a_tuple_have_dotted_names() -> None:
+    """`state.0` is the first tensor of a tuple called state."""
+    state = "{state.0: {dtype: float32, shape: [time, batch, 3]}, state.1: {dtype: float32, shape: [2, batch, 3]}}"
+
+    assert list(parsed(inputs=state).inputs) == ["state.0", "state.1"]
+    assert "model.forward.state: expected a constant" in refusal(inputs=state, model="{forward: {state: 1}}")
+    for name in ("0.state", "state.", "state.x", "class.0"):
+        assert "expected the name of a Python argument" in refusal(inputs=state.replace("state.0", name))
+
+
 def test_a_batch_may_exceed_the_largest_bucket() -> None:
     """The handler splits such batches."""
     assert parsed("batchSize: 500\n").frontend.batchSize == 500
