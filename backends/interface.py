@@ -1,4 +1,4 @@
-"""What an engine must offer. A third party adds one with an entry point in the group `torchserve_neuron_lstm.backends`."""
+"""What an engine must offer. A third party adds one with an entry point in `torchserve_neuron_lstm.backends`."""
 
 from __future__ import annotations
 

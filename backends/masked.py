@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 Layer = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
-"""One layer in one direction: x[T, B, F], its states [B, H] each, its weights -> y[T, B, H], the states after step T."""
+"""One layer in one direction: x[T, B, F], its states [B, H] each, its weights -> y[T, B, H], states after step T."""
 
 # Opens or closes a gate for good: far beyond what weights add up to, yet finite in half precision.
 _SHUT = 1e4
@@ -242,6 +242,7 @@ _ATEN = {
 
 def aten_rnn(cell: str) -> Layer:
     """One layer of torch's own GRU or RNN."""
+
     def layer(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         y, h_n = _ATEN[cell](x, states[0][None], list(weights), len(weights) == 4, 1, 0.0, False, False, False)
         return y, (h_n[0],)

@@ -11,7 +11,7 @@ from torchserve_neuron_lstm.backends import masked
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
-def test_operator_equals_every_row_alone(case: Case):
+def test_operator_equals_every_row_alone(case: Case) -> None:
     """Whatever stands in the padding, the answers are those of torch's layer on each row alone."""
     module = Recurrent(case)
     for garbage in GARBAGE if case.ragged else (0.0,):
@@ -22,16 +22,18 @@ def test_operator_equals_every_row_alone(case: Case):
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.projected], ids=str)
 @torch.no_grad()
-def test_projection_folds_into_a_plain_lstm(case: Case):
+def test_projection_folds_into_a_plain_lstm(case: Case) -> None:
     """An engine without projections gets the same answers from a wider plain LSTM, a given h_0 included."""
     module = Recurrent(case)
     x, lengths = ragged_batch(0.0)
     weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
+    h_0, c_0 = module._states(len(x))
     answers = masked.without_projection(
         torch.ops.neuron_lstm.lstm,
         x,
         lengths if case.ragged else None,
-        *module._states(len(x)),
+        h_0,
+        c_0,
         weights,
         case.bias,
         case.layers,
@@ -43,7 +45,7 @@ def test_projection_folds_into_a_plain_lstm(case: Case):
 
 
 @torch.no_grad()
-def test_unneeded_cell_is_zeros():
+def test_unneeded_cell_is_zeros() -> None:
     """Without need_cell nobody reads c_n, and it holds zeros rather than a state that padding has changed."""
     module = Recurrent(Case(need_cell=False))
     x, lengths = ragged_batch(0.0)
@@ -54,16 +56,16 @@ def test_unneeded_cell_is_zeros():
 
 
 @pytest.mark.parametrize("case", [Case(layers=2, bidirectional=True), Case("gru", bidirectional=True)], ids=str)
-def test_gradients_are_those_of_the_layer(case: Case):
+def test_gradients_are_those_of_the_layer(case: Case) -> None:
     """The decomposition is differentiable, with the gradients of torch's layer on each row alone."""
     module = Recurrent(case)
     x, lengths = ragged_batch(0.0)
     weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
     states = module._states(len(x))
     if case.cell == "lstm":
-        y = masked.masked_lstm(masked.aten_lstm, x, lengths, *states, weights, case.layers, True, True)[0]
+        y = masked.masked_lstm(masked.aten_lstm, x, lengths, states[0], states[1], weights, case.layers, True, True)[0]
     else:
-        y = masked.masked_rnn(masked.aten_rnn(case.cell), x, lengths, *states, weights, case.layers, True)[0]
+        y = masked.masked_rnn(masked.aten_rnn(case.cell), x, lengths, states[0], weights, case.layers, True)[0]
     ours = torch.autograd.grad(y.square().sum(), weights)
     theirs = torch.autograd.grad(module.alone(x, lengths)[0].square().sum(), weights)
 
@@ -73,7 +75,7 @@ def test_gradients_are_those_of_the_layer(case: Case):
 
 @pytest.mark.parametrize("case", [CASES[2], CASES[4], CASES[10]], ids=str)
 @torch.no_grad()
-def test_exports_with_symbolic_batch_and_time(case: Case):
+def test_exports_with_symbolic_batch_and_time(case: Case) -> None:
     """The operators trace without fixing a size, and the fake strides are the real ones."""
     module = Recurrent(case)
     program = exported(module, *ragged_batch(0.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +32,9 @@ class Case:
 
     def __str__(self) -> str:
         """An id for the test's name."""
-        flags = [name for name in ("bidirectional", "projected", "given_state", "need_cell", "ragged") if getattr(self, name)]
+        flags = [
+            name for name in ("bidirectional", "projected", "given_state", "need_cell", "ragged") if getattr(self, name)
+        ]
         return "-".join([self.cell, str(self.layers), *flags, *([] if self.bias else ["nobias"])])
 
 
@@ -127,5 +130,5 @@ def largest_error(ours: object, theirs: list[torch.Tensor]) -> float:
         assert mine.shape == other.shape
         assert mine.is_contiguous()
         errors.append(float((mine - other).abs().max()))
-    assert not any(error != error for error in errors), "NaN in an answer"
+    assert all(math.isfinite(error) for error in errors), "NaN in an answer"
     return max(errors)

@@ -1,0 +1,349 @@
+"""AOTInductor: a shared library for each bucket, without weights, compiled by the machine's C++ compiler.
+
+LSTMs become oneDNN's fused layer. GRUs and plain RNNs stay calls of the abstract operator, which the serving process
+registers too: torch has no fused kernel for them that compiles, and unrolled they take half a minute each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..bucketing.grid import Bucket
+from . import masked
+from .interface import CannotCompile, CannotLoad, Requirement, Run, Weights
+from .signature import Signature, read_signature, signature_of, write_signature
+
+_LIBRARY = "program.so"
+_CALLS = "program.json"
+"""Beside the library and of its name: which operators it calls back. torch looks for it there."""
+
+
+@dataclass(frozen=True)
+class _Target:
+    """The instructions to compile for: what most servers have, not all that the packaging machine has."""
+
+    isa: str
+    vector_bits: int
+    cpu_flags: frozenset[str]
+
+
+_TARGETS = {
+    "x86_64": _Target("x86-64-v3", 256, frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})),
+    "aarch64": _Target("armv8-a", 128, frozenset({"asimd"})),
+}
+
+
+class Inductor:
+    """One program for each bucket."""
+
+    name = "inductor"
+    polymorphic = False
+
+    def unavailable(self) -> str | None:
+        """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
+        machine = platform.machine()
+        if sys.platform != "linux" or machine not in _TARGETS:
+            return f"compiled code is for Linux on {' or '.join(_TARGETS)}, this is {sys.platform} on {machine}"
+        lacking = _TARGETS[machine].cpu_flags - _cpu_flags()
+        if lacking:
+            return f"this machine's CPU lacks {', '.join(sorted(lacking))}, so programs could not be verified on it"
+        return _compiler_problem(os.environ.get("CXX", "g++"))
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Torch, of the same minor version."""
+        return (Requirement("torch", "torch", _torch_version()),)
+
+    def host(self) -> Mapping[str, str]:
+        """The operating system, the machine, its instructions, and the torch that the code calls into."""
+        machine = platform.machine()
+        target = _TARGETS.get(machine)
+        isa = target.isa if target else "unknown"
+        return {"system": sys.platform, "machine": machine, "isa": isa, "torch": _minor(_torch_version())}
+
+    def compile(self, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path) -> None:
+        """Write the library for one bucket.
+
+        Raises:
+            CannotCompile: no bucket is named, or inductor or the compiler refuses the program.
+        """
+        if bucket is None:
+            raise CannotCompile("inductor compiles for one bucket at a time")
+        signature = signature_of(program, bucket)
+        write_signature(signature, directory)
+        with tempfile.TemporaryDirectory(prefix="inductor-") as scratch:
+            package = Path(scratch) / "program.pt2"
+            try:
+                with _private_caches(Path(scratch)), _quiet(), torch.no_grad():
+                    _compile(_fixed(program, signature), package)
+            except Exception as error:
+                what = (str(error).strip() or type(error).__name__).splitlines()[0]
+                raise CannotCompile(f"inductor cannot compile for {bucket.batch} x {bucket.length}: {what}") from error
+            _unpack(package, directory)
+        _strip(directory / _LIBRARY)
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+        """Map the library and point it at the weights.
+
+        Raises:
+            CannotLoad: this machine lacks what the code was compiled for, or cannot map it; or the weights are others.
+        """
+        _check_host(host)
+        signature = read_signature(directory)
+        real = signature.pick_weights(weights)
+        torch.set_num_threads(threads)
+        runner = _open(directory)
+        wanted = runner.get_constant_names_to_original_fqns()
+        # Before the first call, and all of them: the library would read whatever lies at address 0.
+        shared = {name: real[original] for name, original in wanted.items()}
+        runner.update_constant_buffer(shared, False, True, True)  # in use at once, none missing, memory stays ours
+        return _run(signature, runner, shared)
+
+
+def _torch_version() -> str:
+    return torch.__version__.partition("+")[0]
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+@cache
+def _cpu_flags() -> frozenset[str]:
+    """The instruction sets of this machine, by the kernel's names."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    found = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return frozenset(found.partition(":")[2].split())
+
+
+@cache
+def _compiler_problem(compiler: str) -> str | None:
+    """What is wrong with the C++ compiler: tried, because a compiler without its headers is found as well."""
+    install = "install one (Debian, Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++), or name yours in CXX"
+    if shutil.which(compiler) is None:
+        return f"there is no C++ compiler {compiler} here: {install}"
+    with tempfile.TemporaryDirectory(prefix="inductor-") as scratch:
+        source = Path(scratch) / "probe.cpp"
+        source.write_text("#include <omp.h>\n#include <vector>\nint probe() { return omp_get_max_threads(); }\n")
+        command = [compiler, "-std=c++20", "-shared", "-fPIC", "-fopenmp", str(source), "-o", f"{scratch}/probe.so"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode == 0:
+        return None
+    reason = next((line for line in result.stderr.splitlines() if "error" in line), f"exit code {result.returncode}")
+    return f"the C++ compiler {compiler} does not work ({reason.strip()}): {install}"
+
+
+@contextlib.contextmanager
+def _private_caches(scratch: Path) -> Iterator[None]:
+    """Whatever inductor and the compiler write goes below `scratch`: several processes compile at once."""
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, str(scratch)))
+    try:
+        from torch._inductor.utils import fresh_cache  # makes a folder while it is imported, so not above
+
+        with fresh_cache(dir=str(scratch)):
+            yield
+    finally:
+        for name in names:
+            os.environ.pop(name)
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # inductor's own, about its internals
+        yield
+
+
+def _fixed(program: torch.export.ExportedProgram, signature: Signature) -> torch.export.ExportedProgram:
+    """The program for one bucket's sizes, in operators that inductor compiles."""
+    inputs = tuple(
+        torch.ones([int(size) for size in kind.shape], dtype=getattr(torch, kind.dtype))
+        for kind in signature.inputs.values()
+    )
+    fixed: torch.export.ExportedProgram = torch.export.export(program.module(), inputs, strict=False)
+    if not torch.backends.mkldnn.is_available():
+        return fixed
+    decomposed: torch.export.ExportedProgram = fixed.run_decompositions({torch.ops.neuron_lstm.lstm.default: _lstm})
+    return decomposed
+
+
+def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
+    if x.dtype != torch.float32:  # what oneDNN computes on every machine; else torch's own kernel is called
+        return NotImplemented
+    if masked.is_projected(h_0, c_0):
+        return masked.without_projection(_plain_lstm, x, lengths, h_0, c_0, *options)
+    return _plain_lstm(x, lengths, h_0, c_0, *options)
+
+
+def _plain_lstm(
+    x: Any, lengths: Any, h_0: Any, c_0: Any, weights: Any, bias: bool, layers: int, both: bool, need_cell: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return masked.masked_lstm(_onednn_lstm, x, lengths, h_0, c_0, weights, layers, both, need_cell)
+
+
+def _onednn_lstm(
+    x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+    """One layer in one direction, fused over all timesteps."""
+    h_0, c_0 = states
+    w_ih, w_hh, *biases = weights
+    # It takes a bias in any case, and reads its inputs by address.
+    b_ih, b_hh = biases or [w_ih.new_zeros(w_ih.shape[0])] * 2
+    y, h_n, c_n, _ = torch.ops.aten.mkldnn_rnn_layer(
+        x.contiguous(),
+        w_ih,
+        w_hh,
+        b_ih,
+        b_hh,
+        h_0.contiguous(),
+        c_0.contiguous(),
+        False,  # reverse: done by _Rows, which knows each row's length
+        [],
+        2,  # LSTM
+        h_0.shape[1],
+        1,
+        True,
+        False,
+        False,
+        False,
+    )
+    return y, (h_n, c_n)
+
+
+def _compile(program: torch.export.ExportedProgram, package: Path) -> None:
+    target = _TARGETS[platform.machine()]
+    torch._inductor.aoti_compile_and_package(
+        program,
+        package_path=str(package),
+        inductor_configs={
+            "aot_inductor.package_constants_in_so": False,
+            # Compiled once into a cache that is thrown away, and into a folder shared by all processes.
+            "aot_inductor.precompile_headers": False,
+            # The wrapper only calls kernels: half the compile time, a third less to ship, not slower.
+            "aot_inductor.compile_wrapper_opt_level": "Os",
+            "cpp.march": target.isa,
+            "cpp.simdlen": target.vector_bits,
+            "cpp.vec_isa_ok": True,  # looked up by us; inductor would compile and run a probe of each kind
+            # As many threads as the worker is given, not as many as the packaging machine has.
+            "cpp.dynamic_threads": True,
+            "compile_threads": 1,
+        },
+    )
+
+
+def _unpack(package: Path, directory: Path) -> None:
+    """Of what inductor packages, what is needed to run: without its sources, and ready to be mapped in place."""
+    with zipfile.ZipFile(package) as archive:
+        for name in archive.namelist():
+            target = {".wrapper.so": _LIBRARY, ".wrapper.json": _CALLS}.get("".join(Path(name).suffixes[-2:]))
+            if target is not None:
+                (directory / target).write_bytes(archive.read(name))
+
+
+def _strip(library: Path) -> None:
+    """Leave out what only a debugger reads: four fifths. Comes with every compiler; without it the file is larger."""
+    tool = shutil.which("strip")
+    if tool is not None:
+        subprocess.run([tool, "--strip-all", str(library)], check=True, capture_output=True)
+
+
+def _check_host(packaged: Mapping[str, str]) -> None:
+    """Refuse before the processor would: it kills the process at the first instruction that it does not know."""
+    here = {"system": sys.platform, "machine": platform.machine(), "torch": _minor(_torch_version())}
+    for what, value in here.items():
+        if packaged.get(what, value) != value:
+            raise CannotLoad(f"the programs were compiled for {what} {packaged[what]}, this host has {value}: {_MEND}")
+    target = _TARGETS.get(here["machine"])
+    if target is None or packaged.get("isa", target.isa) != target.isa:
+        raise CannotLoad(f"the programs were compiled for {packaged.get('isa')} CPUs, this host's is another: {_MEND}")
+    lacking = target.cpu_flags - _cpu_flags()
+    if lacking:
+        names = ", ".join(sorted(lacking))
+        raise CannotLoad(f"the programs were compiled for {target.isa} CPUs, this host's lacks {names}: {_MEND}")
+
+
+_MEND = "package the model again on such a host, or with backend: onnxruntime, which runs anywhere"
+
+
+def _open(directory: Path) -> Any:
+    """The loaded library. Mapped from where it lies, so that all workers share its pages.
+
+    torch's own loader of packages would unpack it into a temporary folder for each worker, and takes more than a second
+    to import.
+    """
+    if not _forbids_programs(directory):
+        return _map(directory / _LIBRARY)
+    with _copied(directory) as copy:
+        return _map(copy / _LIBRARY)
+
+
+def _map(library: Path) -> Any:
+    try:
+        return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
+    except RuntimeError as error:
+        raise CannotLoad(
+            f"{library} cannot be loaded: {str(error).splitlines()[0]}. Package the model on a machine whose system "
+            f"and compiler are no newer than this host's, or with backend: onnxruntime"
+        ) from error
+
+
+def _forbids_programs(directory: Path) -> bool:
+    return bool(os.statvfs(directory).f_flag & os.ST_NOEXEC)
+
+
+def _places() -> list[Path]:
+    """Where a copy may lie, best first."""
+    named = [os.environ[name] for name in ("TMPDIR", "XDG_RUNTIME_DIR", "HOME") if name in os.environ]
+    return [Path(place) for place in dict.fromkeys([*named, tempfile.gettempdir()])]
+
+
+@contextlib.contextmanager
+def _copied(directory: Path) -> Iterator[Path]:
+    """A copy where code may be mapped, which may go as soon as it is.
+
+    Raises:
+        CannotLoad: there is no such place.
+    """
+    for place in _places():
+        if place.is_dir() and os.access(place, os.W_OK) and not _forbids_programs(place):
+            with tempfile.TemporaryDirectory(prefix="neuron-lstm-", dir=place) as copy:
+                for name in (_LIBRARY, _CALLS):
+                    if (directory / name).is_file():
+                        shutil.copyfile(directory / name, Path(copy) / name)
+                yield Path(copy)
+            return
+    raise CannotLoad(
+        f"{directory} lies on a file system mounted noexec, so its compiled programs cannot be run, and none of "
+        f"{', '.join(map(str, _places()))} can hold a copy: set TMPDIR to a directory that is writable and not "
+        f"noexec, or package the model with backend: onnxruntime"
+    )
+
+
+def _run(signature: Signature, runner: Any, kept: Mapping[str, torch.Tensor]) -> Run:
+    """`kept` are the weights, whose memory the library reads: they must live as long as it does."""
+
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        signature.check_inputs(inputs)
+        assert kept is not None
+        with torch.no_grad():
+            outputs = runner.run([tensor.contiguous() for tensor in inputs])
+        return [output.contiguous() for output in outputs]
+
+    return run

@@ -1,0 +1,312 @@
+"""ONNX Runtime: one graph with native LSTM, GRU and RNN operators that takes every batch and length.
+
+The graph holds no weights. They are handed over before the session is made, so that the engine brings the gates into
+its own order once, while loading.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..bucketing.grid import Bucket
+from . import masked
+from .interface import CannotCompile, CannotLoad, Requirement, Run, Weights
+from .signature import Signature, read_signature, signature_of, weights_of, write_signature
+
+_GRAPH = "program.onnx"
+# Smaller ones stay in the graph, where the engine's shape inference may want their values.
+_SMALLEST_LIFTED_CONSTANT = 256
+
+# Where ONNX wants each of torch's gates: i f g o -> i o f g, r z n -> z r n.
+_GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
+
+_OPERATOR = re.compile(r"\b(aten|prims|neuron_lstm|torchvision)(?:\.|::)(\w+)")
+
+
+class OnnxRuntime:
+    """One program for every bucket."""
+
+    name = "onnxruntime"
+    polymorphic = True
+
+    def unavailable(self) -> str | None:
+        """What is missing of the exporter and the engine."""
+        missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+        return f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}" if missing else None
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Torch for the tensors, and the engine."""
+        return (
+            Requirement("torch", "torch", torch.__version__.partition("+")[0]),
+            Requirement("onnxruntime", "onnxruntime", version("onnxruntime")),
+        )
+
+    def host(self) -> Mapping[str, str]:
+        """Any machine: the engine compiles while it loads."""
+        return {}
+
+    def compile(self, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path) -> None:
+        """Write the ONNX graph without weights.
+
+        Raises:
+            CannotCompile: an operator has no counterpart in ONNX, or the engine lacks it.
+        """
+        weights = weights_of(program)
+        lifted = [name for name in weights if name in program.state_dict or _is_large(weights[name])]
+        model = _exported(_without_projections(program))
+        _drop_remarks(model)
+        _lift_weights(model, {name: weights[name] for name in lifted})
+        (directory / _GRAPH).write_bytes(model.SerializeToString())
+        whole = signature_of(program, None)
+        kept = {name: kind for name, kind in whole.weights.items() if name in _external_names(model)}
+        write_signature(Signature(inputs=whole.inputs, weights=kept), directory)
+        try:
+            self.load(directory, weights, {}, threads=1)
+        except CannotLoad as error:
+            raise CannotCompile(f"ONNX Runtime does not take this program: {error.__cause__ or error}") from error
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+        """Make the one session.
+
+        Raises:
+            CannotLoad: the engine is missing or refuses the graph, or the weights are others.
+        """
+        signature = read_signature(directory)
+        real = signature.pick_weights(weights)
+        torch.set_num_threads(threads)
+        try:
+            return _run(signature, _session(directory / _GRAPH, real, threads))
+        except Exception as error:
+            raise CannotLoad(
+                f"this host's ONNX Runtime cannot load {directory / _GRAPH}: {error}; install the version the program "
+                f"was packaged with, or package the model again"
+            ) from error
+
+
+def _session(graph: Path, weights: Weights, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    # Threads spin for work while a request is computed (a short one takes half the time), and stop with its end:
+    # several workers share the cores, and a spinning one would take them from the others.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(tensor.detach().numpy()) for tensor in weights.values()]
+    options.add_external_initializers(list(weights), values)
+    return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+
+
+def _run(signature: Signature, session: Any) -> Run:
+    # The exporter may leave out inputs that nothing reads: go by name.
+    taken = {node.name for node in session.get_inputs()}
+    names = [name if name in taken else None for name in signature.inputs]
+
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        signature.check_inputs(inputs)
+        feeds = {name: tensor.detach().numpy() for name, tensor in zip(names, inputs, strict=True) if name is not None}
+        return [torch.from_numpy(output) for output in session.run(None, feeds)]
+
+    return run
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() >= _SMALLEST_LIFTED_CONSTANT
+
+
+def _without_projections(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """ONNX knows no projected LSTM: fold the projections into plain ones."""
+    operator = torch.ops.neuron_lstm.lstm.default
+
+    def decomposed(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
+        if not masked.is_projected(h_0, c_0):
+            return NotImplemented
+        return masked.without_projection(operator, x, lengths, h_0, c_0, *options)
+
+    folded: torch.export.ExportedProgram = program.run_decompositions({operator: decomposed})
+    return folded
+
+
+def _exported(program: torch.export.ExportedProgram) -> Any:
+    """The ONNX model (a protobuf).
+
+    Raises:
+        CannotCompile: names the operator that the exporter does not know.
+    """
+    table: dict[Callable[..., Any], Callable[..., Any]] = {
+        torch.ops.neuron_lstm.lstm.default: _lstm,
+        torch.ops.neuron_lstm.rnn.default: _rnn,
+    }
+    try:
+        with _quiet():
+            exported = torch.onnx.export(
+                program, custom_translation_table=table, dynamo=True, optimize=False, verbose=False
+            )
+    except Exception as error:
+        raise CannotCompile(_refusal(error)) from error
+    assert exported is not None
+    return exported.model_proto
+
+
+def _refusal(error: BaseException) -> str:
+    """The innermost reason, and the operator it is about."""
+    texts = [text for cause in _causes(error) if (text := str(cause).strip())]
+    found = next((match for text in texts if (match := _OPERATOR.search(text))), None)
+    if found is None:
+        return f"the program cannot be written as ONNX: {texts[-1].splitlines()[0] if texts else type(error).__name__}"
+    return (
+        f"the program cannot be written as ONNX: the exporter has no translation for the operator "
+        f"{found[1]}::{found[2]}; use another backend (inductor, eager), or write the model without it"
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's progress on standard output and its remarks about packages it looked for."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _drop_remarks(model: Any) -> None:
+    """Without where each node came from: nine tenths of the file, and paths of the machine it was written on."""
+    model.graph.ClearField("value_info")
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+
+
+def _lift_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    """Leave only name, type and shape of the weights in the graph."""
+    import onnx
+
+    for initializer in model.graph.initializer:
+        if initializer.name in weights:
+            tensor = weights[initializer.name]
+            for values in ("raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data"):
+                initializer.ClearField(values)
+            initializer.data_location = onnx.TensorProto.EXTERNAL
+            length = tensor.numel() * tensor.element_size()
+            for key, value in (("location", "weights"), ("offset", "0"), ("length", str(length))):
+                initializer.external_data.add(key=key, value=value)
+
+
+def _external_names(model: Any) -> set[str]:
+    import onnx
+
+    external = onnx.TensorProto.EXTERNAL
+    return {initializer.name for initializer in model.graph.initializer if initializer.data_location == external}
+
+
+def _lstm(
+    x: Any,
+    lengths: Any,
+    h_0: Any,
+    c_0: Any,
+    weights: Sequence[Any],
+    bias: bool,
+    layers: int,
+    bidirectional: bool,
+    need_cell: bool,
+) -> tuple[Any, Any, Any]:
+    """The abstract operator as ONNX operators, called by the exporter."""
+    y, h_n, c_n = _layers("lstm", x, lengths, (h_0, c_0), weights, layers, bidirectional)
+    return y, h_n, c_n
+
+
+def _rnn(
+    x: Any, lengths: Any, h_0: Any, weights: Sequence[Any], cell: str, bias: bool, layers: int, bidirectional: bool
+) -> tuple[Any, Any]:
+    """The abstract operator as ONNX operators, called by the exporter."""
+    y, h_n = _layers(cell, x, lengths, (h_0,), weights, layers, bidirectional)
+    return y, h_n
+
+
+def _layers(
+    cell: str, x: Any, lengths: Any, states: Sequence[Any], weights: Sequence[Any], layers: int, bidirectional: bool
+) -> list[Any]:
+    """One native operator per layer: y[B, T, D*H], then each state after its own row's last step [L*D, B, H]."""
+    op = _opset()
+
+    directions = 2 if bidirectional else 1
+    size = len(weights) // layers
+    steps = None if lengths is None else op.Cast(lengths, to=6)  # int32
+    x = op.Transpose(x, perm=[1, 0, 2])
+    finals = []
+    for index in range(layers):
+        rows = [op.Slice(state, [index * directions], [(index + 1) * directions], [0]) for state in states]
+        parts = _in_onnx_order(cell, weights[index * size : (index + 1) * size], directions)
+        y, *final = _native(cell, x, parts, steps, rows, bidirectional, int(states[0].shape[2]))
+        # [T, D, B, H] -> [T, B, D*H]
+        x = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
+        finals.append(final)
+    return [op.Transpose(x, perm=[1, 0, 2]), *(op.Concat(*kind, axis=0) for kind in zip(*finals, strict=True))]
+
+
+def _native(
+    cell: str, x: Any, parts: Sequence[Any], steps: Any, states: Sequence[Any], bidirectional: bool, hidden: int
+) -> Any:
+    """ONNX's own operator: (Y, Y_h) or (Y, Y_h, Y_c). It stops each row at its own last step by itself."""
+    op = _opset()
+
+    common = {"hidden_size": hidden, "direction": "bidirectional" if bidirectional else "forward"}
+    if cell == "lstm":
+        return op.LSTM(x, *parts, steps, *states, **common)
+    if cell == "gru":
+        # torch applies the reset gate to the whole of W_hn h + b_hn.
+        return op.GRU(x, *parts, steps, *states, linear_before_reset=1, **common)
+    activation = {"rnn_tanh": "Tanh", "rnn_relu": "Relu"}[cell]
+    return op.RNN(x, *parts, steps, *states, activations=[activation] * (2 if bidirectional else 1), **common)
+
+
+def _in_onnx_order(cell: str, weights: Sequence[Any], directions: int) -> tuple[Any, Any, Any]:
+    """W [D, G*H, F], R [D, G*H, H] and B [D, 2*G*H] (None without bias); the engine computes them once, at load."""
+    op = _opset()
+
+    each = len(weights) // directions
+    groups = [[_gates(cell, weight) for weight in weights[d * each : (d + 1) * each]] for d in range(directions)]
+    w, r = (op.Concat(*(op.Unsqueeze(group[i], [0]) for group in groups), axis=0) for i in (0, 1))
+    if each == 2:
+        return w, r, None
+    biases = [op.Unsqueeze(op.Concat(group[2], group[3], axis=0), [0]) for group in groups]
+    return w, r, op.Concat(*biases, axis=0)
+
+
+def _opset() -> Any:
+    """ONNX's operators; untyped, because the exporter calls with values of its own and with plain numbers alike."""
+    from onnxscript import opset18
+
+    return opset18
+
+
+def _gates(cell: str, weight: Any) -> Any:
+    """The gates of a weight or bias, stacked along its first dimension, in ONNX's order."""
+    op = _opset()
+
+    order = _GATES[cell]
+    hidden = int(weight.shape[0]) // len(order)
+    parts = [op.Slice(weight, [gate * hidden], [(gate + 1) * hidden], [0]) for gate in order]
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)

@@ -1,0 +1,68 @@
+"""From the name of an engine to the engine. Nothing is imported before it is asked for: an archive carries only one."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+from .interface import Backend, CannotLoad
+
+GROUP = "torchserve_neuron_lstm.backends"
+"""Entry points of this group name a class that is a `Backend`; the entry point's name is the engine's."""
+
+_BUILT_IN = {"inductor": "Inductor", "onnxruntime": "OnnxRuntime", "eager": "Eager"}
+_HERE = Path(__file__).parent
+
+
+def get_backend(name: str) -> Backend:
+    """The engine of this name: one of ours, else one that an installed distribution offers.
+
+    Raises:
+        CannotLoad: there is none, or the distribution that offers it cannot be imported; says what there is.
+    """
+    if name in _built_in():
+        module = importlib.import_module(f".{name}", __package__)
+        return _instance(getattr(module, _BUILT_IN[name]))
+    offered = _offered()
+    if name not in offered:
+        raise CannotLoad(
+            f"there is no backend {name!r} here, but {', '.join(backend_names()) or 'none at all'}. A backend of "
+            f"another distribution is found once that is installed (entry point group {GROUP})"
+        )
+    return _load(offered[name])
+
+
+def backend_names() -> tuple[str, ...]:
+    """Every engine that `get_backend` finds here, ours first."""
+    return tuple(dict.fromkeys([*_built_in(), *sorted(_offered())]))
+
+
+def files_of_others(name: str) -> tuple[Path, ...]:
+    """The files of our engines other than `name`: what an archive that serves by `name` leaves out."""
+    return tuple(_HERE / f"{other}.py" for other in _built_in() if other != name)
+
+
+def _built_in() -> list[str]:
+    return [name for name in _BUILT_IN if (_HERE / f"{name}.py").is_file()]
+
+
+def _offered() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _load(entry: EntryPoint) -> Backend:
+    try:
+        return _instance(entry.load())
+    except Exception as error:
+        owner = entry.dist.name if entry.dist is not None else entry.value
+        raise CannotLoad(
+            f"the backend {entry.name!r} of {owner} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _instance(kind: type[Backend]) -> Backend:
+    return kind()
+
+
+get = get_backend

@@ -1,0 +1,132 @@
+"""The one copy of the weights: the user's own file, mapped into memory and shared by every variant and every worker."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_LARGEST_HEADER_BYTES = 100_000_000
+
+
+class BadWeights(RuntimeError):
+    """A weights file that cannot be used: says what is wrong with it and what to save instead."""
+
+
+def read_weights(path: Path) -> dict[str, torch.Tensor]:
+    """The named tensors of a `.pt`/`.pth` state dict or a `.safetensors` file: contiguous, on the CPU, not yet read.
+
+    Raises:
+        BadWeights: there is no such file, it is damaged, or it holds something else than a flat dict of tensors.
+    """
+    if not path.is_file():
+        raise BadWeights(f"there is no weights file {path}")
+    read = {".pt": _read_torch, ".pth": _read_torch, ".safetensors": _read_safetensors}.get(path.suffix.lower())
+    if read is None:
+        raise BadWeights(f"{path.name}: weights must be a .pt, .pth or .safetensors file")
+    return {name: tensor.contiguous() for name, tensor in read(path).items()}
+
+
+def _read_torch(path: Path) -> dict[str, torch.Tensor]:
+    content = _load(path)
+    if not isinstance(content, dict):
+        raise BadWeights(
+            f"{path.name} holds a {type(content).__name__}, not a state dict: save torch.save(model.state_dict(), ...)"
+        )
+    others = [f"{key!r} ({type(value).__name__})" for key, value in content.items() if not _is_named_tensor(key, value)]
+    if others:
+        raise BadWeights(
+            f"{path.name} is no flat state dict: {', '.join(others[:5])} {'is' if len(others) == 1 else 'are'} not a "
+            f"named tensor. A checkpoint with more in it? Save its model alone: torch.save(model.state_dict(), ...)"
+        )
+    return {name: tensor.detach() for name, tensor in content.items()}
+
+
+def _is_named_tensor(key: object, value: object) -> bool:
+    return isinstance(key, str) and isinstance(value, torch.Tensor)
+
+
+def _load(path: Path) -> Any:
+    mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except pickle.UnpicklingError as error:
+        raise BadWeights(
+            f"{path.name} holds more than tensors and is not loaded, since unpickling it could run any code. A whole "
+            f"module? Save torch.save(model.state_dict(), ...) instead"
+        ) from error
+    except (RuntimeError, ValueError, EOFError, OSError) as error:
+        raise BadWeights(f"{path.name} is damaged, or no file that torch.save wrote: {error}") from error
+
+
+def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    with path.open("rb") as file:
+        if path.stat().st_size < 8:
+            raise BadWeights(f"{path.name} is damaged: too short for a safetensors header")
+        # A private mapping: pages are shared with every other process until somebody writes, and nobody does.
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    try:
+        header, start = _header(data)
+        _check_layout(header, len(data) - start)
+        return {name: _tensor(data, start, entry) for name, entry in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadWeights(f"{path.name} is damaged, or no safetensors file: {error}") from error
+
+
+def _header(data: mmap.mmap) -> tuple[dict[str, dict[str, Any]], int]:
+    """The table of tensors, and where their bytes begin."""
+    size = int.from_bytes(data[:8], "little")
+    if size > min(len(data) - 8, _LARGEST_HEADER_BYTES):
+        raise ValueError(f"its header claims {size} bytes")
+    header = json.loads(data[8 : 8 + size].decode("utf-8"))
+    header.pop("__metadata__", None)
+    return header, 8 + size
+
+
+def _check_layout(header: dict[str, dict[str, Any]], total: int) -> None:
+    """Tensors must lie one after another and fill the file: nothing overlapping, hidden or beyond the end."""
+    position = 0
+    for name, entry in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
+        begin, end = entry["data_offsets"]
+        if begin != position or end - begin != _bytes(name, entry):
+            raise ValueError(f"{name!r} ({entry['dtype']} {entry['shape']}) cannot lie at bytes {begin} to {end}")
+        position = end
+    if position != total:
+        raise ValueError(f"its tensors take {position} bytes, but {total} follow the header")
+
+
+def _bytes(name: str, entry: dict[str, Any]) -> int:
+    if entry["dtype"] not in _DTYPES:
+        raise ValueError(f"{name!r} has dtype {entry['dtype']}, known are {', '.join(_DTYPES)}")
+    if not all(type(size) is int and size >= 0 for size in entry["shape"]):
+        raise ValueError(f"{name!r} has shape {entry['shape']}")
+    numbers: int = math.prod(entry["shape"])
+    return numbers * _DTYPES[entry["dtype"]].itemsize
+
+
+def _tensor(data: mmap.mmap, start: int, entry: dict[str, Any]) -> torch.Tensor:
+    dtype, (begin, end) = _DTYPES[entry["dtype"]], entry["data_offsets"]
+    if begin == end:
+        return torch.empty(entry["shape"], dtype=dtype)
+    raw = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=start + begin)
+    if raw.data_ptr() % dtype.itemsize:  # after a header of odd length; engines want whole numbers of items
+        raw = raw.clone()
+    return raw.view(dtype).view(entry["shape"])
