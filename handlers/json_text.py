@@ -19,6 +19,7 @@ import torch
 _DIGITS = {torch.float32: 9, torch.float16: 5, torch.bfloat16: 4}
 _LOWEST, _HIGHEST = -60, 60  # exponents of ten that scaling a float32 to 9 digits may need
 _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e16  # between these every writer uses the same notation
+_FEW = 24  # numbers that Python writes one by one before torch has begun
 
 
 @cache
@@ -62,6 +63,9 @@ def _key(key: object) -> str:
 def _float_text(tensor: torch.Tensor) -> str:
     if tensor.numel() == 0:
         return _plain(tensor.tolist())
+    if tensor.numel() <= _FEW:
+        digits = _DIGITS.get(tensor.dtype, 17)
+        return _nested([_number_text(number, digits) for number in tensor.reshape(-1).tolist()], tuple(tensor.shape))
     numbers = _shortened(tensor)
     magnitude = numbers.abs()
     odd = ~((magnitude >= _PLAIN_FROM) & (magnitude < _PLAIN_BELOW)) & (magnitude != 0)
@@ -77,11 +81,15 @@ def _plain(value: object) -> str:
     return str(fast.dumps(value), "ascii") if fast else json.dumps(value, separators=(",", ":"))
 
 
+def _number_text(number: float, digits: int) -> str:
+    return repr(float(f"{number:.{digits - 1}e}")) if math.isfinite(number) else "null"
+
+
 def _number_texts(flat: list[float], odd: list[int]) -> list[str]:
     """Each number's text; `odd` are the places of those that writers write differently."""
     texts = _plain(flat)[1:-1].split(",")
     for place in odd:
-        texts[place] = repr(flat[place]) if math.isfinite(flat[place]) else "null"
+        texts[place] = _number_text(flat[place], 17)
     return texts
 
 

@@ -35,9 +35,7 @@ VALID: list[Any] = [
     {"inputs": [[1, 2], [3, 4]]},
 ]
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
-names = st.sampled_from(
-    ["ids", "frames", "inputs", "instances", "name", "shape", "datatype", "data", "model_name", "id"]
-)
+names = st.sampled_from(sorted({"ids", "frames", "inputs", "instances", "model_name", "id", *V2}))
 values = st.recursive(
     leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(names, inner, max_size=4), max_leaves=15
 )

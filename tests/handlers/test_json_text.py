@@ -35,6 +35,13 @@ AWKWARD = [
     0.5,
 ]
 floats32 = st.sampled_from(AWKWARD) | st.floats(width=32, allow_nan=False, allow_infinity=False)
+
+
+def few_or_many(numbers: st.SearchStrategy[float]) -> st.SearchStrategy[list[float]]:
+    """Lists that are written in either of the two ways."""
+    return st.lists(numbers, max_size=12) | st.lists(numbers, min_size=25, max_size=60)
+
+
 any_floats = st.floats() | st.sampled_from(AWKWARD)
 
 
@@ -57,7 +64,7 @@ def test_orjson_is_used_where_it_is_installed() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@given(numbers=st.lists(any_floats, max_size=12), columns=st.integers(1, 3))
+@given(numbers=few_or_many(any_floats), columns=st.integers(1, 3))
 def test_the_text_is_the_same_with_and_without_orjson(dtype: torch.dtype, numbers: list[float], columns: int) -> None:
     """Byte for byte, for every float there is and every shape."""
     used = len(numbers) // columns * columns
@@ -69,7 +76,7 @@ def test_the_text_is_the_same_with_and_without_orjson(dtype: torch.dtype, number
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@given(numbers=st.lists(floats32, min_size=1, max_size=12))
+@given(numbers=few_or_many(floats32).filter(bool))
 def test_reading_the_text_gives_back_the_same_bits(dtype: torch.dtype, numbers: list[float]) -> None:
     """As float64 first, as JSON readers do, then rounded to the dtype."""
     tensor = torch.tensor(numbers, dtype=torch.float64).to(dtype)
