@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from ..bucketing.spec import Axis, DType, TensorSpec
 
 _BATCH, _TIME = 2, 5
 _MOST_TRIALS = 4000
+_MOST_SECONDS = 20.0
 _LENGTHS_NAME = re.compile(r"(.*_)?(len|lens|length|lengths|seqlens?|seqlengths?)")
 _CONSTANTS: dict[str, Any] = {"bool": False, "int": 1, "float": 1.0, "str": ""}
 _DTYPES = {"int64": torch.int64, "float32": torch.float32, "bool": torch.bool}
@@ -53,7 +55,9 @@ def probe(model: nn.Module) -> Findings:
     signature = read_signature(model)
     candidates = candidate_inputs(model)
     refusal: str | None = "it has no tensor argument"
-    for specs in itertools.islice(_combinations(signature.tensors, candidates), _MOST_TRIALS):
+    until = time.monotonic() + _MOST_SECONDS
+    trials = itertools.islice(_combinations(signature.tensors, candidates), _MOST_TRIALS)
+    for specs in itertools.takewhile(lambda _: time.monotonic() < until, trials):
         outcome = _call(model, signature, specs)
         if not isinstance(outcome, str):
             return Findings(signature, _described(specs, outcome), frozenset(signature.tensors), None)
