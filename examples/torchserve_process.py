@@ -93,7 +93,7 @@ def serving(
         # The folder's path must stay short: the workers' sockets lie in it.
         home = Path(tempfile.mkdtemp(prefix="ts-"))
         stack.callback(shutil.rmtree, home, ignore_errors=True)
-        ports = free_ports(4)
+        ports = free_ports(5)
         (home / "config.properties").write_text(properties(ports, settings or {}))
         server = TorchServe(inference=ports[0], management=ports[1], log_file=home / "torchserve.log")
         with server.log_file.open("wb") as log:
@@ -121,21 +121,22 @@ def command(python: Path, home: Path, store: Path, models: Mapping[str, str]) ->
 def properties(ports: Sequence[int], settings: Mapping[str, str]) -> str:
     """The text of config.properties: loopback only, our ports.
 
-    >>> print(properties([1, 2, 3, 4], {"job_queue_size": "1000"}))
+    >>> print(properties([1, 2, 3, 4, 5], {"job_queue_size": "1000"}))
     inference_address=http://127.0.0.1:1
     management_address=http://127.0.0.1:2
     metrics_address=http://127.0.0.1:3
     grpc_inference_port=4
-    enable_grpc_ssl=false
+    grpc_management_port=5
     disable_system_metrics=true
     job_queue_size=1000
     """
-    inference, management, metrics, grpc = ports
+    inference, management, metrics, grpc_inference, grpc_management = ports
     lines = {
         "inference_address": f"http://127.0.0.1:{inference}",
         "management_address": f"http://127.0.0.1:{management}",
         "metrics_address": f"http://127.0.0.1:{metrics}",
-        "grpc_inference_port": str(grpc),
+        "grpc_inference_port": str(grpc_inference),
+        "grpc_management_port": str(grpc_management),
         "disable_system_metrics": "true",
         **settings,
     }

@@ -10,29 +10,35 @@ import pytest
 from archiving import Source, archived, write_source
 from torchserve_process import TorchServe, serving
 
+from torchserve_neuron_lstm.backends.registry import get_backend
+
 HERE = Path(__file__).parent
 SEED_MODELS = HERE / "seed_models"
 TAGGER, SCORER = HERE / "models" / "tagger.py", HERE / "models" / "scorer.py"
 
+COMPILED = "inductor" if get_backend("inductor").unavailable() is None else "onnxruntime"
+"""The engine that compiles each bucket, where there is a C++ compiler."""
+
 LENGTHLESS = """
 inputs: {inputs: {dtype: float32, shape: [time, batch, 3]}}
 outputs: [output, ht, ct]
-buckets: {batch: [1, 4], length: [5, 8]}
+buckets: {batch: [4], length: [8]}
 """
 PACKED = """
 inputs: {inputs: {dtype: float32, shape: [time, batch, 3]}}
 lengths: lengths
 outputs: [padded_result, ht, ct]
-buckets: {batch: [1, 4], length: [8]}
+buckets: {batch: [4], length: [8]}
 """
 FINAL_STATE = PACKED.replace("padded_result, ", "")
-TAGGING = """
+TAGGING = f"""
 inputs:
-  ids: {dtype: int64, shape: [batch, time]}
-  frames: {dtype: float32, shape: [batch, time, 3]}
+  ids: {{dtype: int64, shape: [batch, time]}}
+  frames: {{dtype: float32, shape: [batch, time, 3]}}
 lengths: lengths
 outputs: [tags, label]
-buckets: {batch: [1, 8], length: [16, 32]}
+buckets: {{batch: [1, 8], length: [16, 32]}}
+backend: {COMPILED}
 """
 SCORING = """
 inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}

@@ -17,7 +17,7 @@ from torchserve_process import TorchServe
 
 from .conftest import Store
 
-REQUESTS = int(os.environ.get("NEURON_LSTM_LOAD_REQUESTS", "2000"))
+REQUESTS = int(os.environ.get("NEURON_LSTM_LOAD_REQUESTS", "5000"))
 CONNECTIONS = 32
 BAD_PART = 0.1
 LONGEST = 32
