@@ -52,8 +52,7 @@ def load_class(model_file: Path) -> type[torch.nn.Module]:
         PackagingError: the file fails to import, or defines no such class or several.
     """
     module = _import(model_file)
-    classes = [value for value in vars(module).values() if _is_model_of(value, module)]
-    distinct = list(dict.fromkeys(classes))
+    distinct = list(dict.fromkeys(_models_of(module)))
     if not distinct:
         raise PackagingError(
             f"{model_file.name} defines no torch.nn.Module class: the model's class must be in this file"
@@ -63,8 +62,11 @@ def load_class(model_file: Path) -> type[torch.nn.Module]:
     return distinct[0]
 
 
-def _is_model_of(value: object, module: ModuleType) -> bool:
-    return isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == module.__name__
+def _models_of(module: ModuleType) -> Iterator[type[torch.nn.Module]]:
+    """Those that it defines, not those that it imports."""
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == module.__name__:
+            yield value
 
 
 def _several(model_file: Path, names: list[str]) -> str:

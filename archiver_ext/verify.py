@@ -131,13 +131,19 @@ def draw(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torc
     return torch.randint(0, bound, sizes, generator=rng).to(dtype)
 
 
-def compose(bucket: Bucket, cases: Sequence[Case], seed: int = 0) -> tuple[Batch, ...]:
-    """Batches for one bucket: every composition has the bucket's longest and shortest requests somewhere.
+def served_by(bucket: Bucket, cases: Sequence[Case], program: Program) -> list[Case]:
+    """What a bucket can be asked to run: all that fits, or its own length alone where nothing may be padded."""
+    if program.padding == "exact_lengths":
+        return [case for case in cases if case.request.length == bucket.length]
+    return [case for case in cases if case.request.length <= bucket.length]
+
+
+def compose(bucket: Bucket, fitting: Sequence[Case], seed: int = 0) -> tuple[Batch, ...]:
+    """Batches for one bucket of requests that fit it, the longest and the shortest of them always among the rows.
 
     All rows full length; ragged in random order, thrice, with each kind of rubbish; and one with rows to spare.
     """
     rng = random.Random(f"{seed} {bucket}")  # noqa: S311 - nothing here is secret
-    fitting = [case for case in cases if case.request.length <= bucket.length]
     longest = [case for case in fitting if case.request.length == bucket.length]
     shortest = min(fitting, key=lambda case: case.request.length)
     if bucket.batch == 1:
@@ -194,7 +200,7 @@ def verify(
     """
     rng = torch.Generator().manual_seed(seed)
     worst = Checked(bucket, Verdict.AGREES, 0.0, 0.0, "")
-    for batch in compose(bucket, cases, seed):
+    for batch in compose(bucket, served_by(bucket, cases, program), seed):
         outputs = run(to_tensors(batch, bucket, program, rng))
         for found in _compare(outputs, batch, bucket, program.outputs, tolerance):
             worst = _worse(worst, found)

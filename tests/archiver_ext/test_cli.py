@@ -1,0 +1,111 @@
+"""The command `neuron-lstm`: quick to start, plain about what is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchserve_neuron_lstm.archiver_ext import cli
+
+from .conftest import Project
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def _in_the_folder(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+
+
+def test_help_is_shown_without_importing_torch() -> None:
+    """Heavy imports wait until they are needed."""
+    program = (
+        "import sys\nfrom torchserve_neuron_lstm.archiver_ext.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit as end:\n"
+        "    print(end.code, [name for name in ('torch', 'yaml', 'rich', 'pydantic') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert "archive" in done.stdout
+    assert done.stdout.strip().endswith("0 []")
+
+
+def test_a_wrong_command_line_ends_with_2(capsys: Capture) -> None:
+    """As argparse does, with the usage."""
+    for arguments in ([], ["frobnicate"], ["archive", "--version", "1"], ["init", "--model-file", "m", "--args", "=3"]):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(arguments)
+        assert ended.value.code == 2
+        assert "usage" in capsys.readouterr().err
+
+
+def test_another_handler_is_the_archivers_business(capsys: Capture, project: Project) -> None:
+    """`neuron-lstm archive` makes our archives only."""
+    assert cli.main(["archive", *project.flags(), "--handler", "image_classifier"]) == 2
+    assert "image_classifier" in capsys.readouterr().err
+
+
+def test_the_schema_is_json(capsys: Capture) -> None:
+    """An editor can load it."""
+    assert cli.main(["schema"]) == 0
+    assert "neuron_lstm" in json.loads(capsys.readouterr().out)["properties"]
+
+
+def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> None:
+    """Good: its number of buckets. Bad: every problem with its line, and exit code 1."""
+    assert cli.main(["verify-config", "model-config.yaml"]) == 0
+    assert capsys.readouterr().out == "model-config.yaml: good, 4 buckets\n"
+    (project.folder / "model-config.yaml").write_text("batchSize: many\nneuron_lstm: {inputs: {}}\n")
+    assert cli.main(["verify-config", "model-config.yaml"]) == 1
+    error = capsys.readouterr().err
+    assert "model-config.yaml:1: batchSize" in error
+    assert "buckets" in error
+
+
+def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) -> None:
+    """What it writes passes the check; what is there is not overwritten unasked."""
+    assert cli.main(["init", "--model-file", "model.py", "--args", "hidden=8", "-o", "new.yaml"]) == 0
+    assert cli.main(["verify-config", "new.yaml"]) == 0
+    assert "hidden" in (project.folder / "new.yaml").read_text()
+    assert cli.main(["init", "--model-file", "model.py", "-o", "new.yaml"]) == 1
+    assert "new.yaml exists; give --force" in capsys.readouterr().err
+    assert cli.main(["init", "--model-file", "nowhere.py"]) == 1
+    assert "there is no file nowhere.py" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
+def test_an_archive_says_what_is_in_it(capsys: Capture, project: Project, archive_format: str) -> None:
+    """As a table or as the manifest itself, out of every format."""
+    assert cli.main(["archive", *project.flags(), "--export-path", ".", "--archive-format", archive_format]) == 0
+    name = {"default": "tiny.mar", "tgz": "tiny.tar.gz", "no-archive": "tiny"}[archive_format]
+    capsys.readouterr()
+
+    assert cli.main(["inspect", name]) == 0
+    told = capsys.readouterr().out
+    assert "ids: int64[batch, time]" in told
+    assert "2 x 4" in told
+    assert cli.main(["inspect", name, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["backend"] == "eager"
+
+
+@pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
+def test_an_archive_of_another_handler_is_told_apart(capsys: Capture, project: Project, archive_format: str) -> None:
+    """It has no manifest of ours."""
+    done = project.archive("--archive-format", archive_format, "--export-path", ".", handler="image_classifier")
+    assert done.returncode == 0
+    name = {"default": "tiny.mar", "tgz": "tiny.tar.gz", "no-archive": "tiny"}[archive_format]
+
+    assert cli.main(["inspect", name]) == 1
+    assert "not packaged with --handler neuron_lstm" in capsys.readouterr().err
+
+
+def test_what_is_no_archive_is_told(capsys: Capture, tmp_path: Path) -> None:
+    """A file of another kind, and none at all."""
+    assert cli.main(["inspect", "model.py"]) == 1
+    assert "model.py is no archive" in capsys.readouterr().err
+    assert cli.main(["inspect", str(tmp_path / "nothing")]) == 1
+    assert "there is no archive" in capsys.readouterr().err

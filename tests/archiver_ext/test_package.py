@@ -1,0 +1,419 @@
+"""The stock command makes archives, or says why not and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tarfile
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
+from torchserve_neuron_lstm.handlers.variants import load_variants
+
+from . import engines
+from .conftest import BIN, MODEL, Project, save_weights
+
+SERVING_FOLDERS = {"handlers", "bucketing", "backends", "config", "__init__.py"}
+Packaged = tuple[int, str, str]
+Package = Callable[..., Packaged]
+
+
+@pytest.fixture
+def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
+    """`neuron-lstm archive` in this process, in the user's folder; gives exit code, standard output and error."""
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setenv("TMPDIR", str(project.temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
+
+    def run(*more: str) -> Packaged:
+        code = cli.main(["archive", *project.flags(), "--export-path", str(project.folder), *more])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def unpacked(archive: Path, into: Path) -> Path:
+    """An archive as a host unpacks it."""
+    if archive.is_dir():
+        return archive
+    if archive.suffix == ".mar":
+        with zipfile.ZipFile(archive) as file:
+            file.extractall(into)
+        return into
+    with tarfile.open(archive) as tar:
+        tar.extractall(into, filter="data")
+    return into / "tiny"
+
+
+def answers(folder: Path) -> list[torch.Tensor]:
+    """What an unpacked archive answers to one sequence of three ids in its bucket of two by four."""
+    variants = load_variants(folder, threads=1)
+    sequence = [torch.tensor([5, 1, 10])]
+    return list(variants.answer(variants.plan([3]), [sequence], [3])[0])
+
+
+def right_answers(project: Project) -> list[torch.Tensor]:
+    """What the user's model answers to it, alone."""
+    names: dict[str, type[torch.nn.Module]] = {}
+    exec(MODEL, names)
+    model = names["Tiny"]()
+    model.load_state_dict(torch.load(project.folder / "weights.pt"))
+    with torch.no_grad():
+        logits, final = model.eval()(torch.tensor([[5, 1, 10]]), torch.tensor([3]))
+    return [logits[0], final[0]]
+
+
+def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project: Project, tmp_path: Path) -> None:
+    """The archive holds the user's files, the serving half and the programs; beside it nothing has changed."""
+    precious = project.temporary / "tiny" / "precious.txt"  # the stock archiver would delete it
+    precious.parent.mkdir()
+    precious.write_text("mine")
+    before = project.listing()
+
+    done = project.archive()
+
+    assert done.returncode == 0, done.stderr
+    for told in ("1 x 2", "compile s", "max error", "measured ms", "requests are padded"):
+        assert told in done.stdout
+    assert "compile 1/1: eager any shape" in done.stderr
+    assert project.listing() - before == {str(project.folder / "tiny.mar")}
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    assert json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text())["model"] == {
+        "modelName": "tiny",
+        "serializedFile": "weights.pt",
+        "handler": "neuron_lstm",
+        "modelFile": "model.py",
+        "modelVersion": "1.0",
+        "configFile": "model-config.yaml",
+    }
+    assert {path.name for path in (folder / "torchserve_neuron_lstm").iterdir()} == SERVING_FOLDERS
+    assert {path.name for path in (folder / "torchserve_neuron_lstm" / "config").iterdir()} == {
+        "__init__.py",
+        "manifest.py",
+    }
+    assert "inductor.py" not in {path.name for path in (folder / "torchserve_neuron_lstm" / "backends").iterdir()}
+    assert (folder / "weights.pt").read_bytes() == (project.folder / "weights.pt").read_bytes()
+    assert read_manifest(folder).files == digest_files(folder)
+    for ours, theirs in zip(answers(folder), right_answers(project), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("archive_format", "name"),
+    [("default", "tiny.mar"), ("zip-store", "tiny.mar"), ("tgz", "tiny.tar.gz"), ("no-archive", "tiny")],
+)
+def test_every_archive_format_unpacks_to_what_was_verified(
+    project: Project, package: Package, tmp_path: Path, archive_format: str, name: str
+) -> None:
+    """Each can be loaded where it is unpacked, with no file missing; zip-store does not compress."""
+    code, _, error = package("--archive-format", archive_format)
+
+    assert code == 0, error
+    archive = project.folder / name
+    assert len(answers(unpacked(archive, tmp_path / "host"))) == 2
+    if archive.suffix == ".mar":
+        with zipfile.ZipFile(archive) as file:
+            methods = {entry.compress_type for entry in file.infolist() if entry.filename != "MAR-INF/MANIFEST.json"}
+        assert methods == {zipfile.ZIP_STORED if archive_format == "zip-store" else zipfile.ZIP_DEFLATED}
+
+
+def test_an_archive_that_exists_is_refused_before_anything_is_done(project: Project, package: Package) -> None:
+    """Without -f not even the model's file is read."""
+    (project.folder / "tiny.mar").write_text("old")
+    (project.folder / "model.py").write_text("raise SystemError('read')")
+
+    code, _, error = package()
+
+    assert code == 1
+    assert "tiny.mar already exists" in error
+    assert "--force" in error
+    assert (project.folder / "tiny.mar").read_text() == "old"
+
+
+def test_force_replaces_a_folder_as_a_whole(
+    project: Project, package: Package, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing of the archive that was there before is left in the new one."""
+    (project.folder / "tiny").mkdir()
+    (project.folder / "tiny" / "stale.py").write_text("old")
+
+    code, _, error = package("--archive-format", "no-archive", "-f")
+
+    assert code == 0, error
+    assert "Overwriting" in caplog.text
+    assert not (project.folder / "tiny" / "stale.py").exists()
+    assert (project.folder / "tiny" / "variants.json").is_file()
+    assert not list(project.folder.glob(".*"))
+
+
+def test_force_keeps_the_old_archive_when_packaging_fails(
+    project: Project, package: Package, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is replaced in the end, in one step."""
+    (project.folder / "tiny.mar").write_text("old")
+    (project.folder / "weights.pt").write_bytes(b"rubbish")
+
+    code, *_ = package("-f")
+
+    assert code == 1
+    assert "Overwriting" not in caplog.text
+    assert (project.folder / "tiny.mar").read_text() == "old"
+
+
+def no_config(project: Project) -> list[str]:
+    """The flag names a file that is not there."""
+    (project.folder / "model-config.yaml").unlink()
+    return []
+
+
+def bad_config(project: Project) -> list[str]:
+    """TorchServe would ignore the one, and the other is empty."""
+    (project.folder / "model-config.yaml").write_text("batchSize: many\nneuron_lstm: {}\n")
+    return []
+
+
+def packed_answer(project: Project) -> list[str]:
+    """Packed data leaves the model."""
+    (project.folder / "model.py").write_text(MODEL.replace("self.head(answers), state[-1]", "packed.data"))
+    return []
+
+
+def other_weights(project: Project) -> list[str]:
+    """A state dict of a larger model."""
+    save_weights(project, hidden=7)
+    return []
+
+
+def taken_name(project: Project) -> list[str]:
+    """An extra file called like our manifest."""
+    (project.folder / "variants.json").write_text("{}")
+    return ["--extra-files", "variants.json"]
+
+
+def same_name_twice(project: Project) -> list[str]:
+    """An extra file called like the model's."""
+    (project.folder / "more").mkdir()
+    (project.folder / "more" / "model.py").write_text("# another")
+    return ["--extra-files", "more"]
+
+
+FAILURES: list[tuple[Callable[[Project], list[str]], str]] = [
+    (no_config, "there is no file model-config.yaml"),
+    (bad_config, "model-config.yaml:1: batchSize"),
+    (packed_answer, "model.py:"),
+    (other_weights, "lstm.weight_hh_l0: the model has [24, 6], the file [28, 7]"),
+    (taken_name, "variants.json would stand in the place"),
+    (same_name_twice, "model.py: another file of that name"),
+    (lambda project: ["--extra-files", "nowhere.txt"], "nowhere.txt"),
+    (lambda project: ["--requirements-file", "nowhere.txt"], "there is no file nowhere.txt"),
+    (lambda project: ["--export-path", "nowhere"], "nowhere is not a directory"),
+    (lambda project: ["--model-name", "a/b"], "special characters"),
+    (lambda project: ["--runtime", "LSP"], "--runtime LSP"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "complaint"), FAILURES, ids=[complaint for _, complaint in FAILURES])
+def test_a_refusal_is_one_message_and_leaves_nothing(
+    project: Project, package: Package, spoil: Callable[[Project], list[str]], complaint: str
+) -> None:
+    """Whatever is wrong with the user's files: no traceback, no archive, no file in any place."""
+    more = spoil(project)
+    before = project.listing()
+
+    code, output, error = package(*more)
+
+    assert (code, output) == (1, "")
+    assert complaint in error
+    assert error.count("error:") == 1
+    assert "Traceback" not in error
+    assert project.listing() == before
+
+
+@pytest.mark.parametrize(
+    ("engine", "complaint"),
+    [
+        ("refuses", "refuses 1 x 2: no 1 x 2 here"),
+        ("raises", "ValueError: something odd"),
+        ("dies", "ended by SIGABRT"),
+        ("unusable", "no such chip here; buy one"),
+        ("absent", "there is no backend 'absent' here"),
+        ("wrong", "in 2 of 4 buckets"),
+    ],
+)
+def test_an_engine_asked_for_by_name_that_fails_is_the_end(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, complaint: str
+) -> None:
+    """An engine of another distribution that misbehaves is named, and leaves nothing either."""
+    site = engines.install(tmp_path / "site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    project.configure(backend=engine)
+    before = project.listing()
+
+    code, output, error = package()
+
+    assert (code, output) == (1, "")
+    assert complaint in error
+    assert project.listing() == before
+
+
+def test_a_miss_is_told_for_every_bucket(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The table of errors names bucket, verdict, error and place."""
+    site = engines.install(tmp_path / "site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    project.configure(backend="wrong")
+
+    _, _, error = package()
+
+    rows = [line.split() for line in error.splitlines() if line.startswith("  ") and " x " in line]
+    assert [(row[:3], row[3]) for row in rows] == [
+        (["1", "x", "2"], "agrees"),
+        (["1", "x", "4"], "agrees"),
+        (["2", "x", "2"], "misses"),
+        (["2", "x", "4"], "misses"),
+    ]
+    assert float(rows[2][4]) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_an_engine_of_another_distribution_serves_by_name(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It is compiled for every bucket, verified and measured like our own; the archive holds none of ours."""
+    site = engines.install(tmp_path / "site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    project.configure(backend="good")
+
+    code, output, error = package("--json")
+
+    assert code == 0, error
+    (engine,) = json.loads(output)["engines"]
+    assert engine["backend"] == "good"
+    assert len(engine["programs"]) == len(engine["variants"]) == 4
+
+
+def test_a_mistake_of_ours_is_shown_whole(project: Project, package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody expected comes with its traceback and where to report it, and leaves nothing."""
+    monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.package.lower", lambda model, config: 1 / 0)
+    before = project.listing()
+
+    code, _, error = package()
+
+    assert code == 1
+    assert "Traceback" in error
+    assert "This is a bug" in error
+    assert project.listing() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C and SIGTERM in the middle of compiling: the exit code tells, no file and no process is left."""
+    project.configure(backend="slow")
+    pids = tmp_path / "pids"
+    before = project.listing()
+    command = [str(BIN / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
+    env = project.environment(PYTHONPATH=engines.install(tmp_path / "site"), SLOW_PIDS=str(pids))
+    with subprocess.Popen(command, cwd=project.folder, env=env, stderr=subprocess.PIPE, text=True) as process:
+        end = time.monotonic() + 90
+        while not (pids.exists() and pids.read_text().endswith("\n")):
+            assert process.poll() is None
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, error = process.communicate(timeout=30)
+
+    assert process.returncode == 128 + number
+    assert error.strip().endswith(f"stopped by {number.name}; nothing was written")
+    assert project.listing() == before
+    for pid in map(int, pids.read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            _until_gone(pid)
+
+
+def _until_gone(pid: int) -> None:
+    """Raises ProcessLookupError as soon as there is no such process; a corpse may wait for its collector."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        os.kill(pid, 0)
+        if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            raise ProcessLookupError
+        time.sleep(0.05)
+
+
+def test_auto_goes_on_without_a_compiler_and_says_so(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine that needs one is named as out, with what to install; the other is kept."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    project.configure(backend="auto")
+
+    code, output, error = package()
+
+    assert code == 0, error
+    assert "inductor is out: there is no C++ compiler no-such-compiler" in output
+    assert "onnxruntime is packaged" in output
+
+
+def test_auto_shows_the_loser_and_keeps_the_smaller_sum(project: Project, package: Package, tmp_path: Path) -> None:
+    """Both engines are measured over the grid; the archive holds the fastest alone."""
+    project.configure(backend="auto", batch=[2], length=[4])
+
+    code, output, error = package("--json")
+
+    assert code == 0, error
+    told = json.loads(output)
+    kept, other = told["engines"]
+    assert {kept["backend"], other["backend"]} == {"inductor", "onnxruntime"}
+    assert kept["total_ms"] <= other["total_ms"]
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    assert [path.name for path in (folder / "programs").iterdir()] == [kept["backend"]]
+    assert read_manifest(folder).backend == kept["backend"]
+
+
+@pytest.mark.timeout(300)
+def test_an_inductor_archive_holds_the_weights_once(project: Project, package: Package) -> None:
+    """With several buckets it stays below 1.2 times the weights and 450 KB a bucket."""
+    hidden, batch, length = 300, [1, 2], [2, 3]
+    save_weights(project, hidden=hidden)
+    project.configure(backend="inductor", hidden=hidden, batch=batch, length=length)
+
+    code, _, error = package("--archive-format", "zip-store")
+
+    assert code == 0, error
+    weights = (project.folder / "weights.pt").stat().st_size
+    size = (project.folder / "tiny.mar").stat().st_size
+    assert size <= 1.2 * weights + 450 * 1024 * len(batch) * len(length)
+
+
+def test_extra_files_keep_their_meaning(project: Project, package: Package, tmp_path: Path) -> None:
+    """Wildcards, folders and sub-folders land where the archiver puts them; hidden ones are nowhere."""
+    more = project.folder / "more"
+    for name in ("words.txt", "deep/er.txt", ".hidden/secret.txt", "__pycache__/old.pyc"):
+        (more / name).parent.mkdir(parents=True, exist_ok=True)
+        (more / name).write_text(name)
+    (project.folder / "requirements.txt").write_text("")
+
+    code, _, error = package("--extra-files", "more,model.p*", "-r", "requirements.txt")
+
+    assert code == 0, error
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    assert (folder / "words.txt").is_file()
+    assert (folder / "deep" / "er.txt").is_file()
+    assert not list(folder.rglob("secret.txt"))
+    assert (
+        json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text())["model"]["requirementsFile"]
+        == "requirements.txt"
+    )
+    assert load_variants(folder, threads=1).manifest.files == digest_files(folder)
