@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..config.manifest import Manifest
 from .errors import RequestError, invalid, malformed, shown
 from .npy import MAGIC, read_npy
-from .request import Form, Request, read_item, read_items
+from .request import Form, Request, check_count, read_item, read_items
 from .rows import NPY, Body, RawRequest
 from .v2 import is_v2, read_v2
 
@@ -72,6 +72,7 @@ def _decode_v1(body: Mapping[str, object], manifest: Manifest) -> Request:
     instances = body["instances"]
     if not isinstance(instances, list):
         raise malformed(f"instances must be a list with one entry for each sequence, not {shown(instances)}")
+    check_count(len(instances), "instances")
     sequences = [_by_name(instance, manifest, "an instance without names") for instance in instances]
     return Request(read_items(sequences, manifest, "instances"), Form.V1)
 

@@ -59,13 +59,21 @@ def read_items(sequences: Sequence[Mapping[str, object]], manifest: Manifest, pl
     Raises:
         RequestError: as `read_item`; 400 if there is no sequence, 413 if there are too many.
     """
-    if not sequences:
-        raise invalid(f"{place} is empty: at least one sequence is needed")
-    if len(sequences) > MOST_SEQUENCES:
-        raise RequestError(
-            413, "TooManySequences", f"{place} has {len(sequences)} sequences, one request takes {MOST_SEQUENCES}"
-        )
+    check_count(len(sequences), place)
     return tuple(_read_indexed(values, manifest, f"{place}[{index}]") for index, values in enumerate(sequences))
+
+
+def check_count(sequences: int, place: str) -> None:
+    """Refuse no sequences, and too many of them before anything is made of them.
+
+    Raises:
+        RequestError: 400 or 413.
+    """
+    if sequences == 0:
+        raise invalid(f"{place} is empty: at least one sequence is needed")
+    if sequences > MOST_SEQUENCES:
+        message = f"{place} has {sequences} sequences, one request takes {MOST_SEQUENCES}"
+        raise RequestError(413, "TooManySequences", message)
 
 
 def _read_indexed(values: Mapping[str, object], manifest: Manifest, place: str) -> Item:

@@ -15,7 +15,7 @@ import torch
 from ..bucketing.spec import DType, TensorSpec
 from ..config.manifest import Manifest
 from .errors import RequestError, invalid, malformed, shown
-from .request import Form, Request, read_items
+from .request import Form, Request, check_count, read_items
 from .values import flatten, from_numbers, refuse, wanted
 
 _KEYS = {"name", "shape", "datatype", "data"}
@@ -59,6 +59,7 @@ def read_v2(body: Mapping[str, object], manifest: Manifest) -> Request:
     """
     entries = body["inputs"]
     assert isinstance(entries, list)
+    check_count(math.ceil(len(entries) / len(manifest.inputs)), "inputs")
     by_name: dict[str, list[_Entry]] = {spec.name: [] for spec in manifest.inputs}
     for index, entry in enumerate(entries):
         read = _read_indexed(entry, index, manifest.inputs)
@@ -130,6 +131,7 @@ def _read_entry(entry: object, inputs: Sequence[TensorSpec]) -> _Entry:
     shape = _read_shape(entry["shape"], spec)
     tensor = _read_data(entry["data"], shape, spec)
     if spec.batch_dim is not None and len(shape) == len(spec.shape):
+        check_count(shape[spec.batch_dim], "the tensor")
         return _Entry(spec, tensor.unbind(spec.batch_dim), batched=True)
     return _Entry(spec, (tensor,), batched=False)
 

@@ -154,7 +154,8 @@ def test_v2_sequences_come_one_entry_each_or_as_one_tensor_with_a_batch() -> Non
         ({"shape": [1, 1, 3]}, "got 3 dimensions"),
         ({"shape": []}, "got 0 dimensions"),
         ({"shape": [0], "data": []}, "sequences[0]: input 'ids': the sequence is empty"),
-        ({"shape": [0, 3], "data": []}, "sequences is empty"),
+        ({"shape": [0, 3], "data": []}, "inputs[0]: the tensor is empty"),
+        ({"shape": [1025, 1], "data": [1] * 1025}, "the tensor has 1025 sequences, one request takes 1024"),
         ({"data": "AAAA"}, "data must be a list of numbers"),
         ({"data": [[1, 2, 3]]}, "nested as [1], but shape says [3]"),
         ({"data": [1, 2, 200]}, "sequences[0]: input 'ids': id 200"),
@@ -172,8 +173,10 @@ def test_v2_needs_every_input_once_for_each_sequence() -> None:
     body = {"inputs": [TENSOR, TENSOR, {"name": "frames", "shape": [3, 2], "datatype": "FP32", "data": [0.5] * 6}]}
 
     assert "2 of 'ids', 1 of 'frames'" in refusal(row(body), TWO).message
+    assert "1 of 'ids', 0 of 'frames'" in refusal(row({"inputs": [TENSOR]}), TWO).message
     assert "each entry must be an object with name" in refusal(row({"inputs": [{"name": "ids"}]})).message
-    assert "sequences is empty" in refusal(row({"inputs": []})).message
+    assert "inputs is empty" in refusal(row({"inputs": []})).message
+    assert "one request takes 1024" in refusal(row({"inputs": [TENSOR] * 1025})).message
 
 
 def test_npy_bodies_are_one_sequence_of_the_one_input() -> None:
