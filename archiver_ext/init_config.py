@@ -32,6 +32,7 @@ _REST = """\
   # codec: my_codec:TextCodec  # a class in one of --extra-files that turns request bodies into inputs
   # threads: 4           # per worker; left out, the host's cores are shared out over maxWorkers
 """
+_NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null"})  # to YAML 1.1, in any capitals
 _LONGEST_NOTE = 200  # characters
 
 
@@ -73,7 +74,7 @@ def _inputs(found: Findings) -> Iterator[str]:
         yield f"  # (forward() was called with guesses and said: {_note(found.refusal)})"
     yield "  inputs:"
     for spec in _written_inputs(found):
-        yield f"    {spec.name}: {_input(spec)}"
+        yield f"    {_key(spec.name)}: {_input(spec)}"
     for name in found.signature.optional:
         yield f"    # {_note(name)} has a default: name it here if requests give it, or in model: forward: to fix it"
 
@@ -129,8 +130,13 @@ def flow(value: Any) -> str:
 
 
 def _flow_mapping(values: dict[Any, Any]) -> str:
-    keys = {key: key if isinstance(key, str) and key.isidentifier() and key.isascii() else flow(key) for key in values}
-    return "{" + ", ".join(f"{keys[key]}: {flow(value)}" for key, value in values.items()) + "}"
+    return "{" + ", ".join(f"{_key(key)}: {flow(value)}" for key, value in values.items()) + "}"
+
+
+def _key(key: Any) -> str:
+    """A key, bare where YAML reads it as the text it is."""
+    bare = isinstance(key, str) and key.isidentifier() and key.isascii() and key.lower() not in _NO_TEXT
+    return str(key) if bare else flow(key)
 
 
 def _flow_list(values: list[Any] | tuple[Any, ...]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 from zoo import CASES, Case
@@ -76,6 +76,25 @@ def test_what_the_layers_tell_is_written_down() -> None:
     assert "# mask has a default" in text
 
 
+class Switch(nn.Module):
+    """An argument whose name YAML takes for a boolean."""
+
+    def __init__(self, off: int = 6) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(off, 4, batch_first=True)
+
+    def forward(self, on: torch.Tensor) -> Any:
+        return self.lstm(on)[0]
+
+
+def test_names_that_yaml_takes_for_booleans_are_quoted() -> None:
+    """They stay names, of inputs and of arguments."""
+    _, config = started(Switch, off=5)
+
+    assert config.input_specs == (TensorSpec("on", "float32", ("batch", "time", 5)),)
+    assert config.model.args == {"off": 5}
+
+
 class Opaque(nn.Module):
     """A model that accepts nothing that could be guessed."""
 
@@ -127,6 +146,7 @@ plain = st.recursive(
 
 
 @given(plain)
+@example({"TRUE": None, "no": 1, "a b": [1e16, -0.0], "\ud800\x7f\U0001f600": "1e5"})
 def test_plain_values_are_read_back_as_they_were(value: Any) -> None:
     """Numbers stay numbers to YAML 1.1 and texts stay texts."""
     block = "inputs: {x: {dtype: int64, shape: [batch]}}, buckets: {batch: [1]}"
