@@ -2,8 +2,8 @@
 
 import math
 
-import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 START = ord("\n")
@@ -24,8 +24,7 @@ class Surprise(nn.Module):
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
         """Bytes int64[B, T], right-padded, with their real lengths[B] -> surprise in bits, float32[B, T]."""
-        start = torch.full_like(ids[:, :1], START)
-        before = torch.cat([start, ids[:, :-1]], dim=1)
+        before = pad(ids, (1, 0), value=START)[:, :-1]
         packed = pack_padded_sequence(self.embed(before), lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1])
         scores: Tensor = self.next_byte(states).log_softmax(dim=-1)
