@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...bucketing.spec import TensorSpec
+from ...bucketing.spec import Axis, TensorSpec
 from ...config.schema import ServingConfig
 from .refusal import LoweringRefused
 
@@ -62,6 +62,6 @@ def example(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
     return torch.zeros(spec.sizes(batch, length), dtype=getattr(torch, spec.dtype))
 
 
-def dynamic_shape(spec: TensorSpec, dims: Mapping[str, Any]) -> dict[int, Any]:
+def dynamic_shape(spec: TensorSpec, dims: Mapping[Axis, Any]) -> dict[int, Any]:
     """The varying dimensions of one input as torch.export wants them."""
     return {index: dims[size] for index, size in enumerate(spec.shape) if isinstance(size, str)}

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from ...bucketing.spec import Axis, TensorSpec
-from .answers import axis_of, output_nodes, source_of, symbols, user_inputs
+from .answers import axis_of, output_nodes, symbols, user_inputs
 from .refusal import at, node_line
 
 
@@ -81,9 +81,9 @@ class _Proof:
         rule = _RULES.get(name)
         if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
             rule = _pointwise
-        if self.uses_time_as_value(node, name):
+        if self.uses_time_as_value(node, name) or self.has_odd_time(node):
             return Reached(name, node_line(node))
-        if STEPS not in sources and name not in _FACTORIES:
+        if STEPS not in sources and name not in (*_FACTORIES, *_FILLED):
             return STEPS if self.time_dims(node) else FREE
         if rule is not None and rule(self, node):
             return STEPS if self.time_dims(node) or (STEPS in sources and self.is_tuple(node)) else FREE
@@ -103,9 +103,27 @@ class _Proof:
         """Whether the *number* of padded timesteps goes into a value, as in `sum / T` (a shape may hold it)."""
         if name in _TAKES_SIZES:
             return False
-        numbers = [a for a in node.all_input_nodes if isinstance(a.meta.get("val"), (torch.SymInt, torch.SymFloat))]
-        time = self.axes["time"].node.expr
-        return any(time in a.meta["val"].node.expr.free_symbols for a in numbers)
+        if name in _TAKES_SIZES_FIRST:
+            return any(self.counts_time(argument) for argument in [*node.args[1:], *node.kwargs.values()])
+        if name == "aten.slice":
+            ends_with_time = bool(self.time_dims(node)) and not any(self.counts_time(a) for a in node.args[2:3])
+            return not ends_with_time and any(self.counts_time(a) for a in node.args)
+        return any(self.counts_time(source) for source in node.all_input_nodes)
+
+    def counts_time(self, argument: object) -> bool:
+        """Whether an argument is a number made of the number of padded timesteps."""
+        value = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
+        return isinstance(value, (torch.SymInt, torch.SymFloat)) and self.has_time(value)
+
+    def has_time(self, size: Any) -> bool:
+        """Whether a size is an expression of the number of padded timesteps."""
+        return not isinstance(size, int) and self.axes["time"].node.expr in size.node.expr.free_symbols
+
+    def has_odd_time(self, node: torch.fx.Node) -> bool:
+        """Whether a tensor has a dimension made of time that is not time, as `x[:, 1:]` has."""
+        value = node.meta.get("val")
+        shape = value.shape if isinstance(value, torch.Tensor) else ()
+        return any(self.has_time(size) and axis_of(size, self.axes) is None for size in shape)
 
     def time_dims(self, node: object) -> list[int]:
         """Which dimensions of a node's tensor are time."""
@@ -264,12 +282,16 @@ def _gather(proof: _Proof, node: torch.fx.Node) -> bool:
 def _is_last_step(proof: _Proof, node: object) -> bool:
     if not isinstance(node, torch.fx.Node):
         return False
-    node = source_of(node)
+    while _base(str(node.target)) in _SPREADS:
+        node = node.all_input_nodes[0]
     return _base(str(node.target)) == "aten.sub" and _is_lengths(proof, node.args[0]) and node.args[1:] == (1,)
 
 
 def _is_lengths(proof: _Proof, node: object) -> bool:
-    return isinstance(node, torch.fx.Node) and source_of(node) is proof.lengths
+    """The true lengths themselves, in some dtype: not a part of them, nor in another order."""
+    while isinstance(node, torch.fx.Node) and _base(str(node.target)) in _CONVERTS:
+        node = node.all_input_nodes[0]
+    return node is proof.lengths
 
 
 def _recurrence(proof: _Proof, node: torch.fx.Node) -> bool:
@@ -306,19 +328,21 @@ _SHAPE_RULES = _table(
     (_view, "view reshape _unsafe_view flatten unflatten"),
     (_moves_dims, "transpose permute t movedim unsqueeze squeeze expand expand_as contiguous alias detach detach_"),
     (_moves_dims, "lift_fresh_copy"),
-    (_slice, "slice"),
-    (_select, "select"),
     (_over_other_dims, "split chunk unbind split_with_sizes"),
 )
-_FACTORIES = _table(
-    (_arange, "arange"),
-    (_factory, "zeros ones full empty zeros_like ones_like full_like new_zeros new_ones new_full"),
-)
+_FILLED = _table((_factory, "full full_like new_full"))
+_FACTORIES = _table((_arange, "arange"), (_factory, "zeros ones empty zeros_like ones_like new_zeros new_ones"))
 _TAKES_SIZES = {*_SHAPE_RULES, *_FACTORIES}
+_TAKES_SIZES_FIRST = {*_FILLED}  # what comes after the sizes is a value
+_CONVERTS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
+_SPREADS = {*_CONVERTS, "aten.expand", "aten.view", "aten.reshape", "aten.unsqueeze"}
 _RULES: dict[str, Rule] = {
     **_SHAPE_RULES,
     **_FACTORIES,
+    **_FILLED,
     **_table(
+        (_slice, "slice"),
+        (_select, "select"),
         (_pointwise, "to _to_copy clone dropout feature_dropout type_as where"),
         (_feature_wise, "linear"),
         (_matmul, "matmul"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +12,16 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ...bucketing.grid import BucketGrid
+from ...bucketing.spec import Axis
 from ...config.schema import ServingConfig
 from .binding import bind, check_signature, dynamic_shape, example
 from .intercept import intercepting, refuse_packed_answers
 from .refusal import LoweringRefused, at, raising_line
 
 # Sizes to trace with: different from each other, and unlikely to be a size of the model's own.
-_BATCH, _TIME = 3, 7
+_EXAMPLE: dict[Axis, int] = {"batch": 3, "time": 7}
+_CONSTRAINT = "Constraints violated"  # how the exporter's message begins when a size was fixed or bounded
 _NEED_CELL = 8  # its place among the arguments of neuron_lstm::lstm
 
 
@@ -40,38 +43,69 @@ def trace(model: torch.nn.Module, config: ServingConfig) -> Trace:
         LoweringRefused: packed data reaches another operator, or the graph depends on data or on a fixed size.
     """
     check_signature(model, config)
-    specs = config.input_specs
-    has_time = any(spec.time_dim is not None for spec in specs)
-    has_batch = any(spec.batch_dim is not None for spec in specs)
-    batch = _BATCH if has_batch else 1
-    dims = {"batch": torch.export.Dim("batch", min=1), "time": torch.export.Dim("time", min=1)}
-    tensors = [example(spec, batch, _TIME) for spec in specs]
-    shapes = [dynamic_shape(spec, dims) for spec in specs]
-    if has_time:
-        tensors.append(torch.arange(_TIME, _TIME - batch, -1))
-        shapes.append({0: dims["batch"]} if has_batch else {})
     notes: dict[str, Any] = {}
+    with _forward_replaced(model, _traced_forward(model, config, notes)), _explained(model):
+        exported = _export(model, config)
+    _drop_unused(exported)
+    return Trace(exported, _has("time", config), notes["answer"], notes["longest"])
+
+
+def _has(axis: Axis, config: ServingConfig) -> bool:
+    return any(axis in spec.shape for spec in config.input_specs)
+
+
+def _traced_forward(model: torch.nn.Module, config: ServingConfig, notes: dict[str, Any]) -> Any:
+    """forward() over flat tensors, lengths last, to flat tensors; what is learnt goes to `notes`."""
+    own_forward, has_time = model.forward, _has("time", config)
 
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         inputs, lengths = (arguments[:-1], arguments[-1]) if has_time else (arguments, None)
         with intercepting(*_sizes(config, inputs, lengths), lengths) as interception:
-            answers = model_forward(**bind(config, inputs, lengths))
+            answers = own_forward(**bind(config, inputs, lengths))
             refuse_packed_answers(answers)
         leaves, notes["answer"] = pytree.tree_flatten(answers)
         notes["longest"] = interception.longest
         _refuse_other_leaves(leaves)
         return tuple(leaf for leaf in leaves if leaf is not None)
 
-    model_forward = model.forward
-    names = [spec.name.replace(".", "_") for spec in specs] + (["sequence_lengths"] if has_time else [])
+    names = [spec.name.replace(".", "_") for spec in config.input_specs] + (["sequence_lengths"] if has_time else [])
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     )
-    with _forward_replaced(model, forward), _explained(model, config), torch.no_grad(), warnings.catch_warnings():
+    return forward
+
+
+def _export(model: torch.nn.Module, config: ServingConfig) -> torch.export.ExportedProgram:
+    """Export for any shape; for the shapes between the grid's smallest and largest where the model allows no more."""
+    try:
+        return _export_within(model, config, {"batch": (1, None), "time": (1, None)})
+    except Exception as error:
+        if _CONSTRAINT not in str(error):
+            raise
+    grid = config.grid
+    # A dimension that varies needs a range of at least two sizes.
+    ranges = {name: (sizes[0], max(sizes[-1], sizes[0] + 1)) for name, sizes in _sizes_of(grid).items()}
+    return _export_within(model, config, ranges)
+
+
+def _sizes_of(grid: BucketGrid) -> dict[Axis, tuple[int, ...]]:
+    return {"batch": grid.batches, "time": grid.lengths}
+
+
+def _export_within(
+    model: torch.nn.Module, config: ServingConfig, ranges: Mapping[Axis, tuple[int, int | None]]
+) -> torch.export.ExportedProgram:
+    dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in ranges.items()}
+    sizes = {name: max(ranges[name][0], min(wish, ranges[name][1] or wish)) for name, wish in _EXAMPLE.items()}
+    has_batch = _has("batch", config)
+    tensors = [example(spec, sizes["batch"], sizes["time"]) for spec in config.input_specs]
+    shapes = [dynamic_shape(spec, dims) for spec in config.input_specs]
+    if _has("time", config):
+        tensors.append(torch.ones(sizes["batch"] if has_batch else 1, dtype=torch.int64))
+        shapes.append({0: dims["batch"]} if has_batch else {})
+    with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter's own, about its internals
-        exported = torch.export.export(model, tuple(tensors), dynamic_shapes=tuple(shapes), strict=False)
-    _drop_unused(exported)
-    return Trace(exported, has_time, notes["answer"], notes["longest"])
+        return torch.export.export(model, tuple(tensors), dynamic_shapes=tuple(shapes), strict=False)
 
 
 def _drop_unused(exported: torch.export.ExportedProgram) -> None:
@@ -122,7 +156,7 @@ def _forward_replaced(model: torch.nn.Module, forward: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _explained(model: torch.nn.Module, config: ServingConfig) -> Iterator[None]:
+def _explained(model: torch.nn.Module) -> Iterator[None]:
     """Turn what the exporter raises into the user's words and the user's line."""
     try:
         yield
