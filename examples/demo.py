@@ -96,6 +96,7 @@ def report(server: TorchServe, work: Path) -> None:
         answers = list(connections.map(lambda text: ask(url, text), texts))
         burst = list(connections.map(lambda text: ask(url, text), random.choices(texts, k=BURST)))
     described = server.get(f"/models/{NAME}?customized=true")[0]["customizedMetadata"]
+    console.print(f"Answered by {described['backend']}, in programs for {bucket_lengths(described)} bytes.\n")
     console.print(table(answers, bucket_lengths(described), eager_model(work)))
     name_the_odd(answers)
     took = sorted(answer.milliseconds for answer in burst)
@@ -147,7 +148,7 @@ def eager_difference(model: Surprise, answer: Answer) -> float:
 
 def table(answers: list[Answer], lengths: list[int], model: Surprise) -> Table:
     """A row for each text, shortest first."""
-    shown = Table(title="What was sent, what came back", box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for heading in ("length", "bucket", "padding", "latency", "eager diff", "bits/byte"):
         shown.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     shown.add_column("text, its surprising bytes in colour", no_wrap=True)

@@ -50,6 +50,17 @@ def highlight(text: bytes, bits: list[float]) -> str:
     return "".join(pieces)
 
 
+def report(text: bytes, url: str, above: float) -> None:
+    """Print what one text scores, if that is more than `above`, or why it was refused."""
+    try:
+        mean, bits = score(url, text)
+    except ValueError as refused:
+        print(f"refused with {refused}", file=sys.stderr)
+        return
+    if mean > above:
+        print(f"{mean:5.2f} bits per byte  {highlight(text, bits)}")
+
+
 def main() -> None:
     """Score the texts of the command line, or every line of standard input."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -57,10 +68,9 @@ def main() -> None:
     arguments.add_argument("--url", default="http://127.0.0.1:8080/predictions/surprise")
     arguments.add_argument("--above", type=float, default=0, help="print only texts of more bits per byte than this")
     options = arguments.parse_args()
-    for text in options.text or (line.rstrip("\n") for line in sys.stdin):
-        mean, bits = score(options.url, text.encode())
-        if mean > options.above:
-            print(f"{mean:5.2f} bits per byte  {highlight(text.encode(), bits)}")
+    for text in options.text or map(str.strip, sys.stdin):
+        if text:
+            report(text.encode(), options.url, options.above)
 
 
 if __name__ == "__main__":
