@@ -1,0 +1,109 @@
+"""Installed in each usual way the stock command has the handler; uninstalled, it is as before."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bare_host import make_bare_host
+
+from .conftest import Project
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (
+    "archiver_ext",
+    "backends",
+    "bucketing",
+    "config",
+    "handlers",
+    "src",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+)
+UV = str(Path(sys.executable).with_name("uv"))
+PIP = [sys.executable, "-m", "pip", "--python", "{venv}/bin/python"]
+WAYS = {
+    "pip": ([*PIP, "install", "--no-deps"], [*PIP, "uninstall", "--yes"]),
+    "pip editable": ([*PIP, "install", "--no-deps", "--editable"], [*PIP, "uninstall", "--yes"]),
+    "uv": (
+        [UV, "pip", "install", "--python", "{venv}/bin/python", "--no-deps"],
+        [UV, "pip", "uninstall", "--python", "{venv}/bin/python"],
+    ),
+}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The project's files as a clone has them: links kept, nothing that was built."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for name in SOURCES:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """A fresh environment with all that this one has, and the stock command, but nothing of this project."""
+    folder = tmp_path / "venv"
+    python = make_bare_host(folder)
+    script = folder / "bin" / "torch-model-archiver"
+    script.write_text(
+        f"#!{python}\nimport sys\nfrom model_archiver.model_packaging import generate_model_archive\n"
+        "if __name__ == '__main__':\n    sys.exit(generate_model_archive())\n"
+    )
+    script.chmod(0o755)
+    return folder
+
+
+def files(environment: Path) -> set[Path]:
+    """All files but what Python caches, and uv's own lock."""
+    found = {path for path in environment.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    return found - {environment / ".lock"}
+
+
+def run(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """A command, with both outputs in one text."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    return subprocess.run(
+        command, cwd=cwd, env={**kept, **more}, text=True, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def archive(project: Project, environment: Path) -> subprocess.CompletedProcess[str]:
+    """The stock command of that environment."""
+    command = [str(environment / "bin" / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
+    return run(*command, cwd=project.folder, TMPDIR=str(project.temporary))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_handler_is_there_once_installed_and_gone_once_uninstalled(
+    project: Project, checkout: Path, environment: Path, way: str
+) -> None:
+    """Both commands work; afterwards the environment's files are those of before."""
+    before = files(environment)
+    install, uninstall = ([word.format(venv=environment) for word in words] for words in WAYS[way])
+
+    installed = run(*install, str(checkout), cwd=environment)
+    assert installed.returncode == 0, installed.stdout
+    done = archive(project, environment)
+    assert done.returncode == 0, done.stdout
+    helped = run(str(environment / "bin" / "neuron-lstm"), "inspect", "tiny.mar", cwd=project.folder)
+    assert helped.returncode == 0, helped.stdout
+    (project.folder / "tiny.mar").unlink()
+
+    removed = run(*uninstall, "torchserve-neuron-lstm", cwd=environment)
+    assert removed.returncode == 0, removed.stdout
+    assert files(environment) == before
+    gone = archive(project, environment)
+    assert gone.returncode == 1
+    assert "FileNotFoundError" in gone.stdout
+    assert "torchserve_neuron_lstm" not in gone.stdout
