@@ -36,9 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def archive(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
-    """Make the archive that torch-model-archiver's flags ask for, and report. Returns the exit code."""
+    """Make the archive that the archiver's flags ask for, in this process, and report. Returns the exit code."""
 
     def run() -> None:
+        logging.basicConfig(format="%(levelname)s - %(message)s")  # as torch-model-archiver does
         from rich.console import Console
 
         from .package import package
@@ -56,8 +57,8 @@ def archive(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
 def _archive_command(given: Sequence[str]) -> int:
     """`neuron-lstm archive`: the archiver's own flags, our handler unless another is named, and --json."""
     from . import stock
+    from .supervise import archive_supervised
 
-    logging.basicConfig(format="%(levelname)s - %(message)s")  # as torch-model-archiver does
     if {"-h", "--help"} & set(given):
         sys.stdout.write("neuron-lstm archive takes --json and the options of torch-model-archiver:\n\n")
     arguments = [argument for argument in given if argument != "--json"]
@@ -65,7 +66,7 @@ def _archive_command(given: Sequence[str]) -> int:
     if flags.handler != "neuron_lstm":
         sys.stderr.write(f"error: --handler {flags.handler} is torch-model-archiver's business; use that command\n")
         return 2
-    return archive(flags, stock.manifest_json(flags), as_json="--json" in given)
+    return archive_supervised(flags, stock.manifest_json(flags), as_json="--json" in given)
 
 
 def _guarded(run: Callable[[], None]) -> int:

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ..bucketing.grid import Bucket
+from .processes import describe_exit, package_path
 
-_PACKAGE = __package__.rpartition(".")[0]
 _LAST_LINES = 20
 
 
@@ -155,13 +155,13 @@ class _Worker:
         self._scratch.mkdir(parents=True, exist_ok=True)
         with self._log().open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", f"{_PACKAGE}.archiver_ext.compile_worker"],
+                [sys.executable, "-m", f"{__package__}.compile_worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
                 cwd=self._scratch,
-                env={**os.environ, "TMPDIR": str(self._scratch), "PYTHONPATH": _package_path()},
+                env={**os.environ, "TMPDIR": str(self._scratch), "PYTHONPATH": package_path()},
                 start_new_session=True,
             )
 
@@ -186,25 +186,6 @@ class _Worker:
             for pipe in filter(None, (self._process.stdin, self._process.stdout)):
                 with suppress(BrokenPipeError):  # what was still to be written to a dead process
                     pipe.close()
-
-
-def _package_path() -> str:
-    """PYTHONPATH for a process that must find this very package, wherever it was imported from."""
-    found = Path(sys.modules[_PACKAGE].__path__[0]).parent
-    return os.pathsep.join(filter(None, [str(found), os.environ.get("PYTHONPATH")]))
-
-
-def describe_exit(code: int) -> str:
-    """What an exit code says.
-
-    >>> describe_exit(-11)
-    'the process was ended by SIGSEGV'
-    >>> describe_exit(3)
-    'the process ended with exit code 3'
-    """
-    if code < 0:
-        return f"the process was ended by {signal.Signals(-code).name}"
-    return f"the process ended with exit code {code}"
 
 
 def size_of(path: Path) -> int:

@@ -60,9 +60,9 @@ def _choosing(stock: PackageModel, archive: Archive) -> PackageModel:
 
 
 def _archive(config: Any, manifest: str) -> int:
-    from .cli import archive
+    from .supervise import archive_supervised
 
-    return archive(config, manifest)
+    return archive_supervised(config, manifest)
 
 
 def _exit_unless_zero(code: int) -> None:

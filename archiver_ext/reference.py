@@ -71,5 +71,7 @@ def alone(tensor: torch.Tensor, spec: TensorSpec, length: int, row: int = 0) -> 
     >>> alone(torch.zeros(4, 16, 9), TensorSpec("logits", "float32", ("batch", "time", 9)), length=5, row=3).shape
     torch.Size([5, 9])
     """
-    cut = tensor if spec.time_dim is None else tensor.narrow(spec.time_dim, 0, length)
-    return cut if spec.batch_dim is None else cut.select(spec.batch_dim, row)
+    for dim, size in enumerate(spec.shape):
+        if size == "time":  # twice in an attention map
+            tensor = tensor.narrow(dim, 0, length)
+    return tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, row)

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .errors import PackagingError
+from .processes import PACKAGE
 
-PACKAGE = __package__.partition(".")[0]
 SHIM = "neuron_lstm.py"
 PROGRAMS = "programs"
 _OURS = (SHIM, PACKAGE, PROGRAMS, "variants.json", "MAR-INF")

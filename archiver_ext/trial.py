@@ -23,6 +23,7 @@ from .calibrate import Call, measure
 from .candidates import Trial
 from .compile import Compiled, Job
 from .errors import PackagingError
+from .processes import PACKAGE
 from .program import Program
 from .progress import Report
 from .verify import Batch, Case, Checked, to_tensors, verify
@@ -129,7 +130,7 @@ def install(subject: Subject, engine: Backend, compiled: Path) -> None:
 def remove(subject: Subject, engine: Backend, compiled: Path) -> None:
     """Undo `install`."""
     (subject.tree / trees.PROGRAMS / engine.name).rename(compiled / trees.PROGRAMS / engine.name)
-    shutil.rmtree(subject.tree / trees.PACKAGE)
+    shutil.rmtree(subject.tree / PACKAGE)
 
 
 def write_tree_manifest(subject: Subject, engine: Backend, trial: Trial | None) -> None:

@@ -58,13 +58,20 @@ class Wrong(Good):
         return lambda tensors: [answer + 0.01 * (answer.shape[0] > 1) for answer in run(tensors)]
 
 
+class Crashes(Good):
+    """Its machine code kills the process that runs it."""
+    name = "crashes"
+    def load(self, directory, weights, host, threads):
+        return lambda tensors: os.kill(os.getpid(), 11)
+
+
 class Unusable(Good):
     name = "unusable"
     def unavailable(self):
         return "no such chip here; buy one"
 '''
 
-NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "unusable")
+NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "crashes", "unusable")
 
 
 def install(site: Path) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.archiver_ext import cli, stock
 from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
 from torchserve_neuron_lstm.handlers.variants import load_variants
 
@@ -29,13 +29,17 @@ Package = Callable[..., Packaged]
 
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
-    """`neuron-lstm archive` in this process, in the user's folder; gives exit code, standard output and error."""
+    """What the commands run, in this process, in the user's folder; gives exit code, standard output and error."""
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("TMPDIR", str(project.temporary))
     monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
 
     def run(*more: str) -> Packaged:
-        code = cli.main(["archive", *project.flags(), "--export-path", str(project.folder), *more])
+        words = [word for word in more if word != "--json"]
+        flags = stock.parse(
+            [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), *words]
+        )
+        code = cli.archive(flags, stock.manifest_json(flags), as_json="--json" in more)
         return code, *capfd.readouterr()
 
     return run
@@ -323,15 +327,7 @@ def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, numb
     project.configure(backend="slow")
     pids = tmp_path / "pids"
     before = project.listing()
-    command = [str(BIN / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
-    env = project.environment(PYTHONPATH=engines.install(tmp_path / "site"), SLOW_PIDS=str(pids))
-    with subprocess.Popen(command, cwd=project.folder, env=env, stderr=subprocess.PIPE, text=True) as process:
-        end = time.monotonic() + 90
-        while not (pids.exists() and pids.read_text().endswith("\n")):
-            assert process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        process.send_signal(number)
+    with stopped_while_compiling(project, tmp_path, pids, number) as process:
         _, error = process.communicate(timeout=30)
 
     assert process.returncode == 128 + number
@@ -342,6 +338,22 @@ def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, numb
             _until_gone(pid)
 
 
+def stopped_while_compiling(
+    project: Project, folder: Path, pids: Path, number: signal.Signals
+) -> subprocess.Popen[str]:
+    """The stock command, sent a signal as soon as a compiler runs; compilers write their process ids to `pids`."""
+    command = [str(BIN / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
+    env = project.environment(PYTHONPATH=engines.install(folder / "site"), SLOW_PIDS=str(pids))
+    process = subprocess.Popen(command, cwd=project.folder, env=env, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 90
+    while not (pids.exists() and pids.read_text().endswith("\n")):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(number)
+    return process
+
+
 def _until_gone(pid: int) -> None:
     """Raises ProcessLookupError as soon as there is no such process; a corpse may wait for its collector."""
     end = time.monotonic() + 20
@@ -350,6 +362,31 @@ def _until_gone(pid: int) -> None:
         if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
             raise ProcessLookupError
         time.sleep(0.05)
+
+
+def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Project, tmp_path: Path) -> None:
+    """The command survives what the compiled code does."""
+    project.configure(backend="crashes")
+    before = project.listing()
+
+    done = project.archive(PYTHONPATH=engines.install(tmp_path / "site"))
+
+    assert done.returncode == 1
+    assert "error: the process was ended by SIGSEGV while packaging" in done.stderr
+    assert project.listing() == before
+
+
+def test_a_killed_command_takes_the_packaging_with_it(project: Project, tmp_path: Path) -> None:
+    """Even SIGKILL, which lets nobody clean up, leaves neither an archive nor a process that would write one."""
+    project.configure(backend="slow")
+    pids = tmp_path / "pids"
+    with stopped_while_compiling(project, tmp_path, pids, signal.SIGKILL) as process:
+        process.communicate(timeout=30)
+
+    for pid in map(int, pids.read_text().split()):
+        with pytest.raises(ProcessLookupError):
+            _until_gone(pid)
+    assert not (project.folder / "tiny.mar").exists()
 
 
 def test_auto_goes_on_without_a_compiler_and_says_so(

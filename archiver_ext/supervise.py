@@ -1,0 +1,80 @@
+"""Packaging in a process of its own, so that what an engine's machine code does to it is still told and cleaned up.
+
+Compiled programs are run to verify them; one that is broken kills its process without a word. The process that the user
+started stays outside: it waits, hands signals on, and removes what is left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
+from .processes import describe_exit, package_path
+from .workspace import Terminated, private_directory, terminations_raised
+
+if TYPE_CHECKING:
+    from .stock import Flags
+
+_PATIENCE_S = 20
+# Without the current directory on the path: a user's file may be called like a module of ours or of Python's.
+_CODE = "import sys; sys.path[:] = filter(None, sys.path); import {module}; sys.exit({module}.supervised())"
+
+
+def archive_supervised(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
+    """`cli.archive` in another process. Returns its exit code; 1 where it died."""
+    task = json.dumps({"flags": vars(flags), "manifest": manifest, "as_json": as_json})
+    with private_directory() as directory:
+        env = {**os.environ, "TMPDIR": str(directory), "PYTHONPATH": package_path()}
+        command = [sys.executable, "-c", _CODE.format(module=__name__)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, env=env, text=True, start_new_session=True) as process:
+            code = _outcome(process, task)
+    if code < 0:
+        sys.stderr.write(
+            f"error: {describe_exit(code)} while packaging, probably in the machine code of an engine; nothing was "
+            f"written. Name another one under neuron_lstm.backend, and please report this\n"
+        )
+    return max(code, 1) if code else 0
+
+
+def _outcome(process: subprocess.Popen[str], task: str) -> int:
+    """The exit code; a signal that comes meanwhile is handed on, and the process given time to clean up."""
+    assert process.stdin is not None
+    try:
+        with terminations_raised():
+            process.stdin.write(task + "\n")
+            process.stdin.flush()
+            return process.wait()
+    except BrokenPipeError:
+        return process.wait()
+    except (KeyboardInterrupt, Terminated) as end:
+        process.send_signal(end.signal if isinstance(end, Terminated) else signal.SIGINT)
+        return _wait_or_kill(process)
+
+
+def _wait_or_kill(process: subprocess.Popen[str]) -> int:
+    try:
+        return process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
+
+
+def supervised() -> int:
+    """The other process: read the task, do it, end when the process outside does."""
+    from .cli import archive
+
+    task = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    return archive(cast("Flags", SimpleNamespace(**task["flags"])), task["manifest"], as_json=task["as_json"])
+
+
+def _end_with_input() -> None:
+    """Standard input ends when the process outside does, even if that was killed."""
+    os.read(sys.stdin.fileno(), 1)
+    os.kill(os.getpid(), signal.SIGTERM)
