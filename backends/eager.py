@@ -72,7 +72,7 @@ def _run(signature: Signature, module: torch.nn.Module) -> Run:
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         signature.check_inputs(inputs)
         with torch.no_grad():
-            return [output.contiguous() for output in module(*inputs)]
+            return [output.contiguous() for output in module(*(tensor.contiguous() for tensor in inputs))]
 
     return run
 

@@ -7,6 +7,7 @@ registers too: torch has no fused kernel for them that compiles, and unrolled th
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import shutil
@@ -177,7 +178,9 @@ def _fixed(program: torch.export.ExportedProgram, signature: Signature) -> torch
         torch.ones([int(size) for size in kind.shape], dtype=getattr(torch, kind.dtype))
         for kind in signature.inputs.values()
     )
-    fixed: torch.export.ExportedProgram = torch.export.export(program.module(), inputs, strict=False)
+    # Without in-place operators first: on a constant of a saved program torch refuses to trace them again.
+    functional = program.run_decompositions({})
+    fixed: torch.export.ExportedProgram = torch.export.export(functional.module(), inputs, strict=False)
     if not torch.backends.mkldnn.is_available():
         return fixed
     decomposed: torch.export.ExportedProgram = fixed.run_decompositions({torch.ops.neuron_lstm.lstm.default: _lstm})
@@ -250,6 +253,7 @@ def _compile(program: torch.export.ExportedProgram, package: Path) -> None:
 
 def _unpack(package: Path, directory: Path) -> None:
     """Of what inductor packages, what is needed to run: without its sources, and ready to be mapped in place."""
+    (directory / _CALLS).write_text(json.dumps({"nodes": []}), encoding="utf-8")  # unless there are any
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
             target = {".wrapper.so": _LIBRARY, ".wrapper.json": _CALLS}.get("".join(Path(name).suffixes[-2:]))
@@ -296,7 +300,10 @@ def _open(directory: Path) -> Any:
 
 def _map(library: Path) -> Any:
     try:
+        json.loads(library.with_name(_CALLS).read_text(encoding="utf-8"))  # without it calls would go astray
         return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
+    except (OSError, ValueError) as error:
+        raise CannotLoad(f"{library.with_name(_CALLS)} is missing or damaged: package the model again") from error
     except RuntimeError as error:
         raise CannotLoad(
             f"{library} cannot be loaded: {str(error).splitlines()[0]}. Package the model on a machine whose system "
@@ -325,8 +332,7 @@ def _copied(directory: Path) -> Iterator[Path]:
         if place.is_dir() and os.access(place, os.W_OK) and not _forbids_programs(place):
             with tempfile.TemporaryDirectory(prefix="neuron-lstm-", dir=place) as copy:
                 for name in (_LIBRARY, _CALLS):
-                    if (directory / name).is_file():
-                        shutil.copyfile(directory / name, Path(copy) / name)
+                    shutil.copyfile(directory / name, Path(copy) / name)
                 yield Path(copy)
             return
     raise CannotLoad(

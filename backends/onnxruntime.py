@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
+import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +27,9 @@ from .interface import CannotCompile, CannotLoad, Requirement, Run, Weights
 from .signature import Signature, read_signature, signature_of, weights_of, write_signature
 
 _GRAPH = "program.onnx"
+_AS_THEY_ARE = "as_they_are.json"
+"""The names of the weights that the engine reads in torch's own layout, so in the memory where they are."""
+
 # Smaller ones stay in the graph, where the engine's shape inference may want their values.
 _SMALLEST_LIFTED_CONSTANT = 256
 
@@ -64,10 +69,11 @@ class OnnxRuntime:
         """
         weights = weights_of(program)
         lifted = [name for name in weights if name in program.state_dict or _is_large(weights[name])]
-        model = _exported(_without_projections(program))
+        model = _exported(program)
         _drop_remarks(model)
         _lift_weights(model, {name: weights[name] for name in lifted})
         (directory / _GRAPH).write_bytes(model.SerializeToString())
+        (directory / _AS_THEY_ARE).write_text(json.dumps(_as_they_are(model)), encoding="utf-8")
         whole = signature_of(program, None)
         kept = {name: kind for name, kind in whole.weights.items() if name in _external_names(model)}
         write_signature(Signature(inputs=whole.inputs, weights=kept), directory)
@@ -86,17 +92,29 @@ class OnnxRuntime:
         real = signature.pick_weights(weights)
         torch.set_num_threads(threads)
         try:
-            return _run(signature, _session(directory / _GRAPH, real, threads))
+            return _run(signature, *_session(directory, real, threads))
         except Exception as error:
             raise CannotLoad(
-                f"this host's ONNX Runtime cannot load {directory / _GRAPH}: {error}; install the version the program "
-                f"was packaged with, or package the model again"
+                f"this host's ONNX Runtime cannot load {directory}: {error}; install the version the program was "
+                f"packaged with, or package the model again"
             ) from error
 
 
-def _session(graph: Path, weights: Weights, threads: int) -> Any:
+def _engine() -> Any:
+    """The engine's module.
+
+    Since 1.29 it reports to its maker from the moment it is imported, and keeps an id in the home directory for that. A
+    server does so only if its owner asks for it.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
+    return onnxruntime
+
+
+def _session(directory: Path, weights: Weights, threads: int) -> tuple[Any, dict[str, Any]]:
+    """The session, and the engine's views of the weights, whose memory it reads."""
+    onnxruntime = _engine()
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
@@ -104,18 +122,26 @@ def _session(graph: Path, weights: Weights, threads: int) -> Any:
     # several workers share the cores, and a spinning one would take them from the others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    values = [onnxruntime.OrtValue.ortvalue_from_numpy(tensor.detach().numpy()) for tensor in weights.values()]
-    options.add_external_initializers(list(weights), values)
-    return onnxruntime.InferenceSession(str(graph), options, providers=["CPUExecutionProvider"])
+    view = onnxruntime.OrtValue.ortvalue_from_numpy
+    values = {name: view(tensor.detach().numpy()) for name, tensor in weights.items()}
+    # What is known while the session is made is put into the engine's own order once and for all, and copied; what is
+    # handed over as an initializer besides is left where it is.
+    options.add_external_initializers(list(values), list(values.values()))
+    for name in json.loads((directory / _AS_THEY_ARE).read_text(encoding="utf-8")):
+        options.add_initializer(name, values[name])
+    graph = str(directory / _GRAPH)
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"]), values
 
 
-def _run(signature: Signature, session: Any) -> Run:
+def _run(signature: Signature, session: Any, kept: Mapping[str, Any]) -> Run:
+    """`kept` must live as long as the session does."""
     # The exporter may leave out inputs that nothing reads: go by name.
     taken = {node.name for node in session.get_inputs()}
     names = [name if name in taken else None for name in signature.inputs]
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         signature.check_inputs(inputs)
+        assert kept is not None
         feeds = {name: tensor.detach().numpy() for name, tensor in zip(names, inputs, strict=True) if name is not None}
         return [torch.from_numpy(output) for output in session.run(None, feeds)]
 
@@ -152,7 +178,11 @@ def _exported(program: torch.export.ExportedProgram) -> Any:
     try:
         with _quiet():
             exported = torch.onnx.export(
-                program, custom_translation_table=table, dynamo=True, optimize=False, verbose=False
+                _without_projections(program),
+                custom_translation_table=table,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
             )
     except Exception as error:
         raise CannotCompile(_refusal(error)) from error
@@ -212,6 +242,17 @@ def _lift_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
             length = tensor.numel() * tensor.element_size()
             for key, value in (("location", "weights"), ("offset", "0"), ("length", str(length))):
                 initializer.external_data.add(key=key, value=value)
+
+
+def _as_they_are(model: Any) -> list[str]:
+    """The weights that no node with nothing but constants reads: the engine would compute such a node while loading."""
+    constants = {initializer.name for initializer in model.graph.initializer}
+    folded: set[str] = set()
+    for node in model.graph.node:  # in the order of execution
+        if all(name in constants for name in node.input if name):
+            constants.update(node.output)
+            folded.update(node.input)
+    return sorted(_external_names(model) - folded)
 
 
 def _external_names(model: Any) -> set[str]:

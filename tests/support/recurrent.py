@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,7 +101,9 @@ class Recurrent(nn.Module):
         rows: list[list[torch.Tensor]] = []
         for index, length in enumerate(lengths.tolist() if case.ragged else [time] * len(x)):
             states = self._states(1)
-            y, final = self.core(x[index : index + 1, :length], tuple(states) if case.cell == "lstm" else states[0])
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="LSTM with projections is not supported with oneDNN")
+                y, final = self.core(x[index : index + 1, :length], tuple(states) if case.cell == "lstm" else states[0])
             finals = list(final) if case.cell == "lstm" else [final]
             rows.append([nn.functional.pad(y, (0, 0, 0, time - length)), *finals])
         y, h_n, *c_n = (torch.cat(kind, 0 if i == 0 else 1) for i, kind in enumerate(zip(*rows, strict=True)))
@@ -132,3 +135,40 @@ def largest_error(ours: object, theirs: list[torch.Tensor]) -> float:
         errors.append(float((mine - other).abs().max()))
     assert all(math.isfinite(error) for error in errors), "NaN in an answer"
     return max(errors)
+
+
+class Several(nn.Module):
+    """Layers side by side behind a big table, with what else a program may hold or take.
+
+    That is: a tensor written in the code, a buffer outside the state dict, int32 ids, a bool and an input nobody reads.
+    """
+
+    def __init__(self, cases: tuple[Case, ...], rows: int = 1_000_000) -> None:
+        super().__init__()
+        self.table = nn.Embedding(rows, FEATURES)
+        self.cases = cases
+        self.layers = nn.ModuleList(Recurrent(case) for case in cases)
+        self.scale: torch.Tensor
+        self.register_buffer("scale", torch.randn(100, FEATURES), persistent=False)
+
+    def _prepared(self, x: torch.Tensor, ids: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+        x = x * self.scale.sum(0) + torch.tensor([0.1, 0.2, 0.3, 0.4, 0.5]) + self.table(ids)[:, None]
+        return torch.where(keep[:, None, None], x, -x)
+
+    def forward(
+        self, x: torch.Tensor, ids: torch.Tensor, keep: torch.Tensor, unread: torch.Tensor, lengths: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        x = self._prepared(x, ids, keep)
+        return tuple(answer for layer in self.layers for answer in layer(x, lengths))
+
+    def alone(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        """What torch answers, each row without its padding."""
+        x = self._prepared(*inputs[:3])
+        return [answer for layer in self.layers for answer in layer.alone(x, inputs[4])]  # type: ignore[operator]
+
+
+def several_inputs(garbage: float) -> tuple[torch.Tensor, ...]:
+    """Inputs of `Several`, BATCH x TIME."""
+    x, lengths = ragged_batch(garbage)
+    ids = torch.tensor([3, 999, 0, 5], dtype=torch.int32)
+    return x, ids, torch.tensor([True, False, True, True]), torch.zeros(BATCH, 2), lengths

@@ -1,0 +1,178 @@
+"""What is AOTInductor's own: the compiler it needs, the host it was compiled for, and where its code may lie."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from recurrent import BATCH, TIME, Case, Recurrent, exported, largest_error, ragged_batch
+
+from torchserve_neuron_lstm.backends import inductor
+from torchserve_neuron_lstm.backends.inductor import Inductor
+from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad
+from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.bucketing.grid import Bucket
+
+pytestmark = [pytest.mark.xdist_group("inductor"), pytest.mark.timeout(300)]
+
+HOST = Inductor().host()
+
+
+@pytest.fixture(scope="module")
+def module() -> Recurrent:
+    """A GRU: compiled in no time, since it stays a call of the operator."""
+    torch.manual_seed(0)
+    return Recurrent(Case("gru", given_state=True)).eval()
+
+
+@pytest.fixture(scope="module")
+def directory(module: Recurrent, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program for BATCH x TIME."""
+    target = tmp_path_factory.mktemp("gru")
+    Inductor().compile(exported(module, *ragged_batch(0.0)), Bucket(BATCH, TIME), target)
+    return target
+
+
+def test_this_machine_can_compile() -> None:
+    """Where the tests run there is a compiler; what it is compiled for is written down."""
+    assert Inductor().unavailable() is None
+    assert {"system", "machine", "isa", "torch"} == set(HOST)
+
+
+def test_a_missing_compiler_is_named_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compiler: what was looked for, and what to install."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+
+    assert "no C++ compiler no-such-compiler here: install one" in str(Inductor().unavailable())
+    assert "apt-get install g++" in str(Inductor().unavailable())
+
+
+def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler without its headers is found on the path as well, so it is tried."""
+    compiler = tmp_path / "broken-g++"
+    compiler.write_text("#!/bin/sh\necho 'probe.cpp:1:10: fatal error: omp.h: No such file' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+
+    assert "does not work (probe.cpp:1:10: fatal error: omp.h" in str(Inductor().unavailable())
+
+
+def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that nobody tried, and on an older CPU, the engine says so instead of trying."""
+    monkeypatch.setattr(inductor, "_cpu_flags", lambda: frozenset({"sse2"}))
+    assert "CPU lacks" in str(Inductor().unavailable())
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert "this is linux on riscv64" in str(Inductor().unavailable())
+
+
+@torch.no_grad()
+def test_operators_that_stay_calls_are_answered_by_torch(module: Recurrent, directory: Path) -> None:
+    """A GRU in compiled code calls back into the operator of the serving process, weights and all."""
+    run = Inductor().load(directory, module.state_dict(), HOST, 1)
+    for garbage in (0.0, float("nan")):
+        inputs = ragged_batch(garbage)
+        assert largest_error(run(inputs), module.alone(*inputs)) <= 1e-5
+
+
+def test_another_length_is_refused(module: Recurrent, directory: Path) -> None:
+    """Compiled code would run another length silently wrong, so the loader checks."""
+    run = Inductor().load(directory, module.state_dict(), HOST, 1)
+    x, lengths = ragged_batch(0.0, time=TIME + 1)
+
+    with pytest.raises(ValueError, match=r"'x' is float32 \[4, 10, 5\], but .* \[4, 9, 5\]"):
+        run([x, lengths])
+
+
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("system", "darwin"), ("machine", "aarch64"), ("isa", "x86-64-v9"), ("torch", "1.13")],
+)
+def test_another_host_is_refused(module: Recurrent, directory: Path, what: str, value: str) -> None:
+    """Code for another system, machine, instruction set or torch is refused with what to do."""
+    with pytest.raises(CannotLoad, match=rf"compiled for .*{value}.*package the model again.*onnxruntime"):
+        Inductor().load(directory, module.state_dict(), {**HOST, what: value}, 1)
+
+
+def test_a_cpu_without_the_instructions_is_refused(
+    module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older CPU would kill the process at the first unknown instruction."""
+    here = inductor._cpu_flags()
+    lacking = min(inductor._TARGETS[HOST["machine"]].cpu_flags)
+    monkeypatch.setattr(inductor, "_cpu_flags", lambda: here - {lacking})
+
+    with pytest.raises(CannotLoad, match=f"lacks {lacking}: package the model again"):
+        Inductor().load(directory, module.state_dict(), HOST, 1)
+
+
+@torch.no_grad()
+def test_noexec_folders_are_gone_round(
+    module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where code must not be mapped, it is mapped from a copy, and the copy does not stay."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(inductor, "_forbids_programs", lambda place: place == directory)
+    run = Inductor().load(directory, module.state_dict(), HOST, 1)
+
+    assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_noexec_everywhere_is_refused_with_the_way_out(
+    module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any place to map code from, the message names the places and TMPDIR."""
+    monkeypatch.setattr(inductor, "_forbids_programs", lambda place: True)
+
+    with pytest.raises(CannotLoad, match=r"mounted noexec.*set TMPDIR to a directory"):
+        Inductor().load(directory, module.state_dict(), HOST, 1)
+
+
+def test_the_library_is_stripped(directory: Path) -> None:
+    """What goes into the archive is small: nothing in it is for a debugger."""
+    library = directory / "program.so"
+    sections = subprocess.run(["readelf", "-S", str(library)], capture_output=True, text=True, check=True).stdout
+
+    assert ".debug" not in sections
+    assert library.stat().st_size < 350_000
+
+
+def test_loading_gives_the_process_its_threads(module: Recurrent, directory: Path) -> None:
+    """The worker computes on as many threads as it was given."""
+    before = torch.get_num_threads()
+    try:
+        Inductor().load(directory, module.state_dict(), HOST, 3)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_compiler_error_names_the_bucket(module: Recurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails inside is reported with the bucket it failed for, and the environment is as before."""
+    before = dict(os.environ)
+    monkeypatch.setattr(inductor, "_compile", lambda program, package: (_ for _ in ()).throw(OSError("disk full")))
+
+    with pytest.raises(CannotCompile, match="cannot compile for 4 x 9: disk full"):
+        Inductor().compile(exported(module, *ragged_batch(0.0)), Bucket(BATCH, TIME), tmp_path)
+    assert before == dict(os.environ)
+
+
+def test_compiles_for_buckets_only(module: Recurrent, tmp_path: Path) -> None:
+    """Without a bucket there is nothing to compile for."""
+    with pytest.raises(CannotCompile, match="one bucket at a time"):
+        Inductor().compile(exported(module, *ragged_batch(0.0)), None, tmp_path)
+
+
+@torch.no_grad()
+def test_double_precision_is_left_to_torch(tmp_path: Path) -> None:
+    """The layer of oneDNN is for float32; an LSTM in float64 calls torch's own and is exact to its precision."""
+    module = Recurrent(Case()).double().eval()
+    x, lengths = ragged_batch(0.0)
+    program = exported(module, x.double(), lengths)
+    Inductor().compile(program, Bucket(BATCH, TIME), tmp_path)
+    run = Inductor().load(tmp_path, weights_of(program), HOST, 1)
+
+    assert largest_error(run([x.double(), lengths]), module.alone(x.double(), lengths)) <= 1e-12

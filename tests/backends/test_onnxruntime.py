@@ -1,0 +1,81 @@
+"""What is ONNX Runtime's own: operators it lacks, and what it does when nobody looks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from recurrent import Case, Recurrent, exported, ragged_batch
+
+from torchserve_neuron_lstm.backends import onnxruntime
+from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.onnxruntime import OnnxRuntime
+from torchserve_neuron_lstm.backends.signature import weights_of
+
+
+def test_an_operator_without_counterpart_is_named(tmp_path: Path) -> None:
+    """A model that ONNX cannot express is refused with the operator and the way out."""
+
+    class Bessel(torch.nn.Module):
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (torch.special.bessel_j0(x) * lengths[:, None, None],)
+
+    with pytest.raises(CannotCompile, match=r"the operator (aten|prims)::\w*bessel_j0; use another backend"):
+        OnnxRuntime().compile(exported(Bessel(), *ragged_batch(0.0)), None, tmp_path)
+
+
+def test_what_the_engine_refuses_is_known_while_compiling(tmp_path: Path) -> None:
+    """ONNX has recurrent layers in float64, the engine has not: said at packaging, not at the first load."""
+    module = Recurrent(Case()).double()
+    x, lengths = ragged_batch(0.0)
+
+    with pytest.raises(CannotCompile, match="ONNX Runtime does not take this program"):
+        OnnxRuntime().compile(exported(module, x.double(), lengths), None, tmp_path)
+
+
+def test_compiling_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The exporter's progress and its remarks stay inside."""
+    OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_graph_names_no_path(tmp_path: Path) -> None:
+    """What goes into the archive tells nothing of the machine it was made on."""
+    OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
+
+    assert b".py" not in (tmp_path / "program.onnx").read_bytes()
+
+
+def test_the_engine_reports_to_nobody(tmp_path: Path) -> None:
+    """Its telemetry, which begins by writing an id into the home directory, is off."""
+    program = exported(Recurrent(Case()), *ragged_batch(0.0))
+    directory, home = tmp_path / "program", tmp_path / "home"
+    for folder in (directory, home):
+        folder.mkdir()
+    OnnxRuntime().compile(program, None, directory)
+    torch.save(weights_of(program), tmp_path / "weights.pt")
+    code = (
+        "import sys; from pathlib import Path; from torchserve_neuron_lstm.backends.registry import get_backend; "
+        "from torchserve_neuron_lstm.backends.weights import read_weights; "
+        "get_backend('onnxruntime').load(Path(sys.argv[1]), read_weights(Path(sys.argv[2])), {}, 1)"
+    )
+    # Without what makes the engine believe that it is being tested, when it keeps silent anyway.
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home)}
+    command = [sys.executable, "-c", code, str(directory), str(tmp_path / "weights.pt")]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+
+    assert [path for path in home.rglob("*") if path.is_file()] == []
+
+
+def test_an_owner_may_turn_reporting_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server's owner has set is left as it is."""
+    onnxruntime._engine()  # imported while it is off
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    onnxruntime._engine()
+
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"
