@@ -119,11 +119,6 @@ def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batc
             f"answer {name} of shape {list(value.shape)} has {shape.count('batch')} batch dimensions instead of one"
             f"{at(node_line(node))}: each request of a batch must get an answer of its own"
         )
-    if shape.count("time") > 1:
-        line = at(node_line(node))
-        raise LoweringRefused(
-            f"answer {name} has {shape.count('time')} time dimensions{line}; at most one is supported"
-        )
     return TensorSpec(name, cast(DType, str(value.dtype).removeprefix("torch.")), tuple(shape))
 
 

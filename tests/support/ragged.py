@@ -64,6 +64,7 @@ def alone(model: nn.Module, config: ServingConfig, item: Sequence[torch.Tensor],
 
 def part_of(output: torch.Tensor, spec: TensorSpec, row: int, length: int) -> torch.Tensor:
     """One row of a program's output, cut to its length, with a batch dimension of one."""
-    if spec.time_dim is not None:
-        output = output.narrow(spec.time_dim, 0, length)
+    for dim, size in enumerate(spec.shape):
+        if size == "time":
+            output = output.narrow(dim, 0, length)
     return output if spec.batch_dim is None else output.narrow(spec.batch_dim, row, 1)

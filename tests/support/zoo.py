@@ -142,6 +142,21 @@ class AttentionPooling(nn.Module):
         return self.out((weights.unsqueeze(-1) * y).sum(1))
 
 
+class SelfAttention(nn.Module):
+    """Masked self-attention over a GRU's outputs; the attention map is an answer too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(6, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        packed, _ = self.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        y, _ = pad_packed_sequence(packed, batch_first=True)
+        mask = torch.arange(y.size(1))[None, None, :] < lengths[:, None, None]
+        attention = (y @ y.transpose(1, 2)).masked_fill(~mask, float("-inf")).softmax(-1)
+        return {"context": attention @ y, "attention": attention}
+
+
 class MaskedMeanPooling(nn.Module):
     """The mean of the real timesteps, the sum divided by the true lengths; and their maximum."""
 
@@ -302,6 +317,7 @@ CASES = (
     ),
     Case(ResidualStack, _X),
     Case(AttentionPooling, _IDS),
+    Case(SelfAttention, _X),
     Case(MaskedMeanPooling, _X),
     Case(
         TwoInputs,

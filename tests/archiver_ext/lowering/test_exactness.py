@@ -53,6 +53,7 @@ def test_what_the_layouts_of_the_answers_are_comes_from_the_graph() -> None:
         ("state.1", (4, "batch", 9)),
     ]
     assert outputs["LstmWithState"][0] == ("0", (40, "batch", 16))
+    assert outputs["SelfAttention"] == [("context", ("batch", "time", 8)), ("attention", ("batch", "time", "time"))]
     assert outputs["NoBatch"] == [("output", ("time", 3))]
     assert outputs["NoTime"] == [("output", ("batch", 2))]
 
@@ -116,5 +117,5 @@ def test_whether_padding_is_harmless_is_proved_or_measured_or_only_exact_lengths
         kinds.setdefault((program.padding, program.padding_reason.split(" ")[0]), set()).add(case.name)
 
     assert kinds[("exact_lengths", "padding")] == {"MeanOverTime"}
-    assert kinds[("masked", "not")] == {"LstmWithState", "AttentionPooling", "MaskedMeanPooling"}
+    assert kinds[("masked", "not")] == {"LstmWithState", "AttentionPooling", "SelfAttention", "MaskedMeanPooling"}
     assert {"LastStepClassifier", "CausalPerStep", "Tagger"} <= kinds[("masked", "proved")]
