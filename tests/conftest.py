@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Test processes share the cores: threads of several that wait for each other cost more than they bring. Set before
+# torch is imported, and inherited by what the tests start.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from hypothesis import HealthCheck, settings
 
 # A busy machine with two cores is slow now and then; that is no failure of a law. What fails prints how to repeat it.
