@@ -78,8 +78,10 @@ class OnnxRuntime:
         kept = {name: kind for name, kind in whole.weights.items() if name in _external_names(model)}
         write_signature(Signature(inputs=whole.inputs, weights=kept), directory)
         try:
-            self.load(directory, weights, {}, threads=1)
-        except CannotLoad as error:
+            run = self.load(directory, weights, {}, threads=1)
+            if program.example_inputs is not None:  # some operators lack a dtype, which shows when they run
+                run(program.example_inputs[0])
+        except Exception as error:
             raise CannotCompile(f"ONNX Runtime does not take this program: {error.__cause__ or error}") from error
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
@@ -116,7 +118,7 @@ def _session(directory: Path, weights: Weights, threads: int) -> tuple[Any, dict
     """The session, and the engine's views of the weights, whose memory it reads."""
     onnxruntime = _engine()
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # what fails is raised; it need not be printed as well
     options.intra_op_num_threads = threads
     # Threads spin for work while a request is computed (a short one takes half the time), and stop with its end:
     # several workers share the cores, and a spinning one would take them from the others.
