@@ -75,7 +75,7 @@ def _padding(outcome: Outcome) -> str:
     served = "requests are padded to the next bucket"
     if outcome.program.padding == "exact_lengths":
         lengths = ", ".join(map(str, outcome.config.grid.lengths))
-        served = f"only sequences of exactly {lengths} timesteps are served"
+        served = f"sequences of {lengths} timesteps are served"
     return f"{served}: {outcome.program.padding_reason}"
 
 

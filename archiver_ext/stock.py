@@ -11,16 +11,19 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from model_archiver.arg_parser import ArgParser
-from model_archiver.model_archiver_error import ModelArchiverError
-from model_archiver.model_packaging_utils import ModelExportUtils
-
 from .errors import PackagingError
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ResourceWarning)  # it leaves a file open while it is imported
+    from model_archiver.arg_parser import ArgParser
+    from model_archiver.model_archiver_error import ModelArchiverError
+    from model_archiver.model_packaging_utils import ModelExportUtils
 
 
 class Flags(Protocol):

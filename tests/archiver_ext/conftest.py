@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # the archiver leaves a file open while it is imported
-    import model_archiver  # noqa: F401
 
 BIN = Path(sys.executable).parent
 
