@@ -37,6 +37,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
+# Several processes compute at once here: threads that wait by spinning would take the cores from those that work.
+test: export OMP_WAIT_POLICY = passive
 test: $(STAMP)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 

@@ -6,6 +6,7 @@ Uses the files of `surprise/` as a user would; what it starts, it stops.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import shutil
 import signal
@@ -190,8 +191,8 @@ def step(title: str) -> None:
 
 
 def run(work: Path, *command: str) -> None:
-    """Run a program in `work`, its output ours."""
-    subprocess.run(command, cwd=work, check=True)
+    """Run a program in `work`, its output ours. Its threads wait asleep: spinning, they starve on a busy machine."""
+    subprocess.run(command, cwd=work, check=True, env={"OMP_WAIT_POLICY": "passive", **os.environ})
 
 
 def terminated(*_: object) -> NoReturn:
