@@ -25,17 +25,18 @@ def private_directory(parent: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def temporary_files_in(directory: Path) -> Iterator[None]:
-    """Have whatever engines put into the temporary directory put there, by Python or by way of TMPDIR."""
-    before, environment = tempfile.tempdir, os.environ.get("TMPDIR")
+    """Have whatever engines put into the temporary directory put there, by Python or by way of TMPDIR.
+
+    Afterwards the environment is as before: engines note there where they put things, and would look again.
+    """
+    before, environment = tempfile.tempdir, dict(os.environ)
     tempfile.tempdir, os.environ["TMPDIR"] = str(directory), str(directory)
     try:
         yield
     finally:
         tempfile.tempdir = before
-        if environment is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = environment
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 class Terminated(BaseException):

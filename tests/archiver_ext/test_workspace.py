@@ -1,0 +1,52 @@
+"""A private place to work in, gone afterwards with all that refers to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from torchserve_neuron_lstm.archiver_ext.workspace import (
+    Terminated,
+    private_directory,
+    temporary_files_in,
+    terminations_raised,
+)
+
+
+def test_a_private_directory_is_for_its_user_alone_and_goes_with_all_in_it(tmp_path: Path) -> None:
+    """Even when what ran in it failed."""
+    with suppress(KeyError), private_directory(tmp_path) as directory:
+        (directory / "deep").mkdir()
+        assert directory.stat().st_mode & 0o777 == 0o700
+        assert directory.parent == tmp_path
+        raise KeyError
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_temporary_files_go_there_for_as_long_as_it_lasts(tmp_path: Path) -> None:
+    """For Python and for programs; what engines noted in the environment meanwhile is forgotten."""
+    before, directory = dict(os.environ), tempfile.gettempdir()
+    with temporary_files_in(tmp_path):
+        assert tempfile.gettempdir() == os.environ["TMPDIR"] == str(tmp_path)
+        os.environ["SOME_ENGINES_CACHE"] = str(tmp_path / "cache")
+
+    assert tempfile.gettempdir() == directory
+    assert dict(os.environ) == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_termination_unwinds_the_stack(tmp_path: Path, number: signal.Signals) -> None:
+    """So that directories go; afterwards the signal means what it did."""
+    before = signal.getsignal(number)
+    with pytest.raises(Terminated) as end, terminations_raised(), private_directory(tmp_path):
+        os.kill(os.getpid(), number)
+
+    assert end.value.signal is number
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(number) is before
