@@ -12,6 +12,7 @@ from rich.console import Console
 from ..backends.interface import Backend
 from ..backends.registry import get_backend
 from ..config.load import load_config
+from ..config.manifest import ManifestError
 from ..config.schema import ServingConfig
 from ..handlers.cores import available_cores, threads_per_worker
 from ..handlers.variants import load_variants
@@ -209,6 +210,8 @@ def _attempt(
                 trials.append(trial.attempt(subject, engine, compiled[engine.name], cases, report))
         except Missed as error:
             missed.append(Dropped(engine.name, str(error)))
+        except ManifestError:
+            raise  # we wrote what we cannot read: no fault of the engine's
         except RuntimeError as error:  # of the loader or of the engine itself
             missed.append(Dropped(engine.name, f"{engine.name} cannot run what it compiled: {error}"))
         trial.remove(subject, engine, build.work)

@@ -252,8 +252,8 @@ def _shape(record: _Record) -> tuple[int | Axis, ...]:
     for size in shape:
         if size not in get_args(Axis) and not (type(size) is int and size >= 0):
             raise _wrong(f"{record.at}shape", "batch, time and sizes", size)
-    if any(shape.count(axis) > 1 for axis in get_args(Axis)):
-        raise _wrong(f"{record.at}shape", "batch and time once at most", shape)
+    if shape.count("batch") > 1:  # time may stand there twice: an attention map
+        raise _wrong(f"{record.at}shape", "batch once at most", shape)
     return tuple(shape)
 
 

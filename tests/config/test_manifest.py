@@ -176,7 +176,7 @@ specs = st.builds(
     TensorSpec,
     name=names,
     dtype=st.sampled_from(["float32", "int64", "bool"]),
-    shape=st.sampled_from([(), ("batch",), ("time", "batch", 3), ("batch", "time"), (7, "time")]),
+    shape=st.sampled_from([(), ("batch",), ("time", "batch", 3), ("batch", "time"), (7, "time"), ("batch", "time", "time")]),
     pad_value=st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)),
     vocabulary=st.none() | st.integers(1, 10**6),
 )
@@ -255,7 +255,7 @@ def changed(path: str, value: Any) -> str:
         ("inputs", {}, "inputs: expected a list, got {}"),
         ("inputs.0.dtype", "int46", "inputs[0].dtype: expected float32 or float64 or"),
         ("inputs.0.shape", ["batch", "tiem"], "inputs[0].shape: expected batch, time and sizes, got 'tiem'"),
-        ("inputs.0.shape", ["batch", "batch"], "inputs[0].shape: expected batch and time once at most"),
+        ("inputs.0.shape", ["batch", "batch"], "inputs[0].shape: expected batch once at most"),
         ("inputs.0.shape", ["batch", True], "inputs[0].shape: expected batch, time and sizes, got True"),
         ("inputs.0.shape", [["batch"]], "inputs[0].shape: expected batch, time and sizes, got ['batch']"),
         ("inputs.0.pad_value", "0", "inputs[0].pad_value: expected a number, got '0'"),
