@@ -63,6 +63,3 @@ def _load(entry: EntryPoint) -> Backend:
 
 def _instance(kind: type[Backend]) -> Backend:
     return kind()
-
-
-get = get_backend
