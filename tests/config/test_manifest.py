@@ -176,7 +176,9 @@ specs = st.builds(
     TensorSpec,
     name=names,
     dtype=st.sampled_from(["float32", "int64", "bool"]),
-    shape=st.sampled_from([(), ("batch",), ("time", "batch", 3), ("batch", "time"), (7, "time"), ("batch", "time", "time")]),
+    shape=st.sampled_from(
+        [(), ("batch",), ("time", "batch", 3), ("batch", "time"), (7, "time"), ("batch", "time", "time")]
+    ),
     pad_value=st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False, allow_infinity=False)),
     vocabulary=st.none() | st.integers(1, 10**6),
 )
