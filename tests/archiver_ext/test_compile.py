@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -57,7 +58,7 @@ def test_every_job_is_done_whatever_the_engine_prints(compiling: Callable[..., l
 
 @pytest.mark.parametrize(
     ("engine", "reason"),
-    [("refuses", "no 1 x 2 here"), ("raises", "ValueError: something odd"), ("dies", "ended by SIGABRT")],
+    [("refuses", r"no \d x \d here"), ("raises", "ValueError: something odd"), ("dies", "ended by SIGABRT")],
 )
 def test_an_engine_that_fails_is_out_and_the_others_go_on(
     compiling: Callable[..., list[Compiled | Failed]], engine: str, reason: str
@@ -67,7 +68,7 @@ def test_an_engine_that_fails_is_out_and_the_others_go_on(
     failed = [result for result in results if isinstance(result, Failed)]
 
     assert {result.job.backend for result in failed} == {engine}
-    assert any(reason in result.reason for result in failed)
+    assert any(re.search(reason, result.reason) for result in failed)
     assert len([result for result in results if isinstance(result, Compiled)]) == len(BUCKETS)
 
 

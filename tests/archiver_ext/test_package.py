@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tarfile
@@ -245,7 +246,7 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("engine", "complaint"),
     [
-        ("refuses", "refuses 1 x 2: no 1 x 2 here"),
+        ("refuses", r"refuses (\d x \d): no \1 here"),
         ("raises", "ValueError: something odd"),
         ("dies", "ended by SIGABRT"),
         ("unusable", "no such chip here; buy one"),
@@ -266,7 +267,7 @@ def test_an_engine_asked_for_by_name_that_fails_is_the_end(
     code, output, error = package()
 
     assert (code, output) == (1, "")
-    assert complaint in error
+    assert re.search(complaint, error)
     assert project.listing() == before
 
 
