@@ -39,9 +39,15 @@ def refuse_reached_answers(
     graph = exported.module()
     axes = symbols(exported, inputs)
     layouts = _layouts(exported, axes)
-    alone = [_values(graph, _batch(inputs, lengths, [row], length, seed=0)) for row, length in enumerate(lengths)]
-    rows = list(range(len(lengths)))
-    padded = [_values(graph, _batch(inputs, lengths, rows, max(lengths) + more, seed=more)) for more in (1, 5)]
+
+    def run(rows: Sequence[int], timesteps: int, seed: int) -> Values:
+        """As near to these sizes as the program allows: `x[:, :-1]` holds it to its smallest bucket."""
+        rows = [rows[place % len(rows)] for place in range(_allowed(exported, axes, "batch", len(rows)))]
+        return _values(graph, _batch(inputs, lengths, rows, _allowed(exported, axes, "time", timesteps), seed))
+
+    lengths = _ends(lengths, _allowed(exported, axes, "batch", len(lengths)))
+    alone = [run([row], length, seed=0) for row, length in enumerate(lengths)]
+    padded = [run(range(len(lengths)), max(lengths) + more, seed=more) for more in (1, 5)]
     differing = [
         node
         for node in exported.graph.nodes
@@ -57,6 +63,22 @@ def refuse_reached_answers(
             f"{at(node_line(culprit))}. A request would get another answer in a longer bucket than alone. Mask the "
             "padded timesteps before that line, or divide by lengths instead of the padded size."
         )
+
+
+def _allowed(exported: torch.export.ExportedProgram, axes: dict[Axis, Any], axis: Axis, wish: int) -> int:
+    """The size nearest to the wish that the program was exported for."""
+    size = axes.get(axis)
+    allowed = exported.range_constraints.get(size.node.expr) if isinstance(size, torch.SymInt) else None
+    return wish if allowed is None else int(max(allowed.lower, min(allowed.upper, wish)))
+
+
+def _ends(lengths: Sequence[int], count: int) -> list[int]:
+    """At most so many of them, the longest and the shortest first of all.
+
+    >>> _ends([8, 5, 3, 1], 2)
+    [8, 1]
+    """
+    return list(lengths) if count >= len(lengths) else [*lengths[: count - 1], lengths[-1]]
 
 
 def _first_mixing(differing: Sequence[torch.fx.Node], layouts: dict[str, _Layout]) -> torch.fx.Node:

@@ -315,6 +315,18 @@ def _iterate(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
     return NotImplemented
 
 
+def _len(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    # Python makes a plain int of what len() gives, which fixes the size: the exporter refuses it later, without a line.
+    size = args[0].shape[0] if args[0].dim() else None
+    if packed_of(args[0]) is not None or not isinstance(size, torch.SymInt):
+        return NotImplemented
+    line = calling_line()
+    raise LoweringRefused(
+        f"the model takes len() of a tensor whose first dimension varies{at(line)}: that fixes the dimension. "
+        "Take its size(0) instead."
+    )
+
+
 _RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": _pack,
     "_pad_packed_sequence": _pad,
@@ -329,6 +341,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "scatter_": _returns_identity,
     "index_select": _index_select,
     "__getitem__": _getitem,
+    "__len__": _len,
     "select": _select,
     "as_tensor": _as_tensor,
     "tensor": _as_tensor,

@@ -146,6 +146,11 @@ class AlwaysDropsOut(Base):
         return nn.functional.dropout(self.lstm(x)[0], 0.5)  # dropout
 
 
+class TakesLen(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.lstm(x)[0][torch.arange(len(x)), lengths - 1]  # len
+
+
 class ReturnsANumber(Base):
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.lstm(x)[0], 3
@@ -169,6 +174,7 @@ SEED = (
         (ReadsLengths, "reads the values of `lengths` in Python", "# reads"),
         (BranchesOnData, "depend on the values of its inputs", "# branch"),
         (CutsToLongest, "depend on the values of its inputs", "# cut"),
+        (TakesLen, "Take its size(0) instead", "# len"),
         (LoopsOverTime, "fixes the batch or time dimension", None),
         (SumsPaddingToo, "padding reaches an answer in spite of `lengths`: aten.sum", "# sum"),
         (MeanOverPaddedTime, "padding reaches an answer in spite of `lengths`: aten.mean", "# mean"),
@@ -213,3 +219,24 @@ def test_names_of_outputs_must_fit_their_number() -> None:
 
     with pytest.raises(LoweringRefused, match="outputs: 2 names"):
         lower(PerStep(), config)
+
+
+class ShiftedByOne(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.padded(torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1), lengths)
+
+
+class ShiftedAndSummed(ShiftedByOne):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return super().forward(x, lengths), x[:, :-1].sum(1)  # shifted sum
+
+
+@pytest.mark.parametrize("buckets", ["{batch: [4], length: [4]}", "{batch: [1, 4], length: [4, 9]}"])
+def test_a_program_with_a_smallest_length_is_measured_within_it(buckets: str) -> None:
+    """`x[:, :-1]` forbids a single timestep: teacher forcing is served all the same, its padded sum is not."""
+    yaml = YAML.replace("{batch: [1, 4], length: [4, 9]}", buckets)
+    config = parse_config(yaml, "model-config.yaml")
+
+    assert lower(ShiftedByOne(), config).padding == "masked"
+    with pytest.raises(LoweringRefused, match="# shifted sum"):
+        lower(ShiftedAndSummed(), config)
