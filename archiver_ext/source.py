@@ -183,6 +183,8 @@ def _check_fit(model: str, expected: Mapping[str, torch.Tensor], given: Mapping[
         ),
     ]
     if problems:
+        if given and all(name.startswith("module.") for name in given):
+            problems.append("all names begin with 'module.': saved from DataParallel; save model.module.state_dict()")
         lines = "\n  ".join(problems)
         raise PackagingError(
             f"{file.name} does not hold the weights of {model} as built with neuron_lstm.model.args:\n  {lines}"

@@ -9,7 +9,7 @@ from ..config.manifest import Manifest
 from .errors import RequestError, invalid, malformed, shown
 from .npy import MAGIC, read_npy
 from .request import Form, Request, check_count, read_item, read_items
-from .rows import NPY, Body, RawRequest
+from .rows import JSON, NPY, Body, RawRequest
 from .v2 import is_v2, read_v2
 
 
@@ -36,8 +36,8 @@ def read_json(body: Body) -> object:
         RequestError: 400, it is not JSON in UTF-8, or nested without end.
     """
     text = body.value
-    if not isinstance(text, bytes | bytearray | str):
-        return text
+    if not isinstance(text, bytes | bytearray | str) or (isinstance(text, str) and text and body.content_type == JSON):
+        return text  # parsed by TorchServe, a JSON string too
     if not text:
         raise malformed("the body is empty")
     try:

@@ -51,10 +51,16 @@ def shown(value: object) -> str:
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxx..."
     >>> shown([[1, 2]])
     'a list'
+    >>> shown({"a": 1}), shown(None)
+    ('an object', 'null')
     """
     if isinstance(value, str | bytes):
         value = value[:80]
-    elif value is not None and not isinstance(value, bool | int | float):
+    elif value is None:
+        return "null"
+    elif isinstance(value, dict):
+        return "an object"
+    elif not isinstance(value, bool | int | float):
         return f"a {type(value).__name__}"
     elif isinstance(value, int) and value.bit_length() > 64:
         return "a number of very many digits"

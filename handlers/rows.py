@@ -11,6 +11,7 @@ from .errors import malformed
 BODY_FIELDS = ("body", "data")
 NPY = "application/x-npy"
 JSON = "application/json"
+_FORMS = {"application/x-www-form-urlencoded", "multipart/form-data"}
 
 
 class Body(NamedTuple):
@@ -82,7 +83,7 @@ class RawRequest:
         for name in BODY_FIELDS:
             if name in self.row:
                 return Body(self.row[name], self._field_type(name))
-        raise malformed(_no_body(self.row))
+        raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
 
     def _accepted(self) -> set[str]:
         return set(map(_plain_type, self.header("accept").split(",")))
@@ -97,13 +98,14 @@ def _plain_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def _no_body(row: Mapping[object, object]) -> str:
-    if not row:
-        return "the request has no body"
-    first = str(next(iter(row)))
-    if first.lstrip()[:1] in {"[", "{"}:
+def _no_body(row: Mapping[object, object], content_type: str) -> str:
+    first = str(next(iter(row), ""))
+    # TorchServe hands over what it could not read as a form as no field at all.
+    if first.lstrip()[:1] in {"[", "{"} or (not row and content_type in _FORMS):
         return (
-            "the JSON came as a web form: send it with the header 'Content-Type: application/json' "
+            "the body came as a web form: send JSON with the header 'Content-Type: application/json' "
             "(curl -d needs -H 'Content-Type: application/json')"
         )
+    if not row:
+        return "the request has no body"
     return "the form has no field 'body' or 'data': send the input as the request's body, or in a field of that name"

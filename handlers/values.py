@@ -20,7 +20,10 @@ _ARRAY_DTYPES = {
     "f": torch.float32, "d": torch.float64,
     "q": torch.int64, "i": torch.int32, "h": torch.int16, "b": torch.int8, "B": torch.uint8,
 }  # fmt: skip
-_JSON_NAMES = {list: "a list", dict: "an object", str: "a string", bool: "a boolean", type(None): "null"}
+_JSON_NAMES = {
+    list: "a list", dict: "an object", str: "a string", bool: "a boolean", int: "an integer", float: "a float",
+    type(None): "null",
+}  # fmt: skip
 
 
 def wanted(spec: TensorSpec) -> str:

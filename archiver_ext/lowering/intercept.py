@@ -29,6 +29,7 @@ _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
 _FACTS = {"dtype", "device", "is_cuda", "layout", "requires_grad", "is_nested"}  # tell nothing of the packed shape
 _TAG = "_neuron_lstm_packed"
 _IDENTITY = "_neuron_lstm_identity"
+_LAST_SLICE = slice(-1, None)
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,7 @@ def _select(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _read_last_step(mode: Interception, tensor: torch.Tensor, key: Any) -> Any:
-    """`y[:, -1]` over time means each row's own last step: a request alone has no padding behind it."""
+    """`y[:, -1]` or `y[:, -1:]` over time means each row's own last step: a request alone has no padding behind it."""
     keys = key if isinstance(key, tuple) else (key,)
     if (
         mode.lengths is None
@@ -290,17 +291,18 @@ def _read_last_step(mode: Interception, tensor: torch.Tensor, key: Any) -> Any:
     if Ellipsis in keys:
         place = keys.index(Ellipsis)
         keys = (*keys[:place], *[slice(None)] * (tensor.dim() - len(keys) + 1), *keys[place + 1 :])
-    steps = [
-        dim for dim, k in enumerate(keys) if isinstance(k, int) and k == -1 and same_size(tensor.shape[dim], mode.time)
-    ]
+    steps = [dim for dim, k in enumerate(keys) if k in (-1, _LAST_SLICE) and same_size(tensor.shape[dim], mode.time)]
     rows = [dim for dim, size in enumerate(tensor.shape) if same_size(size, mode.batch)]
     if len(steps) != 1 or not rows or rows[0] == steps[0]:
         return NotImplemented
     dim = steps[0]
     index = (mode.lengths - 1).reshape([-1 if d == rows[0] else 1 for d in range(tensor.dim())])
     index = index.expand([1 if d == dim else size for d, size in enumerate(tensor.shape)])
-    last = tensor.gather(dim, index).squeeze(dim)
-    rest = tuple(k for d, k in enumerate(keys) if d != dim)
+    last = tensor.gather(dim, index)
+    if keys[dim] == _LAST_SLICE:
+        rest = (*keys[:dim], slice(None), *keys[dim + 1 :])
+    else:
+        last, rest = last.squeeze(dim), (*keys[:dim], *keys[dim + 1 :])
     return last[rest] if any(k != slice(None) for k in rest) else last
 
 

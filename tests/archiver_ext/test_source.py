@@ -126,6 +126,14 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
     assert "linear.weight: the model has [2, 3], the file [2, 4]" in text
 
 
+def test_weights_of_a_data_parallel_model_are_recognised(tmp_path: Path) -> None:
+    """The prefix that DataParallel puts before every name is explained."""
+    path = tmp_path / "weights.pt"
+    torch.save({"module.linear.weight": torch.zeros(2, 3), "module.linear.bias": torch.zeros(2)}, path)
+
+    assert "saved from DataParallel" in refusal(tmp_path, write(tmp_path, ONE), path, size=3)
+
+
 def test_a_model_with_weights_needs_a_file(tmp_path: Path) -> None:
     """The way out is the call that writes one."""
     assert "torch.save(model.state_dict()" in refusal(tmp_path, write(tmp_path, ONE), None, size=3)

@@ -20,7 +20,7 @@ DEEP = [[[[[1]]]]]
 @pytest.mark.parametrize(
     ("spec", "value", "told"),
     [
-        (IDS, 7, "expected int64 [time], but found a int where dimension 0 should be a list"),
+        (IDS, 7, "expected int64 [time], but found an integer where dimension 0 should be a list"),
         (IDS, None, "found null"),
         (IDS, {"a": 1}, "found an object"),
         (IDS, "12", "found a string"),
@@ -36,7 +36,7 @@ DEEP = [[[[[1]]]]]
         (IDS, [3, -1, 4], "id -1 at [1] is outside the vocabulary (0 to 9)"),
         (IDS, [1 << 63], "out of the range of int64"),
         (FRAMES, [[1, 2], [3]], "number 1 has 1"),
-        (FRAMES, [[1, 2], 3], "found a int where dimension 1 should be a list"),
+        (FRAMES, [[1, 2], 3], "found an integer where dimension 1 should be a list"),
         (FRAMES, [[1, 2, 3]], "dimension 1 has 3 values, expected 2"),
         (FRAMES, [[]], "dimension 1 has 0 values, expected 2"),
         (FRAMES, [1.0, 2.0], "found a float where dimension 1 should be a list"),
@@ -45,7 +45,7 @@ DEEP = [[[[[1]]]]]
         (FRAMES, [[1.0, 1e39]], "the value at [0, 1] is not finite, or too large for float32"),
         (FRAMES, [[1, 10**400]], "out of the range of float32"),
         (FRAMES, [[True, 1.0]], "value 0 is a boolean"),
-        (FLAGS, [1, 0], "value 0 is a int"),
+        (FLAGS, [1, 0], "value 0 is an integer"),
     ],
 )
 def test_what_an_input_does_not_take_is_refused_by_its_name_and_the_reason(

@@ -45,6 +45,8 @@ HARMLESS: dict[str, Callable[[Model, Tensor], Any]] = {
     "recurrence": lambda m, x: m.lstm(x),
     "final state": lambda m, x: m.lstm(x)[1][0][-1],
     "last step": lambda m, x: m.lstm(x)[0][:, -1],
+    "last step as a slice": lambda m, x: m.lstm(x)[0][:, -1:],
+    "last step of some features": lambda m, x: m.lstm(x)[0][:, -1, :2],
     "first step": lambda m, x: m.lstm(x)[0][:, 0],
     "residual": lambda m, x: x + m.lstm(x)[0],
     "softmax over features": lambda m, x: x.softmax(-1),
