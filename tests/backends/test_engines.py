@@ -25,7 +25,7 @@ ENGINES = [
 ]
 # Each case is some seconds of a C++ compiler: those that go through all of the decomposition.
 INDUCTOR_CASES = tuple(CASES[index] for index in (2, 5, 7, 10, 13))
-TABLE_BYTES = 20_000_000
+TABLE_BYTES = 100_000_000  # far above what an allocator keeps for itself, which is counted too
 
 COMPILE = """
 import sys
@@ -134,7 +134,7 @@ def _answers(case: Case) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_programs_hold_no_weights(compiled: Compiled) -> None:
-    """What is written is the code and the shapes; 20 MB of weights stay in the user's file."""
+    """What is written is the code and the shapes; 100 MB of weights stay in the user's file."""
     sizes = {file.name: file.stat().st_size for file in compiled.directory.iterdir()}
 
     assert sum(sizes.values()) < 700_000, sizes

@@ -143,7 +143,7 @@ class Several(nn.Module):
     That is: a tensor written in the code, a buffer outside the state dict, int32 ids, a bool and an input nobody reads.
     """
 
-    def __init__(self, cases: tuple[Case, ...], rows: int = 1_000_000) -> None:
+    def __init__(self, cases: tuple[Case, ...], rows: int = 5_000_000) -> None:
         super().__init__()
         self.table = nn.Embedding(rows, FEATURES)
         self.cases = cases
