@@ -16,19 +16,21 @@ from ..config.manifest import ManifestError
 from ..config.schema import ServingConfig
 from ..handlers.cores import available_cores, threads_per_worker
 from ..handlers.variants import load_variants
-from . import stock, tree, trial
-from .candidates import Dropped, Trial, fastest, last_resort, to_try
-from .compile import Compiled, Failed, Result, compile_all, size_of
+from . import stock
+from .archive import tree
+from .archive.publish import publish
+from .archive.workspace import private_directory, temporary_files_in
+from .engines import trial
+from .engines.candidates import Dropped, Trial, fastest, last_resort, to_try
+from .engines.compile import Compiled, Failed, Result, compile_all, size_of
+from .engines.reference import reference_of
+from .engines.trial import Missed, Subject
+from .engines.verify import Case, draw_cases
 from .errors import PackagingError
 from .lowering import lower
-from .program import Program
+from .lowering.program import Program
 from .progress import showing
-from .publish import publish
-from .reference import reference_of
 from .source import check_codec, importable, load_model
-from .trial import Missed, Subject
-from .verify import Case, draw_cases
-from .workspace import private_directory, temporary_files_in
 
 _PYTHON = ("python", "python3")
 

@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..bucketing.grid import Bucket
-from .candidates import Trial
-from .compile import Compiled
+from .engines.candidates import Trial
+from .engines.compile import Compiled
 from .package import Outcome
 
 

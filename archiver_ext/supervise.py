@@ -15,8 +15,8 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+from .archive.workspace import Terminated, private_directory, terminations_raised
 from .processes import describe_exit, package_path
-from .workspace import Terminated, private_directory, terminations_raised
 
 if TYPE_CHECKING:
     from .stock import Flags

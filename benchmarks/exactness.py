@@ -26,7 +26,7 @@ from ragged import alone, padded, part_of, ragged
 from zoo import CASES, Case
 
 from torchserve_neuron_lstm.archiver_ext.lowering import lower
-from torchserve_neuron_lstm.archiver_ext.program import Program
+from torchserve_neuron_lstm.archiver_ext.lowering.program import Program
 from torchserve_neuron_lstm.backends.interface import Run
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.grid import Bucket

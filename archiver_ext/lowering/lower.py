@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from ...config.schema import ServingConfig
-from ..program import Program
 from .answers import output_specs, with_vocabularies
 from .differential import refuse_reached_answers
-from .proof import Reached, prove
+from .program import Program
+from .proof import prove
 from .refusal import LoweringRefused, at, node_line
+from .states import Reached
 from .trace import Trace, trace
 
 

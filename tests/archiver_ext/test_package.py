@@ -13,6 +13,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import odd_engines
 import pytest
 import torch
 
@@ -20,7 +21,6 @@ from torchserve_neuron_lstm.archiver_ext import cli, stock
 from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
 from torchserve_neuron_lstm.handlers.variants import load_variants
 
-from . import engines
 from .conftest import BIN, MODEL, Project, save_weights
 
 SERVING_FOLDERS = {"handlers", "bucketing", "backends", "config", "__init__.py"}
@@ -258,7 +258,7 @@ def test_an_engine_asked_for_by_name_that_fails_is_the_end(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, complaint: str
 ) -> None:
     """An engine of another distribution that misbehaves is named, and leaves nothing either."""
-    site = engines.install(tmp_path / "site")
+    site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", site)
     project.configure(backend=engine)
@@ -275,7 +275,7 @@ def test_a_miss_is_told_for_every_bucket(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The table of errors names bucket, verdict, error and place."""
-    site = engines.install(tmp_path / "site")
+    site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", site)
     project.configure(backend="wrong")
@@ -296,7 +296,7 @@ def test_an_engine_of_another_distribution_serves_by_name(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It is compiled for every bucket, verified and measured like our own; the archive holds none of ours."""
-    site = engines.install(tmp_path / "site")
+    site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", site)
     project.configure(backend="good")
@@ -344,7 +344,7 @@ def stopped_while_compiling(
 ) -> subprocess.Popen[str]:
     """The stock command, sent a signal as soon as a compiler runs; compilers write their process ids to `pids`."""
     command = [str(BIN / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
-    env = project.environment(PYTHONPATH=engines.install(folder / "site"), SLOW_PIDS=str(pids))
+    env = project.environment(PYTHONPATH=odd_engines.install(folder / "site"), SLOW_PIDS=str(pids))
     process = subprocess.Popen(command, cwd=project.folder, env=env, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + 90
     while not (pids.exists() and pids.read_text().endswith("\n")):
@@ -370,7 +370,7 @@ def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Projec
     project.configure(backend="crashes")
     before = project.listing()
 
-    done = project.archive(PYTHONPATH=engines.install(tmp_path / "site"))
+    done = project.archive(PYTHONPATH=odd_engines.install(tmp_path / "site"))
 
     assert done.returncode == 1
     assert "error: the process was ended by SIGSEGV while packaging" in done.stderr

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bucketing.grid import Bucket
-from .processes import describe_exit, package_path
+from ...bucketing.grid import Bucket
+from ..processes import describe_exit, package_path
 
 _LAST_LINES = 20
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from ..bucketing.spec import TensorSpec
-from .errors import PackagingError
+from ...bucketing.spec import TensorSpec
+from ..errors import PackagingError
+from ..source import construct
 from .probe import Findings, probe
-from .source import construct
 
 _FRONTEND = """\
 # TorchServe frontend parameters

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..backends.interface import Backend
-from ..backends.registry import backend_names, get_backend
-from ..bucketing.grid import Bucket
+from ...backends.interface import Backend
+from ...backends.registry import backend_names, get_backend
+from ...bucketing.grid import Bucket
+from ..errors import PackagingError
 from .compile import Compiled
-from .errors import PackagingError
 from .verify import Checked
 
 AUTO = "auto"

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..bucketing.spec import Axis, DType, TensorSpec
+from ...bucketing.spec import Axis, DType, TensorSpec
 
 _BATCH, _TIME = 2, 5
 _MOST_TRIALS = 4000

@@ -11,10 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.program import Program
-from torchserve_neuron_lstm.archiver_ext.reference import Answer, Request
-from torchserve_neuron_lstm.archiver_ext.verify import (
+from torchserve_neuron_lstm.archiver_ext.engines.reference import Answer, Request
+from torchserve_neuron_lstm.archiver_ext.engines.verify import (
     Case,
     Checked,
     Verdict,
@@ -26,6 +24,8 @@ from torchserve_neuron_lstm.archiver_ext.verify import (
     to_tensors,
     verify,
 )
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.lowering.program import Program
 from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
 from torchserve_neuron_lstm.bucketing.spec import TensorSpec
 

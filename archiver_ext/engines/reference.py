@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch.utils import _pytree as pytree
 
-from ..bucketing.spec import TensorSpec
-from ..config.schema import ServingConfig
-from .errors import PackagingError
-from .lowering.binding import bind
+from ...bucketing.spec import TensorSpec
+from ...config.schema import ServingConfig
+from ..errors import PackagingError
+from ..lowering.binding import bind
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..config.manifest import FILE_NAME
-from .errors import PackagingError
+from ...config.manifest import FILE_NAME
+from ..errors import PackagingError
 
 
 def read_manifest_text(archive: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torchserve_neuron_lstm.archiver_ext.calibrate import measure
+from torchserve_neuron_lstm.archiver_ext.engines.calibrate import measure
 
 
 class Clock:

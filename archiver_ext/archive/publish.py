@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from . import stock
-from .errors import PackagingError
+from .. import stock
+from ..errors import PackagingError
 from .workspace import private_directory
 
 

@@ -16,12 +16,12 @@ from typing import Literal
 
 import torch
 
-from ..backends.interface import Run
-from ..bucketing.grid import Bucket, BucketGrid
-from ..bucketing.spec import TensorSpec
-from .errors import PackagingError
-from .program import Program
-from .progress import Report
+from ...backends.interface import Run
+from ...bucketing.grid import Bucket, BucketGrid
+from ...bucketing.spec import TensorSpec
+from ..errors import PackagingError
+from ..lowering.program import Program
+from ..progress import Report
 from .reference import Answer, Reference, Request, alone
 
 _LARGE = 1e4

@@ -16,10 +16,10 @@ from typing import Any, TextIO
 
 import torch
 
-from ..backends import masked  # noqa: F401 - the exported program names its operators
-from ..backends.interface import CannotCompile
-from ..backends.registry import get_backend
-from ..bucketing.grid import Bucket
+from ...backends import masked  # noqa: F401 - the exported program names its operators
+from ...backends.interface import CannotCompile
+from ...backends.registry import get_backend
+from ...bucketing.grid import Bucket
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from ..bucketing.spec import TensorSpec
+from ...bucketing.spec import TensorSpec
 
 
 @dataclass(frozen=True)

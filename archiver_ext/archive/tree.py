@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from .errors import PackagingError
-from .processes import PACKAGE
+from ..errors import PackagingError
+from ..processes import PACKAGE
 
 SHIM = "neuron_lstm.py"
 PROGRAMS = "programs"

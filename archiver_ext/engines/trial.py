@@ -12,20 +12,20 @@ from pathlib import Path
 
 import torch
 
-from ..backends import registry
-from ..backends.interface import Backend, Run
-from ..bucketing.grid import Bucket
-from ..config.manifest import Manifest, Variant, digest_files, write_manifest
-from ..config.schema import ServingConfig
-from ..handlers.variants import load_variants
-from . import tree as trees
+from ...backends import registry
+from ...backends.interface import Backend, Run
+from ...bucketing.grid import Bucket
+from ...config.manifest import Manifest, Variant, digest_files, write_manifest
+from ...config.schema import ServingConfig
+from ...handlers.variants import load_variants
+from ..archive import tree as trees
+from ..errors import PackagingError
+from ..lowering.program import Program
+from ..processes import PACKAGE
+from ..progress import Report
 from .calibrate import Call, measure
 from .candidates import Trial
 from .compile import Compiled, Job
-from .errors import PackagingError
-from .processes import PACKAGE
-from .program import Program
-from .progress import Report
 from .verify import Batch, Case, Checked, to_tensors, verify
 
 CONSTANTS = f"{trees.PROGRAMS}/constants.pt"

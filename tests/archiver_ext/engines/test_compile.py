@@ -10,13 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import odd_engines
 import pytest
 import torch
 
-from torchserve_neuron_lstm.archiver_ext.compile import Compiled, Failed, Job, compile_all
+from torchserve_neuron_lstm.archiver_ext.engines.compile import Compiled, Failed, Job, compile_all
 from torchserve_neuron_lstm.bucketing.grid import Bucket
-
-from . import engines
 
 BUCKETS = (Bucket(1, 2), Bucket(1, 4), Bucket(2, 4))
 
@@ -29,7 +28,7 @@ class Double(torch.nn.Module):
 @pytest.fixture
 def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Compiled | Failed]]:
     """Compile a small program with the engines named, in every bucket."""
-    monkeypatch.setenv("PYTHONPATH", engines.install(tmp_path / "site"))
+    monkeypatch.setenv("PYTHONPATH", odd_engines.install(tmp_path / "site"))
     monkeypatch.setenv("SLOW_PIDS", str(tmp_path / "pids"))
     program = tmp_path / "program.pt2"
     torch.export.save(torch.export.export(Double(), (torch.zeros(2),)), program)

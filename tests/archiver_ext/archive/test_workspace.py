@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.archiver_ext.workspace import (
+from torchserve_neuron_lstm.archiver_ext.archive.workspace import (
     Terminated,
     private_directory,
     temporary_files_in,

@@ -1,0 +1,1 @@
+"""The archive's folder, private until it is whole."""

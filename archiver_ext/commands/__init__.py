@@ -1,0 +1,1 @@
+"""One file for each command of `neuron-lstm`, with what only that command needs."""

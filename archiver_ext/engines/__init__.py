@@ -1,0 +1,1 @@
+"""Each engine on trial: compiled, held against eager, measured."""
