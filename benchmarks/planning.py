@@ -14,7 +14,7 @@ import torch
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import execute
 from torchserve_neuron_lstm.bucketing.grid import BucketGrid
-from torchserve_neuron_lstm.bucketing.planner import Planner
+from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
 from torchserve_neuron_lstm.bucketing.spec import TensorSpec
 
 GRID = BucketGrid(batches=(1, 4, 16, 32), lengths=tuple(range(16, 129, 16)))
@@ -44,7 +44,7 @@ def measure(planner: Planner, count: int) -> tuple[int, float, float]:
 def main() -> None:
     """Print a row for each number of requests."""
     torch.set_num_threads(1)
-    planner = Planner(GRID, CostModel.proportional(GRID))
+    planner = planner_for("sequence", GRID, CostModel.proportional(GRID))
     print("requests  runs  plan us  pad + unpad us")
     for count in (1, 8, 32, 128):
         runs, planning, following = measure(planner, count)

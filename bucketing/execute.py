@@ -9,7 +9,7 @@ import torch
 from .errors import BrokenInvariant
 from .grid import Bucket
 from .padding import lengths_tensor, pad, torch_dtype, unpad
-from .planner import Plan, Run
+from .plan import Plan, Run
 from .spec import TensorSpec
 
 Tensors = tuple[torch.Tensor, ...]

@@ -1,4 +1,4 @@
-"""The set of shapes that were compiled, and the look-up that refuses instead of clamping."""
+"""The shapes that programs take, and the look-up that refuses instead of clamping."""
 
 from __future__ import annotations
 
@@ -61,3 +61,41 @@ class BucketGrid:
         if length not in self.lengths:
             raise LengthNotAccepted(length, self.lengths)
         return length
+
+
+@dataclass(frozen=True)
+class AnyShape:
+    """What a shape-polymorphic engine takes: every number of rows up to `batch`, every number of timesteps to `length`.
+
+    >>> AnyShape(batch=32, length=512).fit_length(17)
+    17
+    """
+
+    batch: int
+    length: int
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.length < 1:
+            raise ValueError(f"the limits must be positive, got {self.batch} rows and {self.length} timesteps")
+
+    def fit_length(self, length: int) -> int:
+        """`length` itself.
+
+        Raises:
+            SequenceTooLong: it is beyond the limit.
+        """
+        if length > self.length:
+            raise SequenceTooLong(length, (self.length,))
+        return length
+
+    def exact_length(self, length: int) -> int:
+        """The same: nothing needs padding.
+
+        Raises:
+            SequenceTooLong: it is beyond the limit.
+        """
+        return self.fit_length(length)
+
+
+Shapes = BucketGrid | AnyShape
+"""What an engine takes: a program for each bucket, or one for all shapes."""

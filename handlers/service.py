@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from ..bucketing.planner import Plan, Run
+from ..bucketing.plan import Plan, Run
 from ..config.manifest import Manifest
 from .codec import Codec, error_body
 from .errors import RequestError, internal

@@ -16,7 +16,8 @@ from ..bucketing.cost import CostModel
 from ..bucketing.execute import execute
 from ..bucketing.grid import Bucket
 from ..bucketing.padding import torch_dtype
-from ..bucketing.planner import Plan, Planner, Run
+from ..bucketing.plan import Plan, Run
+from ..bucketing.planner import Planner, planner_for
 from ..bucketing.spec import TensorSpec
 from ..config.manifest import Manifest, read_manifest, verify_files
 from .cores import available_cores
@@ -50,7 +51,7 @@ class Variants:
         Raises:
             SequenceTooLong, LengthNotAccepted: a length that this archive does not serve.
         """
-        return self.planner.plan(lengths) if self.manifest.padding == "masked" else self.planner.plan_exact(lengths)
+        return self.planner.plan(lengths)
 
     def answer(
         self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
@@ -74,7 +75,7 @@ def load_variants(directory: Path, threads: int | None = None) -> Variants:
     threads = threads or manifest.threads or available_cores()
     variants = Variants(
         manifest=manifest,
-        planner=Planner(manifest.grid, _cost(manifest)),
+        planner=planner_for("sequence", manifest.grid, _cost(manifest), padded=manifest.padding == "masked"),
         threads=threads,
         runs=_load_runs(directory, manifest, threads),
     )

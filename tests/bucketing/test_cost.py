@@ -17,12 +17,6 @@ def test_a_cost_that_is_no_positive_number_is_refused(milliseconds: float) -> No
         CostModel({Bucket(4, 16): milliseconds})
 
 
-def test_a_bucket_that_was_not_measured_is_named() -> None:
-    """Nothing is guessed for a bucket without a measurement."""
-    with pytest.raises(ValueError, match="no cost is known for bucket 4 x 32"):
-        CostModel({Bucket(4, 16): 1.0}).of(Bucket(4, 32))
-
-
 def test_the_stand_in_grows_with_the_bucket_and_charges_for_the_call() -> None:
     """Two calls of half the cells cost more than one call of all."""
     cost = CostModel.proportional(BucketGrid((2, 4), (8, 16)))

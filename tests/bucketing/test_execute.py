@@ -13,7 +13,8 @@ from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
 from torchserve_neuron_lstm.bucketing.execute import execute
 from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
-from torchserve_neuron_lstm.bucketing.planner import Plan, Run, plan
+from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.planner import planner_for
 from torchserve_neuron_lstm.bucketing.spec import TensorSpec
 
 from .strategies import problems
@@ -70,7 +71,7 @@ def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, se
     grid, cost, lengths = problem
     requests = [request_of(length, seed + row) for row, length in enumerate(lengths)]
     program = Hostile()
-    steps = plan(lengths, grid, cost)
+    steps = planner_for("sequence", grid, cost).plan(lengths)
 
     answers = execute(steps, requests, lengths, [FRAMES, BIAS], [RUNNING, TOTAL], takes_lengths=True, run=program)
 

@@ -10,7 +10,8 @@ import torch
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import execute
 from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
-from torchserve_neuron_lstm.bucketing.planner import Plan, Planner
+from torchserve_neuron_lstm.bucketing.plan import Plan
+from torchserve_neuron_lstm.bucketing.planner import planner_for
 from torchserve_neuron_lstm.bucketing.spec import TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, Variant
 
@@ -55,8 +56,9 @@ class FakeModel:
     runs: list[Bucket] = field(default_factory=list)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        planner = Planner(self.manifest.grid, CostModel.proportional(self.manifest.grid))
-        return planner.plan(lengths) if self.manifest.padding == "masked" else planner.plan_exact(lengths)
+        grid = self.manifest.grid
+        padded = self.manifest.padding == "masked"
+        return planner_for("sequence", grid, CostModel.proportional(grid), padded=padded).plan(lengths)
 
     def answer(
         self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]

@@ -16,13 +16,24 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import LengthNotAccepted, SequenceTooLong
 from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
-from torchserve_neuron_lstm.bucketing.planner import Plan, Planner, Run, plan, plan_exact
+from torchserve_neuron_lstm.bucketing.partition import GridPartition
+from torchserve_neuron_lstm.bucketing.plan import Plan, Run
 
 from .strategies import exact_problems, grids, problems
 
 Problem = tuple[BucketGrid, CostModel, list[int]]
 Value = tuple[int, int]
 """What plans are ranked by: nanoseconds, then computed timesteps."""
+
+
+def plan(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
+    """The plan of a planner built for it."""
+    return GridPartition(grid, cost).plan(lengths)
+
+
+def plan_exact(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
+    """The same for a model that must not be padded."""
+    return GridPartition(grid, cost, padded=False).plan(lengths)
 
 
 def partitions(rows: list[int]) -> Iterator[list[list[int]]]:
@@ -123,19 +134,19 @@ def test_the_order_of_the_requests_does_not_change_the_cost(problem: Problem, ra
 def test_the_same_batch_is_planned_the_same_by_every_planner(problem: Problem) -> None:
     """A planner keeps nothing of the batches it planned before, and two of the same grid and cost are equal."""
     grid, cost, lengths = problem
-    planner = Planner(grid, cost)
+    planner = GridPartition(grid, cost)
 
     first = planner.plan(lengths)
     planner.plan(lengths[::-1])
 
-    assert planner.plan(lengths) == first == Planner(grid, cost).plan(lengths)
-    assert planner == Planner(grid, cost)
+    assert planner.plan(lengths) == first == GridPartition(grid, cost).plan(lengths)
+    assert planner == GridPartition(grid, cost)
 
 
 @given(grids(), st.lists(st.integers(1, 14), min_size=1, max_size=8))
 def test_exactly_the_lengths_that_fit_nothing_are_refused(grid: BucketGrid, lengths: list[int]) -> None:
     """The refusal carries the longest length and every bucket length."""
-    planner = Planner(grid, CostModel.proportional(grid))
+    planner = GridPartition(grid, CostModel.proportional(grid))
 
     if max(lengths) > grid.lengths[-1]:
         with pytest.raises(SequenceTooLong) as refusal:
@@ -191,17 +202,11 @@ def test_an_empty_batch_needs_no_run() -> None:
 @pytest.mark.parametrize("bad", [0, -1])
 def test_an_empty_sequence_is_named_by_its_place(bad: int) -> None:
     """Engines refuse a length of 0, so none may reach them."""
-    planner = Planner(BucketGrid((1,), (8,)), CostModel({Bucket(1, 8): 1.0}))
+    grid = BucketGrid((1,), (8,))
 
-    for method in (planner.plan, planner.plan_exact):
+    for method in (plan, plan_exact):
         with pytest.raises(ValueError, match=f"request 1 has {bad} timesteps"):
-            method([3, bad, 8])
-
-
-def test_a_planner_needs_the_cost_of_every_bucket() -> None:
-    """A bucket without a measurement is found when the planner is built, not in the middle of serving."""
-    with pytest.raises(ValueError, match="no cost is known for bucket 4 x 8"):
-        Planner(BucketGrid((1, 4), (8,)), CostModel({Bucket(1, 8): 1.0}))
+            method([3, bad, 8], grid, CostModel.proportional(grid))
 
 
 def test_useful_and_padded_timesteps_add_up_to_what_is_computed() -> None:
@@ -246,13 +251,13 @@ def test_no_unpadded_partition_is_cheaper(problem: Problem) -> None:
 @given(grids(), st.lists(st.integers(1, 14), min_size=1, max_size=8))
 def test_unpadded_lengths_that_are_no_buckets_own_are_refused(grid: BucketGrid, lengths: list[int]) -> None:
     """The refusal carries a length that is not accepted and all that are."""
-    planner = Planner(grid, CostModel.proportional(grid))
+    cost = CostModel.proportional(grid)
     foreign = set(lengths) - set(grid.lengths)
 
     if foreign:
         with pytest.raises(LengthNotAccepted) as refusal:
-            planner.plan_exact(lengths)
+            plan_exact(lengths, grid, cost)
         assert refusal.value.length in foreign
         assert refusal.value.available == grid.lengths
     else:
-        assert planner.plan_exact(lengths).useful_timesteps(lengths) == sum(lengths)
+        assert plan_exact(lengths, grid, cost).useful_timesteps(lengths) == sum(lengths)

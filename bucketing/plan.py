@@ -1,0 +1,55 @@
+"""What a planner answers with: an immutable value made of ints. `execute` follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .cost import CostModel
+from .grid import Bucket
+
+
+@dataclass(frozen=True)
+class Run:
+    """One call of one program: `rows` are the requests' places in the batch, the longest first.
+
+    `start` is the timestep of its rows at which the call begins: 0 but for the later chunks of a staircase.
+    """
+
+    bucket: Bucket
+    rows: tuple[int, ...]
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All calls that one batch of requests needs, in an order in which they can be made.
+
+    A plan for `sequence` programs has every request in exactly one run. In one for `chunk` programs, the runs of a
+    request follow each other without a gap from timestep 0 to its end, and every request is in exactly one head.
+
+    >>> stair = Plan((Run(Bucket(2, 3), (1, 0)), Run(Bucket(1, 4), (1,), start=3)), heads=(Run(Bucket(2, 1), (1, 0)),))
+    >>> stair.computed_timesteps, stair.useful_timesteps([3, 7])
+    (10, 10)
+    """
+
+    runs: tuple[Run, ...]
+    heads: tuple[Run, ...] = ()
+    """Calls of the `head` program, after all runs. Their buckets have length 1; their cost is not among the runs'."""
+
+    @property
+    def computed_timesteps(self) -> int:
+        """B x T summed over the runs: what the engine computes, padding included."""
+        return sum(run.bucket.batch * run.bucket.length for run in self.runs)
+
+    def useful_timesteps(self, lengths: Sequence[int]) -> int:
+        """The real timesteps of the requests that were planned."""
+        return sum(min(run.bucket.length, lengths[row] - run.start) for run in self.runs for row in run.rows)
+
+    def padded_timesteps(self, lengths: Sequence[int]) -> int:
+        """The waste: what is computed beside the real timesteps."""
+        return self.computed_timesteps - self.useful_timesteps(lengths)
+
+    def milliseconds(self, cost: CostModel) -> float:
+        """What the runs cost together. The heads run another program, which has costs of its own."""
+        return sum(cost.of(run.bucket) for run in self.runs)
