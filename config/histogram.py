@@ -1,0 +1,157 @@
+"""Lengths of real traffic, from a list of them or from the lines that the handler writes to TorchServe's log.
+
+A list has lengths (timesteps) separated by blanks, commas or lines; `12:3` stands for three sequences of 12, and #
+begins a comment. In a log, only the handler's lines count: `neuron_lstm lengths 12:3 50:1`, wherever in a line that is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .problems import shortened
+
+MARK = "neuron_lstm lengths "
+"""What the handler begins its line with, one for each batch."""
+
+_LARGEST_FILE = 1 << 29  # bytes
+_MOST_COMPLAINTS = 3
+_LONGEST_NOTE = 40  # characters
+_ENTRY = re.compile(r"([0-9]{1,9})(?::([0-9]{1,15}))?")
+_WORKER = re.compile(r"\bW-[0-9]+-(\S+)_[^_\s]+-std(?:out|err)\b")
+_PAIRS = re.compile(rf"{MARK}((?:[0-9]{{1,9}}:[0-9]{{1,15}}(?:\s+|$))+)")
+
+
+class LengthsError(ValueError):
+    """A text that holds no lengths, or something else besides. Says in which line."""
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The sequences that were seen, apart for each model that a log names."""
+
+    by_model: Mapping[str | None, Mapping[int, int]]
+    """How many sequences had each length. None: those of lists, and of log lines without the name of a worker."""
+
+    def histogram(self, model: str | None = None) -> dict[int, int]:
+        """The sequences of one model, with those that belong to none by name.
+
+        Raises:
+            LengthsError: `model` was not seen, or none is given and several were.
+        """
+        names = sorted(name for name in self.by_model if name is not None)
+        if model is None and len(names) > 1:
+            raise LengthsError(f"there are lengths of {len(names)} models: say which of {', '.join(names)} is meant")
+        if model is not None and model not in names:
+            raise LengthsError(f"there are no lengths of the model {model}, but of {', '.join(names) or 'no model'}")
+        return _sum(self.by_model.get(name, {}) for name in {None, *([model] if model else names)})
+
+    def __add__(self, other: Observed) -> Observed:
+        names = {*self.by_model, *other.by_model}
+        parts = (self.by_model, other.by_model)
+        return Observed({name: _sum(part.get(name, {}) for part in parts) for name in names})
+
+
+def _sum(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
+    total: Counter[int] = Counter()
+    for histogram in histograms:
+        total.update(histogram)
+    return dict(sorted(total.items()))
+
+
+def read_lengths(path: Path) -> dict[int, int]:
+    """How many sequences of each length a file holds, a list or a log of one model, ascending.
+
+    Raises:
+        LengthsError: it cannot be read, holds no lengths, or something else.
+    """
+    try:
+        regular, size = path.is_file(), path.stat().st_size
+        data = path.read_bytes() if regular and size <= _LARGEST_FILE else b""
+    except (OSError, ValueError) as error:  # a ValueError: the path holds what no path can
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise LengthsError(f"cannot be read: {reason or error}") from error
+    if not regular:
+        raise LengthsError("cannot be read: it is no regular file")
+    if size > _LARGEST_FILE:
+        raise LengthsError(f"expected at most {_LARGEST_FILE >> 20} MiB, got {size >> 20}: give a sample")
+    return parse_lengths(data).histogram()
+
+
+def parse_lengths(data: bytes) -> Observed:
+    """What a list or a log holds.
+
+    >>> parse_lengths(b"12 7, 12 # a comment").by_model
+    {None: {7: 1, 12: 2}}
+    >>> parse_lengths(b"... W-9000-tagger_1.0-stdout MODEL_LOG - neuron_lstm lengths 12:3 50:1").by_model
+    {'tagger': {12: 3, 50: 1}}
+
+    Raises:
+        LengthsError: it holds no lengths, or a list holds something else. A log is taken as it is.
+    """
+    text = data.decode("utf-8-sig", errors="replace")
+    observed = Observed(_of_log(text) if MARK in text else {None: _of_list(text)})
+    if not any(observed.by_model.values()):
+        raise LengthsError("holds no lengths")
+    return observed
+
+
+def _of_list(text: str) -> dict[int, int]:
+    entries = Counter(entry for line in text.splitlines() for entry in _entries(line))
+    if any(_read(entry) is None for entry in entries):
+        raise LengthsError(_complaint(text))
+    total: Counter[int] = Counter()
+    for entry, times in entries.items():
+        length, number = _read(entry) or (0, 0)
+        total[length] += times * number
+    return {length: number for length, number in sorted(total.items()) if number}
+
+
+def _entries(line: str) -> list[str]:
+    return line.partition("#")[0].replace(",", " ").split()
+
+
+def _read(entry: str) -> tuple[int, int] | None:
+    """(length, number of sequences), or None for what is neither `12` nor `12:3`."""
+    found = _ENTRY.fullmatch(entry)
+    if found is None or int(found[1]) < 1:
+        return None
+    return int(found[1]), int(found[2] or 1)
+
+
+def _complaint(text: str) -> str:
+    wrong = [
+        (line, entry)
+        for line, written in enumerate(text.splitlines(), 1)
+        for entry in _entries(written)
+        if _read(entry) is None
+    ]
+    named = ", ".join(
+        f"{shortened(repr(entry), _LONGEST_NOTE)} in line {line}" for line, entry in wrong[:_MOST_COMPLAINTS]
+    )
+    more = f" and {len(wrong) - _MOST_COMPLAINTS} more" if len(wrong) > _MOST_COMPLAINTS else ""
+    return (
+        f"expected whole numbers of timesteps from 1 on, as in 12 or 12:3 for three sequences of 12, got {named}{more} "
+        f"(nor is it a log: no line has `{MARK.strip()}`)"
+    )
+
+
+def _of_log(text: str) -> dict[str | None, dict[int, int]]:
+    found: dict[str | None, Counter[int]] = {}
+    for line in text.splitlines():
+        pairs = _PAIRS.search(line) if MARK in line else None
+        if pairs is not None:
+            worker = _WORKER.search(line, 0, pairs.start())
+            counts = found.setdefault(worker[1] if worker else None, Counter())
+            counts.update(dict(_pairs(pairs[1])))
+    return {name: dict(sorted(counts.items())) for name, counts in found.items()}
+
+
+def _pairs(written: str) -> Iterator[tuple[int, int]]:
+    for entry in written.split():
+        length, _, number = entry.partition(":")
+        if int(length) >= 1:
+            yield int(length), int(number)
