@@ -169,9 +169,10 @@ def _compile(
     build: _Build, subject: Subject, engines: Sequence[Backend]
 ) -> tuple[dict[str, list[Compiled]], list[Dropped]]:
     """Compile for every engine at once. Returns what succeeded, by engine, and the engines that are out."""
-    file = build.work / "program.pt2"
-    torch.export.save(subject.program.exported, file)
-    jobs = trial.jobs_for(engines, build.config.grid.buckets, build.work)
+    programs = {part: build.work / f"{part}.pt2" for part in subject.program.parts}
+    for part, program in subject.program.parts.items():
+        torch.export.save(program, programs[part])
+    jobs = trial.jobs_for(engines, programs, build.config.grid, build.work)
     done = 0
 
     def tell(result: Result) -> None:
@@ -180,7 +181,7 @@ def _compile(
         report(done, len(jobs), _sentence(result))
 
     with showing("compile", build.console) as report:
-        results = compile_all(file, jobs, build.work / "compilers", tell)
+        results = compile_all(jobs, build.work / "compilers", tell)
     failed = {result.job.backend: result for result in results if isinstance(result, Failed)}
     compiled: dict[str, list[Compiled]] = {}
     for result in results:

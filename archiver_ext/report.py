@@ -35,7 +35,7 @@ def _table(outcome: Outcome) -> Table:
 
 def _rows(trial: Trial, buckets: tuple[Bucket, ...]) -> Iterator[tuple[str, ...]]:
     """One row a bucket; a program that serves every bucket shows what it took in the first row only."""
-    own = {compiled.job.bucket: compiled for compiled in trial.compiled}
+    own = {compiled.job.bucket: compiled for compiled in trial.compiled if compiled.job.part in ("sequence", "chunk")}
     for index, bucket in enumerate(buckets):
         compiled = own.get(bucket) or (own.get(None) if index == 0 else None)
         yield (
@@ -65,10 +65,15 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
     allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} x |eager|"
     yield f"every answer is within {allowed} of the model in eager mode, each request alone"
     yield _padding(outcome)
+    yield f"runs as {_kind(outcome)}: {outcome.program.split_reason}"
     for dropped in outcome.dropped:
         yield f"{dropped.backend} is out: {dropped.reason}"
     yield _kept(outcome)
     yield f"{outcome.archive}: {human_size(outcome.size)}"
+
+
+def _kind(outcome: Outcome) -> str:
+    return "sequence" if outcome.program.split is None else "chunk"
 
 
 def _padding(outcome: Outcome) -> str:
@@ -81,9 +86,11 @@ def _padding(outcome: Outcome) -> str:
 
 def _kept(outcome: Outcome) -> str:
     kept = outcome.kept
-    rivals = "".join(f", {other.backend} {other.total_ms:.2f} ms" for other in outcome.others)
-    rule = f" (the smallest sum over all buckets: {kept.total_ms:.2f} ms{rivals})" if outcome.others else ""
-    return f"{kept.backend} is packaged{rule}"
+    if not outcome.others:
+        return f"{kept.backend} is packaged"
+    rivals = "".join(f", {other.backend} {other.total_ms:.2f}" for other in outcome.others)
+    spent = f"{kept.total_ms:.2f} ms{rivals}"
+    return f"{kept.backend} is packaged (the fastest with batches of every size, lengths spread evenly: {spent})"
 
 
 def to_json(outcome: Outcome) -> dict[str, Any]:
@@ -94,6 +101,8 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "backend": outcome.kept.backend,
         "padding": outcome.program.padding,
         "padding_reason": outcome.program.padding_reason,
+        "runs_as": _kind(outcome),
+        "runs_reason": outcome.program.split_reason,
         "tolerance": {"atol": outcome.config.tolerance.atol, "rtol": outcome.config.tolerance.rtol},
         "engines": [_engine(trial, outcome) for trial in (outcome.kept, *outcome.others)],
         "dropped": [{"backend": dropped.backend, "reason": dropped.reason} for dropped in outcome.dropped],
@@ -106,7 +115,12 @@ def _engine(trial: Trial, outcome: Outcome) -> dict[str, Any]:
         "kept": trial is outcome.kept,
         "total_ms": trial.total_ms,
         "programs": [
-            {"bucket": compiled.job.bucket, "compile_s": compiled.seconds, "size": compiled.size}
+            {
+                "part": compiled.job.part,
+                "bucket": compiled.job.bucket,
+                "compile_s": compiled.seconds,
+                "size": compiled.size,
+            }
             for compiled in trial.compiled
         ],
         "variants": [

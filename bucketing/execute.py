@@ -15,6 +15,8 @@ from .spec import TensorSpec
 Tensors = tuple[torch.Tensor, ...]
 RunBucket = Callable[[Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
 """Runs a bucket's program on its padded inputs, lengths[B] last where the programs take them."""
+Pad = Callable[[Sequence[torch.Tensor], TensorSpec, Bucket], torch.Tensor]
+"""`padding.pad`, or what puts something else into the padding."""
 
 
 def execute(
@@ -25,6 +27,7 @@ def execute(
     outputs: Sequence[TensorSpec],
     takes_lengths: bool,
     run: RunBucket,
+    pad: Pad = pad,
 ) -> list[Tensors]:
     """The answers of all requests, in their order: each has one tensor an output, of the output's `item_shape`.
 
@@ -36,9 +39,9 @@ def execute(
     """
     answers: dict[int, Tensors] = {}
     for step in plan.runs:
-        padded = _padded_inputs(step, requests, lengths, inputs, takes_lengths)
+        padded = _padded_inputs(step, requests, lengths, inputs, takes_lengths, pad)
         results = run(step.bucket, padded)
-        _check_results(results, outputs, step.bucket)
+        check_results(results, outputs, step.bucket)
         own_lengths = [lengths[row] for row in step.rows]
         parts = [unpad(result, spec, own_lengths) for result, spec in zip(results, outputs, strict=True)]
         answers.update(zip(step.rows, zip(*parts, strict=True), strict=True))
@@ -53,6 +56,7 @@ def _padded_inputs(
     lengths: Sequence[int],
     inputs: Sequence[TensorSpec],
     takes_lengths: bool,
+    pad: Pad,
 ) -> list[torch.Tensor]:
     padded = [
         pad([requests[row][position] for row in step.rows], spec, step.bucket) for position, spec in enumerate(inputs)
@@ -62,7 +66,12 @@ def _padded_inputs(
     return padded
 
 
-def _check_results(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec], bucket: Bucket) -> None:
+def check_results(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec], bucket: Bucket) -> None:
+    """Hold what a program gave against what was declared.
+
+    Raises:
+        BrokenInvariant: another number of tensors, another shape or dtype.
+    """
     where = f"the program of bucket {bucket.batch} x {bucket.length}"
     if len(results) != len(outputs):
         raise BrokenInvariant(f"{where} declares {len(outputs)} outputs and returned {len(results)}")

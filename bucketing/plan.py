@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from .cost import CostModel
 from .grid import Bucket
@@ -53,3 +54,18 @@ class Plan:
     def milliseconds(self, cost: CostModel) -> float:
         """What the runs cost together. The heads run another program, which has costs of its own."""
         return sum(cost.of(run.bucket) for run in self.runs)
+
+
+def plan_in(bucket: Bucket, lengths: Sequence[int], kind: Literal["sequence", "chunk"]) -> Plan:
+    """A plan whose every run has this bucket: at most B sequences, and of any length only where they run in pieces.
+
+    >>> [run.start for run in plan_in(Bucket(2, 4), [9, 3], "chunk").runs]
+    [0, 4, 8]
+    """
+    rows = tuple(sorted(range(len(lengths)), key=lambda row: -lengths[row]))
+    if kind == "sequence":
+        return Plan((Run(bucket, rows),))
+    starts = range(0, lengths[rows[0]], bucket.length)
+    alive = (tuple(row for row in rows if lengths[row] > start) for start in starts)
+    runs = tuple(Run(bucket, own, start) for own, start in zip(alive, starts, strict=True))
+    return Plan(runs, (Run(Bucket(bucket.batch, 1), rows),))

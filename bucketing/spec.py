@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Axis = Literal["batch", "time"]
+Part = Literal["sequence", "start", "chunk", "head"]
+"""A program of a model. `sequence`: the whole of it, over whole sequences. In pieces of time: `chunk` for a piece of
+every sequence, `start` for what the first one begins with, `head` for what follows the last."""
 DType = Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 
 
@@ -52,3 +55,12 @@ class TensorSpec:
         """
         named = {"batch": batch, "time": length}
         return tuple(named[size] if isinstance(size, str) else size for size in self.shape)
+
+
+@dataclass(frozen=True)
+class Carried:
+    """A tensor that goes on from one piece of a sequence to the next, as a recurrence's state does."""
+
+    spec: TensorSpec
+    fill: float | None
+    """What it holds before the first timestep; None where a program computes that."""

@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from ..bucketing.grid import Bucket, BucketGrid
-from ..bucketing.spec import Axis, DType, TensorSpec
+from ..bucketing.spec import Axis, Carried, DType, Part, TensorSpec
 
-FORMAT = 1
+FORMAT = 2
 FILE_NAME = "variants.json"
 
 Value = TypeVar("Value")
@@ -20,12 +21,29 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Variant:
-    """A program compiled for one bucket, with what packaging measured of it."""
+    """A program compiled for one bucket."""
+
+    part: Part
+    bucket: Bucket | None
+    """None: it serves every bucket."""
+    directory: str
+    """Relative to the archive's root."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The milliseconds of one call, as measured; `start` and `head` have buckets of length 1."""
+
+    part: Part
+    bucket: Bucket
+    milliseconds: float
+
+
+@dataclass(frozen=True)
+class Check:
+    """The largest |ours - eager| of the whole model, with its runs made in one bucket."""
 
     bucket: Bucket
-    directory: str
-    """Relative to the archive's root; a polymorphic program has the same for all its buckets."""
-    milliseconds: float
     max_error: float
 
 
@@ -45,8 +63,21 @@ class Manifest:
     padding: Literal["masked", "exact_lengths"]
     padding_reason: str
     overflow: Literal["reject", "truncate"]
+    kind: Literal["sequence", "chunk"]
+    """Whether the model runs over whole sequences or in pieces of time."""
+    kind_reason: str
+    """Why, for people: which line needs a whole sequence, or what goes on from piece to piece."""
+    carried: tuple[Carried, ...]
+    """What goes on from piece to piece, in the order of the programs' arguments."""
     grid: BucketGrid
+    shapes: Literal["grid", "any"]
+    """Whether the programs run in the grid's buckets alone, or in every shape up to its largest."""
+    longest: int
+    """Timesteps of the longest sequence that is served."""
     variants: tuple[Variant, ...]
+    checks: tuple[Check, ...]
+    costs: tuple[Cost, ...]
+    """Measured on one host; `neuron-lstm calibrate` measures again on another."""
     weights: str | None
     """The user's serialized file, relative to the archive's root: the only copy of the weights."""
     constants: str | None
@@ -168,8 +199,15 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
         "padding": manifest.padding,
         "padding_reason": manifest.padding_reason,
         "overflow": manifest.overflow,
+        "kind": manifest.kind,
+        "kind_reason": manifest.kind_reason,
+        "carried": [asdict(value) | {"fill": _fill_as_json(value.fill)} for value in manifest.carried],
         "grid": asdict(manifest.grid),
-        "variants": [asdict(variant) | {"bucket": variant.bucket._asdict()} for variant in manifest.variants],
+        "shapes": manifest.shapes,
+        "longest": manifest.longest,
+        "variants": [asdict(variant) | {"bucket": _bucket_as_json(variant.bucket)} for variant in manifest.variants],
+        "checks": [asdict(check) | {"bucket": _bucket_as_json(check.bucket)} for check in manifest.checks],
+        "costs": [asdict(cost) | {"bucket": _bucket_as_json(cost.bucket)} for cost in manifest.costs],
         "weights": manifest.weights,
         "constants": manifest.constants,
         "codec": manifest.codec,
@@ -179,6 +217,15 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
         "produced_by": dict(sorted(manifest.produced_by.items())),
         "files": dict(sorted(manifest.files.items())),
     }
+
+
+def _bucket_as_json(bucket: Bucket | None) -> dict[str, int] | None:
+    return None if bucket is None else bucket._asdict()
+
+
+def _fill_as_json(fill: float | None) -> float | str | None:
+    """JSON has no infinity: what a maximum begins with is written as a text."""
+    return fill if fill is None or isfinite(fill) else str(fill)
 
 
 def _parse(text: str) -> Manifest:
@@ -198,8 +245,15 @@ def _parse(text: str) -> Manifest:
         padding=record.one_of("padding", ("masked", "exact_lengths")),
         padding_reason=record.text("padding_reason"),
         overflow=record.one_of("overflow", ("reject", "truncate")),
+        kind=record.one_of("kind", ("sequence", "chunk")),
+        kind_reason=record.text("kind_reason"),
+        carried=tuple(_carried(entry) for entry in record.each("carried")),
         grid=_grid(record.inner("grid")),
+        shapes=record.one_of("shapes", ("grid", "any")),
+        longest=record.whole("longest"),
         variants=tuple(_variant(entry) for entry in record.each("variants")),
+        checks=tuple(Check(_bucket(entry), entry.number("max_error")) for entry in record.each("checks")),
+        costs=tuple(_cost(entry) for entry in record.each("costs")),
         weights=record.optional("weights", record.path),
         constants=record.optional("constants", record.path),
         codec=record.optional("codec", record.text),
@@ -229,12 +283,34 @@ def _check_whole(manifest: Manifest) -> None:
     """What no single value shows."""
     for name in manifest.files:
         _inside(name, "files")
-    shapes = [variant.bucket for variant in manifest.variants]
-    strange = [bucket for bucket in shapes if bucket not in manifest.grid.buckets or shapes.count(bucket) > 1]
-    if strange:
-        raise _wrong("variants", "each bucket of the grid once at most", list(strange[0]))
-    if not shapes:
-        raise _wrong("variants", "one or more", [])
+    needed = {"sequence"} if manifest.kind == "sequence" else {"chunk"}
+    missing = needed - {variant.part for variant in manifest.variants}
+    if missing:
+        raise _wrong("variants", f"a program for {missing.pop()}", [variant.part for variant in manifest.variants])
+    shapes = [(variant.part, variant.bucket) for variant in manifest.variants]
+    twice = [shape for shape in shapes if shapes.count(shape) > 1]
+    if twice:
+        raise _wrong("variants", "each bucket of a part once", list(twice[0]))
+    if manifest.longest < 1:
+        raise _wrong("longest", "a positive number", manifest.longest)
+
+
+def _carried(record: _Record) -> Carried:
+    endless = record.get_any("fill") in ("inf", "-inf")
+    fill = float(record.text("fill")) if endless else record.optional("fill", record.number)
+    return Carried(_spec(record.inner("spec")), fill)
+
+
+def _bucket(record: _Record) -> Bucket:
+    bucket = record.inner("bucket")
+    return Bucket(bucket.whole("batch"), bucket.whole("length"))
+
+
+def _cost(record: _Record) -> Cost:
+    milliseconds = record.number("milliseconds")
+    if not milliseconds > 0:
+        raise _wrong(f"{record.at}milliseconds", "a positive number", milliseconds)
+    return Cost(record.one_of("part", get_args(Part)), _bucket(record), milliseconds)
 
 
 def _spec(record: _Record) -> TensorSpec:
@@ -268,12 +344,10 @@ def _grid(record: _Record) -> BucketGrid:
 
 
 def _variant(record: _Record) -> Variant:
-    bucket = record.inner("bucket")
     return Variant(
-        bucket=Bucket(bucket.whole("batch"), bucket.whole("length")),
+        part=record.one_of("part", get_args(Part)),
+        bucket=None if record.get_any("bucket") is None else _bucket(record),
         directory=record.path("directory"),
-        milliseconds=record.number("milliseconds"),
-        max_error=record.number("max_error"),
     )
 
 
@@ -288,10 +362,13 @@ class _Record:
         if not isinstance(self.values, dict):
             raise _wrong(self.at.rstrip(".") or "the whole", "an object", self.values)
 
-    def get(self, key: str, kind: type[Value]) -> Value:
+    def get_any(self, key: str) -> Any:
         if key not in self.values:
             raise ManifestError(f"{FILE_NAME}: {self.at}{key} is missing: {_MEND}")
-        value = self.values[key]
+        return self.values[key]
+
+    def get(self, key: str, kind: type[Value]) -> Value:
+        value = self.get_any(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise _wrong(f"{self.at}{key}", _KINDS[kind], value)
         return value

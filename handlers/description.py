@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..bucketing.grid import Bucket
 from ..bucketing.spec import TensorSpec
 from ..config.manifest import Manifest
 
@@ -19,14 +20,13 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "precision": manifest.precision,
         "threads": threads,
         "tolerance": {"atol": manifest.tolerance[0], "rtol": manifest.tolerance[1]},
-        "variants": [
-            {
-                "batch": variant.bucket.batch,
-                "length": variant.bucket.length,
-                "milliseconds": variant.milliseconds,
-                "max_error": variant.max_error,
-            }
-            for variant in manifest.variants
+        "runs": {"as": manifest.kind, "reason": manifest.kind_reason, "shapes": manifest.shapes},
+        "longest": manifest.longest,
+        "carried": [_describe_tensor(value.spec) for value in manifest.carried],
+        "checks": [_describe_bucket(check.bucket) | {"max_error": check.max_error} for check in manifest.checks],
+        "costs": [
+            {"program": cost.part} | _describe_bucket(cost.bucket) | {"milliseconds": cost.milliseconds}
+            for cost in manifest.costs
         ],
         "requires": {distribution: version for distribution, _, version in manifest.requires},
         "host": dict(manifest.host),
@@ -36,6 +36,10 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
 
 def _describe_tensor(spec: TensorSpec) -> dict[str, object]:
     return {"name": spec.name, "dtype": spec.dtype, "shape": list(spec.shape)}
+
+
+def _describe_bucket(bucket: Bucket) -> dict[str, object]:
+    return {"batch": bucket.batch, "length": bucket.length}
 
 
 def _limits(spec: TensorSpec) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,37 +14,45 @@ from ..backends.interface import Weights
 from ..backends.registry import get_backend
 from ..backends.weights import read_weights
 from ..bucketing.cost import CostModel
-from ..bucketing.execute import execute
-from ..bucketing.grid import Bucket
-from ..bucketing.padding import torch_dtype
-from ..bucketing.plan import Plan, Run
+from ..bucketing.execute import Pad, execute
+from ..bucketing.execute_staircase import Pieces, execute_staircase
+from ..bucketing.grid import AnyShape, Bucket, Shapes
+from ..bucketing.padding import pad, torch_dtype
+from ..bucketing.plan import Plan, plan_in
 from ..bucketing.planner import Planner, planner_for
-from ..bucketing.spec import TensorSpec
+from ..bucketing.spec import Part, TensorSpec
 from ..config.manifest import Manifest, read_manifest, verify_files
 from .cores import available_cores
 from .requirements import check_requirements
 
+Programs = Mapping[Bucket | None, Program]
+"""The loaded programs of one part, by the bucket that each serves; None serves every one."""
+
 
 @dataclass(frozen=True)
 class Variants:
-    """All loaded variants of one archive, sharing one copy of the weights."""
+    """All loaded programs of one archive, sharing one copy of the weights."""
 
     manifest: Manifest
     planner: Planner
     threads: int
     """That the programs were loaded for."""
-    runs: Mapping[Bucket, Program]
-    """Of every bucket of the grid."""
+    programs: Mapping[Part, Programs]
 
     @property
     def cost(self) -> CostModel:
         """What each bucket was measured to cost."""
         return self.planner.cost
 
-    def run(self, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    @property
+    def pieces(self) -> Pieces:
+        """The layouts of a model that runs in pieces of time."""
+        return Pieces(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
+
+    def run(self, part: Part, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """One call of a bucket's program: padded inputs (then lengths[B] where it takes them) to padded outputs."""
-        with torch.no_grad():
-            return list(self.runs[bucket](tensors))
+        programs = self.programs[part]
+        return (programs.get(bucket) or programs[None])(tensors)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """The cheapest runs for sequences of these lengths.
@@ -54,15 +63,23 @@ class Variants:
         return self.planner.plan(lengths)
 
     def answer(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
+        self,
+        plan: Plan,
+        requests: Sequence[Sequence[torch.Tensor]],
+        lengths: Sequence[int],
+        pad: Pad = pad,
     ) -> list[tuple[torch.Tensor, ...]]:
-        """The answers to sequences, in their order, by a plan for their lengths."""
+        """The answers to sequences, in their order, by a plan for their lengths. They may share memory."""
         facts = self.manifest
-        return execute(plan, requests, lengths, facts.inputs, facts.outputs, facts.takes_lengths, self.run)
+        with torch.no_grad():
+            if facts.kind == "chunk":
+                return execute_staircase(plan, requests, lengths, self.pieces, self.run, pad)
+            run = partial(self.run, "sequence")
+            return execute(plan, requests, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad)
 
 
 def load_variants(directory: Path, threads: int | None = None) -> Variants:
-    """Load and warm every variant of the archive unpacked in `directory`.
+    """Load and warm every program of the archive unpacked in `directory`.
 
     `threads` is what the programs may use each; None: what the manifest says, or else all cores there are.
 
@@ -75,20 +92,47 @@ def load_variants(directory: Path, threads: int | None = None) -> Variants:
     threads = threads or manifest.threads or available_cores()
     variants = Variants(
         manifest=manifest,
-        planner=planner_for("sequence", manifest.grid, _cost(manifest), padded=manifest.padding == "masked"),
+        planner=planner_of(manifest),
         threads=threads,
-        runs=_load_runs(directory, manifest, threads),
+        programs=_load_programs(directory, manifest, threads),
     )
     for bucket in manifest.grid.buckets:
         _warm_up(variants, bucket)
     return variants
 
 
+def planner_of(manifest: Manifest) -> Planner:
+    """The planner for an archive's programs and their measured costs."""
+    shapes = shapes_of(manifest)
+    head = cost_of(manifest, "head")
+    return planner_for(
+        manifest.kind,
+        shapes,
+        cost_of(manifest, manifest.kind) or CostModel.proportional(shapes),
+        padded=manifest.padding == "masked",
+        longest=manifest.longest,
+        head_cost=head,
+    )
+
+
+def shapes_of(manifest: Manifest) -> Shapes:
+    """What the programs can be asked to run."""
+    if manifest.shapes == "any":
+        return AnyShape(manifest.grid.batches[-1], manifest.longest)
+    return manifest.grid
+
+
+def cost_of(manifest: Manifest, part: Part) -> CostModel | None:
+    """The measured costs of a part; None while packaging has yet to measure them, or where there is no such part."""
+    measured = {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == part}
+    return CostModel(measured) if measured else None
+
+
 def _warm_up(variants: Variants, bucket: Bucket) -> None:
     """Fill a bucket with zeros once: the first request shall be neither slow nor the one that finds a bad program."""
     blank = [_blank(spec, bucket.length) for spec in variants.manifest.inputs]
-    plan = Plan((Run(bucket, tuple(range(bucket.batch))),))
-    variants.answer(plan, [blank] * bucket.batch, [bucket.length] * bucket.batch)
+    lengths = [bucket.length] * bucket.batch
+    variants.answer(plan_in(bucket, lengths, variants.manifest.kind), [blank] * bucket.batch, lengths)
 
 
 def _blank(spec: TensorSpec, length: int) -> torch.Tensor:
@@ -96,26 +140,16 @@ def _blank(spec: TensorSpec, length: int) -> torch.Tensor:
     return torch.zeros([int(size) for size in sizes], dtype=torch_dtype(spec))
 
 
-def _load_runs(directory: Path, manifest: Manifest, threads: int) -> dict[Bucket, Program]:
-    """A program for each bucket; buckets that share a folder share the program."""
+def _load_programs(directory: Path, manifest: Manifest, threads: int) -> dict[Part, dict[Bucket | None, Program]]:
     backend = get_backend(manifest.backend)
     weights = _load_weights(directory, manifest)
-    folders = {variant.bucket: variant.directory for variant in manifest.variants}
-    loaded = {
-        folder: backend.load(directory / folder, weights, manifest.host, threads)
-        for folder in dict.fromkeys(folders.values())
-    }
-    return {bucket: loaded[folders[bucket]] for bucket in manifest.grid.buckets}
+    loaded: dict[Part, dict[Bucket | None, Program]] = {}
+    for variant in manifest.variants:
+        program = backend.load(directory / variant.directory, weights, manifest.host, threads)
+        loaded.setdefault(variant.part, {})[variant.bucket] = program
+    return loaded
 
 
 def _load_weights(directory: Path, manifest: Manifest) -> Weights:
     files = [file for file in (manifest.weights, manifest.constants) if file is not None]
     return {name: tensor for file in files for name, tensor in read_weights(directory / file).items()}
-
-
-def _cost(manifest: Manifest) -> CostModel:
-    """The measured costs; a stand-in while packaging has yet to measure them."""
-    measured = {variant.bucket: variant.milliseconds for variant in manifest.variants}
-    if all(milliseconds > 0 for milliseconds in measured.values()):
-        return CostModel(measured)
-    return CostModel.proportional(manifest.grid)

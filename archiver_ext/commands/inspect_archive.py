@@ -53,30 +53,42 @@ def _read_from_tar(archive: Path) -> bytes:
 
 def print_manifest(manifest: Mapping[str, Any], console: Console) -> None:
     """Print the manifest of an archive as people read it."""
-    table = Table("bucket", highlight=False)
-    table.add_column("max error", justify="right")
+    errors = {_shape(check["bucket"]): f"{check['max_error']:.1e}" for check in manifest["checks"]}
+    main = manifest["kind"]
+    table = Table("program", "bucket", highlight=False)
     table.add_column("measured ms", justify="right")
-    for variant in manifest["variants"]:
-        bucket = variant["bucket"]
-        table.add_row(
-            f"{bucket['batch']} x {bucket['length']}", f"{variant['max_error']:.1e}", f"{variant['milliseconds']:.3f}"
-        )
+    table.add_column("us a step", justify="right")
+    table.add_column("max error", justify="right")
+    for cost in manifest["costs"]:
+        shape, milliseconds = _shape(cost["bucket"]), cost["milliseconds"]
+        per_step = f"{1000 * milliseconds / cost['bucket']['length']:.1f}"
+        error = errors.pop(shape, "") if cost["part"] == main else ""
+        table.add_row(cost["part"], shape, f"{milliseconds:.3f}", per_step, error)
+    for shape, error in errors.items():
+        table.add_row(main, shape, "", "", error)
     for line in _facts(manifest):
         console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(table)
 
 
+def _shape(bucket: Mapping[str, int]) -> str:
+    return f"{bucket['batch']} x {bucket['length']}"
+
+
 def _facts(manifest: Mapping[str, Any]) -> list[str]:
     needs = ", ".join(f"{need['distribution']} {need['version']}" for need in manifest["requires"])
     made = ", ".join(f"{name} {version}" for name, version in manifest["produced_by"].items())
-    host = ", ".join(f"{name} {value}" for name, value in manifest["host"].items()) or "any"
+    host = ", ".join(f"{name} {value}" for name, value in manifest["host"].items()) or "any machine"
     return [
         f"engine      {manifest['backend']}",
         f"host needs  {needs or 'nothing besides torch'}",
-        f"host kind   {host}",
+        f"host is     {host}",
         *(f"input       {_layout(spec)}" for spec in manifest["inputs"]),
         *(f"output      {_layout(spec)}" for spec in manifest["outputs"]),
         f"padding     {manifest['padding']}: {manifest['padding_reason']}",
+        f"runs as     {manifest['kind']}: {manifest['kind_reason']}",
+        *(f"carried     {_layout(value['spec'])}" for value in manifest["carried"]),
+        f"shapes      {'any' if manifest['shapes'] == 'any' else 'the buckets'}, up to {manifest['longest']} timesteps",
         f"overflow    {manifest['overflow']}",
         f"made by     {made}",
     ]

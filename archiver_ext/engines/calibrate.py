@@ -1,17 +1,73 @@
-"""Milliseconds of every variant, as the planner will reckon with them."""
+"""Milliseconds of the programs, as the planner will reckon with them.
+
+A program for every shape is measured in some of them: the cost of a call is close to a line in its timesteps, and moves
+slowly with its rows.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 from typing import TypeVar
 
+import torch
+
+from ...bucketing.grid import Bucket
+from ...bucketing.padding import torch_dtype
+from ...bucketing.spec import Part, TensorSpec
+from ...config.manifest import Manifest
+from ...handlers.variants import Variants
+
 Key = TypeVar("Key")
+Costs = dict[Part, dict[Bucket, float]]
+"""Milliseconds of one call of each part in some buckets."""
 Call = Callable[[], object]
 
 _WARM_UPS = 2
 _FEWEST = 3
+_ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+_PIECES = (4, 32)
+"""Timesteps in which a program for pieces is measured: few, for what a call costs, and many, for what a step costs."""
+
+
+def measure_costs(variants: Variants) -> Costs:
+    """Every part of a loaded archive, in the buckets that `buckets_to_measure` names."""
+    costs: Costs = {}
+    for part in variants.programs:
+        calls = {bucket: _call(variants, part, bucket) for bucket in buckets_to_measure(part, variants.manifest)}
+        costs[part] = measure(calls)
+    return costs
+
+
+def buckets_to_measure(part: Part, manifest: Manifest) -> tuple[Bucket, ...]:
+    """The shapes in which a part is measured."""
+    grid = manifest.grid
+    if part in ("start", "head"):
+        return tuple(Bucket(batch, 1) for batch in grid.batches)
+    if manifest.shapes == "grid":
+        return grid.buckets
+    batches = sorted({*grid.batches, *(rows for rows in _ROWS if rows < grid.batches[-1])})
+    lengths = grid.lengths if part == "sequence" else sorted({min(steps, manifest.longest) for steps in _PIECES})
+    return tuple(Bucket(batch, length) for batch in batches for length in lengths)
+
+
+def _call(variants: Variants, part: Part, bucket: Bucket) -> Call:
+    """One call of a program with every row at the bucket's full length."""
+    manifest = variants.manifest
+    timed = part in ("sequence", "chunk")
+    specs = [spec for spec in manifest.inputs if timed or spec.time_dim is None]
+    tensors = [_blank(spec, bucket) for spec in specs]
+    if manifest.takes_lengths:
+        tensors.append(torch.full((bucket.batch,), bucket.length))
+    if part in ("chunk", "head"):
+        tensors += [_blank(value.spec, bucket) for value in manifest.carried]
+    return partial(variants.run, part, bucket, tensors)
+
+
+def _blank(spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
+    return torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec))
 
 
 def measure(

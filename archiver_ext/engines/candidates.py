@@ -1,7 +1,8 @@
 """Which engines are tried, and which one is kept.
 
 One archive holds one engine, so that it holds the weights once. `auto` tries every engine that this machine has and
-keeps the one with the smallest sum of measured milliseconds over the grid. An engine by name is the only one tried.
+keeps the one that spends the fewest measured milliseconds on batches of every size, with lengths spread evenly, as they
+will be planned. An engine by name is the only one tried.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from ...backends.interface import Backend
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.grid import Bucket
 from ..errors import PackagingError
+from .calibrate import Costs
 from .compile import Compiled
 from .verify import Checked
 
@@ -23,17 +25,16 @@ _LAST_RESORT = "eager"
 
 @dataclass(frozen=True)
 class Trial:
-    """An engine that compiled every bucket and agrees with eager in all of them."""
+    """An engine that compiled every program and agrees with eager in every bucket."""
 
     backend: str
     compiled: tuple[Compiled, ...]
     checked: Mapping[Bucket, Checked]
+    costs: Costs
     milliseconds: Mapping[Bucket, float]
-
-    @property
-    def total_ms(self) -> float:
-        """What `auto` goes by."""
-        return sum(self.milliseconds.values())
+    """One call of the program over time in each bucket of the grid, measured or between measurements."""
+    total_ms: float
+    """What `auto` goes by: a batch of every size of the grid, lengths spread evenly up to the longest, as planned."""
 
 
 @dataclass(frozen=True)
@@ -75,5 +76,5 @@ def _by_name(name: str) -> Backend:
 
 
 def fastest(trials: Sequence[Trial]) -> Trial:
-    """The engine with the smallest sum of milliseconds over the grid; the first of several equal ones."""
+    """The engine with the fewest planned milliseconds; the first of several equal ones."""
     return min(trials, key=lambda trial: trial.total_ms)

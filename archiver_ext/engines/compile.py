@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ...bucketing.grid import Bucket
+from ...bucketing.spec import Part
 from ..processes import describe_exit, package_path
 
 _LAST_LINES = 20
@@ -31,12 +32,16 @@ class Job:
     """One program to compile; `bucket` is None for an engine that takes every shape."""
 
     backend: str
+    part: Part
     bucket: Bucket | None
+    program: Path
+    """A file of torch.export.save."""
     directory: Path
 
     def __str__(self) -> str:
-        """`inductor 4 x 128`."""
-        return f"{self.backend} {'any shape' if self.bucket is None else f'{self.bucket.batch} x {self.bucket.length}'}"
+        """`inductor chunk 4 x 128`."""
+        shape = "any shape" if self.bucket is None else f"{self.bucket.batch} x {self.bucket.length}"
+        return f"{self.backend} {self.part} {shape}"
 
 
 @dataclass(frozen=True)
@@ -60,8 +65,8 @@ class Failed:
 Result = Compiled | Failed
 
 
-def compile_all(program: Path, jobs: Sequence[Job], scratch: Path, report: Callable[[Result], None]) -> list[Result]:
-    """Compile `program` (a file of torch.export.save) as each job says.
+def compile_all(jobs: Sequence[Job], scratch: Path, report: Callable[[Result], None]) -> list[Result]:
+    """Do all jobs.
 
     Once a job fails, the rest of its engine's are left out; when no engine is left, all is stopped at once. `report`
     is called with each result as it comes. `scratch` is a private directory for whatever the compilers write.
@@ -77,7 +82,7 @@ def compile_all(program: Path, jobs: Sequence[Job], scratch: Path, report: Calla
         while engines and (pending or running):
             while free and pending:
                 worker = free.pop()
-                running[threads.submit(worker.compile, program, pending.pop(0))] = worker
+                running[threads.submit(worker.compile, pending.pop(0))] = worker
             for done in wait(running, return_when=FIRST_COMPLETED).done:
                 free.append(running.pop(done))
                 results.append(done.result())
@@ -116,11 +121,16 @@ class _Worker:
         self._stopped = False
         self._changing = threading.Lock()
 
-    def compile(self, program: Path, job: Job) -> Result:
+    def compile(self, job: Job) -> Result:
         """Do one job. Never raises on account of it: what goes wrong is the job's result."""
         job.directory.mkdir(parents=True)
         reply = self._ask(
-            {"program": str(program), "backend": job.backend, "bucket": job.bucket, "directory": str(job.directory)}
+            {
+                "program": str(job.program),
+                "backend": job.backend,
+                "bucket": job.bucket,
+                "directory": str(job.directory),
+            }
         )
         if "seconds" in reply:
             return Compiled(job, reply["seconds"], size_of(job.directory))

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 import torch
 
 from ...backends import registry
-from ...backends.interface import Backend, Run
-from ...bucketing.grid import Bucket
-from ...config.manifest import Manifest, Variant, digest_files, write_manifest
+from ...backends.interface import Backend
+from ...bucketing.cost import CostModel
+from ...bucketing.grid import Bucket, BucketGrid
+from ...bucketing.spec import Part
+from ...config.manifest import Check, Cost, Manifest, Variant, digest_files, write_manifest
 from ...config.schema import ServingConfig
-from ...handlers.variants import load_variants
+from ...handlers.variants import Variants, load_variants, planner_of
 from ..archive import tree as trees
 from ..errors import PackagingError
 from ..lowering.program import Program
 from ..processes import PACKAGE
 from ..progress import Report
-from .calibrate import Call, measure
+from .calibrate import Costs, measure_costs
 from .candidates import Trial
 from .compile import Compiled, Job
-from .verify import Batch, Case, Checked, to_tensors, verify
+from .verify import Case, Checked, verify, verify_planned, worse
 
 CONSTANTS = f"{trees.PROGRAMS}/constants.pt"
 
@@ -67,15 +68,33 @@ class Subject:
         return self.config.tolerance.atol, self.config.tolerance.rtol
 
 
-def variant_directory(backend: Backend, bucket: Bucket | None) -> str:
-    """Where a variant lies in the archive, e.g. `programs/inductor/b4_t128`."""
-    return f"{trees.PROGRAMS}/{backend.name}/{'any' if bucket is None else f'b{bucket.batch}_t{bucket.length}'}"
+def variant_directory(backend: Backend, part: Part, bucket: Bucket | None) -> str:
+    """Where a variant lies in the archive, e.g. `programs/inductor/chunk/b4_t16`."""
+    shape = "any" if bucket is None else f"b{bucket.batch}_t{bucket.length}"
+    return f"{trees.PROGRAMS}/{backend.name}/{part}/{shape}"
 
 
-def jobs_for(engines: Sequence[Backend], buckets: Sequence[Bucket], compiled: Path) -> list[Job]:
-    """What to compile, below the directory `compiled`: every bucket, or once for an engine that takes every shape."""
-    wanted = [(engine, bucket) for engine in engines for bucket in ([None] if engine.polymorphic else buckets)]
-    return [Job(engine.name, bucket, compiled / variant_directory(engine, bucket)) for engine, bucket in wanted]
+def buckets_of(part: Part, grid: BucketGrid) -> tuple[Bucket, ...]:
+    """The buckets in which a part is compiled for an engine with fixed shapes."""
+    return tuple(Bucket(batch, 1) for batch in grid.batches) if part in ("start", "head") else grid.buckets
+
+
+def programs_to_compile(
+    engine: Backend, parts: Sequence[Part], grid: BucketGrid
+) -> Iterator[tuple[Part, Bucket | None]]:
+    """Every part in every bucket, or once for an engine that takes every shape."""
+    for part in parts:
+        for bucket in [None] if engine.polymorphic else buckets_of(part, grid):
+            yield part, bucket
+
+
+def jobs_for(engines: Sequence[Backend], programs: Mapping[Part, Path], grid: BucketGrid, compiled: Path) -> list[Job]:
+    """What to compile, from files of torch.export.save to folders below `compiled`."""
+    return [
+        Job(engine.name, part, bucket, programs[part], compiled / variant_directory(engine, part, bucket))
+        for engine in engines
+        for part, bucket in programs_to_compile(engine, tuple(programs), grid)
+    ]
 
 
 def write_constants(subject: Subject) -> None:
@@ -89,34 +108,55 @@ def write_constants(subject: Subject) -> None:
 def attempt(
     subject: Subject, engine: Backend, compiled: Sequence[Compiled], cases: Sequence[Case], report: Report
 ) -> Trial:
-    """Load every variant from the tree as a host would, hold it against eager, and measure it.
+    """Load every program from the tree as a host would, hold it against eager, and measure it.
 
     Raises:
-        Missed: a variant differs from eager by more than the tolerance.
+        Missed: an answer differs from eager by more than the tolerance.
         CannotLoad: the engine cannot load here what it compiled here.
     """
-    buckets = subject.config.grid.buckets
     write_tree_manifest(subject, engine, None)
     variants = load_variants(subject.tree, subject.threads)
-    runs = {bucket: partial(variants.run, bucket) for bucket in buckets}
-    checked: dict[Bucket, Checked] = {}
-    for done, bucket in enumerate(buckets, 1):
-        checked[bucket] = verify(runs[bucket], bucket, subject.program, cases, subject.tolerance)
-        report(done, len(buckets), f"{engine.name} {bucket.batch} x {bucket.length}")
+    checked = _check(subject, engine, variants, cases, report)
     if not all(found.verdict.is_passing() for found in checked.values()):
         raise Missed(engine.name, list(checked.values()), subject.tolerance)
-    return Trial(engine.name, tuple(compiled), checked, measure(_calls(subject, runs, cases)))
+    costs = measure_costs(variants)
+    cost = CostModel(costs["sequence" if subject.program.split is None else "chunk"])
+    return Trial(
+        backend=engine.name,
+        compiled=tuple(compiled),
+        checked=checked,
+        costs=costs,
+        milliseconds={bucket: cost.of(bucket) for bucket in subject.config.grid.buckets},
+        total_ms=_planned_ms(manifest_of(subject, engine, None, costs)),
+    )
 
 
-def _calls(subject: Subject, runs: Mapping[Bucket, Run], cases: Sequence[Case]) -> dict[Bucket, Call]:
-    """One call of each variant with every row at the bucket's full length: what the planner's costs mean."""
-    rng = torch.Generator().manual_seed(0)
-    calls: dict[Bucket, Call] = {}
-    for bucket, run in runs.items():
-        longest = next(case for case in cases if case.request.length == bucket.length)
-        full = Batch((longest,) * bucket.batch, "pad_value")
-        calls[bucket] = partial(run, to_tensors(full, bucket, subject.program, rng))
-    return calls
+def _check(
+    subject: Subject, engine: Backend, variants: Variants, cases: Sequence[Case], report: Report
+) -> dict[Bucket, Checked]:
+    """Each bucket of the grid; and with the largest, batches as they will be planned."""
+    buckets = subject.config.grid.buckets
+    checked: dict[Bucket, Checked] = {}
+    for done, bucket in enumerate(buckets, 1):
+        checked[bucket] = verify(variants, bucket, subject.program, cases, subject.tolerance)
+        report(done, len(buckets), f"{engine.name} {bucket.batch} x {bucket.length}")
+    planned = verify_planned(variants, subject.program, cases, buckets[-1].batch, subject.tolerance)
+    checked[buckets[-1]] = worse(checked[buckets[-1]], planned)
+    return checked
+
+
+def _planned_ms(manifest: Manifest) -> float:
+    planner = planner_of(manifest)
+    lengths = (_spread(batch, manifest) for batch in manifest.grid.batches)
+    return sum(planner.plan(own).milliseconds(planner.cost) for own in lengths)
+
+
+def _spread(count: int, manifest: Manifest) -> list[int]:
+    """Lengths as far apart as can be: what a grid and an engine make of requests of every length."""
+    if manifest.padding == "exact_lengths":
+        edges = manifest.grid.lengths
+        return [edges[index % len(edges)] for index in range(count)]
+    return [max(1, round(manifest.longest * (index + 1) / count)) for index in range(count)]
 
 
 def install(subject: Subject, engine: Backend, compiled: Path) -> None:
@@ -134,14 +174,16 @@ def remove(subject: Subject, engine: Backend, compiled: Path) -> None:
 
 
 def write_tree_manifest(subject: Subject, engine: Backend, trial: Trial | None) -> None:
-    """Write variants.json. Without a trial the measurements are zero: enough to load by."""
-    manifest = manifest_of(subject, engine, trial)
-    write_manifest(manifest, subject.tree)
+    """Write variants.json. Without a trial there are no measurements: enough to load by."""
+    costs = {} if trial is None else trial.costs
+    write_manifest(manifest_of(subject, engine, trial, costs), subject.tree)
 
 
-def manifest_of(subject: Subject, engine: Backend, trial: Trial | None) -> Manifest:
+def manifest_of(subject: Subject, engine: Backend, trial: Trial | None, costs: Costs) -> Manifest:
     """Everything the serving half needs to know."""
     config, program = subject.config, subject.program
+    split = program.split
+    anything = engine.polymorphic and program.any_shape and program.takes_lengths and program.padding == "masked"
     return Manifest(
         backend=engine.name,
         requires=tuple((need.distribution, need.module, need.version) for need in engine.requirements()),
@@ -152,8 +194,18 @@ def manifest_of(subject: Subject, engine: Backend, trial: Trial | None) -> Manif
         padding=program.padding,
         padding_reason=program.padding_reason,
         overflow=config.overflow,
+        kind="sequence" if split is None else "chunk",
+        kind_reason=program.split_reason,
+        carried=() if split is None else split.carried,
         grid=config.grid,
-        variants=tuple(_variant(engine, bucket, trial) for bucket in config.grid.buckets),
+        shapes="any" if anything else "grid",
+        longest=config.grid.lengths[-1],
+        variants=tuple(
+            Variant(part, bucket, variant_directory(engine, part, bucket))
+            for part, bucket in programs_to_compile(engine, tuple(program.parts), config.grid)
+        ),
+        checks=() if trial is None else tuple(Check(b, found.max_error) for b, found in trial.checked.items()),
+        costs=tuple(Cost(part, bucket, ms) for part, found in costs.items() for bucket, ms in found.items()),
         weights=subject.weights,
         constants=CONSTANTS if program.constants else None,
         codec=config.codec,
@@ -162,15 +214,6 @@ def manifest_of(subject: Subject, engine: Backend, trial: Trial | None) -> Manif
         tolerance=subject.tolerance,
         files=digest_files(subject.tree),
         produced_by=versions(),
-    )
-
-
-def _variant(engine: Backend, bucket: Bucket, trial: Trial | None) -> Variant:
-    return Variant(
-        bucket=bucket,
-        directory=variant_directory(engine, None if engine.polymorphic else bucket),
-        milliseconds=trial.milliseconds[bucket] if trial else 0.0,
-        max_error=trial.checked[bucket].max_error if trial else 0.0,
     )
 
 

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 
-from ...backends.interface import Run
+from ...bucketing.execute import Pad
 from ...bucketing.grid import Bucket, BucketGrid
+from ...bucketing.plan import Plan, plan_in
+from ...bucketing.planner import Kind
 from ...bucketing.spec import TensorSpec
 from ..errors import PackagingError
 from ..lowering.program import Program
@@ -27,8 +29,24 @@ from .reference import Answer, Reference, Request, alone
 _LARGE = 1e4
 _ANY_ID = 8
 """Below this, ids for an input whose vocabulary is not known."""
+_MOST_PIECES = 3
+"""Of one sequence: two cuts show what is handed on, and what it is handed on from."""
+
+_PLANNED = 6
 
 Padding = Literal["pad_value", "large", "random"]
+
+
+class Model(Protocol):
+    """What is verified: `handlers.variants.Variants`."""
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        """The cheapest runs for sequences of these lengths."""
+
+    def answer(
+        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], pad: Pad
+    ) -> list[tuple[torch.Tensor, ...]]:
+        """The answers to sequences, in their order."""
 
 
 class Verdict(Enum):
@@ -66,9 +84,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one run; None is a row that belongs to no request. `padding` is what stands where no data is."""
+    """The requests of one run, which may be fewer than its bucket's rows. `padding` is what stands where no data is."""
 
-    rows: tuple[Case | None, ...]
+    cases: tuple[Case, ...]
     padding: Padding
 
 
@@ -132,10 +150,15 @@ def draw(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torc
 
 
 def served_by(bucket: Bucket, cases: Sequence[Case], program: Program) -> list[Case]:
-    """What a bucket can be asked to run: all that fits, or its own length alone where nothing may be padded."""
+    """What a bucket can be asked to run.
+
+    All that fits; its own length alone where nothing may be padded; and where it takes a piece of time, also what
+    needs several of them.
+    """
     if program.padding == "exact_lengths":
         return [case for case in cases if case.request.length == bucket.length]
-    return [case for case in cases if case.request.length <= bucket.length]
+    longest = bucket.length * (1 if program.split is None else _MOST_PIECES)
+    return [case for case in cases if case.request.length <= longest]
 
 
 def compose(bucket: Bucket, fitting: Sequence[Case], seed: int = 0) -> tuple[Batch, ...]:
@@ -152,8 +175,7 @@ def compose(bucket: Bucket, fitting: Sequence[Case], seed: int = 0) -> tuple[Bat
     full = Batch(tuple(rng.choices(longest, k=bucket.batch)), "pad_value")
     ragged = [_shuffled([longest[-1], shortest, *rng.choices(fitting, k=bucket.batch - 2)], rng) for _ in range(3)]
     spare = rng.choices(fitting, k=rng.randint(1, bucket.batch - 1))
-    partial: list[Case | None] = [*spare, *[None] * (bucket.batch - len(spare))]
-    return (full, *(Batch(tuple(rows), _kind(n)) for n, rows in enumerate(ragged)), Batch(tuple(partial), "random"))
+    return (full, *(Batch(tuple(rows), _kind(n)) for n, rows in enumerate(ragged)), Batch(tuple(spare), "random"))
 
 
 def _shuffled(rows: list[Case], rng: random.Random) -> list[Case]:
@@ -165,14 +187,17 @@ def _kind(index: int) -> Padding:
     return kinds[index % len(kinds)]
 
 
-def to_tensors(batch: Batch, bucket: Bucket, program: Program, rng: torch.Generator) -> list[torch.Tensor]:
-    """The batch as the flat inputs of a `Run`: rubbish, with each request's data laid over it, and lengths[B]."""
-    tensors = [
-        _rows_into(_rubbish(spec, spec.sizes(*bucket), batch.padding, rng), spec, batch, position)
-        for position, spec in enumerate(program.inputs)
-    ]
-    lengths = torch.tensor([1 if row is None else row.request.length for row in batch.rows])
-    return [*tensors, lengths] if program.takes_lengths else tensors
+def rubbish_in(padding: Padding, rng: torch.Generator) -> Pad:
+    """`padding.pad`, but with other values where no request is: whole rows and timesteps after a request's end."""
+
+    def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
+        padded = _rubbish(spec, spec.sizes(*bucket), padding, rng)
+        for row, item in enumerate(items):
+            times = [dim for dim, size in enumerate(spec.item_shape) if size == "time"]
+            alone(padded, spec, item.shape[times[0]] if times else 1, row).copy_(item)
+        return padded
+
+    return pad
 
 
 def _rubbish(spec: TensorSpec, sizes: tuple[int, ...], padding: Padding, rng: torch.Generator) -> torch.Tensor:
@@ -184,47 +209,61 @@ def _rubbish(spec: TensorSpec, sizes: tuple[int, ...], padding: Padding, rng: to
     return draw(spec, sizes, rng)
 
 
-def _rows_into(tensor: torch.Tensor, spec: TensorSpec, batch: Batch, position: int) -> torch.Tensor:
-    for row, case in enumerate(batch.rows):
-        if case is not None:
-            alone(tensor, spec, case.request.length, row).copy_(case.request.inputs[position])
-    return tensor
-
-
 def verify(
-    run: Run, bucket: Bucket, program: Program, cases: Sequence[Case], tolerance: tuple[float, float], seed: int = 0
+    model: Model, bucket: Bucket, program: Program, cases: Sequence[Case], tolerance: tuple[float, float], seed: int = 0
 ) -> Checked:
-    """Run one variant on composed batches and compare every request's answer with its reference.
+    """Run composed batches in one bucket alone, and compare every request's answer with its reference.
 
     `tolerance` is (atol, rtol).
     """
     rng = torch.Generator().manual_seed(seed)
     worst = Checked(bucket, Verdict.AGREES, 0.0, 0.0, "")
+    kind: Kind = "sequence" if program.split is None else "chunk"
     for batch in compose(bucket, served_by(bucket, cases, program), seed):
-        outputs = run(to_tensors(batch, bucket, program, rng))
-        for found in _compare(outputs, batch, bucket, program.outputs, tolerance):
-            worst = _worse(worst, found)
+        plan = plan_in(bucket, [case.request.length for case in batch.cases], kind)
+        for found in _try(model, plan, batch, bucket, program.outputs, tolerance, rng):
+            worst = worse(worst, found)
     return worst
 
 
-def _worse(one: Checked, other: Checked) -> Checked:
+def verify_planned(
+    model: Model, program: Program, cases: Sequence[Case], rows: int, tolerance: tuple[float, float], seed: int = 0
+) -> Checked:
+    """Run ragged batches of up to `rows` requests as they will be planned, whatever the shapes."""
+    rng, choose = torch.Generator().manual_seed(seed), random.Random(seed)  # noqa: S311 - nothing here is secret
+    longest = max(case.request.length for case in cases)
+    bucket = Bucket(rows, longest)
+    worst = Checked(bucket, Verdict.AGREES, 0.0, 0.0, "")
+    for trial in range(_PLANNED):
+        batch = Batch(tuple(choose.choices(cases, k=choose.randint(1, rows))), _kind(trial))
+        plan = model.plan([case.request.length for case in batch.cases])
+        for found in _try(model, plan, batch, bucket, program.outputs, tolerance, rng):
+            worst = worse(worst, found)
+    return worst
+
+
+def worse(one: Checked, other: Checked) -> Checked:
+    """The worse of both in every respect, under the first one's bucket."""
     ratio_of = one if one.worst_ratio >= other.worst_ratio else other
     verdict = Verdict.AGREES if ratio_of.worst_ratio <= 1 else Verdict.MISSES
     return Checked(one.bucket, verdict, max(one.max_error, other.max_error), ratio_of.worst_ratio, ratio_of.where)
 
 
-def _compare(
-    outputs: Sequence[torch.Tensor],
+def _try(
+    model: Model,
+    plan: Plan,
     batch: Batch,
     bucket: Bucket,
     specs: Sequence[TensorSpec],
     tolerance: tuple[float, float],
+    rng: torch.Generator,
 ) -> Iterator[Checked]:
-    for row, case in enumerate(batch.rows):
-        if case is None:
-            continue
-        for output, spec, expected in zip(outputs, specs, case.expected, strict=True):
-            ours = alone(output, spec, case.request.length, row)
+    """Every output of every request of one batch."""
+    lengths = [case.request.length for case in batch.cases]
+    requests = [case.request.inputs for case in batch.cases]
+    answers = model.answer(plan, requests, lengths, rubbish_in(batch.padding, rng))
+    for row, (case, answer) in enumerate(zip(batch.cases, answers, strict=True)):
+        for ours, spec, expected in zip(answer, specs, case.expected, strict=True):
             error, ratio = difference(ours, expected, tolerance)
             where = f"{spec.name} of a request of {case.request.length} timesteps, row {row} of {bucket.batch}"
             yield Checked(bucket, Verdict.AGREES if ratio <= 1 else Verdict.MISSES, error, ratio, where)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import torch
+from torch.utils._sympy.numbers import int_oo
 
+from ...bucketing.spec import TensorSpec
 from ...config.schema import ServingConfig
 from .answers import output_specs, with_vocabularies
+from .cuts import CannotSplit
 from .differential import refuse_reached_answers
-from .program import Program
+from .pieces import check_pieces
+from .program import Program, Split
 from .proof import prove
 from .refusal import LoweringRefused, at, node_line
+from .split import split
 from .states import Reached
 from .trace import Trace, trace
 
@@ -29,6 +34,7 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> Program:
     if reached is not None and config.lengths is not None:
         refuse_reached_answers(traced.exported, inputs, config.grid)
     exact = reached is not None and config.lengths is None
+    pieces, why = _in_pieces(traced, inputs, outputs, exact)
     return Program(
         exported=traced.exported,
         inputs=inputs,
@@ -37,7 +43,30 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> Program:
         constants=_constants(traced.exported),
         padding="exact_lengths" if exact else "masked",
         padding_reason=_reason(reached, exact),
+        split=pieces,
+        split_reason=why,
+        any_shape=_any_shape(traced.exported),
     )
+
+
+def _in_pieces(
+    traced: Trace, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], exact: bool
+) -> tuple[Split | None, str]:
+    """The model in pieces of time and what they hand on, or why it has to run over whole sequences."""
+    if exact:
+        return None, "padding would reach an answer, so only whole sequences are run"
+    try:
+        pieces = split(traced.exported, inputs, traced.takes_lengths)
+        check_pieces(traced.exported, pieces, inputs, outputs)
+    except CannotSplit as error:
+        return None, str(error)
+    names = ", ".join(value.spec.name for value in pieces.carried)
+    return pieces, f"pieces of time hand on {names}"
+
+
+def _any_shape(exported: torch.export.ExportedProgram) -> bool:
+    """Whether the exporter found nothing that bounds batch or time."""
+    return all(bounds.lower <= 1 and bounds.upper == int_oo for bounds in exported.range_constraints.values())
 
 
 def _check_longest(traced: Trace, config: ServingConfig) -> None:

@@ -7,7 +7,31 @@ from typing import Literal
 
 import torch
 
-from ...bucketing.spec import TensorSpec
+from ...bucketing.spec import Carried, Part, TensorSpec
+
+
+@dataclass(frozen=True)
+class Split:
+    """The model as programs over pieces of time.
+
+    A piece has any number of timesteps of every row; `lengths` counts each row's own within it, at least one. Whatever
+    is carried is an input of `chunk` and its last outputs. `start` and `head` take the inputs without time and the
+    whole lengths[B]; None where there is nothing to compute.
+    """
+
+    chunk: torch.export.ExportedProgram
+    """Inputs of the piece, lengths, carried values -> the outputs that have time, carried values."""
+    head: torch.export.ExportedProgram | None
+    """Inputs without time, lengths, carried values -> the outputs without time."""
+    start: torch.export.ExportedProgram | None
+    """Inputs without time, lengths -> those carried values that do not begin as a number."""
+    carried: tuple[Carried, ...]
+
+    @property
+    def parts(self) -> dict[Part, torch.export.ExportedProgram]:
+        """The programs there are."""
+        ends: dict[Part, torch.export.ExportedProgram | None] = {"start": self.start, "head": self.head}
+        return {"chunk": self.chunk, **{part: end for part, end in ends.items() if end is not None}}
 
 
 @dataclass(frozen=True)
@@ -29,3 +53,14 @@ class Program:
     """Whether requests may be padded to a bucket, or only bucket lengths themselves are served."""
     padding_reason: str
     """Why, for people: what was proved, or which line of the model padding would reach."""
+    split: Split | None
+    """The model in pieces of time, where it can be cut; it is served so."""
+    split_reason: str
+    """Why, for people: what goes on from piece to piece, or which line needs a whole sequence."""
+    any_shape: bool
+    """Whether batch and time may be any number, not only what the grid spans."""
+
+    @property
+    def parts(self) -> dict[Part, torch.export.ExportedProgram]:
+        """What is compiled and served."""
+        return {"sequence": self.exported} if self.split is None else self.split.parts

@@ -43,7 +43,7 @@ def _embedding(states: States, node: torch.fx.Node) -> bool:
     return states.of[node.all_input_nodes[0]] == FREE
 
 
-def _dims_argument(node: torch.fx.Node) -> list[int] | None:
+def dims_argument(node: torch.fx.Node) -> list[int] | None:
     """The `dim` of a reduction or normalisation over dimensions, non-negative; None: all of them."""
     schema = node.target._schema.arguments  # type: ignore[union-attr]
     names = [argument.name for argument in schema]
@@ -60,7 +60,7 @@ def _dims_argument(node: torch.fx.Node) -> list[int] | None:
 
 def _over_other_dims(states: States, node: torch.fx.Node) -> bool:
     """A reduction, softmax, split, ... along dimensions that are not time."""
-    dims, time = _dims_argument(node), states.time_of(node.all_input_nodes[0])
+    dims, time = dims_argument(node), states.time_of(node.all_input_nodes[0])
     return dims is not None and time is not None and time not in dims
 
 
@@ -132,20 +132,21 @@ def _gather(states: States, node: torch.fx.Node) -> bool:
     """Each row's own last timestep: gather along time at lengths - 1."""
     x, dim, index = node.args[:3]
     time = states.time_of(x)
-    return time is not None and int(dim) % _rank(x) == time and _is_last_step(states, index)  # type: ignore[arg-type]
+    return time is not None and int(dim) % _rank(x) == time and is_last_step(states, index)  # type: ignore[arg-type]
 
 
-def _is_last_step(states: States, node: object) -> bool:
+def is_last_step(states: States, node: object) -> bool:
+    """Whether an index is lengths - 1, spread over other dimensions."""
     if not isinstance(node, torch.fx.Node):
         return False
-    while base_name(str(node.target)) in _SPREADS:
+    while base_name(str(node.target)) in SPREADS:
         node = node.all_input_nodes[0]
     return base_name(str(node.target)) == "aten.sub" and _is_lengths(states, node.args[0]) and node.args[1:] == (1,)
 
 
 def _is_lengths(states: States, node: object) -> bool:
     """The true lengths themselves, in some dtype: not a part of them, nor in another order."""
-    while isinstance(node, torch.fx.Node) and base_name(str(node.target)) in _CONVERTS:
+    while isinstance(node, torch.fx.Node) and base_name(str(node.target)) in CONVERTS:
         node = node.all_input_nodes[0]
     return node is states.lengths
 
@@ -190,8 +191,9 @@ FILLED = _table((_factory, "full full_like new_full"))
 FACTORIES = _table((_arange, "arange"), (_factory, "zeros ones empty zeros_like ones_like new_zeros new_ones"))
 TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
 TAKES_SIZES_FIRST = {*FILLED}  # what comes after the sizes is a value
-_CONVERTS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
-_SPREADS = {*_CONVERTS, "aten.expand", "aten.view", "aten.reshape", "aten.unsqueeze"}
+CONVERTS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
+COMPARISONS = {f"aten.{name}" for name in ("lt", "le", "gt", "ge")}
+SPREADS = {*CONVERTS, "aten.expand", "aten.view", "aten.reshape", "aten.unsqueeze"}
 _RULES: dict[str, Rule] = {
     **_SHAPE_RULES,
     **FACTORIES,

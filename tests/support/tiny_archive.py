@@ -13,7 +13,7 @@ import torchserve_neuron_lstm
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.bucketing.grid import BucketGrid
 from torchserve_neuron_lstm.bucketing.spec import TensorSpec
-from torchserve_neuron_lstm.config.manifest import Manifest, Variant, digest_files, write_manifest
+from torchserve_neuron_lstm.config.manifest import Check, Cost, Manifest, Variant, digest_files, write_manifest
 
 VOCABULARY = 20
 GRID = BucketGrid(batches=(1, 4), lengths=(4, 8))
@@ -87,8 +87,15 @@ def _manifest(folder: Path, facts: dict[str, object]) -> Manifest:
         "padding": "masked",
         "padding_reason": "lengths are given",
         "overflow": "reject",
+        "kind": "sequence",
+        "kind_reason": "there is no recurrence over time",
+        "carried": (),
         "grid": GRID,
-        "variants": tuple(Variant(bucket, "programs/eager/any", 0.5, 0.0) for bucket in GRID.buckets),
+        "shapes": "grid",
+        "longest": GRID.lengths[-1],
+        "variants": (Variant("sequence", None, "programs/eager/any"),),
+        "checks": tuple(Check(bucket, 0.0) for bucket in GRID.buckets),
+        "costs": tuple(Cost("sequence", bucket, 0.5) for bucket in GRID.buckets),
         "weights": "weights.pt",
         "constants": None,
         "files": digest_files(folder),

@@ -1,0 +1,253 @@
+"""Where a model can be cut into pieces of time: which values go on from one piece of a sequence to the next.
+
+A model splits if whatever it computes at a timestep depends on that timestep, on earlier ones through a recurrence,
+and on what belongs to the whole request; and if all that it makes of its timesteps together is a final state, a last
+step, or a sum, maximum or minimum over time. Those are its carries. The rules that keep padding apart (`step_rules.py`)
+are the rules that keep timesteps apart. Lengths may be used by each step to tell padding only: within a piece they
+count its own timesteps.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from ...bucketing.spec import TensorSpec
+from .answers import output_nodes, symbols, user_inputs
+from .proof import judge
+from .refusal import at, node_line
+from .states import FREE, STEPS, Reached, States, operator_name
+from .step_rules import COMPARISONS, SPREADS, dims_argument, is_last_step
+
+How = Literal["state", "last", "sum", "max", "min"]
+
+_RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
+_BIDIRECTIONAL = -2, -1  # its place among their arguments, from the end
+_REDUCTIONS: dict[str, How] = {"aten.sum": "sum", "aten.amax": "max", "aten.amin": "min"}
+_EXTREMES: dict[str, How] = {"aten.max": "max", "aten.min": "min"}
+
+
+class CannotSplit(Exception):
+    """The model runs over whole sequences only; says which line needs all of one."""
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A value that goes on from one piece of a sequence to the next."""
+
+    how: How
+    """How it comes about: it is the state after the piece, or of its last step; or it adds up."""
+    node: torch.fx.Node
+    """The recurrence, or the node that makes one value of all timesteps."""
+    element: int
+    """Which of the recurrence's results: 1 for h_n, 2 for c_n; 0 for a node that has one result."""
+
+    @property
+    def name(self) -> str:
+        """`lstm.h`, `lstm.c`, or the node's own name."""
+        return f"{self.node.name}.{' hc'[self.element]}" if self.how == "state" else self.node.name
+
+    def results(self) -> list[torch.fx.Node]:
+        """The nodes of the graph that have this value after the last timestep."""
+        if self.how != "state":
+            return [self.node]
+        return [user for user in self.node.users if user.args[1] == self.element]
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The (fake) tensor, for its shape and dtype."""
+        found: torch.Tensor = self.node.meta["val"][self.element] if self.how == "state" else self.node.meta["val"]
+        return found
+
+
+def find_carries(
+    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool
+) -> tuple[Carry, ...]:
+    """Everything that must be carried, in the order of the graph.
+
+    Raises:
+        CannotSplit: names the first operator that needs more of the sequence than the piece at hand.
+    """
+    if not takes_lengths:
+        raise CannotSplit("no input has a time dimension")
+    if any(spec.batch_dim is None for spec in inputs):
+        raise CannotSplit("no input has a batch dimension")
+    walk = _Walk(States(symbols(exported, inputs), user_inputs(exported)[-1]))
+    for node in exported.graph.nodes:
+        if node.op != "output":
+            walk.visit(node)
+    for node in output_nodes(exported):
+        state = walk.states.of[node]
+        if isinstance(state, Reached):
+            raise CannotSplit(f"{state.operator} mixes timesteps{at(state.line)}")
+    if not any(carry.how == "state" for carry in walk.carries):
+        raise CannotSplit("there is no recurrence over time")
+    return tuple(walk.carries)
+
+
+class _Walk:
+    """The graph's nodes in order, with what is known of those seen."""
+
+    def __init__(self, states: States) -> None:
+        self.states = states
+        self.carries: list[Carry] = []
+        self.late: set[torch.fx.Node] = set()
+        """Free nodes that are known only at the end of the sequence."""
+        self.of_lengths: set[torch.fx.Node] = {states.lengths} if states.lengths is not None else set()
+        """Free nodes made of the lengths."""
+        self.positions: set[torch.fx.Node] = set()
+        """Numbers of timesteps: 0, 1, 2, ..."""
+
+    def visit(self, node: torch.fx.Node) -> None:
+        if node.op == "call_function":
+            _refuse_shared_writes(node)
+        cut = self.cut(node)
+        self.states.of[node] = FREE if cut else judge(self.states, node)
+        if node.op != "call_function" or isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int)):
+            return
+        if cut:
+            self.late.add(node)
+        elif self.states.of[node] == FREE:
+            self.follow_free(node)
+        elif self.states.of[node] == STEPS:
+            self.check_step(node)
+
+    def cut(self, node: torch.fx.Node) -> bool:
+        """Whether a node makes one value of all timesteps in a way that can be carried; if so, it is noted."""
+        if node.op != "call_function":
+            return False
+        name = operator_name(node)
+        source = node.all_input_nodes[0] if node.all_input_nodes else None
+        if source is None or self.states.of.get(source) != STEPS:
+            return False
+        if name == "getitem":
+            return self.cut_element(node, source)
+        if name == "aten.gather" and is_last_step(self.states, node.args[2]):
+            self.carries.append(Carry("last", node, 0))
+            return True
+        if name in _REDUCTIONS and self.is_over_time(node, source):
+            self.carries.append(Carry(_REDUCTIONS[name], node, 0))
+            return True
+        return name in _EXTREMES and self.states.is_tuple(node) and self.is_over_time(node, source)
+
+    def cut_element(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
+        """A final state, or the values of a maximum over time (the places of which are counted from elsewhere)."""
+        name = operator_name(source)
+        if name in _RECURRENCES:
+            return bool(node.args[1] != 0)
+        if name in _EXTREMES and self.is_over_time(source, source.all_input_nodes[0]) and node.args[1] == 0:
+            self.carries.append(Carry(_EXTREMES[name], node, 0))
+            return True
+        return False
+
+    def is_over_time(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
+        dims, time = dims_argument(node), self.states.time_of(source)
+        return dims is not None and time in dims
+
+    def follow_free(self, node: torch.fx.Node) -> None:
+        """A value of the whole request: of its lengths, of its end, or of neither."""
+        sources = node.all_input_nodes
+        if any(self.states.of[source] == STEPS for source in sources if not _is_number(source)):
+            raise CannotSplit(f"{_words(node)} needs more than one piece of the sequence{at(node_line(node))}")
+        if self.late.intersection(sources):
+            self.late.add(node)
+        if self.of_lengths.intersection(sources):
+            self.of_lengths.add(node)
+
+    def check_step(self, node: torch.fx.Node) -> None:
+        """What a timestep may be made of.
+
+        Raises:
+            CannotSplit: of later timesteps, of the end of the sequence, or of how many there are.
+        """
+        name, sources = operator_name(node), node.all_input_nodes
+        line = at(node_line(node))
+        if name in _RECURRENCES:
+            self.check_recurrence(node, name)
+            return
+        if self.late.intersection(sources):
+            raise CannotSplit(f"{_words(node)} needs the end of the sequence at every timestep{line}")
+        if name == "aten.cumsum":
+            raise CannotSplit(f"aten.cumsum needs all timesteps before{line}")
+        if name == "aten.arange" or (self.positions.intersection(sources) and _only_spreads(node)):
+            self.positions.add(node)
+            return
+        if self.positions.intersection(sources) or self.of_lengths.intersection(sources):
+            tells_padding = name in COMPARISONS and all(
+                source in self.positions or source in self.of_lengths for source in sources
+            )
+            if not (tells_padding and self.are_plain_lengths(sources)):
+                raise CannotSplit(f"{_words(node)} counts timesteps from the beginning or the end{line}")
+        if len(self.states.time_dims(node)) > 1:
+            raise CannotSplit(f"{_words(node)} compares timesteps with each other{line}")
+
+    def are_plain_lengths(self, sources: Sequence[torch.fx.Node]) -> bool:
+        """Whether what is compared with the timesteps' numbers is the lengths themselves, spread and converted."""
+        for source in sources:
+            node = source
+            while node in self.of_lengths and node is not self.states.lengths:
+                if not _only_spreads(node):
+                    return False
+                node = node.all_input_nodes[0]
+        return True
+
+    def check_recurrence(self, node: torch.fx.Node, name: str) -> None:
+        line = at(node_line(node))
+        if node.args[_BIDIRECTIONAL[0] if name == "neuron_lstm.lstm" else _BIDIRECTIONAL[1]]:
+            raise CannotSplit(f"the recurrence is bidirectional{line}: it needs the end of the sequence first")
+        count = _RECURRENCES[name]
+        for state in node.args[2 : 2 + count]:
+            if state in self.late or state in self.of_lengths:
+                raise CannotSplit(f"the recurrence begins with what is known only at the end of the sequence{line}")
+        self.carries.extend(Carry("state", node, element) for element in range(1, 1 + count))
+
+
+def initial_state(carry: Carry) -> torch.fx.Node:
+    """What the user's model gives a recurrence to begin with."""
+    state = carry.node.args[1 + carry.element]
+    assert isinstance(state, torch.fx.Node)
+    return state
+
+
+def constant_value(node: torch.fx.Node) -> float | None:
+    """The number that a tensor is filled with, where the graph shows it."""
+    while operator_name(node) in {*SPREADS, "aten.slice", "aten.select"}:
+        node = node.all_input_nodes[0]
+    if operator_name(node) in ("aten.zeros", "aten.new_zeros", "aten.zeros_like"):
+        return 0.0
+    return None
+
+
+def _only_spreads(node: torch.fx.Node) -> bool:
+    """Whether every element stays as it is, `x[:, None]` included."""
+    name = operator_name(node)
+    return name in SPREADS or (name == "aten.slice" and node.args[2:] in ((), (0, sys.maxsize)))
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int))
+
+
+def _words(node: torch.fx.Node) -> str:
+    name = operator_name(node)
+    return operator_name(node.all_input_nodes[0]) if name == "getitem" else name
+
+
+def _refuse_shared_writes(node: torch.fx.Node) -> None:
+    """Writing in place is as good as a new value only where nobody else reads the old one."""
+    for written in _written(node):
+        if any(user is not node for user in written.users):
+            raise CannotSplit(f"{operator_name(node)} writes into a tensor that is used elsewhere{at(node_line(node))}")
+
+
+def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    schema = getattr(node.target, "_schema", None)
+    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.alias_info is not None and argument.alias_info.is_write and position < len(node.args):
+            given = node.args[position]
+            if isinstance(given, torch.fx.Node):
+                yield given

@@ -1,0 +1,118 @@
+"""A model that can be cut into pieces of time, as programs: for a piece of every sequence, and for its two ends.
+
+The programs are made by copying nodes of the lowered graph, with the carried values as further inputs, and exporting
+the copies. Parameters keep their names.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+
+from ...bucketing.spec import Axis, Carried, DType, TensorSpec
+from .answers import axis_of, output_nodes, symbols
+from .copying import GraphCopy
+from .cuts import CannotSplit, Carry, constant_value, find_carries, initial_state
+from .program import Split
+
+LENGTHS = TensorSpec("sequence_lengths", "int64", ("batch",))
+
+_COMBINE: dict[str, Callable[..., Any]] = {
+    "sum": torch.ops.aten.add.Tensor,
+    "max": torch.ops.aten.maximum.default,
+    "min": torch.ops.aten.minimum.default,
+}
+
+
+def split(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> Split:
+    """The programs of a model that can be cut into pieces of time.
+
+    Raises:
+        CannotSplit: with the line that needs a whole sequence.
+    """
+    carries = find_carries(exported, inputs, takes_lengths)
+    parts = _Parts(exported, inputs, carries)
+    try:
+        return Split(parts.chunk(), parts.head(), parts.start(), parts.carried)
+    except Exception as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise CannotSplit(f"a piece of it cannot be exported for every shape: {first}") from error
+
+
+class _Parts:
+    """The three programs of one model."""
+
+    def __init__(
+        self, exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], carries: Sequence[Carry]
+    ) -> None:
+        self.exported, self.carries = exported, carries
+        self.axes = symbols(exported, inputs)
+        self.inputs = [*inputs, LENGTHS]
+        self.free_inputs = [spec if spec.time_dim is None else None for spec in self.inputs]
+        self.carried = tuple(Carried(self.spec_of(carry), self.fill(carry)) for carry in carries)
+        answers = output_nodes(exported)
+        self.step_answers = [node for node in answers if self.has_time(node)]
+        self.final_answers = [node for node in answers if not self.has_time(node)]
+
+    def has_time(self, node: torch.fx.Node) -> bool:
+        return any(axis_of(size, self.axes) == "time" for size in node.meta["val"].shape)
+
+    def spec_of(self, carry: Carry) -> TensorSpec:
+        shape: list[int | Axis] = [axis_of(size, self.axes) or int(size) for size in carry.value.shape]
+        return TensorSpec(carry.name, cast(DType, str(carry.value.dtype).removeprefix("torch.")), tuple(shape))
+
+    def fill(self, carry: Carry) -> float | None:
+        """What a carried value is before the first timestep; None where the model computes it."""
+        if carry.how == "state":
+            return constant_value(initial_state(carry))
+        if carry.how in ("last", "sum"):
+            return 0.0
+        dtype = carry.value.dtype
+        least, most = (
+            (float("-inf"), float("inf"))
+            if dtype.is_floating_point
+            else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
+        )
+        return least if carry.how == "max" else most
+
+    def chunk(self) -> torch.export.ExportedProgram:
+        """Inputs, lengths within the piece, carried -> the answers of each timestep, carried after the piece."""
+        copy = GraphCopy(self.exported, self.axes, self.inputs)
+        carried = [copy.placeholder(f"carried_{index}") for index in range(len(self.carries))]
+        for carry, value in zip(self.carries, carried, strict=True):
+            if carry.how == "state":
+                copy.replace_argument(carry.node, 1 + carry.element, value)
+        copy.keep_cells()
+        steps = copy.nodes(self.step_answers)
+        after = [_after(copy, carry, value) for carry, value in zip(self.carries, carried, strict=True)]
+        return copy.export([*steps, *after], [*self.inputs, *(value.spec for value in self.carried)])
+
+    def head(self) -> torch.export.ExportedProgram | None:
+        """Inputs without time, whole lengths, carried -> the answers without time; None where there are none."""
+        if not self.final_answers:
+            return None
+        copy = GraphCopy(self.exported, self.axes, self.free_inputs)
+        for index, carry in enumerate(self.carries):
+            copy.stand_in(carry.results(), copy.placeholder(f"carried_{index}"))
+        specs = [*filter(None, self.free_inputs), *(value.spec for value in self.carried)]
+        return copy.export(copy.nodes(self.final_answers), specs)
+
+    def start(self) -> torch.export.ExportedProgram | None:
+        """Inputs without time, whole lengths -> the carried values that begin as no number; None where all do."""
+        computed = [c for c, value in zip(self.carries, self.carried, strict=True) if value.fill is None]
+        if not computed:
+            return None
+        copy = GraphCopy(self.exported, self.axes, self.free_inputs)
+        begins = copy.nodes([initial_state(carry) for carry in computed])
+        return copy.export(begins, [*filter(None, self.free_inputs)])
+
+
+def _after(copy: GraphCopy, carry: Carry, before: torch.fx.Node) -> torch.fx.Node:
+    """A carried value after the piece."""
+    (made,) = copy.nodes([carry.node])
+    if carry.how == "state":
+        return copy.call(operator.getitem, made, carry.element)
+    return made if carry.how == "last" else copy.call(_COMBINE[carry.how], before, made)

@@ -1,0 +1,199 @@
+"""Following a plan for a model cut into pieces of time: the state is handed on from run to run.
+
+All requests of a batch stand in the same buffers, the longest first, so that a run is a rectangle of them: some rows by
+some timesteps. A row that ends within a run keeps the state of its own last step, for the programs take lengths. What
+lies in the rectangle beside the run's own rows (a fixed shape may be larger) is computed and dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from .errors import BrokenInvariant
+from .execute import Pad, Tensors, check_results
+from .grid import Bucket
+from .padding import pad, torch_dtype, unpad
+from .plan import Plan, Run
+from .spec import Carried, Part, TensorSpec
+
+RunPart = Callable[[Part, Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
+"""Runs one of the programs for a bucket. Each takes tensors in this order: inputs (`start` and `head` only those
+without time), lengths[B] (`chunk`: within the piece), and but for `start` the carried values. `chunk` gives the outputs
+that have time, then the carried values; `head` the other outputs; `start` the carried values that have no `fill`."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The layouts of a model cut into pieces of time."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    carried: tuple[Carried, ...]
+
+    @property
+    def step_outputs(self) -> tuple[TensorSpec, ...]:
+        """Those that `chunk` gives."""
+        return tuple(spec for spec in self.outputs if spec.time_dim is not None)
+
+    @property
+    def final_outputs(self) -> tuple[TensorSpec, ...]:
+        """Those that `head` gives."""
+        return tuple(spec for spec in self.outputs if spec.time_dim is None)
+
+    @property
+    def started(self) -> tuple[int, ...]:
+        """Which carried values `start` gives."""
+        return tuple(place for place, value in enumerate(self.carried) if value.fill is None)
+
+
+def execute_staircase(
+    plan: Plan,
+    requests: Sequence[Sequence[torch.Tensor]],
+    lengths: Sequence[int],
+    pieces: Pieces,
+    run: RunPart,
+    pad: Pad = pad,
+) -> list[Tensors]:
+    """The answers of all requests, in their order: each has one tensor an output, of the output's `item_shape`.
+
+    A request has one tensor an input, of the input's `item_shape`. The answers of a batch may share memory.
+
+    Raises:
+        ValueError: a request's tensor has not the shape or dtype of its input.
+        BrokenInvariant: the plan leaves a request out, or a program's answers are not as declared.
+    """
+    order = [row for head in plan.heads for row in head.rows]
+    if sorted(order) != list(range(len(requests))):
+        raise BrokenInvariant(f"{len(requests)} requests were to be answered, the plan answers {sorted(order)}")
+    batch = _Batch(plan, order, requests, lengths, pieces, run, pad)
+    if pieces.started:
+        for head in plan.heads:
+            batch.begin(head)
+    for step in plan.runs:
+        batch.advance(step)
+    finals = [answer for head in plan.heads for answer in batch.finish(head)]
+    steps = batch.steps()
+    answers: list[Tensors] = [()] * len(requests)
+    for place, row in enumerate(order):
+        timed, whole = iter(steps[place]), iter(finals[place])
+        answers[row] = tuple(next(whole if spec.time_dim is None else timed) for spec in pieces.outputs)
+    return answers
+
+
+class _Batch:
+    """One batch on its way through the programs."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        order: Sequence[int],
+        requests: Sequence[Sequence[torch.Tensor]],
+        lengths: Sequence[int],
+        pieces: Pieces,
+        run: RunPart,
+        pad: Pad,
+    ) -> None:
+        self.pieces, self.run = pieces, run
+        self.place = {row: place for place, row in enumerate(order)}
+        self.lengths = [lengths[row] for row in order]
+        rows = max(self.place[step.rows[0]] + step.bucket.batch for step in (*plan.runs, *plan.heads))
+        timesteps = max(step.start + step.bucket.length for step in plan.runs)
+        self.size = Bucket(rows, timesteps)
+        self.inputs = [
+            pad([requests[row][position] for row in order], spec, self.size)
+            for position, spec in enumerate(pieces.inputs)
+        ]
+        self.carried = [
+            torch.full(value.spec.sizes(*self.size), value.fill or 0, dtype=torch_dtype(value.spec))
+            for value in pieces.carried
+        ]
+        self.outputs: list[torch.Tensor] = []
+
+    def begin(self, head: Run) -> None:
+        """Let the model compute what these rows begin with."""
+        began = self.run("start", head.bucket, [*self._free(head), self._whole_lengths(head)])
+        specs = [self.pieces.carried[position].spec for position in self.pieces.started]
+        check_results(began, specs, head.bucket)
+        for position, spec, result in zip(self.pieces.started, specs, began, strict=True):
+            self._put(self.carried[position], result, spec, head)
+
+    def advance(self, step: Run) -> None:
+        """Run one piece, and hand on what it leaves."""
+        inputs = [self._part(tensor, spec, step) for tensor, spec in zip(self.inputs, self.pieces.inputs, strict=True)]
+        state = [
+            self._part(tensor, value.spec, step)
+            for tensor, value in zip(self.carried, self.pieces.carried, strict=True)
+        ]
+        results = self.run("chunk", step.bucket, [*inputs, self._lengths_within(step), *state])
+        specs = self.pieces.step_outputs
+        check_results(results, [*specs, *(value.spec for value in self.pieces.carried)], step.bucket)
+        if step.bucket == self.size:
+            self.outputs, self.carried = list(results[: len(specs)]), list(results[len(specs) :])
+            return
+        if not self.outputs:
+            self.outputs = [torch.empty(spec.sizes(*self.size), dtype=torch_dtype(spec)) for spec in specs]
+        for tensor, spec, result in zip(self.outputs, specs, results, strict=False):
+            self._put(tensor, result, spec, step)
+        for tensor, value, result in zip(self.carried, self.pieces.carried, results[len(specs) :], strict=True):
+            self._put(tensor, result, value.spec, step)
+
+    def finish(self, head: Run) -> list[Tensors]:
+        """The outputs without time of these rows."""
+        specs = self.pieces.final_outputs
+        if not specs:
+            return [()] * len(head.rows)
+        state = [
+            self._part(tensor, value.spec, head)
+            for tensor, value in zip(self.carried, self.pieces.carried, strict=True)
+        ]
+        results = self.run("head", head.bucket, [*self._free(head), self._whole_lengths(head), *state])
+        check_results(results, specs, head.bucket)
+        ones = [1] * len(head.rows)
+        return list(zip(*(unpad(result, spec, ones) for result, spec in zip(results, specs, strict=True)), strict=True))
+
+    def steps(self) -> list[Tensors]:
+        """The outputs of every timestep, by place."""
+        specs = self.pieces.step_outputs
+        if not specs:
+            return [()] * len(self.lengths)
+        parts = [unpad(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs, strict=True)]
+        return list(zip(*parts, strict=True))
+
+    def _state(self, step: Run) -> list[torch.Tensor]:
+        both = zip(self.carried, self.pieces.carried, strict=True)
+        return [self._part(tensor, value.spec, step) for tensor, value in both]
+
+    def _free(self, head: Run) -> list[torch.Tensor]:
+        both = zip(self.inputs, self.pieces.inputs, strict=True)
+        return [self._part(tensor, spec, head) for tensor, spec in both if spec.time_dim is None]
+
+    def _whole_lengths(self, head: Run) -> torch.Tensor:
+        first = self.place[head.rows[0]]
+        own = self.lengths[first : first + len(head.rows)]
+        return torch.tensor(own + [1] * (head.bucket.batch - len(own)))
+
+    def _lengths_within(self, step: Run) -> torch.Tensor:
+        """How many timesteps of the run are each row's own; a row that is computed and dropped counts one."""
+        first, (batch, timesteps) = self.place[step.rows[0]], step.bucket
+        own = [min(length - step.start, timesteps) for length in self.lengths[first : first + len(step.rows)]]
+        return torch.tensor(own + [1] * (batch - len(own)))
+
+    def _part(self, tensor: torch.Tensor, spec: TensorSpec, step: Run) -> torch.Tensor:
+        """The run's rectangle of a buffer."""
+        if spec.batch_dim is not None:
+            tensor = tensor.narrow(spec.batch_dim, self.place[step.rows[0]], step.bucket.batch)
+        if spec.time_dim is not None:
+            tensor = tensor.narrow(spec.time_dim, step.start, step.bucket.length)
+        return tensor.contiguous()
+
+    def _put(self, tensor: torch.Tensor, result: torch.Tensor, spec: TensorSpec, step: Run) -> None:
+        """Write what a run gives for its own rows into a buffer."""
+        if spec.batch_dim is not None:
+            tensor = tensor.narrow(spec.batch_dim, self.place[step.rows[0]], len(step.rows))
+            result = result.narrow(spec.batch_dim, 0, len(step.rows))
+        if spec.time_dim is not None:
+            tensor = tensor.narrow(spec.time_dim, step.start, step.bucket.length)
+        tensor.copy_(result)
