@@ -1,0 +1,54 @@
+"""Several calls timed on one machine in turns, so that a slow moment of it falls on all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+Key = TypeVar("Key")
+Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long each call has its turn."""
+
+    rounds: int = 11
+    turn_s: float = 0.06
+    """Seconds of timed calls in one turn; at least one is timed."""
+    rest_s: float = 0.03
+    """Seconds before a turn: the threads of the one before stop waiting busily, and leave the cores to this one."""
+
+
+def take_turns(
+    calls: Mapping[Key, Call],
+    pace: Pace,
+    clock: Callable[[], float] = time.perf_counter,
+    rest: Callable[[float], None] = time.sleep,
+) -> dict[Key, tuple[float, ...]]:
+    """The seconds of one call of each: for every round the median of that turn.
+
+    A turn begins with a call that is not timed, which wakes the threads. Every round begins with another call, so that
+    none always follows the same one.
+    """
+    order = list(calls)
+    seconds: dict[Key, list[float]] = {key: [] for key in order}
+    for number in range(pace.rounds):
+        first = number % len(order)
+        for key in order[first:] + order[:first]:
+            rest(pace.rest_s)
+            seconds[key].append(_one_turn(calls[key], pace.turn_s, clock))
+    return {key: tuple(taken) for key, taken in seconds.items()}
+
+
+def _one_turn(call: Call, budget_s: float, clock: Callable[[], float]) -> float:
+    call()
+    taken: list[float] = []
+    while sum(taken) < budget_s:
+        began = clock()
+        call()
+        taken.append(clock() - began)
+    return median(taken)

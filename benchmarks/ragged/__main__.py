@@ -1,0 +1,82 @@
+"""`make bench`: how near the engine comes to the machine's matrix rate on ragged batches, beside its rivals.
+
+Run from the repository's root: `python -m benchmarks.ragged`. Exits 1 if a floor is missed, which the last lines name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from importlib import metadata
+from pathlib import Path
+
+# Both are read when the libraries are first imported.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the exporter warns of shapes that it does not infer
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+import torch
+from rich.console import Console
+
+from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace
+from torchserve_neuron_lstm.handlers.cores import available_cores
+
+from .archive import CannotArchive
+from .cases import CASES
+from .floors import missed, standings
+from .race import WrongAnswers, race
+from .report import draw, print_run, to_json
+
+
+def main() -> int:
+    """Measure, report. Returns the exit code."""
+    options = _options()
+    threads = available_cores()
+    torch.set_num_threads(threads)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        run = race(CASES, Path(folder), options.backend, threads, Pace(options.rounds), tell)
+    found = standings(run)
+    print_run(run, found, Console())
+    if options.json:
+        options.json.write_text(json.dumps(to_json(run, found, _about(threads, options)), indent=2) + "\n")
+    if options.plot:
+        draw(run, options.plot)
+    lines = missed(found)
+    print("\n".join(lines) or "every floor holds")
+    return 1 if lines else 0
+
+
+def tell(text: str) -> None:
+    """Say what is being done, where it is not taken for the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ragged", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=Pace.rounds, help="turns of every contestant in every case")
+    parser.add_argument("--backend", default="onnxruntime", help="the engine of the archives (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the rates there; needs matplotlib")
+    return parser.parse_args()
+
+
+def _about(threads: int, options: argparse.Namespace) -> dict[str, object]:
+    """What the figures depend on."""
+    versions = {name: metadata.version(name) for name in ("torch", "onnxruntime", "torchserve-neuron-lstm")}
+    return {
+        "machine": platform.machine(),
+        "threads": threads,
+        "backend": options.backend,
+        "rounds": options.rounds,
+        "versions": versions,
+    }
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (CannotArchive, WrongAnswers) as failed:
+        sys.exit(f"the benchmark failed: {failed}")

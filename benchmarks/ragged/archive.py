@@ -1,0 +1,63 @@
+"""The benchmark's models as archives, made by the real command."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from .cases import LONGEST, Size
+from .model import Ragged
+
+_CONFIG = """\
+minWorkers: 1
+maxWorkers: 1
+batchSize: 32
+maxBatchDelay: 2
+neuron_lstm:
+  model: {{args: {{features: {0.features}, hidden: {0.hidden}, layers: {0.layers}, bidirectional: {0.bidirectional}}}}}
+  inputs:
+    frames: {{dtype: float32, shape: [time, batch, {0.features}]}}
+  lengths: lengths
+  outputs: [states, last]
+  buckets: {{batch: [1, 2, 4, 8, 16, 32], length: [16, 32, 64, 96, 128, 192, {longest}]}}
+  backend: {backend}
+"""
+
+
+class CannotArchive(RuntimeError):
+    """The command failed; holds what it said."""
+
+
+def make_model(size: Size) -> Ragged:
+    """The model with its weights, which are always the same."""
+    torch.manual_seed(0)
+    return Ragged(size.features, size.hidden, size.layers, size.bidirectional).eval()
+
+
+def packaged(model: Ragged, size: Size, folder: Path, backend: str) -> Path:
+    """`neuron-lstm archive` in a new folder, as a user runs it. Returns the folder of the archive's files.
+
+    Raises:
+        CannotArchive: the command failed.
+    """
+    folder.mkdir()
+    shutil.copy(Path(__file__).with_name("model.py"), folder)
+    torch.save(model.state_dict(), folder / "weights.pt")
+    (folder / "model-config.yaml").write_text(_CONFIG.format(size, longest=LONGEST, backend=backend))
+    flags = "--model-name ragged --version 1.0 --model-file model.py --serialized-file weights.pt"
+    rest = "--config-file model-config.yaml --archive-format no-archive --export-path ."
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("neuron-lstm")), "archive", *flags.split(), *rest.split()],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise CannotArchive(f"packaging {size} failed:\n{done.stdout}")
+    return folder / "ragged"

@@ -1,0 +1,69 @@
+"""What the engine must show at least, what it aims at, and where a run stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from . import cases
+from .cases import Case
+from .measured import ONNX, PACKED, PADDED, Run
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One floor and what was measured of it; more is better."""
+
+    what: str
+    value: float
+    at_least: float
+    aim: float
+
+    @property
+    def reached(self) -> Literal["aim", "floor", "missed"]:
+        """What the value is enough for."""
+        if self.value >= self.aim:
+            return "aim"
+        return "floor" if self.value >= self.at_least else "missed"
+
+
+SHARES: tuple[tuple[Case, float, float], ...] = (
+    (cases.TRIANGLE_32, 0.85, 0.95),
+    (cases.LOG_NORMAL_32, 0.70, 0.90),
+    (cases.TRIANGLE_8, 0.72, 0.85),
+    (cases.SMALL_32, 0.60, 0.80),
+    (cases.BOTH_WAYS_32, 0.65, 0.85),
+)
+"""The useful rate as a share of the machine's GEMM rate: at least, and aimed at."""
+
+
+def standings(run: Run) -> list[Standing]:
+    """Every floor, in the order in which they are told."""
+    shares = [Standing(f"useful rate / GEMM rate, {case}", run.share(case), *floor) for case, *floor in SHARES]
+    return [
+        *shares,
+        _worst(run, PACKED, 1.8, 2.0),
+        _worst(run, ONNX, 1.4, 1.7),
+        Standing(f"times faster than eager, one request ({cases.LONE})", _lone(run), 1.5, 2.0),
+    ]
+
+
+def _worst(run: Run, rival: str, at_least: float, aim: float) -> Standing:
+    times, case = min(((run.of(case).times_faster(rival), str(case)) for case, *_ in SHARES), key=lambda pair: pair[0])
+    return Standing(f"times faster than {rival}, the worst ({case})", times, at_least, aim)
+
+
+def _lone(run: Run) -> float:
+    """Against the faster of the two ways in which one request runs in eager mode: it needs no packing."""
+    lone = run.of(cases.LONE)
+    return min(lone.times_faster(PACKED), lone.times_faster(PADDED))
+
+
+def missed(found: Sequence[Standing]) -> list[str]:
+    """A line for each floor that does not hold."""
+    return [
+        f"missed: {standing.what}: {standing.value:.2f}, at least {standing.at_least:.2f}"
+        for standing in found
+        if standing.reached == "missed"
+    ]

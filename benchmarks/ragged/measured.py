@@ -1,0 +1,51 @@
+"""What one run found, as values: seconds of every contestant in every round, and the rates that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from .cases import Case
+
+OURS = "this engine"
+PACKED = "eager packed"
+PADDED = "eager padded"
+ONNX = "ONNX Runtime padded"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One case: for each contestant the seconds of all its batches, a value a round."""
+
+    case: Case
+    seconds: Mapping[str, tuple[float, ...]]
+
+    def took(self, contestant: str) -> float:
+        """Seconds of all batches: the median of the rounds."""
+        return median(self.seconds[contestant])
+
+    def gflops(self, contestant: str) -> float:
+        """Useful GFLOP/s."""
+        return self.case.flop / self.took(contestant) / 1e9
+
+    def times_faster(self, rival: str) -> float:
+        """How many times as long as we a rival takes."""
+        return self.took(rival) / self.took(OURS)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All cases of one run."""
+
+    gemm_gflops: float
+    """The machine's rate of matrix multiplication, the best of the run."""
+    measured: tuple[Measured, ...]
+
+    def of(self, case: Case) -> Measured:
+        """What was measured of a case."""
+        return next(found for found in self.measured if found.case == case)
+
+    def share(self, case: Case, contestant: str = OURS) -> float:
+        """The useful rate as a share of the machine's."""
+        return self.of(case).gflops(contestant) / self.gemm_gflops

@@ -1,0 +1,22 @@
+"""The model of the engine's benchmark: recurrent layers and nothing else."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+
+class Ragged(nn.Module):
+    """A stack of packed LSTM layers, D directions: every state for a tagger, the last one for a classifier."""
+
+    def __init__(self, features: int, hidden: int, layers: int, bidirectional: bool = False) -> None:
+        super().__init__()
+        self.directions = 2 if bidirectional else 1
+        self.lstm = nn.LSTM(features, hidden, layers, bidirectional=bidirectional)
+
+    def forward(self, frames: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Frames float32[T, B, F], lengths int64[B] -> states [T, B, D x H] of every step, last [B, D x H]."""
+        packed, (state, _) = self.lstm(pack_padded_sequence(frames, lengths, enforce_sorted=False))
+        states, _ = pad_packed_sequence(packed)
+        return states, torch.cat(list(state[-self.directions :]), dim=1)

@@ -1,0 +1,86 @@
+"""Everyone on the same requests: first held against eager, then timed in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from torchserve_neuron_lstm.archiver_ext.commands.gemm import gemm, gemm_gflops
+from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace, take_turns
+
+from .archive import make_model, packaged
+from .cases import Case, Size
+from .contestants import Contestant, alone, disagreement, eager_packed, eager_padded, onnx_padded, served
+from .measured import ONNX, OURS, PACKED, PADDED, Measured, Run
+from .model import Ragged
+
+_GEMM = "GEMM"
+
+
+class WrongAnswers(RuntimeError):
+    """A contestant that does not answer as the model does: its time means nothing."""
+
+
+def race(
+    cases: Sequence[Case], folder: Path, backend: str, threads: int, pace: Pace, tell: Callable[[str], None]
+) -> Run:
+    """Measure all cases; archives are made in `folder`, what is being done is told.
+
+    Raises:
+        CannotArchive: a model cannot be packaged.
+        WrongAnswers: a contestant differs from eager.
+    """
+    products: list[float] = []
+    measured: dict[Case, Measured] = {}
+    for size, same in _by_size(cases):
+        tell(f"packaging {size}")
+        model = make_model(size)
+        contestants = _contestants(model, packaged(model, size, folder / f"archive-{len(measured)}", backend), threads)
+        for case in same:
+            tell(f"measuring {case}")
+            seconds = _seconds(case, model, contestants, pace)
+            products += seconds.pop(_GEMM)
+            measured[case] = Measured(case, seconds)
+    return Run(gemm_gflops(products), tuple(measured[case] for case in cases))
+
+
+def _by_size(cases: Sequence[Case]) -> Iterator[tuple[Size, list[Case]]]:
+    for size in dict.fromkeys(case.size for case in cases):
+        yield size, [case for case in cases if case.size == size]
+
+
+def _contestants(model: Ragged, archive: Path, threads: int) -> dict[str, Contestant]:
+    contestants = {
+        OURS: served(archive, threads),
+        ONNX: onnx_padded(model, threads),
+        PACKED: eager_packed(model),
+    }
+    if model.directions == 1:
+        contestants[PADDED] = eager_padded(model)
+    return contestants
+
+
+def _seconds(
+    case: Case, model: Ragged, contestants: Mapping[str, Contestant], pace: Pace
+) -> dict[str, tuple[float, ...]]:
+    """Of each contestant and of the machine's matrix product, taken in turns."""
+    torch.manual_seed(0)
+    batches = [[torch.randn(length, case.size.features) for length in batch] for batch in case.batches]
+    for name, contestant in contestants.items():
+        _compare(f"{name} on {case}", contestant, alone(model), batches)
+    calls = {name: partial(_answer_all, contestant, batches) for name, contestant in contestants.items()}
+    return take_turns({**calls, _GEMM: gemm()}, pace)
+
+
+def _compare(what: str, contestant: Contestant, reference: Contestant, batches: Sequence[list[torch.Tensor]]) -> None:
+    worst = max(disagreement(contestant(batch), reference(batch)) for batch in batches)
+    if not worst <= 1:
+        raise WrongAnswers(f"{what}: an answer differs from the model's by {worst:.3g} times the tolerance")
+
+
+def _answer_all(contestant: Contestant, batches: Sequence[list[torch.Tensor]]) -> None:
+    for batch in batches:
+        contestant(batch)
