@@ -12,10 +12,12 @@ import yaml
 from pydantic import ValidationError
 
 from .frontend import Frontend, misspelt
+from .histogram import LengthsError, read_lengths
 from .problems import ConfigError, Location, Problem, shortened, written_path
 from .schema import BLOCK, NeuronLstmBlock, ServingConfig
 from .strict import Strict
 
+_HISTOGRAM = (BLOCK, "buckets", "length", "histogram")
 _LARGEST_FILE = 64 * 1024  # characters
 _DEEPEST = 32  # lists and mappings inside each other
 _MOST_VALUES = 10_000  # with every alias written out
@@ -40,26 +42,44 @@ def load_config(path: Path) -> ServingConfig:
     except OSError as error:
         raise ConfigError(source, [Problem("", 1, f"cannot be read: {error.strerror or error}")]) from error
     try:
-        return parse_config(data.decode(), source)
+        return parse_config(data.decode(), source, path.parent)
     except UnicodeDecodeError as error:
         line = 1 + data.count(b"\n", 0, error.start)
         message = f"expected UTF-8 text, got the byte 0x{data[error.start]:02x}: save the file as UTF-8"
         raise ConfigError(source, [Problem("", line, message)]) from error
 
 
-def parse_config(text: str, source: str) -> ServingConfig:
-    """The configuration in a text; `source` names the file in messages.
+def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig:
+    """The configuration in a text; `source` names the file in messages, `folder` is where it lies.
 
     Raises:
-        ConfigError: something in it cannot be used.
+        ConfigError: something in it, or in the histogram it names, cannot be used.
     """
     document = _Document(source)
     document.read(_composed(text, source))
     frontend = _checked(Frontend, document, {k: v for k, v in document.values.items() if k != BLOCK}, ())
     block = _checked(NeuronLstmBlock, document, document.values[BLOCK], (BLOCK,)) if BLOCK in document.values else None
-    if document.problems or frontend is None or block is None:
-        raise ConfigError(source, document.problems)
-    return ServingConfig(frontend=frontend, **dict(block))
+    observed = _observed(document, folder)
+    if not document.problems and frontend is not None and block is not None:
+        whole = {**dict(block), "frontend": frontend, "observed": observed}
+        config = _checked(ServingConfig, document, whole, (BLOCK,))
+        if config is not None:
+            return config
+    raise ConfigError(source, document.problems)
+
+
+def _observed(document: _Document, folder: Path) -> dict[int, int] | None:
+    """The histogram that the file names, if it names one that can be read."""
+    name: Any = document.values
+    for key in _HISTOGRAM:
+        name = name.get(key) if isinstance(name, dict) else None
+    if not isinstance(name, str) or not name:
+        return None
+    try:
+        return read_lengths(folder / name)
+    except LengthsError as error:
+        document.report(_HISTOGRAM, f"{shortened(name)}: {error}")
+        return None
 
 
 def _checked(model: type[Model], document: _Document, values: Any, prefix: Location) -> Model | None:

@@ -18,9 +18,12 @@ from pydantic import (
     WithJsonSchema,
     field_validator,
 )
+from typing_extensions import Self
 
 from ..bucketing.grid import BucketGrid
+from ..bucketing.spacing import CostOfLength
 from ..bucketing.spec import Axis, DType, TensorSpec
+from .buckets import LARGEST_SIZE, UNIQUE, AutoLengths, Buckets, Sizes
 from .frontend import Frontend
 from .problems import Location
 from .strict import Strict, as_mapping, as_tuple, nearest, said, worded
@@ -29,7 +32,6 @@ BLOCK = "neuron_lstm"
 
 _AXES: tuple[str, ...] = get_args(Axis)
 _NAME = "[A-Za-z_][A-Za-z0-9_]*"
-_LARGEST_SIZE = 2**31 - 1
 _WHOLE = {
     "bool": (0, 1),
     "uint8": (0, 2**8 - 1),
@@ -61,13 +63,6 @@ def _input_name(name: str) -> str:
     return name
 
 
-def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    in_order = sorted(set(sizes))
-    if list(sizes) != in_order:
-        raise worded(f"expected ascending sizes, each once, got {list(sizes)}: write {in_order}")
-    return sizes
-
-
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
     for name, times in Counter(names).items():
         if not name.isprintable():
@@ -78,7 +73,7 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _dimension(value: Any) -> int | str:
-    if value in _AXES or (type(value) is int and 1 <= value <= _LARGEST_SIZE):
+    if value in _AXES or (type(value) is int and 1 <= value <= LARGEST_SIZE):
         return value  # type: ignore[no-any-return]
     near = nearest(value, _AXES) if isinstance(value, str) else None
     advice = f": did you mean {near}?" if near else ""
@@ -112,8 +107,6 @@ def _engine_name(name: str) -> str:
     return name
 
 
-_UNIQUE = {"uniqueItems": True}
-
 Name = Annotated[str, Field(json_schema_extra={"pattern": f"^{_NAME}$"}), AfterValidator(_argument_name)]
 InputName = Annotated[str, Field(json_schema_extra={"pattern": rf"^{_NAME}(\.[0-9]+)?$"}), AfterValidator(_input_name)]
 Dimension = Annotated[
@@ -124,15 +117,9 @@ Dimension = Annotated[
 Shape = Annotated[
     tuple[Dimension, ...], Field(min_length=1), BeforeValidator(as_tuple), AfterValidator(_each_axis_once)
 ]
-Sizes = Annotated[
-    tuple[Annotated[int, Field(ge=1, le=_LARGEST_SIZE)], ...],
-    Field(min_length=1, json_schema_extra=_UNIQUE),
-    BeforeValidator(as_tuple),
-    AfterValidator(_ascending),
-]
 Names = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
-    Field(min_length=1, json_schema_extra=_UNIQUE),
+    Field(min_length=1, json_schema_extra=UNIQUE),
     BeforeValidator(as_tuple),
     AfterValidator(_each_once),
 ]
@@ -184,15 +171,6 @@ def _whole(value: float, dtype: str) -> int:
     return int(value)
 
 
-class Buckets(Strict):
-    """The sizes that programs are compiled for: every batch size by every length."""
-
-    batch: Sizes | None = None
-    """Rows per program, ascending, as in [1, 4, 16, 32]; left out where no input has a batch dimension."""
-    length: Sizes | None = None
-    """Timesteps per program, ascending, as in [16, 32, 64, 128]; left out where no input has a time dimension."""
-
-
 class Tolerance(Strict):
     """How far an answer may lie from eager: |ours - eager| <= atol + rtol x |eager|."""
 
@@ -216,7 +194,7 @@ class NeuronLstmBlock(Strict):
     outputs: Names | None = None
     """Names of the outputs, in order; left out, they are named after what forward() returns."""
     buckets: Buckets
-    """The sizes to compile for: `batch` and `length`, each an ascending list."""
+    """The sizes to compile for: `batch` and `length`, each an ascending list; lengths can be chosen for the traffic."""
     backend: Engine = "auto"
     """The engine: auto (the fastest that verifies), inductor, onnxruntime, eager, or one that another package adds."""
     precision: Literal["float32"] = "float32"
@@ -244,17 +222,66 @@ class NeuronLstmBlock(Strict):
         """The inputs in forward()'s order."""
         return tuple(TensorSpec(name, entry.dtype, entry.shape, entry.pad_value) for name, entry in self.inputs.items())
 
-    @property
-    def grid(self) -> BucketGrid:
-        """The buckets to compile; a dimension that no input has counts 1."""
-        return BucketGrid(self.buckets.batch or (1,), self.buckets.length or (1,))
-
 
 class ServingConfig(NeuronLstmBlock):
-    """A whole model-config.yaml: the plug-in's block, and the frontend's keys around it."""
+    """A whole model-config.yaml: the plug-in's block, the frontend's keys around it, and the histogram it names."""
 
     frontend: Frontend = Frontend()
     """TorchServe's own keys."""
+    observed: dict[int, int] | None = None
+    """How many sequences of each length the histogram's file holds; None where none is named."""
+    chosen: Sizes | None = None
+    """The lengths that took the place of `{auto: ...}` for good."""
+
+    @classmethod
+    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+        """Those of the block, and a histogram without a sequence that would be served."""
+        yield from super().contradictions(given)
+        auto = as_mapping(given.get("buckets")).get("length")
+        observed: dict[Any, Any] = as_mapping(given.get("observed"))
+        if isinstance(auto, AutoLengths) and all(type(length) is int for length in observed):
+            for key, message in auto.histogram_complaints(observed, truncate=given.get("overflow") == "truncate"):
+                yield ("buckets", "length", key), message
+
+    @property
+    def grid(self) -> BucketGrid:
+        """The buckets to compile; a dimension that no input has counts 1.
+
+        Until `{auto: ...}` lengths are chosen by measured cost, those that compute the fewest timesteps stand in.
+        """
+        return BucketGrid(self.buckets.batch or (1,), self.chosen or self._lengths())
+
+    @property
+    def needs_measurement(self) -> bool:
+        """Whether the lengths are yet to be chosen by what they cost: see `with_measured_lengths`."""
+        auto = self.buckets.length
+        by_cost = isinstance(auto, AutoLengths) and auto.objective == "cost"
+        return by_cost and self.observed is not None and self.chosen is None
+
+    def with_measured_lengths(self, cost_of_length: CostOfLength) -> Self:
+        """The same with the lengths that cost least, by what one sequence costs that is padded to a length.
+
+        Raises:
+            ValueError: nothing is to be measured, or a cost is no positive number.
+        """
+        auto = self.buckets.length
+        if not (self.needs_measurement and self.observed and isinstance(auto, AutoLengths)):
+            raise ValueError("the lengths are chosen already: there is nothing to measure")
+        return self.with_lengths(auto.cheapest(self.observed, cost_of_length, truncate=self._truncates))
+
+    def with_lengths(self, lengths: tuple[int, ...]) -> Self:
+        """The same with these lengths, ascending, in place of those that `buckets` asks for."""
+        return self.model_copy(update={"chosen": lengths})
+
+    @property
+    def _truncates(self) -> bool:
+        return self.overflow == "truncate"
+
+    def _lengths(self) -> tuple[int, ...]:
+        written = self.buckets.length
+        if isinstance(written, AutoLengths):
+            return written.without_measurement(self.observed, truncate=self._truncates)
+        return written or (1,)
 
 
 def _is_shape(value: Any) -> bool:

@@ -1,0 +1,119 @@
+"""`buckets:` of the YAML: the sizes that programs are compiled for, written down or chosen for the traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+
+from ..bucketing.spacing import CostOfLength, Histogram, geometric, limited, optimal
+from .problems import Location
+from .strict import Strict, as_tuple, said, worded
+
+LARGEST_SIZE = 2**31 - 1
+UNIQUE = {"uniqueItems": True}
+_MOST_CHOSEN = 256
+
+
+def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    in_order = sorted(set(sizes))
+    if list(sizes) != in_order:
+        raise worded(f"expected ascending sizes, each once, got {list(sizes)}: write {in_order}")
+    return sizes
+
+
+Size = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
+Sizes = Annotated[
+    tuple[Size, ...],
+    Field(min_length=1, json_schema_extra=UNIQUE),
+    BeforeValidator(as_tuple),
+    AfterValidator(_ascending),
+]
+
+
+class AutoLengths(Strict):
+    """Lengths that are chosen, not written down: the best for a histogram, or without one evenly in proportion."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["histogram"]}, {"required": ["longest"]}]})
+
+    auto: Annotated[int, Field(ge=1, le=_MOST_CHOSEN)]
+    """How many lengths there may be at most; each is compiled for every batch size."""
+    histogram: Annotated[str, Field(min_length=1)] | None = None
+    """A file of lengths seen in traffic, relative to this one: a list, or a TorchServe log with the handler's lines."""
+    longest: Size | None = None
+    """The longest sequence that is accepted; left out, the longest in the histogram. Needed where there is none."""
+    objective: Literal["cost", "timesteps"] = "cost"
+    """What to make least of for the histogram: measured milliseconds (cost), or computed timesteps."""
+
+    @classmethod
+    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+        """Nothing to choose by."""
+        misspelt = given.keys() - cls.model_fields.keys()
+        if "auto" in given and given.get("histogram") is None and given.get("longest") is None and not misspelt:
+            yield (), "expected histogram: FILE with lengths seen in traffic, or longest: N without one, got neither"
+
+    def histogram_complaints(self, observed: Histogram, *, truncate: bool) -> Iterator[tuple[str, str]]:
+        """What is wrong with what the histogram's file holds, as (key, message)."""
+        if self.histogram is not None and not observed:
+            yield "histogram", "expected what the file holds, got nothing"
+        elif observed and self.longest is not None and self.longest < min(observed) and not truncate:
+            least = f"{min(observed)} or more, the shortest in the histogram"
+            yield "longest", f"expected {least}, got {self.longest}: every sequence would be refused"
+
+    def cheapest(self, observed: Histogram, cost_of_length: CostOfLength, *, truncate: bool) -> tuple[int, ...]:
+        """The lengths at which the sequences that are served cost least; `truncate`: longer ones are cut, not refused.
+
+        Raises:
+            ValueError: a cost is no positive number.
+        """
+        return optimal(self._served(observed, truncate=truncate), self.auto, cost_of_length)
+
+    def without_measurement(self, observed: Histogram | None, *, truncate: bool) -> tuple[int, ...]:
+        """The lengths with the fewest timesteps to compute; without a histogram, those evenly spaced in proportion."""
+        if observed is not None:
+            return _fewest_timesteps(tuple(self._served(observed, truncate=truncate).items()), self.auto)
+        assert self.longest is not None
+        return geometric(self.longest, self.auto)
+
+    def _served(self, observed: Histogram, *, truncate: bool) -> Histogram:
+        return limited(observed, self.longest or max(observed), truncate=truncate)
+
+
+@lru_cache(maxsize=16)
+def _fewest_timesteps(histogram: tuple[tuple[int, int], ...], count: int) -> tuple[int, ...]:
+    """Kept, because a grid is asked for many times."""
+    return optimal(dict(histogram), count)
+
+
+_WRITTEN: TypeAdapter[tuple[int, ...]] = TypeAdapter(Sizes, config=ConfigDict(strict=True))
+
+
+def _written_or_chosen(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """One of the two forms: a wrong value is told in the words of the form that was meant."""
+    if value is None or isinstance(value, AutoLengths):
+        return value
+    if isinstance(value, Mapping):
+        return AutoLengths.model_validate(value)
+    if isinstance(value, list | tuple):
+        return _WRITTEN.validate_python(value)
+    raise worded(f"expected a list, or {{auto: 8, histogram: FILE}} to have the lengths chosen, got {said(value)}")
+
+
+class Buckets(Strict):
+    """The sizes that programs are compiled for: every batch size by every length."""
+
+    batch: Sizes | None = None
+    """Rows per program, ascending, as in [1, 4, 16, 32]; left out where no input has a batch dimension."""
+    length: Annotated[Sizes | AutoLengths | None, WrapValidator(_written_or_chosen)] = None
+    """Timesteps per program, ascending, as in [16, 32, 64, 128], or chosen, as by {auto: 8, histogram: lengths.txt};
+    left out where no input has a time dimension."""

@@ -1,0 +1,229 @@
+"""Lengths that are chosen: how they are asked for, what they come to, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.grid import BucketGrid
+from torchserve_neuron_lstm.bucketing.spacing import geometric, optimal
+from torchserve_neuron_lstm.config.buckets import AutoLengths, Buckets
+from torchserve_neuron_lstm.config.load import load_config, parse_config
+from torchserve_neuron_lstm.config.problems import ConfigError
+from torchserve_neuron_lstm.config.schema import ServingConfig, json_schema
+
+SEEN = {3: 50, 5: 20, 9: 10, 30: 2, 31: 1}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a histogram."""
+    (tmp_path / "lengths.txt").write_text(" ".join(f"{length}:{number}" for length, number in SEEN.items()))
+    return tmp_path
+
+
+def written(length: str, more: str = "") -> str:
+    """A small file with these lengths."""
+    inputs = "  inputs: {ids: {dtype: int64, shape: [batch, time]}}\n"
+    return f"neuron_lstm:\n{inputs}  buckets:\n    batch: [1, 4]\n    length: {length}\n{more}"
+
+
+def loaded(folder: Path, length: str, more: str = "") -> ServingConfig:
+    """The configuration in a file of the folder."""
+    (folder / "model-config.yaml").write_text(written(length, more))
+    return load_config(folder / "model-config.yaml")
+
+
+def refusal(folder: Path, length: str, more: str = "") -> str:
+    """What is said about one, without the folder."""
+    with pytest.raises(ConfigError) as refused:
+        loaded(folder, length, more)
+    return str(refused.value).replace(f"{folder}/", "")
+
+
+def test_lengths_are_chosen_for_a_histogram_beside_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its path is relative to the YAML, wherever the command runs; fewest timesteps are chosen without measuring."""
+    monkeypatch.chdir("/")
+    config = loaded(folder, "{auto: 3, histogram: lengths.txt, objective: timesteps}")
+
+    assert config.observed == SEEN
+    assert config.grid == BucketGrid((1, 4), (3, 9, 31)) == BucketGrid((1, 4), optimal(SEEN, 3))
+    assert not config.needs_measurement
+
+
+def test_without_a_histogram_lengths_are_evenly_spaced_in_proportion(folder: Path) -> None:
+    """Up to the longest; there is nothing to measure for."""
+    config = loaded(folder, "{auto: 5, longest: 200}")
+
+    assert config.grid.lengths == geometric(200, 5)
+    assert config.observed is None
+    assert not config.needs_measurement
+
+
+def test_by_cost_is_the_default_and_waits_for_measurements(folder: Path) -> None:
+    """Until then the fewest timesteps stand in; afterwards nothing is left to measure."""
+    config = loaded(folder, "{auto: 2, histogram: lengths.txt}")
+    assert config.needs_measurement
+    assert config.grid.lengths == optimal(SEEN, 2)
+
+    def cost(length: int) -> float:
+        return 1.0 if length <= 30 else 1000.0
+
+    measured = config.with_measured_lengths(cost)
+
+    assert measured.grid == BucketGrid((1, 4), (30, 31))
+    assert not measured.needs_measurement
+    assert measured.buckets == config.buckets
+    assert config.needs_measurement
+    with pytest.raises(ValueError, match="nothing to measure"):
+        measured.with_measured_lengths(cost)
+
+
+@pytest.mark.parametrize("objective", ["cost", "timesteps"])
+def test_the_longest_that_is_accepted_need_not_have_been_seen(folder: Path, objective: str) -> None:
+    """It is the last length all the same."""
+    config = loaded(folder, f"{{auto: 3, histogram: lengths.txt, longest: 64, objective: {objective}}}")
+
+    assert config.grid.lengths[-1] == 64
+    assert len(config.grid.lengths) == 3
+    if objective == "cost":
+        assert config.with_measured_lengths(float).grid == config.grid
+
+
+def test_longer_sequences_than_are_accepted_have_no_say(folder: Path) -> None:
+    """They are refused; where they are cut instead, they count for the longest."""
+    auto = "{auto: 1, histogram: lengths.txt, longest: 9, objective: timesteps}"
+    two = auto.replace("1,", "2,")
+
+    assert loaded(folder, auto).grid.lengths == (9,)
+    assert loaded(folder, two).grid.lengths == optimal({3: 50, 5: 20, 9: 10}, 2)
+    assert loaded(folder, two, "  overflow: truncate\n").grid.lengths == optimal({3: 50, 5: 20, 9: 13}, 2)
+    assert loaded(folder, two.replace("9,", "2,"), "  overflow: truncate\n").grid.lengths == (2,)
+
+
+def test_lengths_can_be_set_from_outside(folder: Path) -> None:
+    """In place of those that the file asks for; the rest stays."""
+    config = loaded(folder, "{auto: 2, histogram: lengths.txt}")
+
+    other = config.with_lengths((8, 40))
+
+    assert other.grid == BucketGrid((1, 4), (8, 40))
+    assert not other.needs_measurement
+    assert config.grid.lengths == optimal(SEEN, 2)
+
+
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [
+        ("{auto: 0, longest: 9}", ".auto: expected 1 or more, got 0"),
+        ("{auto: 257, longest: 9}", ".auto: expected 256 or less, got 257"),
+        ("{auto: yes, longest: 9}", ".auto: expected a whole number, got true (YAML reads yes as a boolean: quote it"),
+        (
+            "{auto: 8}",
+            ": expected histogram: FILE with lengths seen in traffic, or longest: N without one, got neither",
+        ),
+        ("{longest: 9}", ".auto: is missing: How many lengths there may be at most"),
+        ("{auto: 8, longest: 0}", ".longest: expected 1 or more, got 0"),
+        ("{auto: 8, longst: 9}", ".longst: is not a key here: did you mean longest?"),
+        ("{auto: 8, longest: 9, objective: speed}", ".objective: expected 'cost' or 'timesteps', got the text 'speed'"),
+        ("{auto: 8, histogram: [3]}", ".histogram: expected text, got a list"),
+        ("{auto: 8, histogram: ''}", ".histogram: "),
+        ("{auto: 8, histogram: none.txt}", ".histogram: none.txt: cannot be read: No such file or directory"),
+        ("{auto: 8, histogram: .}", ".histogram: .: cannot be read: it is no regular file"),
+        (
+            "{auto: 8, histogram: lengths.txt, longest: 2}",
+            ".longest: expected 3 or more, the shortest in the histogram",
+        ),
+        ("8", ": expected a list, or {auto: 8, histogram: FILE} to have the lengths chosen, got 8"),
+        ("auto", ": expected a list, or {auto: 8, histogram: FILE} to have the lengths chosen, got the text 'auto'"),
+        ("[4, 2]", ": expected ascending sizes, each once, got [4, 2]: write [2, 4]"),
+        ("[4, '8']", "[1]: expected a whole number, got the text '8'"),
+        ("[]", ": expected 1 or more entries, got none"),
+    ],
+)
+def test_wrong_lengths_are_named_with_their_line(folder: Path, length: str, said: str) -> None:
+    """In the words of the form that was meant, and nothing besides."""
+    message = refusal(folder, length)
+
+    assert message.startswith(f"model-config.yaml:5: neuron_lstm.buckets.length{said}")
+    assert "\n" not in message
+
+
+def test_everything_wrong_is_said_at_once(folder: Path) -> None:
+    """A malformed histogram does not hide the rest, nor the rest the histogram."""
+    (folder / "lengths.txt").write_text("12\n13\nfourteen\n")
+    length = "\n      auto: 0\n      histogram: lengths.txt\n      objective: speed"
+
+    said = refusal(folder, length, "  threads: 0\nbatchSize: many\n").splitlines()
+
+    assert [line.split(": expected")[0] for line in said] == [
+        "model-config.yaml:6: neuron_lstm.buckets.length.auto",
+        "model-config.yaml:7: neuron_lstm.buckets.length.histogram: lengths.txt",
+        "model-config.yaml:8: neuron_lstm.buckets.length.objective",
+        "model-config.yaml:9: neuron_lstm.threads",
+        "model-config.yaml:10: batchSize",
+    ]
+    assert "got 'fourteen' in line 3" in said[1]
+
+
+def test_an_empty_histogram_is_refused(folder: Path) -> None:
+    """There is nothing to choose by."""
+    (folder / "lengths.txt").write_text("# to come\n")
+
+    assert refusal(folder, "{auto: 8, histogram: lengths.txt}").endswith("histogram: lengths.txt: holds no lengths")
+
+
+def test_a_model_without_time_has_no_lengths_to_choose() -> None:
+    """As it has none to write down."""
+    text = written("{auto: 1, longest: 4}").replace("time", "3")
+
+    with pytest.raises(ConfigError, match="length: expected none: no input has a time dimension"):
+        parse_config(text, "f")
+
+
+def test_what_is_made_in_python_is_checked_alike(folder: Path) -> None:
+    """A configuration is itself when made again from its values, and not without its histogram."""
+    config = loaded(folder, "{auto: 3, histogram: lengths.txt}")
+    values = {name: getattr(config, name) for name in ServingConfig.model_fields}
+
+    assert ServingConfig(**values) == config
+    with pytest.raises(ValueError, match="expected what the file holds"):
+        ServingConfig(**{**values, "observed": None})
+    assert Buckets(length=(1, 2)).length == (1, 2)
+    assert Buckets(length=AutoLengths(auto=1, longest=2)).length == AutoLengths(auto=1, longest=2)
+
+
+@given(st.dictionaries(st.integers(1, 100), st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 9))
+def test_chosen_lengths_are_always_a_grid(observed: dict[int, int], count: int) -> None:
+    """Whatever was seen."""
+    auto = AutoLengths(auto=count, histogram="f")
+
+    for lengths in (
+        auto.without_measurement(observed, truncate=False),
+        auto.cheapest(observed, lambda length: 1 + length, truncate=False),
+    ):
+        assert BucketGrid((1,), lengths).lengths[-1] == max(observed)
+        assert len(lengths) <= count
+
+
+@pytest.mark.parametrize(
+    ("length", "good"),
+    [
+        ("[1, 2]", True),
+        ("{auto: 8, histogram: f}", True),
+        ("{auto: 8, longest: 9, objective: timesteps}", True),
+        ("{auto: 8}", False),
+        ("{auto: 0, longest: 9}", False),
+        ("{longest: 9}", False),
+        ("{auto: 8, longest: 9, x: 1}", False),
+        ("8", False),
+    ],
+)
+def test_an_editor_knows_both_forms(length: str, good: bool) -> None:
+    """The JSON Schema takes and refuses what the loader does."""
+    assert jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(written(length))) == good
