@@ -19,6 +19,9 @@ from fractions import Fraction
 from itertools import accumulate
 from math import isfinite, lcm
 
+from .cost import CostModel
+from .grid import Bucket
+
 Histogram = Mapping[int, int]
 """How many sequences have each length (timesteps). A count of 0 makes a length the longest without giving it weight."""
 
@@ -32,6 +35,15 @@ _HALVINGS = 64
 def in_timesteps(length: int) -> int:
     """The cost that counts timesteps, padding included."""
     return length
+
+
+def of_full_rows(cost: CostModel, rows: int) -> CostOfLength:
+    """The milliseconds of one sequence that shares a call with as many others as have place in it.
+
+    >>> of_full_rows(CostModel({Bucket(8, 10): 2.0, Bucket(8, 30): 4.0}), rows=8)(20)
+    0.375
+    """
+    return lambda length: cost.of(Bucket(rows, length)) / rows
 
 
 def geometric(longest: int, count: int, spare: int = _SPARE) -> tuple[int, ...]:
