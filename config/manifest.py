@@ -125,7 +125,7 @@ def write_manifest(manifest: Manifest, directory: Path) -> None:
         data = text.encode()
     except (TypeError, ValueError) as error:
         raise ManifestError(f"the manifest cannot be written: {error}") from error
-    _parse(text)
+    parse_manifest(text)
     (directory / FILE_NAME).write_bytes(data)
 
 
@@ -140,7 +140,7 @@ def read_manifest(directory: Path) -> Manifest:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ManifestError(f"{path} cannot be read ({error}): {_MEND}") from error
-    return _parse(text)
+    return parse_manifest(text)
 
 
 def digest_files(directory: Path) -> dict[str, str]:
@@ -228,7 +228,12 @@ def _fill_as_json(fill: float | None) -> float | str | None:
     return fill if fill is None or isfinite(fill) else str(fill)
 
 
-def _parse(text: str) -> Manifest:
+def parse_manifest(text: str) -> Manifest:
+    """Check the text of a variants.json.
+
+    Raises:
+        ManifestError: it is malformed, of another format, or names files outside the archive.
+    """
     try:
         written = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
