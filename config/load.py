@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -80,6 +80,40 @@ def _observed(document: _Document, folder: Path) -> dict[int, int] | None:
     except LengthsError as error:
         document.report(_HISTOGRAM, f"{shortened(name)}: {error}")
         return None
+
+
+class Place(NamedTuple):
+    """Where a key's value stands in a text; all three are counted in characters."""
+
+    key_end: int
+    """Just after the key, before its colon."""
+    start: int
+    end: int
+
+
+def locate(text: str, location: Location) -> Place | None:
+    """Where the value at `location` stands in a text that `parse_config` takes; None if there is none.
+
+    >>> text = "a: {b: [1, 2]} # c"
+    >>> place = locate(text, ("a", "b"))
+    >>> text[place.start:place.end], text[:place.key_end]
+    ('[1, 2]', 'a: {b')
+    """
+    node: yaml.Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    found: tuple[yaml.Node, yaml.Node] | None = None
+    for name in location:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        found = next(((key, value) for key, value in pairs if key.value == name), None)
+        node = None if found is None else found[1]
+    return None if found is None else Place(found[0].end_mark.index, found[1].start_mark.index, _end(found[1]))
+
+
+def _end(node: yaml.Node) -> int:
+    """Where a value ends. YAML lets a list or mapping without brackets end only where the next thing begins."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        last = node.value[-1]
+        return _end(last[1] if isinstance(last, tuple) else last)
+    return int(node.end_mark.index)
 
 
 def _checked(model: type[Model], document: _Document, values: Any, prefix: Location) -> Model | None:

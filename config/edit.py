@@ -1,0 +1,63 @@
+"""Changing the lengths in the text of a model-config.yaml, and nothing else: comments and layout stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .load import Place, locate, parse_config
+from .problems import ConfigError, Problem
+from .schema import BLOCK, ServingConfig
+
+_LENGTH = (BLOCK, "buckets", "length")
+_CHANGING: dict[str, Any] = {"buckets": {"length"}, "observed": True, "chosen": True}
+
+
+def with_lengths(text: str, source: str, lengths: Sequence[int], folder: Path = Path()) -> str:
+    r"""The text of a configuration with these bucket lengths written out, ascending; `source` names it in messages.
+
+    >>> text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [time]}}, buckets: {length: [8]}}  # mine\n"
+    >>> print(with_lengths(text, "model-config.yaml", (4, 16)), end="")
+    neuron_lstm: {inputs: {x: {dtype: bool, shape: [time]}}, buckets: {length: [4, 16]}}  # mine
+
+    Raises:
+        ConfigError: something in the text cannot be used, it has no lengths, or they are written so that they cannot be
+            changed by themselves.
+    """
+    before = parse_config(text, source, folder)
+    place = locate(text, _LENGTH)
+    if place is None:
+        raise _refusal(source, "is not there: no input has a time dimension")
+    changed = _replaced(text, place, f"[{', '.join(map(str, lengths))}]")
+    try:
+        after = parse_config(changed, source, folder)
+    except ConfigError as error:
+        raise _refusal(source, _by_hand(lengths)) from error
+    if after.grid.lengths != tuple(lengths) or _rest(after) != _rest(before):
+        raise _refusal(source, _by_hand(lengths))
+    return changed
+
+
+def _by_hand(lengths: Sequence[int]) -> str:
+    return f"cannot be changed by itself (is it an alias, or the anchor of one?): write {list(lengths)} there"
+
+
+def _refusal(source: str, message: str) -> ConfigError:
+    return ConfigError(source, [Problem(".".join(_LENGTH), 1, message)])
+
+
+def _rest(config: ServingConfig) -> dict[str, Any]:
+    return config.model_dump(exclude=_CHANGING)
+
+
+def _replaced(text: str, place: Place, value: str) -> str:
+    """A value that begins below its key moves up beside it; comments in between and after it stay."""
+    first, *between = text[place.key_end : place.start].split("\n")
+    if not between:
+        return text[: place.start] + value + text[place.end :]
+    colon = first.index(":") + 1
+    rest, newline, following = text[place.end :].partition("\n")
+    comment = [between[-1] + rest.strip()] if rest.strip() else []
+    lines = [text[: place.key_end] + first[:colon] + " " + value + first[colon:], *between[:-1], *comment]
+    return "\n".join(lines) + newline + following

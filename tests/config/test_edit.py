@@ -1,0 +1,115 @@
+"""Lengths are changed in the text of a configuration; all else stays as its author wrote it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchserve_neuron_lstm.config
+from torchserve_neuron_lstm.config.edit import with_lengths
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.problems import ConfigError
+
+PRESETS = sorted((Path(torchserve_neuron_lstm.config.__file__).parent / "presets").glob("*.yaml"))
+
+HEAD = """\
+# mine
+batchSize: 8  # eight
+neuron_lstm:
+  inputs: {ids: {dtype: int64, shape: [batch, time]}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("buckets: {batch: [1], length: [8, 9]}  # all\n", "buckets: {batch: [1], length: [4, 16]}  # all\n"),
+        ("buckets: {length: [8,\n    9], batch: [1]}", "buckets: {length: [4, 16], batch: [1]}"),
+        (
+            "buckets:\n    batch: [1]\n    length: [8]   # the sizes\n  threads: 2\n",
+            "buckets:\n    batch: [1]\n    length: [4, 16]   # the sizes\n  threads: 2\n",
+        ),
+        (
+            "buckets:\n    length:\n      - 8\n      - 9\n    batch:\n    - 1\n",
+            "buckets:\n    length: [4, 16]\n    batch:\n    - 1\n",
+        ),
+        ("buckets:\n    length:\n    - 8\n    batch: [1]", "buckets:\n    length: [4, 16]\n    batch: [1]"),
+        (
+            (
+                "buckets:\n    batch: [1]\n    length:  # the sizes\n      # short\n      - 8\n      # more\n      - 9 # long\n"
+                "\n  threads: 2 # two\n"
+            ),
+            (
+                "buckets:\n    batch: [1]\n    length: [4, 16]  # the sizes\n      # short\n      # long\n"
+                "\n  threads: 2 # two\n"
+            ),
+        ),
+        (
+            "buckets:\n    batch: [1]\n    length: {auto: 3, longest: 9}\n",
+            "buckets:\n    batch: [1]\n    length: [4, 16]\n",
+        ),
+        (
+            "buckets:\n    batch: [1]\n    length:\n      auto: 3\n      longest: 9  # minutes\n",
+            "buckets:\n    batch: [1]\n    length: [4, 16]\n      # minutes\n",
+        ),
+        (
+            "buckets:\r\n    length:\r\n      - 8\r\n    batch: [1]\r\n",
+            "buckets:\r\n    length: [4, 16]\r\n    batch: [1]\r\n",
+        ),
+        ('buckets: {batch: [1], "length" : [8]}', 'buckets: {batch: [1], "length" : [4, 16]}'),
+        ("buckets: {batch: &sizes [8], length: [9]}", "buckets: {batch: &sizes [8], length: [4, 16]}"),
+    ],
+)
+def test_only_the_value_changes(written: str, expected: str) -> None:
+    """Whatever the style, with the comments around it."""
+    changed = with_lengths(f"{HEAD}  {written}", "f", (4, 16))
+
+    assert changed == f"{HEAD}  {expected}"
+    assert parse_config(changed, "f").grid.lengths == (4, 16)
+
+
+@pytest.mark.parametrize("written", ["{batch: &b [8], length: *b}", "{length: &b [8], batch: *b}"])
+def test_what_hangs_together_is_left_to_its_author(written: str) -> None:
+    """An alias or its anchor cannot be changed without the other."""
+    with pytest.raises(
+        ConfigError, match=r"f:1: neuron_lstm.buckets.length: cannot be changed .* write \[4, 16\] there"
+    ):
+        with_lengths(f"{HEAD}  buckets: {written}\n", "f", (4, 16))
+
+
+def test_a_model_without_time_has_no_lengths() -> None:
+    """There is nothing to change."""
+    text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [batch]}}, buckets: {batch: [1]}}"
+
+    with pytest.raises(ConfigError, match="no input has a time dimension"):
+        with_lengths(text, "f", (4, 16))
+
+
+def test_a_configuration_that_is_wrong_already_is_refused() -> None:
+    """With all that is wrong."""
+    with pytest.raises(ConfigError, match="threads: expected 1 or more"):
+        with_lengths(f"{HEAD}  buckets: {{batch: [1], length: [8]}}\n  threads: 0\n", "f", (4, 16))
+
+
+def test_a_histogram_stays_where_it_is(tmp_path: Path) -> None:
+    """The lengths take the place of the wish for them, which is read from the folder that is given."""
+    (tmp_path / "lengths.txt").write_text("1 2 3")
+    text = f"{HEAD}  buckets: {{batch: [1], length: {{auto: 3, histogram: lengths.txt}}}}\n"
+
+    assert with_lengths(text, "f", (4,), tmp_path) == f"{HEAD}  buckets: {{batch: [1], length: [4]}}\n"
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
+@given(lengths=st.sets(st.integers(1, 10**6), min_size=1, max_size=40))
+def test_presets_can_be_changed(path: Path, lengths: set[int]) -> None:
+    """They get any lengths, and differ in one line."""
+    text = path.read_text()
+    wanted = tuple(sorted(lengths))
+
+    changed = with_lengths(text, path.name, wanted)
+
+    assert parse_config(changed, "f").grid.lengths == wanted
+    assert sum(old != new for old, new in zip(text.splitlines(), changed.splitlines(), strict=True)) <= 1
