@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +16,9 @@ import torch
 from ..config.manifest import read_manifest
 from .codec import load_codec
 from .cores import available_cores, threads_per_worker
+from .counts import Counts
 from .description import describe
+from .metrics import Declared, Metric, Reporter, declared_units
 from .rows import RawRequest
 from .service import LARGEST_RESPONSE, RawResponse, Service
 from .v2 import Identity
@@ -29,6 +33,8 @@ class Context(Protocol):
     model_name: str
     manifest: Any
     model_yaml_config: Any
+    metrics: Any
+    """What the server's metrics file declares: `ts.metrics.metric_cache_abstract.MetricCacheAbstract`."""
 
     @property
     def system_properties(self) -> Mapping[str, Any]:
@@ -85,10 +91,45 @@ def _load(directory: Path, context: Context) -> Service:
     variants = load_variants(directory, torch.get_num_threads())
     identity = Identity(str(context.model_name), _version(context.manifest))
     codec = load_codec(variants.manifest, directory, identity)
-    _log.info("%d variants on %s, %d threads", len(variants.runs), variants.manifest.backend, variants.threads)
+    programs = sum(map(len, variants.programs.values()))
+    _log.info("%d programs on %s, %d threads", programs, variants.manifest.backend, variants.threads)
+    reporter = Reporter(identity.name, variants.manifest.grid, _declared_units(context.metrics), socket.gethostname())
     return Service(
-        variants, codec, identity, describe(variants.manifest, variants.threads), largest_response(os.environ)
+        variants,
+        codec,
+        identity,
+        describe(variants.manifest, variants.threads),
+        largest_response(os.environ),
+        _telling(reporter),
     )
+
+
+def _declared_units(metrics: Any) -> dict[str, str]:
+    """The unit of each of our metrics that the server declares; without a metrics file, of none."""
+    if metrics is None:
+        return {}
+    from ts.metrics.metric_type_enum import MetricTypes
+
+    def find(metric: Metric) -> Declared | None:
+        try:
+            declared: Declared = metrics.get_metric(metric.name, MetricTypes(metric.type))
+        except KeyError:
+            return None
+        return declared
+
+    return declared_units(find)
+
+
+def _telling(reporter: Reporter) -> Callable[[Counts], None]:
+    """Tells TorchServe of each batch, and the worker's log of its lengths, all in one record."""
+
+    def tell(counts: Counts) -> None:
+        lines = [f"neuron_lstm lengths {counts.lengths_text}"] if counts.sequences else []
+        lines += reporter.lines(counts, int(time.time()))
+        if lines:
+            _log.info("\n".join(lines))
+
+    return tell
 
 
 def _set_status(response: RawResponse, index: int, context: Context) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from fake_model import FRAMES, IDS, SUMS, TOTAL, FakeModel, make_manifest
 
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.codec import StandardCodec
+from torchserve_neuron_lstm.handlers.counts import Counts
 from torchserve_neuron_lstm.handlers.labels import Labels
 from torchserve_neuron_lstm.handlers.rows import RawRequest
 from torchserve_neuron_lstm.handlers.service import RawResponse, Service
@@ -65,14 +67,47 @@ def test_bad_rows_are_refused_alone_between_good_ones() -> None:
     assert answers[5][1]["message"].startswith("instances[1]: input 'ids'")
 
 
-def test_a_run_that_fails_costs_only_its_own_requests_their_answers(caplog: pytest.LogCaptureFixture) -> None:
-    """The others are answered; the client is told nothing of the inside, the log is."""
+def test_a_sequence_that_fails_costs_only_its_own_request_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """The others are answered; the client is told nothing of the inside, the log is, once."""
     answers = ask(make_service(), [1] * 8, [66] * 3, *([2] * 8 for _ in range(3)))
 
     assert [status for status, _ in answers] == [200, 500, 200, 200, 200]
     assert answers[1][1]["type"] == "InternalError"
     assert "kernel" not in answers[1][1]["message"]
     assert "a kernel failed" in caplog.text
+    assert len(caplog.records) == 1
+
+
+def test_an_instance_that_fails_costs_its_request_the_other_instances(caplog: pytest.LogCaptureFixture) -> None:
+    """A request is answered whole or not at all; the next one gets what is its own."""
+    answers = ask(make_service(), {"instances": [[1], [66], [2]]}, {"instances": [[3], [4, 1]]})
+
+    assert [status for status, _ in answers] == [500, 200]
+    assert answers[1][1] == {"predictions": [[3.0], [4.0, 5.0]]}
+
+
+def test_each_batch_is_reported_once_with_what_it_came_to() -> None:
+    """Requests and sequences, the refused by kind, and the seconds of its parts."""
+    reported: list[Counts] = []
+    service = make_service(report=reported.append, clock=map(float, count()).__next__)
+
+    ask(service, [1, 2], b"{", {"instances": [[1], [2, 3, 4]]}, [1] * 9, b"[")
+
+    (counts,) = reported
+    assert (counts.requests, counts.sequences, counts.work.lengths) == (5, 3, (2, 1, 3))
+    assert counts.rejected == {"MalformedBody": 2, "SequenceTooLong": 1}
+    assert counts.work.useful_timesteps == 6
+    assert counts.padded_timesteps == counts.work.plans[0].computed_timesteps - 6
+    assert (counts.work.plan_seconds, counts.work.engine_seconds, counts.seconds) == (1.0, 1.0, 4.0)
+
+
+def test_a_description_is_not_counted() -> None:
+    """TorchServe asked, not a client."""
+    reported: list[Counts] = []
+
+    make_service(report=reported.append).answer([RawRequest({}, {"describe": "True"})])
+
+    assert reported == []
 
 
 def test_a_failure_while_planning_or_encoding_is_a_500_too(monkeypatch: pytest.MonkeyPatch) -> None:

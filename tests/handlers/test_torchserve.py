@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,11 +17,13 @@ from fake_context import FakeContext
 from tiny_archive import make_model
 from worker import loaded, predict, request
 
+import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
 from torchserve_neuron_lstm.handlers import torchserve
 from torchserve_neuron_lstm.handlers.npy import read_npy, write_npy
 
 JSON = "application/json"
+METRICS_FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +160,62 @@ def test_workers_share_the_cores(
 
     assert service.description["threads"] == threads
     assert torch.get_num_threads() == threads
+
+
+def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines that the worker printed of its batches."""
+    mine = (record for record in caplog.records if record.name.endswith("handlers.torchserve"))
+    lines = [line for record in mine for line in record.getMessage().splitlines()]
+    return [line for line in lines if line.startswith(("neuron_lstm", "[METRICS]"))]
+
+
+BATCH = [request(b"[1, 2, 3]", JSON), request(b"{", JSON), request(b"[4]", JSON), request(b"[5, 6, 7]", JSON)]
+
+
+def test_each_batch_is_told_to_the_server_by_the_metrics_it_declares(
+    archive: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And its lengths to the log, which `neuron-lstm tune` reads."""
+    caplog.set_level(logging.INFO)
+    with loaded(archive, METRICS_FILE) as service:
+        predict(service, BATCH)
+
+    lengths, *metrics = told_of(caplog)
+    assert lengths == "neuron_lstm lengths 1:1 3:2"
+    told = {line.partition("|#hostname")[0] for line in metrics}
+    assert "[METRICS]neuron_lstm_requests_total.Count:4|#ModelName:sums,Level:Model|#type:COUNTER" in told
+    assert (
+        "[METRICS]neuron_lstm_rejected_total.Count:1|#Reason:MalformedBody,ModelName:sums,Level:Model|#type:COUNTER"
+        in told
+    )
+    assert any(line.startswith("[METRICS]neuron_lstm_batch_seconds.Seconds:") for line in told)
+
+
+def test_a_server_whose_metrics_file_knows_nothing_of_us_is_told_nothing(
+    service: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would write every line to its log and drop it."""
+    caplog.set_level(logging.INFO)
+    predict(service, BATCH)
+    predict(service, [request(b"{", JSON)])
+    predict(service, [request(None, headers={"describe": "True"})])
+
+    assert told_of(caplog) == ["neuron_lstm lengths 1:1 3:2"]
+
+
+def test_a_batch_that_cannot_be_counted_is_answered(pristine: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Metrics never cost a request."""
+
+    def fail(_: object) -> None:
+        raise OSError("the log is full")
+
+    context = FakeContext(headers=[{}], model_dir=pristine)
+    service = replace(torchserve.load(context), report=fail)
+
+    (body,) = torchserve.handle(service, [{"body": b"[1, 2]"}], context)
+
+    assert_answers(body, [1, 2])
+    assert "a batch was answered and could not be counted" in caplog.text
 
 
 def test_an_envelope_may_have_replaced_the_rows(pristine: Path) -> None:

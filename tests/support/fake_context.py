@@ -17,6 +17,7 @@ class FakeContext:
     model_name: str = "model"
     manifest: Any = field(default_factory=lambda: {"model": {"modelVersion": "1.0"}})
     model_yaml_config: Any = field(default_factory=lambda: {"maxWorkers": 1})
+    metrics: Any = None
     statuses: dict[int, int] = field(default_factory=dict)
     content_types: dict[int, str] = field(default_factory=dict)
 

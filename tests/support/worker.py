@@ -51,7 +51,7 @@ def parsed(body: bytes, content_type: str) -> Any:
 
 
 @contextmanager
-def loaded(folder: Path, max_workers: int = 1) -> Iterator[Any]:
+def loaded(folder: Path, metrics_file: Path | None = None) -> Iterator[Any]:
     """TorchServe's `Service` of the archive in `folder`, in its working directory and on its `sys.path`."""
     path, modules, before = list(sys.path), set(sys.modules), Path.cwd()
     sys.path.insert(0, str(folder))
@@ -63,7 +63,9 @@ def loaded(folder: Path, max_workers: int = 1) -> Iterator[Any]:
             from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
             from ts.model_loader import TsModelLoader
 
-            metrics = MetricsCacheYamlImpl(_metrics_file())
+            metrics = MetricsCacheYamlImpl(str(metrics_file or _metrics_file()))
+            metrics.initialize_cache()
+        metrics.model_name = "sums"
         service = TsModelLoader().load("sums", str(folder), "neuron_lstm.py", None, 8, None, True, metrics)
         service.set_cl_socket(None)
         yield service

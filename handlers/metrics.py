@@ -1,0 +1,111 @@
+"""What TorchServe is told of a batch: its metrics, as far as the server's metrics file declares them.
+
+A worker tells its frontend of a metric by a line on its standard output. TorchServe's Python API writes one line a
+call, each a log record of its own; here a whole batch is one record of several lines, which costs a tenth.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from ..bucketing.grid import BucketGrid
+from .counts import Counts
+
+_log = logging.getLogger(__name__)
+
+Type = Literal["counter", "histogram"]
+BY_MODEL = ("ModelName", "Level")
+
+
+class Declared(Protocol):
+    """A metric of the server's metrics file: `ts.metrics.caching_metric.CachingMetric`."""
+
+    @property
+    def unit(self) -> str:
+        """As TorchServe writes it."""
+
+    @property
+    def dimension_names(self) -> Sequence[str]:
+        """In the order of their values."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: `values` gives its value of a batch, by the value of its own dimension ("" where it has none)."""
+
+    name: str
+    type: Type
+    values: Callable[[Counts, BucketGrid], Mapping[str, float]]
+    dimension: str | None = None
+
+    @property
+    def dimensions(self) -> tuple[str, ...]:
+        """As the server's metrics file must declare them; TorchServe adds the host's name."""
+        return BY_MODEL if self.dimension is None else (self.dimension, *BY_MODEL)
+
+
+METRICS = (
+    Metric("neuron_lstm_requests_total", "counter", lambda counts, _: {"": counts.requests}),
+    Metric("neuron_lstm_sequences_total", "counter", lambda counts, _: {"": counts.sequences}),
+    Metric("neuron_lstm_useful_timesteps_total", "counter", lambda counts, _: {"": counts.work.useful_timesteps}),
+    Metric("neuron_lstm_padded_timesteps_total", "counter", lambda counts, _: {"": counts.padded_timesteps}),
+    Metric("neuron_lstm_executions_total", "counter", lambda counts, grid: counts.executions(grid), "Bucket"),
+    Metric("neuron_lstm_rejected_total", "counter", lambda counts, _: counts.rejected, "Reason"),
+    Metric("neuron_lstm_plan_milliseconds_total", "counter", lambda counts, _: {"": counts.work.plan_seconds * 1000}),
+    Metric("neuron_lstm_engine_seconds", "histogram", lambda counts, _: {"": counts.work.engine_seconds}),
+    Metric("neuron_lstm_batch_seconds", "histogram", lambda counts, _: {"": counts.seconds}),
+)
+
+
+def declared_units(find: Callable[[Metric], Declared | None]) -> dict[str, str]:
+    """The unit of each metric that the server's file declares, by name; `find` looks one up.
+
+    One that is declared with other dimensions is left out, with a warning: TorchServe matches them by their order.
+    """
+    units = {}
+    for metric in METRICS:
+        declared = find(metric)
+        if declared is None:
+            continue
+        if tuple(declared.dimension_names) == metric.dimensions:
+            units[metric.name] = declared.unit
+        else:
+            _log.warning(
+                "the server's metrics file declares %s with the dimensions %s; it is not sent, for it has %s",
+                metric.name,
+                list(declared.dimension_names),
+                list(metric.dimensions),
+            )
+    return units
+
+
+@dataclass(frozen=True)
+class Reporter:
+    """Writes the metrics of a batch as lines that TorchServe reads."""
+
+    model_name: str
+    grid: BucketGrid
+    units: Mapping[str, str]
+    """Of each metric that the server knows; the others are left out, for the server would log and then drop them."""
+    host: str
+
+    def lines(self, counts: Counts, time: int) -> Iterator[str]:
+        """One line for each value that is not 0; `time` is in seconds since the epoch.
+
+        >>> reporter = Reporter("tagger", BucketGrid((1,), (8,)), {"neuron_lstm_requests_total": "Count"}, "host1")
+        >>> list(reporter.lines(Counts(requests=3), time=1700000000))
+        ['[METRICS]neuron_lstm_requests_total.Count:3|#ModelName:tagger,Level:Model|#type:COUNTER|#hostname:host1,1700000000']
+        """
+        model, end = f"ModelName:{self.model_name},Level:Model", f"#hostname:{self.host},{time}"
+        for metric in METRICS:
+            unit = self.units.get(metric.name)
+            if unit is None:
+                continue
+            for own, value in metric.values(counts, self.grid).items():
+                if value:
+                    dimensions = f"{metric.dimension}:{own},{model}" if metric.dimension else model
+                    number = value if isinstance(value, int) else f"{value:.6f}"
+                    yield f"[METRICS]{metric.name}.{unit}:{number}|#{dimensions}|#type:{metric.type.upper()}|{end}"

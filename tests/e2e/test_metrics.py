@@ -1,0 +1,113 @@
+"""The metrics of a real TorchServe, at the address where Prometheus would read them."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rest import JSON, post, post_json
+from torchserve_process import TorchServe, free_ports, serving
+
+import torchserve_neuron_lstm.config
+
+from .conftest import Store
+
+METRICS_FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
+FRAME = [0.0, 0.0, 0.0]
+SECONDS = 20
+"""Until the frontend has read what a worker printed."""
+
+SAMPLE = re.compile(r"^(\w+){(.*)} (\S+)$", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def metrics_port() -> int:
+    """Where the server is to show its metrics."""
+    return free_ports(1)[0]
+
+
+@pytest.fixture(scope="module")
+def measured(store: Store, metrics_port: int) -> Iterator[TorchServe]:
+    """A TorchServe that keeps metrics for Prometheus, by the shipped file."""
+    settings = {
+        "metrics_mode": "prometheus",
+        "metrics_config": str(METRICS_FILE),
+        "metrics_address": f"http://127.0.0.1:{metrics_port}",
+    }
+    with serving(store.folder, {"scorer": "scorer.mar"}, settings=settings) as running:
+        yield running
+
+
+def samples(port: int) -> dict[str, float]:
+    """Our metrics of the model as `name{own dimension}`, without what all of them say alike."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    found = {}
+    for name, labels, value in SAMPLE.findall(text):
+        if name.startswith("neuron_lstm_"):
+            own = [label for label in labels.split(",") if label.split("=")[0] in {"Bucket", "Reason", "le"}]
+            assert 'ModelName="scorer"' in labels
+            found[f"{name}{{{','.join(own)}}}"] = float(value)
+    return found
+
+
+def samples_once(port: int, name: str, value: float) -> dict[str, float]:
+    """The metrics as soon as one, the last of a batch, has that value: the frontend reads them while it answers."""
+    deadline = time.monotonic() + SECONDS
+    while (found := samples(port)).get(name) != value:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.1)
+    return found
+
+
+def test_what_was_served_shows_at_the_metrics_address(measured: TorchServe, metrics_port: int) -> None:
+    """Requests, sequences, timesteps, executions by bucket, refusals by reason, and seconds."""
+    lengths = [1, 7, 16, 17, 32]
+    for length in lengths:
+        assert post_json(measured.inference, "/predictions/scorer", [FRAME] * length).status == 200
+    several = post_json(measured.inference, "/predictions/scorer", {"instances": [[FRAME] * 3, [FRAME] * 20]})
+    assert several.status == 200
+    for body in (b"{", json.dumps([FRAME] * 33).encode(), json.dumps([FRAME] * 99).encode()):
+        assert post(measured.inference, "/predictions/scorer", body, JSON).status in (400, 413)
+
+    told = samples_once(metrics_port, "neuron_lstm_batch_seconds_count{}", len(lengths) + 4)
+
+    assert told["neuron_lstm_requests_total{}"] == len(lengths) + 4
+    assert told["neuron_lstm_sequences_total{}"] == len(lengths) + 2
+    assert told["neuron_lstm_useful_timesteps_total{}"] == sum(lengths) + 23
+    assert told['neuron_lstm_rejected_total{Reason="MalformedBody"}'] == 1
+    assert told['neuron_lstm_rejected_total{Reason="SequenceTooLong"}'] == 2
+    executions = {name: value for name, value in told.items() if name.startswith("neuron_lstm_executions_total")}
+    assert sum(executions.values()) >= len(lengths) + 1
+    assert set(executions) <= {
+        f'neuron_lstm_executions_total{{Bucket="{batch}x{length}"}}' for batch in (1, 8) for length in (16, 32)
+    }
+    assert told["neuron_lstm_plan_milliseconds_total{}"] > 0
+    assert told["neuron_lstm_engine_seconds_count{}"] == len(lengths) + 1
+    assert told["neuron_lstm_batch_seconds_sum{}"] > told["neuron_lstm_engine_seconds_sum{}"] > 0
+    assert told['neuron_lstm_batch_seconds_bucket{le="+Inf"}'] == len(lengths) + 4
+    assert "Failed to" not in measured.log_file.read_text()
+
+
+def test_each_batch_leaves_its_lengths_in_the_workers_log(measured: TorchServe) -> None:
+    """Where `neuron-lstm tune` finds them, in a line of their own."""
+    reply = post_json(measured.inference, "/predictions/scorer", {"instances": [[FRAME] * n for n in (9, 31, 9)]})
+    assert reply.status == 200
+
+    log = measured.log_file.parent / "model_log.log"
+    deadline = time.monotonic() + SECONDS
+    while not re.search(r"MODEL_LOG - neuron_lstm lengths 9:2 31:1$", log.read_text(), re.MULTILINE):
+        assert time.monotonic() < deadline, log.read_text()[-2000:]
+        time.sleep(0.1)
+
+
+def test_a_server_without_our_metrics_file_serves_all_the_same(server: TorchServe) -> None:
+    """It is not told what it does not declare."""
+    assert post_json(server.inference, "/predictions/scorer", [FRAME]).status == 200
+
+    assert "neuron_lstm_requests_total" not in server.log_file.read_text()

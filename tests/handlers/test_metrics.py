@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+import torchserve_neuron_lstm.config
+from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.handlers.counts import Counts
+from torchserve_neuron_lstm.handlers.metrics import METRICS, Metric, Reporter, declared_units
+from torchserve_neuron_lstm.handlers.work import Work
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ResourceWarning)  # TorchServe leaves a file of its own open
+    import ts
+    from ts.metrics.caching_metric import CachingMetric
+    from ts.metrics.metric_type_enum import MetricTypes
+
+FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
+GRID = BucketGrid(batches=(1, 4), lengths=(8, 16))
+PLAN = Plan((Run(Bucket(1, 16), (0,)), Run(Bucket(4, 8), (1, 2)), Run(Bucket(4, 8), (3, 4))))
+FULL = Counts(7, Work((12, 3, 8, 5, 5), 33, (PLAN,), 0.00012, 0.0034), {"InvalidInput": 2, "SequenceTooLong": 1}, 0.006)
+
+# What TorchServe's frontend takes for a metric; it drops other lines that begin so, with an error in its log.
+LINE = re.compile(
+    r"\[METRICS]\s*([\w\s]+)\.([\w\s]+):([0-9\-,.e]+)\|#([^|]*)(\|#type:([^|,]+))?\|#hostname:([^,]+),([^,]+)(,(.*))?"
+)
+
+
+def model_metrics() -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Our metrics in the shipped file, by type and name."""
+    declared = yaml.safe_load(FILE.read_text())["model_metrics"]
+    return {
+        (kind, entry["name"]): entry
+        for kind, entries in declared.items()
+        for entry in entries
+        if entry["name"].startswith("neuron_lstm")
+    }
+
+
+def caching(metric: Metric) -> CachingMetric:
+    """TorchServe's own object for a metric of the shipped file."""
+    entry = model_metrics()[metric.type, metric.name]
+    return CachingMetric(metric.name, entry["unit"], entry["dimensions"], MetricTypes(metric.type))
+
+
+REPORTER = Reporter("m", GRID, declared_units(caching), socket.gethostname())
+
+
+def test_the_shipped_file_declares_every_metric_with_its_dimensions_and_no_other() -> None:
+    """TorchServe matches dimensions by their order."""
+    declared = {key: tuple(entry["dimensions"]) for key, entry in model_metrics().items()}
+
+    assert declared == {(metric.type, metric.name): metric.dimensions for metric in METRICS}
+
+
+def test_the_shipped_file_declares_what_torchserves_own_file_does() -> None:
+    """It takes that file's place."""
+    ours, theirs = (yaml.safe_load(path.read_text()) for path in (FILE, Path(ts.__path__[0]) / "configs/metrics.yaml"))
+
+    assert ours["ts_metrics"] == theirs["ts_metrics"]
+    assert ours["model_metrics"]["gauge"] == theirs["model_metrics"]["gauge"]
+
+
+def test_a_line_is_the_one_that_torchserve_writes(caplog: pytest.LogCaptureFixture) -> None:
+    """For each metric and each value of its own dimension."""
+    caplog.set_level(logging.INFO)
+    for metric in METRICS:
+        for own, value in metric.values(FULL, GRID).items():
+            number = value if isinstance(value, int) else f"{value:.6f}"
+            caching(metric).emit_metrics(
+                "",
+                number,
+                ",".join(([f"{metric.dimension}:{own}"] if metric.dimension else []) + ["ModelName:m", "Level:Model"]),
+            )
+    theirs = [record.getMessage() for record in caplog.records if "[METRICS]" in record.getMessage()]
+
+    time = int(theirs[0].rpartition(",")[2])
+    assert [line.rpartition(",")[0] for line in REPORTER.lines(FULL, time)] == [
+        line.rpartition(",")[0] for line in theirs
+    ]
+
+
+def test_a_batch_is_told_in_full() -> None:
+    """Every metric that is not 0, in its unit."""
+    told = {}
+    for line in REPORTER.lines(FULL, 1_700_000_000):
+        found = LINE.fullmatch(line)
+        assert found is not None
+        own, _, rest = found[4].rpartition("ModelName:m,Level:Model")
+        assert rest == ""
+        told[f"{found[1].removeprefix('neuron_lstm_')} {own.strip(',')}".strip(), found[2]] = float(found[3])
+
+    assert told == {
+        ("requests_total", "Count"): 7,
+        ("sequences_total", "Count"): 5,
+        ("useful_timesteps_total", "Count"): 33,
+        ("padded_timesteps_total", "Count"): 16 + 32 + 32 - 33,
+        ("executions_total Bucket:1x16", "Count"): 1,
+        ("executions_total Bucket:4x8", "Count"): 2,
+        ("rejected_total Reason:InvalidInput", "Count"): 2,
+        ("rejected_total Reason:SequenceTooLong", "Count"): 1,
+        ("plan_milliseconds_total", "Milliseconds"): 0.12,
+        ("engine_seconds", "Seconds"): 0.0034,
+        ("batch_seconds", "Seconds"): 0.006,
+    }
+
+
+@given(
+    seconds=st.tuples(*[st.floats(0, 1e6)] * 3),
+    numbers=st.tuples(*[st.integers(0, 10**12)] * 2),
+    rejected=st.dictionaries(st.sampled_from(["InvalidInput", "InternalError"]), st.integers(1, 99)),
+)
+def test_whatever_was_counted_the_frontend_can_read_it(
+    seconds: tuple[float, ...], numbers: tuple[int, ...], rejected: dict[str, int]
+) -> None:
+    """A line it cannot read is an error in its log, for every batch."""
+    counts = Counts(numbers[0], Work((9,), numbers[1], (PLAN,), seconds[0], seconds[1]), rejected, seconds[2])
+
+    for line in REPORTER.lines(counts, 0):
+        assert LINE.fullmatch(line), line
+
+
+def test_what_the_server_does_not_declare_is_not_told() -> None:
+    """It would log every line and drop it."""
+    units = declared_units(lambda metric: caching(metric) if "requests" in metric.name else None)
+
+    assert [line.partition(".")[0] for line in Reporter("m", GRID, units, "h").lines(FULL, 0)] == [
+        "[METRICS]neuron_lstm_requests_total"
+    ]
+    assert list(Reporter("m", GRID, {}, "h").lines(FULL, 0)) == []
+
+
+def test_a_metric_that_is_declared_with_other_dimensions_is_left_out_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The frontend would put values under the wrong names."""
+    other = CachingMetric("neuron_lstm_executions_total", "count", ["ModelName", "Level", "Bucket"])
+    units = declared_units(lambda metric: other if metric.name == other.metric_name else caching(metric))
+
+    assert set(units) == {metric.name for metric in METRICS} - {"neuron_lstm_executions_total"}
+    assert "['Bucket', 'ModelName', 'Level']" in caplog.text
