@@ -92,7 +92,8 @@ class OnnxRuntime:
         """
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        torch.set_num_threads(threads)
+        # Torch only copies here, and its threads would spin for more work beside the engine's own.
+        torch.set_num_threads(1)
         try:
             return _run(signature, *_session(directory, real, threads))
         except Exception as error:

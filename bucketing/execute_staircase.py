@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import torch
 
@@ -65,10 +66,7 @@ def execute_staircase(
         ValueError: a request's tensor has not the shape or dtype of its input.
         BrokenInvariant: the plan leaves a request out, or a program's answers are not as declared.
     """
-    order = [row for head in plan.heads for row in head.rows]
-    if sorted(order) != list(range(len(requests))):
-        raise BrokenInvariant(f"{len(requests)} requests were to be answered, the plan answers {sorted(order)}")
-    batch = _Batch(plan, order, requests, lengths, pieces, run, pad)
+    batch = InFlight(plan, requests, lengths, pieces, run, pad)
     if pieces.started:
         for head in plan.heads:
             batch.begin(head)
@@ -77,25 +75,27 @@ def execute_staircase(
     finals = [answer for head in plan.heads for answer in batch.finish(head)]
     steps = batch.steps()
     answers: list[Tensors] = [()] * len(requests)
-    for place, row in enumerate(order):
+    for row, place in batch.place.items():
         timed, whole = iter(steps[place]), iter(finals[place])
         answers[row] = tuple(next(whole if spec.time_dim is None else timed) for spec in pieces.outputs)
     return answers
 
 
-class _Batch:
-    """One batch on its way through the programs."""
+class InFlight:
+    """One batch on its way through the programs: all that its runs read and write."""
 
     def __init__(
         self,
         plan: Plan,
-        order: Sequence[int],
         requests: Sequence[Sequence[torch.Tensor]],
         lengths: Sequence[int],
         pieces: Pieces,
         run: RunPart,
-        pad: Pad,
+        pad: Pad = pad,
     ) -> None:
+        order = [row for head in plan.heads for row in head.rows]
+        if sorted(order) != list(range(len(requests))):
+            raise BrokenInvariant(f"{len(requests)} requests were to be answered, the plan answers {sorted(order)}")
         self.pieces, self.run = pieces, run
         self.place = {row: place for place, row in enumerate(order)}
         self.lengths = [lengths[row] for row in order]
@@ -106,10 +106,12 @@ class _Batch:
             pad([requests[row][position] for row in order], spec, self.size)
             for position, spec in enumerate(pieces.inputs)
         ]
+        self.carried_specs = [value.spec for value in pieces.carried]
         self.carried = [
             torch.full(value.spec.sizes(*self.size), value.fill or 0, dtype=torch_dtype(value.spec))
             for value in pieces.carried
         ]
+        self.output_specs = pieces.step_outputs
         self.outputs: list[torch.Tensor] = []
 
     def begin(self, head: Run) -> None:
@@ -122,23 +124,18 @@ class _Batch:
 
     def advance(self, step: Run) -> None:
         """Run one piece, and hand on what it leaves."""
-        inputs = [self._part(tensor, spec, step) for tensor, spec in zip(self.inputs, self.pieces.inputs, strict=True)]
-        state = [
-            self._part(tensor, value.spec, step)
-            for tensor, value in zip(self.carried, self.pieces.carried, strict=True)
-        ]
-        results = self.run("chunk", step.bucket, [*inputs, self._lengths_within(step), *state])
-        specs = self.pieces.step_outputs
-        check_results(results, [*specs, *(value.spec for value in self.pieces.carried)], step.bucket)
-        if step.bucket == self.size:
-            self.outputs, self.carried = list(results[: len(specs)]), list(results[len(specs) :])
+        inputs = map(self._part, self.inputs, self.pieces.inputs, repeat(step))
+        results = self.run("chunk", step.bucket, [*inputs, self._lengths_within(step), *self._state(step)])
+        specs = [*self.output_specs, *self.carried_specs]
+        check_results(results, specs, step.bucket)
+        count = len(self.output_specs)
+        if step.bucket == self.size:  # all there is: nothing to put together
+            self.outputs, self.carried = list(results[:count]), list(results[count:])
             return
         if not self.outputs:
-            self.outputs = [torch.empty(spec.sizes(*self.size), dtype=torch_dtype(spec)) for spec in specs]
-        for tensor, spec, result in zip(self.outputs, specs, results, strict=False):
+            self.outputs = [torch.empty(spec.sizes(*self.size), dtype=torch_dtype(spec)) for spec in specs[:count]]
+        for tensor, result, spec in zip([*self.outputs, *self.carried], results, specs, strict=True):
             self._put(tensor, result, spec, step)
-        for tensor, value, result in zip(self.carried, self.pieces.carried, results[len(specs) :], strict=True):
-            self._put(tensor, result, value.spec, step)
 
     def finish(self, head: Run) -> list[Tensors]:
         """The outputs without time of these rows."""
@@ -156,15 +153,14 @@ class _Batch:
 
     def steps(self) -> list[Tensors]:
         """The outputs of every timestep, by place."""
-        specs = self.pieces.step_outputs
+        specs = self.output_specs
         if not specs:
             return [()] * len(self.lengths)
         parts = [unpad(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs, strict=True)]
         return list(zip(*parts, strict=True))
 
     def _state(self, step: Run) -> list[torch.Tensor]:
-        both = zip(self.carried, self.pieces.carried, strict=True)
-        return [self._part(tensor, value.spec, step) for tensor, value in both]
+        return list(map(self._part, self.carried, self.carried_specs, repeat(step)))
 
     def _free(self, head: Run) -> list[torch.Tensor]:
         both = zip(self.inputs, self.pieces.inputs, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 Axis = Literal["batch", "time"]
@@ -32,17 +33,17 @@ class TensorSpec:
     vocabulary: int | None = None
     """Ids must be in [0, vocabulary); an engine may abort on others. None: any value."""
 
-    @property
+    @cached_property
     def batch_dim(self) -> int | None:
         """Where the batch dimension is, or None for a tensor that has none."""
         return self.shape.index("batch") if "batch" in self.shape else None
 
-    @property
+    @cached_property
     def time_dim(self) -> int | None:
         """Where the time dimension is, or None for a tensor that has none."""
         return self.shape.index("time") if "time" in self.shape else None
 
-    @property
+    @cached_property
     def item_shape(self) -> tuple[int | Axis, ...]:
         """The shape of one request's part: the same without the batch dimension."""
         return tuple(size for size in self.shape if size != "batch")

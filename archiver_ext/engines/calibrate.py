@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import TypeVar
 
 import torch
 
+from ...bucketing.execute_staircase import InFlight
 from ...bucketing.grid import Bucket
 from ...bucketing.padding import torch_dtype
+from ...bucketing.plan import plan_in
 from ...bucketing.spec import Part, TensorSpec
 from ...config.manifest import Manifest
 from ...handlers.variants import Variants
@@ -54,20 +57,35 @@ def buckets_to_measure(part: Part, manifest: Manifest) -> tuple[Bucket, ...]:
 
 
 def _call(variants: Variants, part: Part, bucket: Bucket) -> Call:
-    """One call of a program with every row at the bucket's full length."""
+    """One call with every row at the bucket's full length; of a piece with all that comes with handing its state on."""
+    return _advance(variants, bucket) if part == "chunk" else _run(variants, part, bucket)
+
+
+def _advance(variants: Variants, bucket: Bucket) -> Call:
+    lengths = [2 * bucket.length] * bucket.batch
+    plan = plan_in(bucket, lengths, "chunk")
+    item = [_blank_item(spec, lengths[0]) for spec in variants.manifest.inputs]
+    batch = InFlight(plan, [item] * bucket.batch, lengths, variants.pieces, variants.run)
+    return partial(batch.advance, plan.runs[0])
+
+
+def _run(variants: Variants, part: Part, bucket: Bucket) -> Call:
     manifest = variants.manifest
-    timed = part in ("sequence", "chunk")
-    specs = [spec for spec in manifest.inputs if timed or spec.time_dim is None]
+    specs = [spec for spec in manifest.inputs if part == "sequence" or spec.time_dim is None]
     tensors = [_blank(spec, bucket) for spec in specs]
     if manifest.takes_lengths:
         tensors.append(torch.full((bucket.batch,), bucket.length))
-    if part in ("chunk", "head"):
+    if part == "head":
         tensors += [_blank(value.spec, bucket) for value in manifest.carried]
     return partial(variants.run, part, bucket, tensors)
 
 
 def _blank(spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
     return torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec))
+
+
+def _blank_item(spec: TensorSpec, length: int) -> torch.Tensor:
+    return _blank(replace(spec, shape=spec.item_shape), Bucket(1, length))
 
 
 def measure(
