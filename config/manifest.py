@@ -114,19 +114,28 @@ _KINDS = {
 }
 
 
-def write_manifest(manifest: Manifest, directory: Path) -> None:
-    """Write variants.json into the archive's root. Equal manifests give equal bytes.
+def manifest_text(manifest: Manifest) -> str:
+    """The text of variants.json. Equal manifests give equal texts.
 
     Raises:
         ManifestError: a number in it is not finite, or it holds what `read_manifest` would refuse.
     """
     try:
         text = json.dumps(_as_json(manifest), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        data = text.encode()
+        text.encode()
     except (TypeError, ValueError) as error:
         raise ManifestError(f"the manifest cannot be written: {error}") from error
     parse_manifest(text)
-    (directory / FILE_NAME).write_bytes(data)
+    return text
+
+
+def write_manifest(manifest: Manifest, directory: Path) -> None:
+    """Write variants.json into the archive's root.
+
+    Raises:
+        ManifestError: as `manifest_text`.
+    """
+    (directory / FILE_NAME).write_text(manifest_text(manifest), encoding="utf-8")
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -22,6 +22,7 @@ from ...bucketing.plan import plan_in
 from ...bucketing.spec import Part, TensorSpec
 from ...config.manifest import Manifest
 from ...handlers.variants import Variants
+from ..progress import Report
 
 Key = TypeVar("Key")
 Costs = dict[Part, dict[Bucket, float]]
@@ -35,12 +36,13 @@ _PIECES = (4, 32)
 """Timesteps in which a program for pieces is measured: few, for what a call costs, and many, for what a step costs."""
 
 
-def measure_costs(variants: Variants) -> Costs:
+def measure_costs(variants: Variants, report: Report = lambda done, total, text: None) -> Costs:
     """Every part of a loaded archive, in the buckets that `buckets_to_measure` names."""
     costs: Costs = {}
-    for part in variants.programs:
+    for done, part in enumerate(variants.programs, 1):
         calls = {bucket: _call(variants, part, bucket) for bucket in buckets_to_measure(part, variants.manifest)}
         costs[part] = measure(calls)
+        report(done, len(variants.programs), part)
     return costs
 
 
