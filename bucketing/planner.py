@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Literal, Protocol
 
 from .cost import CostModel
+from .free_partition import FreePartition
+from .free_staircase import FreeStaircase
 from .grid import BucketGrid, Shapes
-from .partition import GridPartition
+from .grid_partition import GridPartition
 from .plan import Plan
-from .staircase import FreeStaircase
 
 Kind = Literal["sequence", "chunk"]
 
@@ -51,4 +52,4 @@ def planner_for(
         return FreeStaircase(shapes, cost)
     if isinstance(shapes, BucketGrid):
         return GridPartition(shapes, cost, padded)
-    raise NotImplementedError
+    return FreePartition(shapes, cost, padded)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import LengthNotAccepted, SequenceTooLong
 from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
-from torchserve_neuron_lstm.bucketing.partition import GridPartition
+from torchserve_neuron_lstm.bucketing.grid_partition import GridPartition
 from torchserve_neuron_lstm.bucketing.plan import Plan, Run
 
 from .strategies import exact_problems, grids, problems
