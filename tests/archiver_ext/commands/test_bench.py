@@ -1,0 +1,122 @@
+"""`neuron-lstm bench`: an archive measured on this machine with given lengths."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import deal, smallest_bucket
+from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.config.manifest import read_manifest
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """A small archive for lengths up to 8, as a folder, with a list of lengths beside it."""
+    (tmp_path / "lengths.txt").write_text("1 3 8:2 5 2\n")
+    (tmp_path / "sums").mkdir()
+    return make_archive(tmp_path / "sums")
+
+
+def flags(archive: Path, *more: str) -> list[str]:
+    """The command's arguments, with so few rounds that it is quick."""
+    lengths = str(archive.with_name("lengths.txt"))
+    return ["bench", str(archive), "--lengths", lengths, "--batch", "3", "--rounds", "1", *more]
+
+
+def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
+    """As JSON, run as a process: every length of the list is in a batch, and each way has answered all."""
+    command = [str(Path(sys.executable).with_name("neuron-lstm")), *flags(archive, "--json", "--threads", "1")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+
+    assert sorted(length for batch in told["batches"] for length in batch) == [1, 2, 3, 5, 8, 8]
+    assert (told["requests"], told["timesteps"], told["threads"]) == (6, 27, 1)
+    assert set(told["ways"]) == {"as served", "one at a time", "one bucket for all"}
+    assert all(way["requests_per_s"] > 0 and 0 <= way["waste"] < 1 for way in told["ways"].values())
+    assert told["plan_us"] > 0
+    assert told["gemm_gflops"] > 0
+
+
+def test_people_get_a_table(archive: Path, capsys: Capture) -> None:
+    """With the same three ways."""
+    assert cli.main(flags(archive)) == 0
+    told = capsys.readouterr().out
+    assert "as served" in told
+    assert "2 batches of 3 requests, 4.5 timesteps on average, 8 at most" in told
+
+
+def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -> None:
+    """As are files without lengths, and archives that cannot be loaded."""
+    (archive.with_name("lengths.txt")).write_text("9")
+    assert cli.main(flags(archive)) == 1
+    assert "does not serve all of these lengths: a sequence of 9 timesteps" in capsys.readouterr().err
+    (archive.with_name("lengths.txt")).write_text("long, short")
+    assert cli.main(flags(archive)) == 1
+    assert "lengths.txt: expected whole numbers" in capsys.readouterr().err
+    (archive.with_name("lengths.txt")).write_text("3")
+    (archive / "weights.pt").write_text("others")
+    assert cli.main(flags(archive)) == 1
+    assert "weights.pt was changed" in capsys.readouterr().err
+
+
+def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, capsys: Capture) -> None:
+    """A sequence beyond the longest bucket is served by its beginning."""
+    (tmp_path / "sums").mkdir()
+    (tmp_path / "lengths.txt").write_text("100")
+    archive = make_archive(tmp_path / "sums", overflow="truncate")
+    assert cli.main(flags(archive, "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["batches"] == [[8, 8, 8]]
+
+
+@pytest.mark.parametrize("wrong", [["--batch", "0"], ["--batch", "x"], ["--rounds", "-1"], ["--threads", "1.5"]])
+def test_a_number_must_be_one(archive: Path, capsys: Capture, wrong: list[str]) -> None:
+    """As any wrong command line it ends with 2."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(flags(archive, *wrong))
+    assert ended.value.code == 2
+    assert "expected a whole number from 1 on" in capsys.readouterr().err
+
+
+HISTOGRAMS = st.dictionaries(st.integers(1, 400), st.integers(1, 20), min_size=1, max_size=12)
+
+
+@given(HISTOGRAMS, st.integers(1, 40), st.integers(1, 5))
+def test_lengths_are_dealt_as_often_as_they_were_seen(histogram: dict[int, int], size: int, most: int) -> None:
+    """Full batches, never more than asked for; before the cards run out, none comes more often than it was seen."""
+    batches = deal(histogram, size, most)
+    dealt = [length for batch in batches for length in batch]
+
+    assert 1 <= len(batches) <= most
+    assert all(len(batch) == size for batch in batches)
+    first = dealt[: sum(histogram.values())]
+    assert all(first.count(length) <= histogram[length] for length in first)
+    if len(dealt) >= sum(histogram.values()):
+        assert set(dealt) == set(histogram)
+
+
+def test_a_histogram_of_a_whole_year_is_dealt_from_at_once() -> None:
+    """Its sequences are never written out."""
+    assert deal({7: 10**14}, size=2, most=1) == ((7, 7),)
+
+
+@pytest.mark.parametrize(
+    ("rows", "longest", "bucket"), [(1, 3, (1, 4)), (2, 8, (4, 8)), (9, 5, (4, 8)), (9, 99, (4, 8))]
+)
+def test_the_bucket_for_all_is_the_smallest_there_is(
+    tmp_path: Path, rows: int, longest: int, bucket: tuple[int, int]
+) -> None:
+    """For more rows or timesteps than any bucket has, the largest."""
+    manifest = read_manifest(make_archive(tmp_path))
+    assert smallest_bucket(manifest, rows, longest) == Bucket(*bucket)
