@@ -18,6 +18,7 @@ import torchserve_neuron_lstm.config
 from .conftest import Store
 
 METRICS_FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 FRAME = [0.0, 0.0, 0.0]
 SECONDS = 20
 """Until the frontend has read what a worker printed."""
@@ -33,9 +34,13 @@ def metrics_port() -> int:
 
 @pytest.fixture(scope="module")
 def measured(store: Store, metrics_port: int) -> Iterator[TorchServe]:
-    """A TorchServe that keeps metrics for Prometheus, by the shipped file."""
+    """A TorchServe with the settings of docs/metrics.md and the shipped file."""
+    found = re.search(r"^```properties\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    shown = dict(line.split("=") for line in found[1].splitlines())
+    assert shown["metrics_config"] == METRICS_FILE.name
     settings = {
-        "metrics_mode": "prometheus",
+        **shown,
         "metrics_config": str(METRICS_FILE),
         "metrics_address": f"http://127.0.0.1:{metrics_port}",
     }

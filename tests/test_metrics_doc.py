@@ -1,0 +1,57 @@
+"""What docs/metrics.md says of the metrics is so. Its server runs in `e2e/test_metrics.py`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torchserve_neuron_lstm.config
+from torchserve_neuron_lstm.handlers.counts import Counts
+from torchserve_neuron_lstm.handlers.metrics import METRICS
+from torchserve_neuron_lstm.handlers.work import Work
+
+TEXT = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
+
+
+def block(language: str) -> str:
+    """The first fenced block of a language."""
+    found = re.search(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_table_has_every_metric_with_its_type_and_label() -> None:
+    """And no other."""
+    rows = re.findall(r"^\| `(neuron_lstm_\w+)` \| (\w+) \| (?:`(\w+)`)? *\|", TEXT, re.MULTILINE)
+
+    assert rows == [(metric.name, metric.type, metric.dimension or "") for metric in METRICS]
+
+
+def test_the_questions_ask_for_metrics_that_there_are() -> None:
+    """Counters by their name, histograms by their sum and count."""
+    names = {metric.name for metric in METRICS if metric.type == "counter"}
+    names |= {f"{metric.name}_{part}" for metric in METRICS if metric.type == "histogram" for part in ("sum", "count")}
+
+    asked = set(re.findall(r"neuron_lstm_\w+", block("promql")))
+
+    assert len(asked) >= 5
+    assert asked <= names
+
+
+def test_the_command_copies_the_file(tmp_path: Path) -> None:
+    """From where the plug-in is installed."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(block("bash"), shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
+
+    shipped = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
+    assert (tmp_path / "metrics.yaml").read_bytes() == shipped.read_bytes()
+
+
+def test_the_line_of_lengths_is_the_one_that_a_batch_leaves() -> None:
+    """Three sequences of 12 timesteps and one of 50."""
+    counts = Counts(requests=4, work=Work(lengths=(12, 50, 12, 12)))
+
+    assert block("text") == f"neuron_lstm lengths {counts.lengths_text}\n"
