@@ -36,6 +36,9 @@ _SMALLEST_LIFTED_CONSTANT = 256
 # Where ONNX wants each of torch's gates: i f g o -> i o f g, r z n -> z r n.
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
 
+_KNOWS_SPIN_DURATION = (1, 26)
+_SPIN_US = "500"
+
 _OPERATOR = re.compile(r"\b(aten|prims|neuron_lstm|torchvision)(?:\.|::)(\w+)")
 
 
@@ -121,10 +124,13 @@ def _session(directory: Path, weights: Weights, threads: int) -> tuple[Any, dict
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what fails is raised; it need not be printed as well
     options.intra_op_num_threads = threads
-    # Threads spin for work while a request is computed (a short one takes half the time), and stop with its end:
-    # several workers share the cores, and a spinning one would take them from the others.
+    # Threads spin for work while a request is computed, and between the pieces of one (a short piece takes two thirds
+    # of the time), but not for long: several workers share the cores, and a spinning one takes them from the others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if _version() >= _KNOWS_SPIN_DURATION:
+        options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
+    else:
+        options.add_session_config_entry("session.force_spinning_stop", "1")
     view = onnxruntime.OrtValue.ortvalue_from_numpy
     values = {name: view(tensor.detach().numpy()) for name, tensor in weights.items()}
     # What is known while the session is made is put into the engine's own order once and for all, and copied; what is
@@ -134,6 +140,11 @@ def _session(directory: Path, weights: Weights, threads: int) -> tuple[Any, dict
         options.add_initializer(name, values[name])
     graph = str(directory / _GRAPH)
     return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"]), values
+
+
+def _version() -> tuple[int, ...]:
+    """Major and minor."""
+    return tuple(int(part) for part in version("onnxruntime").split(".")[:2])
 
 
 def _run(signature: Signature, session: Any, kept: Mapping[str, Any]) -> Run:
@@ -299,15 +310,33 @@ def _layers(
     size = len(weights) // layers
     steps = None if lengths is None else op.Cast(lengths, to=6)  # int32
     x = op.Transpose(x, perm=[1, 0, 2])
+    begins = [_cut(state, layers) for state in states]
     finals = []
     for index in range(layers):
-        rows = [op.Slice(state, [index * directions], [(index + 1) * directions], [0]) for state in states]
         parts = _in_onnx_order(cell, weights[index * size : (index + 1) * size], directions)
+        rows = [begin[index] for begin in begins]
         y, *final = _native(cell, x, parts, steps, rows, bidirectional, int(states[0].shape[2]))
-        # [T, D, B, H] -> [T, B, D*H]
-        x = op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
+        x = _join_directions(y, directions)
         finals.append(final)
-    return [op.Transpose(x, perm=[1, 0, 2]), *(op.Concat(*kind, axis=0) for kind in zip(*finals, strict=True))]
+    return [op.Transpose(x, perm=[1, 0, 2]), *(_together(kind) for kind in zip(*finals, strict=True))]
+
+
+def _cut(state: Any, layers: int) -> Sequence[Any]:
+    """The states [L*D, B, H] of each layer."""
+    return [state] if layers == 1 else _opset().Split(state, num_outputs=layers, axis=0)
+
+
+def _together(states: Sequence[Any]) -> Any:
+    """The way back."""
+    return states[0] if len(states) == 1 else _opset().Concat(*states, axis=0)
+
+
+def _join_directions(y: Any, directions: int) -> Any:
+    """[T, D, B, H] -> [T, B, D*H]; nothing moves where there is one direction."""
+    op = _opset()
+    if directions == 1:
+        return op.Squeeze(y, [1])
+    return op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
 
 
 def _native(
