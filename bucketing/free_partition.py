@@ -1,7 +1,7 @@
 """Which requests run together in one call of a `sequence` program, for an engine that takes any shape.
 
-Stretches of the batch, sorted by length, are enough, by the argument in `grid_partition.py`; a group runs in a bucket of
-just its rows and its longest length. What remains to be chosen is where to cut.
+Stretches of the batch, sorted by length, are enough, by the argument in `grid_partition.py`; a group runs in a bucket
+of just its rows and its longest length. What remains to be chosen is where to cut.
 """
 
 from __future__ import annotations

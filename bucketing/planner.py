@@ -10,6 +10,7 @@ from .free_partition import FreePartition
 from .free_staircase import FreeStaircase
 from .grid import BucketGrid, Shapes
 from .grid_partition import GridPartition
+from .grid_staircase import GridStaircase
 from .plan import Plan
 
 Kind = Literal["sequence", "chunk"]
@@ -43,12 +44,12 @@ def planner_for(
     """The planner for programs of this kind on an engine that takes these shapes.
 
     `padded` is for `sequence` programs: False where padding would change the answers. `longest` is the longest sequence
-    served by `chunk` programs of fixed shapes, which have no limit of their own, and `head_cost` what their head costs;
-    None: no limit, and heads cost what their rows do.
+    served by `chunk` programs of fixed shapes, which have no limit of their own, and `head_cost` what their head costs
+    over buckets of length 1; None: no limit, and a stand-in.
     """
     if kind == "chunk":
         if isinstance(shapes, BucketGrid):
-            raise NotImplementedError
+            return GridStaircase(shapes, cost, longest, head_cost)
         return FreeStaircase(shapes, cost)
     if isinstance(shapes, BucketGrid):
         return GridPartition(shapes, cost, padded)
