@@ -14,6 +14,14 @@ from .binding import dynamic_shape, example
 
 _EXAMPLE: dict[Axis, int] = {"batch": 3, "time": 7}  # as in trace.py
 _NEED_CELL = 8  # its place among the arguments of neuron_lstm::lstm
+_aten = torch.ops.aten
+# What is made after another tensor's dtype alone, and how to make it without that tensor.
+_WITHOUT_SOURCE: dict[Any, Any] = {
+    _aten.new_zeros.default: _aten.zeros.default,
+    _aten.new_ones.default: _aten.ones.default,
+    _aten.new_empty.default: _aten.empty.memory_format,
+    _aten.new_full.default: _aten.full.default,
+}
 
 
 class GraphCopy:
@@ -80,8 +88,8 @@ class GraphCopy:
     def _sources(self, node: torch.fx.Node) -> list[torch.fx.Node]:
         if self._is_batch(node):
             return []
-        replaced = self._arguments.get(node)
-        if replaced is None:
+        replaced = {0} if node.target in _WITHOUT_SOURCE else self._arguments.get(node, {}).keys()
+        if not replaced:
             return node.all_input_nodes
         kept = [argument for position, argument in enumerate(node.args) if position not in replaced]
         return [n for n in _flat(kept) if isinstance(n, torch.fx.Node)]
@@ -95,6 +103,10 @@ class GraphCopy:
             return self.call(torch.ops.aten.sym_size.int, self._lengths, 0)
         if node.op == "placeholder":
             return self._tensor(node)
+        if node.target in _WITHOUT_SOURCE:
+            sizes = torch.fx.map_arg(node.args[1:], lambda n: self._copies[n])
+            made = {"dtype": node.meta["val"].dtype}
+            return self._graph.call_function(_WITHOUT_SOURCE[node.target], sizes, made)
         replaced = self._arguments.get(node, {})
         arguments = tuple(replaced.get(i, argument) for i, argument in enumerate(node.args))
         copied = self._graph.create_node(
@@ -112,7 +124,7 @@ class GraphCopy:
         """A parameter, buffer or constant, under its own name.
 
         Raises:
-            KeyError: it is an input that the copy does not take.
+            ValueError: it is an input that the copy does not take.
         """
         signature = self._exported.graph_signature
         names = {
@@ -120,6 +132,8 @@ class GraphCopy:
             **signature.inputs_to_buffers,
             **signature.inputs_to_lifted_tensor_constants,
         }
+        if node.name not in names:
+            raise ValueError(f"it needs {node.name}, of which a piece has no more than its own timesteps")
         target = names[node.name]
         known = self._exported.state_dict.get(target, self._exported.constants.get(target))
         assert isinstance(known, torch.Tensor)

@@ -9,6 +9,7 @@ count its own timesteps.
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,14 +22,24 @@ from .answers import output_nodes, symbols, user_inputs
 from .proof import judge
 from .refusal import at, node_line
 from .states import FREE, STEPS, Reached, States, operator_name
-from .step_rules import COMPARISONS, SPREADS, dims_argument, is_last_step
+from .step_rules import COMPARISONS, FACTORIES, FILLED, SPREADS, dims_argument, keeps_timesteps_apart
 
 How = Literal["state", "last", "sum", "max", "min"]
 
 _RECURRENCES = {"neuron_lstm.lstm": 2, "neuron_lstm.rnn": 1}  # their number of states
 _BIDIRECTIONAL = -2, -1  # its place among their arguments, from the end
-_REDUCTIONS: dict[str, How] = {"aten.sum": "sum", "aten.amax": "max", "aten.amin": "min"}
+_REDUCTIONS: dict[str, How] = {
+    "aten.sum": "sum",
+    "aten.amax": "max",
+    "aten.amin": "min",
+    "aten.any": "max",
+    "aten.all": "min",
+}
 _EXTREMES: dict[str, How] = {"aten.max": "max", "aten.min": "min"}
+_LAST_STEPS = {"aten.gather", "aten.index"}
+_SAME_AT_EVERY_STEP = {*FACTORIES, *FILLED, "aten.expand", "aten.repeat"}  # what makes timesteps out of none
+_MIRRORED = {"aten.lt": "aten.gt", "aten.le": "aten.ge", "aten.gt": "aten.lt", "aten.ge": "aten.le"}
+_RETURNS_ITS_INPUT = {"aten.dropout", "aten.feature_dropout"}  # in eval mode, though their schemas do not say so
 
 
 class CannotSplit(Exception):
@@ -48,8 +59,10 @@ class Carry:
 
     @property
     def name(self) -> str:
-        """`lstm.h`, `lstm.c`, or the node's own name."""
-        return f"{self.node.name}.{' hc'[self.element]}" if self.how == "state" else self.node.name
+        """`lstm.h`, `lstm.c`, or the name of the node that makes one value of all timesteps."""
+        if self.how == "state":
+            return f"{self.node.name}.{' hc'[self.element]}"
+        return self.node.all_input_nodes[0].name if operator_name(self.node) == "getitem" else self.node.name
 
     def results(self) -> list[torch.fx.Node]:
         """The nodes of the graph that have this value after the last timestep."""
@@ -74,8 +87,9 @@ def find_carries(
     """
     if not takes_lengths:
         raise CannotSplit("no input has a time dimension")
-    if any(spec.batch_dim is None for spec in inputs):
-        raise CannotSplit("no input has a batch dimension")
+    for spec in inputs:
+        if spec.batch_dim is None:
+            raise CannotSplit(f"input {spec.name} has no batch dimension")
     walk = _Walk(States(symbols(exported, inputs), user_inputs(exported)[-1]))
     for node in exported.graph.nodes:
         if node.op != "output":
@@ -84,6 +98,8 @@ def find_carries(
         state = walk.states.of[node]
         if isinstance(state, Reached):
             raise CannotSplit(f"{state.operator} mixes timesteps{at(state.line)}")
+        if state == STEPS:
+            walk.refuse_counting(node, [node])
     if not any(carry.how == "state" for carry in walk.carries):
         raise CannotSplit("there is no recurrence over time")
     return tuple(walk.carries)
@@ -95,19 +111,21 @@ class _Walk:
     def __init__(self, states: States) -> None:
         self.states = states
         self.carries: list[Carry] = []
+        self.extremes: set[torch.fx.Node] = set()
+        """Maxima and minima over time: tuples of values, which can be carried, and of their places, which cannot."""
         self.late: set[torch.fx.Node] = set()
         """Free nodes that are known only at the end of the sequence."""
         self.of_lengths: set[torch.fx.Node] = {states.lengths} if states.lengths is not None else set()
-        """Free nodes made of the lengths."""
-        self.positions: set[torch.fx.Node] = set()
-        """Numbers of timesteps: 0, 1, 2, ..."""
+        """Nodes made of the lengths."""
+        self.positions: dict[torch.fx.Node, int] = {}
+        """Numbers of timesteps, n, n + 1, n + 2, ..., with n."""
 
     def visit(self, node: torch.fx.Node) -> None:
         if node.op == "call_function":
             _refuse_shared_writes(node)
         cut = self.cut(node)
         self.states.of[node] = FREE if cut else judge(self.states, node)
-        if node.op != "call_function" or isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int)):
+        if node.op != "call_function" or _is_number(node):
             return
         if cut:
             self.late.add(node)
@@ -118,31 +136,35 @@ class _Walk:
 
     def cut(self, node: torch.fx.Node) -> bool:
         """Whether a node makes one value of all timesteps in a way that can be carried; if so, it is noted."""
-        if node.op != "call_function":
+        if node.op != "call_function" or not node.all_input_nodes:
             return False
-        name = operator_name(node)
-        source = node.all_input_nodes[0] if node.all_input_nodes else None
-        if source is None or self.states.of.get(source) != STEPS:
-            return False
+        name, source = operator_name(node), node.all_input_nodes[0]
         if name == "getitem":
             return self.cut_element(node, source)
-        if name == "aten.gather" and is_last_step(self.states, node.args[2]):
+        if self.states.of[source] != STEPS or self.states.time_dims(node):
+            return False
+        if name in _LAST_STEPS and keeps_timesteps_apart(self.states, node, name):
             self.carries.append(Carry("last", node, 0))
-            return True
-        if name in _REDUCTIONS and self.is_over_time(node, source):
+        elif name in _REDUCTIONS and self.is_over_time(node, source):
             self.carries.append(Carry(_REDUCTIONS[name], node, 0))
-            return True
-        return name in _EXTREMES and self.states.is_tuple(node) and self.is_over_time(node, source)
+        elif name in _EXTREMES and self.states.is_tuple(node) and self.is_over_time(node, source):
+            self.extremes.add(node)
+        else:
+            return False
+        self.refuse_counting(node, [source])
+        return True
 
     def cut_element(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
-        """A final state, or the values of a maximum over time (the places of which are counted from elsewhere)."""
+        """A final state, or the values of a maximum over time."""
         name = operator_name(source)
         if name in _RECURRENCES:
-            return bool(node.args[1] != 0)
-        if name in _EXTREMES and self.is_over_time(source, source.all_input_nodes[0]) and node.args[1] == 0:
-            self.carries.append(Carry(_EXTREMES[name], node, 0))
-            return True
-        return False
+            return bool(self.states.of[source] == STEPS and node.args[1] != 0)
+        if source not in self.extremes:
+            return False
+        if node.args[1] != 0:
+            raise CannotSplit(f"{name} gives the place of a timestep among all{at(node_line(node))}")
+        self.carries.append(Carry(_EXTREMES[name], node, 0))
+        return True
 
     def is_over_time(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
         dims, time = dims_argument(node), self.states.time_of(source)
@@ -150,8 +172,10 @@ class _Walk:
 
     def follow_free(self, node: torch.fx.Node) -> None:
         """A value of the whole request: of its lengths, of its end, or of neither."""
-        sources = node.all_input_nodes
-        if any(self.states.of[source] == STEPS for source in sources if not _is_number(source)):
+        name, sources = operator_name(node), node.all_input_nodes
+        if name in FACTORIES or name in FILLED:
+            return  # what it takes tells the dtype only
+        if any(self.states.of[source] == STEPS for source in sources):
             raise CannotSplit(f"{_words(node)} needs more than one piece of the sequence{at(node_line(node))}")
         if self.late.intersection(sources):
             self.late.add(node)
@@ -167,43 +191,66 @@ class _Walk:
         name, sources = operator_name(node), node.all_input_nodes
         line = at(node_line(node))
         if name in _RECURRENCES:
-            self.check_recurrence(node, name)
-            return
+            self.check_states(node, name)
         if self.late.intersection(sources):
             raise CannotSplit(f"{_words(node)} needs the end of the sequence at every timestep{line}")
-        if name == "aten.cumsum":
+        if name in _RECURRENCES:
+            self.refuse_counting(node, [source for source in sources if source is not node.args[1]])
+            self.carries.extend(Carry("state", node, element) for element in range(1, 1 + _RECURRENCES[name]))
+        elif name == "aten.cumsum":
             raise CannotSplit(f"aten.cumsum needs all timesteps before{line}")
-        if name == "aten.arange" or (self.positions.intersection(sources) and _only_spreads(node)):
-            self.positions.add(node)
-            return
-        if self.positions.intersection(sources) or self.of_lengths.intersection(sources):
-            tells_padding = name in COMPARISONS and all(
-                source in self.positions or source in self.of_lengths for source in sources
-            )
-            if not (tells_padding and self.are_plain_lengths(sources)):
-                raise CannotSplit(f"{_words(node)} counts timesteps from the beginning or the end{line}")
+        elif name == "aten.arange":
+            self.positions[node] = _first_number(node)
+        elif not any(self.states.of[source] == STEPS for source in sources) and name not in _SAME_AT_EVERY_STEP:
+            raise CannotSplit(f"{_words(node)} counts timesteps from the beginning{line}")
+        elif _only_spreads(node):
+            self.follow_counting(node)
+        elif not self.tells_padding(node, name):
+            self.refuse_counting(node, sources)
         if len(self.states.time_dims(node)) > 1:
             raise CannotSplit(f"{_words(node)} compares timesteps with each other{line}")
 
-    def are_plain_lengths(self, sources: Sequence[torch.fx.Node]) -> bool:
-        """Whether what is compared with the timesteps' numbers is the lengths themselves, spread and converted."""
-        for source in sources:
-            node = source
-            while node in self.of_lengths and node is not self.states.lengths:
-                if not _only_spreads(node):
-                    return False
-                node = node.all_input_nodes[0]
-        return True
+    def follow_counting(self, node: torch.fx.Node) -> None:
+        """A node with the elements of another: it counts what that one does."""
+        source = node.all_input_nodes[0]
+        if source in self.positions:
+            self.positions[node] = self.positions[source]
+        if source in self.of_lengths:
+            self.of_lengths.add(node)
 
-    def check_recurrence(self, node: torch.fx.Node, name: str) -> None:
+    def refuse_counting(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node]) -> None:
+        """Within a piece, numbers of timesteps and lengths are others than in the whole."""
+        if self.of_lengths.intersection(sources) or self.positions.keys() & set(sources):
+            raise CannotSplit(f"{_words(node)} counts timesteps from the beginning or the end{at(node_line(node))}")
+
+    def tells_padding(self, node: torch.fx.Node, name: str) -> bool:
+        """Whether a node compares timesteps' numbers with the lengths, so that all real ones compare alike."""
+        if name not in COMPARISONS:
+            return False
+        number, length = node.args[0], node.args[1]
+        if length in self.positions:
+            number, length, name = length, number, _MIRRORED[name]
+        if not isinstance(number, torch.fx.Node) or number not in self.positions or not self.is_plain_lengths(length):
+            return False
+        # Counted from 1, the last timestep is the length itself.
+        return self.positions[number] == 0 or name in ("aten.le", "aten.gt")
+
+    def is_plain_lengths(self, node: object) -> bool:
+        """Whether it is the lengths themselves, spread and converted."""
+        while isinstance(node, torch.fx.Node) and node is not self.states.lengths:
+            if not _only_spreads(node):
+                return False
+            node = node.all_input_nodes[0]
+        return node is self.states.lengths
+
+    def check_states(self, node: torch.fx.Node, name: str) -> None:
+        """A recurrence over time begins at the beginning, with what is known there."""
         line = at(node_line(node))
         if node.args[_BIDIRECTIONAL[0] if name == "neuron_lstm.lstm" else _BIDIRECTIONAL[1]]:
             raise CannotSplit(f"the recurrence is bidirectional{line}: it needs the end of the sequence first")
-        count = _RECURRENCES[name]
-        for state in node.args[2 : 2 + count]:
+        for state in node.args[2 : 2 + _RECURRENCES[name]]:
             if state in self.late or state in self.of_lengths:
                 raise CannotSplit(f"the recurrence begins with what is known only at the end of the sequence{line}")
-        self.carries.extend(Carry("state", node, element) for element in range(1, 1 + count))
 
 
 def initial_state(carry: Carry) -> torch.fx.Node:
@@ -222,6 +269,18 @@ def constant_value(node: torch.fx.Node) -> float | None:
     return None
 
 
+def _first_number(node: torch.fx.Node) -> int:
+    """What `arange` over timesteps begins with.
+
+    Raises:
+        CannotSplit: neither 0 nor 1.
+    """
+    first = node.args[0] if len(node.args) > 1 else 0
+    if first not in (0, 1):
+        raise CannotSplit(f"aten.arange counts timesteps from {first}{at(node_line(node))}")
+    return int(first)  # type: ignore[arg-type]
+
+
 def _only_spreads(node: torch.fx.Node) -> bool:
     """Whether every element stays as it is, `x[:, None]` included."""
     name = operator_name(node)
@@ -238,10 +297,16 @@ def _words(node: torch.fx.Node) -> str:
 
 
 def _refuse_shared_writes(node: torch.fx.Node) -> None:
-    """Writing in place is as good as a new value only where nobody else reads the old one."""
-    for written in _written(node):
-        if any(user is not node for user in written.users):
-            raise CannotSplit(f"{operator_name(node)} writes into a tensor that is used elsewhere{at(node_line(node))}")
+    """Writing in place is as good as a new value only where nobody else reads the old one, nor a view of it."""
+    for tensor in _written(node):
+        written: torch.fx.Node | None = tensor
+        reader = node
+        while written is not None:
+            if written.op == "placeholder" or any(user is not reader for user in written.users):
+                raise CannotSplit(
+                    f"{operator_name(node)} writes into a tensor that is used elsewhere{at(node_line(node))}"
+                )
+            reader, written = written, _viewed(written)
 
 
 def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
@@ -251,3 +316,13 @@ def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             given = node.args[position]
             if isinstance(given, torch.fx.Node):
                 yield given
+
+
+def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
+    """The node whose memory this one may share."""
+    maker = node.all_input_nodes[0] if node.target is operator.getitem else node
+    schema = getattr(maker.target, "_schema", None)
+    shares = operator_name(maker) in _RETURNS_ITS_INPUT or (
+        schema is not None and any(answer.alias_info is not None for answer in schema.returns)
+    )
+    return node.all_input_nodes[0] if shares else None

@@ -12,11 +12,12 @@ from typing import Any, cast
 
 import torch
 
-from ...bucketing.spec import Axis, Carried, DType, TensorSpec
+from ...bucketing.spec import Carried, DType, TensorSpec
 from .answers import axis_of, output_nodes, symbols
 from .copying import GraphCopy
 from .cuts import CannotSplit, Carry, constant_value, find_carries, initial_state
 from .program import Split
+from .refusal import at, node_line
 
 LENGTHS = TensorSpec("sequence_lengths", "int64", ("batch",))
 
@@ -33,8 +34,7 @@ def split(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], 
     Raises:
         CannotSplit: with the line that needs a whole sequence.
     """
-    carries = find_carries(exported, inputs, takes_lengths)
-    parts = _Parts(exported, inputs, carries)
+    parts = _Parts(exported, inputs, find_carries(exported, inputs, takes_lengths))
     try:
         return Split(parts.chunk(), parts.head(), parts.start(), parts.carried)
     except Exception as error:
@@ -61,8 +61,16 @@ class _Parts:
         return any(axis_of(size, self.axes) == "time" for size in node.meta["val"].shape)
 
     def spec_of(self, carry: Carry) -> TensorSpec:
-        shape: list[int | Axis] = [axis_of(size, self.axes) or int(size) for size in carry.value.shape]
-        return TensorSpec(carry.name, cast(DType, str(carry.value.dtype).removeprefix("torch.")), tuple(shape))
+        """The layout of a carried value.
+
+        Raises:
+            CannotSplit: it is not one value for each row.
+        """
+        shape = tuple(axis_of(size, self.axes) or size for size in carry.value.shape)
+        if shape.count("batch") != 1 or not all(isinstance(size, (int, str)) for size in shape):
+            raise CannotSplit(f"{carry.name} is not one value for each sequence{at(node_line(carry.node))}")
+        dtype = cast(DType, str(carry.value.dtype).removeprefix("torch."))
+        return TensorSpec(carry.name, dtype, shape)
 
     def fill(self, carry: Carry) -> float | None:
         """What a carried value is before the first timestep; None where the model computes it."""
@@ -70,12 +78,7 @@ class _Parts:
             return constant_value(initial_state(carry))
         if carry.how in ("last", "sum"):
             return 0.0
-        dtype = carry.value.dtype
-        least, most = (
-            (float("-inf"), float("inf"))
-            if dtype.is_floating_point
-            else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)
-        )
+        least, most = _range(carry.value.dtype)
         return least if carry.how == "max" else most
 
     def chunk(self) -> torch.export.ExportedProgram:
@@ -116,3 +119,10 @@ def _after(copy: GraphCopy, carry: Carry, before: torch.fx.Node) -> torch.fx.Nod
     if carry.how == "state":
         return copy.call(operator.getitem, made, carry.element)
     return made if carry.how == "last" else copy.call(_COMBINE[carry.how], before, made)
+
+
+def _range(dtype: torch.dtype) -> tuple[float, float]:
+    """What no value of a dtype is below, and what none is above."""
+    if dtype.is_floating_point:
+        return float("-inf"), float("inf")
+    return (0, 1) if dtype is torch.bool else (torch.iinfo(dtype).min, torch.iinfo(dtype).max)

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .answers import axis_of
 from .states import FREE, States, base_name
 
 Rule = Callable[[States, torch.fx.Node], bool]
@@ -135,6 +136,24 @@ def _gather(states: States, node: torch.fx.Node) -> bool:
     return time is not None and int(dim) % _rank(x) == time and is_last_step(states, index)  # type: ignore[arg-type]
 
 
+def _index(states: States, node: torch.fx.Node) -> bool:
+    """The same written `x[arange(B), lengths - 1]`, or with both the other way round where time comes first."""
+    x, indices = node.args[0], list(node.args[1])  # type: ignore[arg-type]
+    time = states.time_of(x)
+    if time not in (0, 1) or len(indices) != 2:
+        return False
+    rows, last = indices[1 - time], indices[time]
+    return _is_every_row(states, rows) and is_last_step(states, last) and _rank(last) == 1
+
+
+def _is_every_row(states: States, node: object) -> bool:
+    """Whether a node is 0, 1, ..., B - 1."""
+    if not isinstance(node, torch.fx.Node) or base_name(str(node.target)) != "aten.arange":
+        return False
+    (count,) = node.meta["val"].shape
+    return node.args[:-1] in ((), (0,)) and axis_of(count, states.axes) == "batch"
+
+
 def is_last_step(states: States, node: object) -> bool:
     """Whether an index is lengths - 1, spread over other dimensions."""
     if not isinstance(node, torch.fx.Node):
@@ -184,7 +203,7 @@ def _table(*groups: tuple[Rule, str]) -> dict[str, Rule]:
 _SHAPE_RULES = _table(
     (_view, "view reshape _unsafe_view flatten unflatten"),
     (_moves_dims, "transpose permute t movedim unsqueeze squeeze expand expand_as contiguous alias detach detach_"),
-    (_moves_dims, "lift_fresh_copy"),
+    (_moves_dims, "lift_fresh_copy repeat"),
     (_over_other_dims, "split chunk unbind split_with_sizes"),
 )
 FILLED = _table((_factory, "full full_like new_full"))
@@ -193,7 +212,7 @@ TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
 TAKES_SIZES_FIRST = {*FILLED}  # what comes after the sizes is a value
 CONVERTS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
 COMPARISONS = {f"aten.{name}" for name in ("lt", "le", "gt", "ge")}
-SPREADS = {*CONVERTS, "aten.expand", "aten.view", "aten.reshape", "aten.unsqueeze"}
+SPREADS = {*CONVERTS, *(f"aten.{name}" for name in ("expand", "expand_as", "repeat", "view", "reshape", "unsqueeze"))}
 _RULES: dict[str, Rule] = {
     **_SHAPE_RULES,
     **FACTORIES,
@@ -201,7 +220,7 @@ _RULES: dict[str, Rule] = {
     **_table(
         (_slice, "slice"),
         (_select, "select"),
-        (_pointwise, "to _to_copy clone dropout feature_dropout type_as where"),
+        (_pointwise, "to _to_copy clone dropout feature_dropout type_as where __and__ __or__ hardswish hardswish_"),
         (_feature_wise, "linear"),
         (_matmul, "matmul"),
         (_embedding, "embedding"),
@@ -213,6 +232,7 @@ _RULES: dict[str, Rule] = {
         (_cat, "cat"),
         (_stack, "stack"),
         (_gather, "gather"),
+        (_index, "index"),
     ),
     "neuron_lstm.lstm": _recurrence,
     "neuron_lstm.rnn": _recurrence,
