@@ -39,8 +39,8 @@ neuron_lstm:
         ("buckets:\n    length:\n    - 8\n    batch: [1]", "buckets:\n    length: [4, 16]\n    batch: [1]"),
         (
             (
-                "buckets:\n    batch: [1]\n    length:  # the sizes\n      # short\n      - 8\n      # more\n      - 9 # long\n"
-                "\n  threads: 2 # two\n"
+                "buckets:\n    batch: [1]\n    length:  # the sizes\n      # short\n      - 8\n"
+                "      # more\n      - 9 # long\n\n  threads: 2 # two\n"
             ),
             (
                 "buckets:\n    batch: [1]\n    length: [4, 16]  # the sizes\n      # short\n      # long\n"

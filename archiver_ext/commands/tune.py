@@ -1,0 +1,219 @@
+"""`neuron-lstm tune`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ...config.manifest import Manifest
+    from ...config.schema import ServingConfig
+    from .tuning.proposal import Proposal
+
+_MOST = 256
+_STDIN = "-"
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser's."""
+    command = commands.add_parser(
+        "tune",
+        help="find bucket lengths that fit the traffic",
+        description="Find the bucket lengths with the least padding for lengths that were seen, show what they save, "
+        "and write them into model-config.yaml.",
+    )
+    command.add_argument(
+        "lengths",
+        nargs="+",
+        metavar="LENGTHS",
+        help="a file of lengths, separated by blanks, commas or lines (12:3 for three of 12); or a log of TorchServe "
+        "with the handler's lines `neuron_lstm lengths ...`; or - for standard input",
+    )
+    command.add_argument("--model", help="whose lengths to take from logs that have several models'")
+    command.add_argument("--config", type=Path, metavar="YAML", help="the model-config.yaml with the lengths of today")
+    command.add_argument("--archive", type=Path, metavar="MAR", help="an archive: its lengths, and what they cost")
+    command.add_argument("--count", type=_count, metavar="N", help="how many lengths (default: as many as today, or 8)")
+    command.add_argument("--longest", type=_length, metavar="N", help="the longest sequence to accept")
+    command.add_argument(
+        "--objective", choices=("cost", "timesteps"), help="what to make least of (default: cost, given --archive)"
+    )
+    command.add_argument("-o", "--output", type=Path, metavar="YAML", help="write --config with the new lengths here")
+    command.add_argument("-f", "--force", action="store_true", help="overwrite an output that is not --config itself")
+    command.add_argument("--picture", type=_picture, metavar="FILE", help="draw it: .html, or .png with matplotlib")
+    command.add_argument("--save-lengths", type=Path, metavar="FILE", help="write the lengths, for `histogram:`")
+    command.add_argument("--json", action="store_true", help="print the figures as JSON")
+    command.set_defaults(run=_tune)
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= _MOST):
+        raise argparse.ArgumentTypeError(f"expected a number from 1 to {_MOST}, got {text}")
+    return int(text)
+
+
+def _length(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"expected a number of timesteps, got {text}")
+    return int(text)
+
+
+def _picture(text: str) -> Path:
+    if Path(text).suffix not in (".png", ".html"):
+        raise argparse.ArgumentTypeError(f"expected a file that ends in .html or .png, got {text}")
+    return Path(text)
+
+
+def _tune(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from .tuning.table import print_proposal
+
+    _refuse(options)
+    proposal, notes = _propose(options, _read(options.lengths, options.model))
+    changed = None if options.output is None else _changed_text(options.config, proposal)
+    if options.json:
+        sys.stdout.write(json.dumps(proposal.as_json(), indent=2) + "\n")
+    else:
+        print_proposal(proposal, Console())
+    if not options.json and changed is None:
+        sys.stdout.write(f"neuron_lstm:\n  buckets:\n    length: {list(proposal.proposed.lengths)}\n")
+    for line in (*notes, *_write(options, proposal, changed)):
+        sys.stderr.write(f"{line}\n")
+
+
+def _refuse(options: argparse.Namespace) -> None:
+    """What can be said before anything is read."""
+    from ..errors import PackagingError
+
+    if options.output is not None:
+        if options.config is None:
+            raise PackagingError("-o needs --config: the file whose lengths are to be changed")
+        if options.output.exists() and not (options.force or options.output.resolve() == options.config.resolve()):
+            raise PackagingError(f"{options.output} exists; give --force to overwrite it")
+    if options.objective == "cost" and options.archive is None:
+        raise PackagingError("--objective cost needs --archive: it holds what packaging measured")
+    if options.picture is not None and options.picture.suffix == ".png":
+        from .tuning.png import refuse_without_matplotlib
+
+        refuse_without_matplotlib()
+
+
+def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
+    """The lengths of all files together."""
+    from ...config.histogram import LengthsError, parse_lengths
+    from ..errors import PackagingError
+
+    observed = []
+    for file in files:
+        data = sys.stdin.buffer.read() if file == _STDIN else Path(file).read_bytes()
+        try:
+            observed.append(parse_lengths(data))
+        except LengthsError as error:
+            raise PackagingError(f"{'standard input' if file == _STDIN else file}: {error}") from error
+    try:
+        return reduce(add, observed).histogram(model)
+    except LengthsError as error:
+        raise PackagingError(f"{error}: give --model") from error
+
+
+def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Proposal, list[str]]:
+    """The proposal, and what to know besides."""
+    from ...bucketing.cost import CostModel
+    from ...bucketing.spacing import of_full_rows
+    from ...config.load import load_config
+    from ..errors import PackagingError
+    from .tuning.proposal import propose
+
+    config = None if options.config is None else load_config(options.config)
+    manifest = None if options.archive is None else _manifest(options.archive)
+    _refuse_lengths_not_to_tune(config, manifest, options)
+    source = config or manifest
+    costs = {} if manifest is None else {c.bucket: c.milliseconds for c in manifest.costs if c.part == manifest.kind}
+    try:
+        proposal = propose(
+            histogram,
+            today=() if source is None else source.grid.lengths,
+            count=options.count,
+            longest=options.longest,
+            cost=of_full_rows(CostModel(costs), manifest.grid.batches[-1]) if manifest and costs else None,
+            objective=options.objective,
+            truncate=source is not None and source.overflow == "truncate",
+        )
+    except ValueError as error:
+        raise PackagingError(str(error)) from error
+    return proposal, _notes(manifest)
+
+
+def _manifest(archive: Path) -> Manifest:
+    from ...config.manifest import ManifestError, parse_manifest
+    from ..errors import PackagingError
+    from .inspect_archive import read_manifest_text
+
+    try:
+        return parse_manifest(read_manifest_text(archive))
+    except ManifestError as error:
+        raise PackagingError(f"{archive}: {error}") from error
+
+
+def _refuse_lengths_not_to_tune(
+    config: ServingConfig | None, manifest: Manifest | None, options: argparse.Namespace
+) -> None:
+    from ..errors import PackagingError
+
+    without = [
+        *([options.config] if config is not None and config.buckets.length is None else []),
+        *([options.archive] if manifest is not None and all(spec.time_dim is None for spec in manifest.inputs) else []),
+    ]
+    if without:
+        raise PackagingError(f"{without[0]}: no input has a time dimension, so there are no lengths to tune")
+    if manifest is not None and manifest.padding == "exact_lengths":
+        raise PackagingError(
+            f"{options.archive}: padding would change the answers of this model ({manifest.padding_reason}), so it is "
+            f"served at the lengths of its buckets only, and which those are is yours to say"
+        )
+
+
+def _notes(manifest: Manifest | None) -> list[str]:
+    if manifest is None or manifest.shapes == "grid":
+        return []
+    engine = manifest.backend
+    return [f"note: {engine} takes every length: it pads no sequence to these, as engines with fixed buckets do"]
+
+
+def _changed_text(config: Path, proposal: Proposal) -> str:
+    from ...config.edit import with_lengths
+
+    return with_lengths(config.read_bytes().decode(), str(config), proposal.proposed.lengths, config.parent)
+
+
+def _write(options: argparse.Namespace, proposal: Proposal, changed: str | None) -> Iterator[str]:
+    """Write the files that were asked for; says which."""
+    if changed is not None:
+        options.output.write_bytes(changed.encode())
+        yield f"wrote {options.output}"
+    if options.save_lengths is not None:
+        lines = "".join(f"{length}:{number}\n" for length, number in sorted(proposal.histogram.items()))
+        options.save_lengths.write_text(f"# timesteps:sequences\n{lines}", encoding="utf-8")
+        yield f"wrote {options.save_lengths}"
+    if options.picture is not None:
+        _draw(proposal, options.picture)
+        yield f"wrote {options.picture}"
+
+
+def _draw(proposal: Proposal, file: Path) -> None:
+    from .tuning.picture import picture_of
+
+    if file.suffix == ".png":
+        from .tuning.png import write_png
+
+        write_png(picture_of(proposal), file)
+    else:
+        from .tuning.html import page
+
+        file.write_text(page(picture_of(proposal), proposal), encoding="utf-8")

@@ -1,0 +1,1 @@
+"""What `neuron-lstm tune` needs: a proposal, and how it is shown."""

@@ -1,0 +1,253 @@
+"""`neuron-lstm tune` from the command line: what is read, what is printed, what is written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.spacing import optimal, padding
+from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.config.histogram import read_lengths
+from torchserve_neuron_lstm.config.load import load_config
+from torchserve_neuron_lstm.config.manifest import Cost
+
+Capture = pytest.CaptureFixture[str]
+
+ROOT = Path(__file__).parents[3]
+SAMPLE = ROOT / "examples" / "lengths" / "lognormal.txt"
+CONFIG = """\
+batchSize: 8  # at once
+neuron_lstm:
+  inputs: {ids: {dtype: int64, shape: [batch, time]}}
+  buckets:
+    batch: [1, 8]
+    length: [16, 32, 64, 128, 256, 330]  # powers of two
+"""
+LOG = """\
+2026-03-04T05:06:08,008 [INFO ] W-9000-tagger_1.0-stdout MODEL_LOG - neuron_lstm lengths 3:20 12:1
+2026-03-04T05:06:09,008 [INFO ] W-9001-scorer_2.1-stdout MODEL_LOG - neuron_lstm lengths 7:4
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a configuration, in which the commands run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model-config.yaml").write_text(CONFIG)
+    (tmp_path / "lengths.txt").write_text("3:50 5:20 9:10 30:2 31:1\n")
+    return tmp_path
+
+
+def figures(capsys: Capture, *arguments: str) -> dict[str, Any]:
+    """What --json prints."""
+    assert cli.main(["tune", *arguments, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def failure(capsys: Capture, *arguments: str) -> str:
+    """What is said on standard error by a command that fails."""
+    assert cli.main(["tune", *arguments]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error: ")
+    return captured.err
+
+
+def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own."""
+    command = [str(Path(sys.executable).with_name("neuron-lstm")), "tune", *arguments]
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=100)
+
+
+def test_lengths_are_tuned_in_place(folder: Path) -> None:
+    """The table, the picture, and the configuration with nothing but its lengths changed."""
+    done = run(
+        str(SAMPLE), "--config", "model-config.yaml", "--count", "8", "-o", "model-config.yaml", "--picture", "a.html"
+    )
+
+    assert (done.returncode, done.stderr) == (0, "wrote model-config.yaml\nwrote a.html\n")
+    assert "10,000 sequences of 1 to 324 timesteps, 25.3 on average" in done.stdout
+    assert "31.2 %" in done.stdout
+    assert "19.1 %" in done.stdout
+    tuned = (folder / "model-config.yaml").read_text()
+    lengths = load_config(folder / "model-config.yaml").grid.lengths
+    assert (len(lengths), lengths[-1]) == (8, 330)
+    assert tuned == CONFIG.replace("[16, 32, 64, 128, 256, 330]", str(list(lengths)))
+    assert "<svg" in (folder / "a.html").read_text()
+
+
+def test_without_a_configuration_the_lines_to_copy_are_printed() -> None:
+    """From standard input as well."""
+    done = run("-", "--count", "2", given="3 3 3 9\n")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("neuron_lstm:\n  buckets:\n    length: [3, 9]\n")
+    assert "today" not in done.stdout
+
+
+def test_a_picture_can_be_a_png(folder: Path) -> None:
+    """With matplotlib, which is installed here."""
+    assert run("lengths.txt", "--picture", "grid.png").returncode == 0
+    assert (folder / "grid.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_log_of_one_model_is_read(capsys: Capture, folder: Path) -> None:
+    """Several models are told apart, and files are added up."""
+    (folder / "model_log.log").write_text(LOG)
+
+    assert failure(capsys, "model_log.log").endswith("say which of scorer, tagger is meant: give --model\n")
+    assert "no lengths of the model x" in failure(capsys, "model_log.log", "--model", "x")
+    found = figures(capsys, "model_log.log", "--model", "tagger")
+    assert found["sequences"] == 21
+    assert found["proposed"]["lengths"] == [3, 12]
+    both = figures(capsys, "model_log.log", "lengths.txt", "--model", "scorer")
+    assert both["sequences"] == 4 + 83
+
+
+def test_lengths_of_a_log_can_be_kept_for_packaging(capsys: Capture, folder: Path) -> None:
+    """As the file that `histogram:` names."""
+    (folder / "model_log.log").write_text(LOG)
+    assert cli.main(["tune", "model_log.log", "--model", "tagger", "--save-lengths", "kept.txt"]) == 0
+    capsys.readouterr()
+    text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "{auto: 2, histogram: kept.txt, objective: timesteps}")
+    (folder / "model-config.yaml").write_text(text)
+
+    assert load_config(folder / "model-config.yaml").observed == {3: 20, 12: 1}
+    assert figures(capsys, "kept.txt", "--config", "model-config.yaml")["today"]["lengths"] == [3, 12]
+
+
+def test_figures_are_there_for_programs(capsys: Capture) -> None:
+    """Today and proposed, with nothing else on standard output."""
+    found = figures(capsys, str(SAMPLE), "--config", "model-config.yaml", "--count", "16", "--longest", "324")
+
+    assert found["today"]["computed_timesteps"] == 367178
+    histogram = read_lengths(SAMPLE)
+    assert found["proposed"]["computed_timesteps"] == padding(histogram, optimal(histogram, 16)).computed
+    assert found["objective"] == "timesteps"
+
+
+def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path: Path) -> None:
+    """The milliseconds of its largest batch decide, unless timesteps shall."""
+    costs = tuple(
+        Cost("sequence", Bucket(batch, length), milliseconds)
+        for batch, lengths in ((1, ((4, 1.0), (8, 9.0))), (4, ((4, 8.0), (6, 8.0), (8, 24.0))))
+        for length, milliseconds in lengths
+    )
+    archive = str(make_archive(tmp_path / "archive", costs=costs))
+    (tmp_path / "lengths.txt").write_text("4:9 5:1 6:1 8:1")
+
+    found = figures(capsys, "lengths.txt", "--archive", archive)
+
+    assert found["objective"] == "cost"
+    assert found["today"]["lengths"] == [4, 8]
+    assert found["today"]["milliseconds_per_sequence"] == (9 * 2.0 + 3 * 6.0) / 12
+    assert found["proposed"]["lengths"] == [6, 8]
+    assert found["proposed"]["milliseconds_per_sequence"] == (11 * 2.0 + 6.0) / 12
+    by_timesteps = figures(capsys, "lengths.txt", "--archive", archive, "--objective", "timesteps")
+    assert by_timesteps["proposed"]["lengths"] == [4, 8]
+    assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
+    assert "ms a sequence" in capsys.readouterr().out
+
+
+def test_an_engine_that_needs_no_padding_is_named(capsys: Capture, tmp_path: Path) -> None:
+    """So that nobody packages again for nothing."""
+    archive = str(make_archive(tmp_path / "archive", shapes="any"))
+
+    assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
+    assert "note: eager takes every length: it pads no sequence to these" in capsys.readouterr().err
+
+
+def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_path: Path) -> None:
+    """A model that must not be padded, one without time, another's archive and one that is damaged."""
+    exact = make_archive(tmp_path / "exact", padding="exact_lengths", padding_reason="model.py:3")
+    timeless = make_archive(tmp_path / "timeless", inputs=(TensorSpec("x", "float32", ("batch", 3)),))
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "variants.json").write_text("{}")
+
+    for archive, said in (
+        (exact, "padding would change the answers of this model (model.py:3)"),
+        (timeless, "no input has a time dimension"),
+        (tmp_path / "damaged", "variants.json: format is missing"),
+        (tmp_path / "none", "there is no archive"),
+    ):
+        assert said in failure(capsys, "lengths.txt", "--archive", str(archive))
+
+
+def test_cut_sequences_count_where_they_are_cut(capsys: Capture, folder: Path) -> None:
+    """With overflow: truncate, nothing is refused."""
+    (folder / "model-config.yaml").write_text(CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]"))
+    refusing = figures(capsys, "lengths.txt", "--config", "model-config.yaml")
+    assert refusing["today"]["refused_sequences"] == 13
+    with (folder / "model-config.yaml").open("a") as file:
+        file.write("  overflow: truncate\n")
+
+    cutting = figures(capsys, "lengths.txt", "--config", "model-config.yaml")
+
+    assert cutting["today"]["refused_sequences"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["none.txt"], "No such file or directory: 'none.txt'"),
+        (["model-config.yaml"], "model-config.yaml: expected whole numbers of timesteps from 1 on"),
+        (["lengths.txt", "-o", "new.yaml"], "-o needs --config"),
+        (["lengths.txt", "--config", "none.yaml"], "none.yaml:1: cannot be read"),
+        (["lengths.txt", "--config", "lengths.txt"], "lengths.txt:1: "),
+        (["lengths.txt", "--config", "model-config.yaml", "-o", "lengths.txt"], "lengths.txt exists; give --force"),
+        (["lengths.txt", "--objective", "cost"], "--objective cost needs --archive"),
+        (["lengths.txt", "--longest", "2"], "there is no sequence to choose lengths for"),
+    ],
+)
+def test_what_cannot_be_done_is_told(capsys: Capture, arguments: list[str], said: str) -> None:
+    """One message, exit code 1, nothing on standard output and nothing written."""
+    before = Path("lengths.txt").read_text(), Path("model-config.yaml").read_text()
+
+    assert said in failure(capsys, *arguments)
+    assert (Path("lengths.txt").read_text(), Path("model-config.yaml").read_text()) == before
+
+
+def test_a_model_without_time_has_no_lengths_to_tune(capsys: Capture, folder: Path) -> None:
+    """Neither has its configuration."""
+    text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [batch]}}, buckets: {batch: [1]}}"
+    (folder / "model-config.yaml").write_text(text)
+
+    assert "no input has a time dimension" in failure(capsys, "lengths.txt", "--config", "model-config.yaml")
+
+
+def test_a_picture_without_matplotlib_is_refused_at_once(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is read."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+    assert "torchserve-neuron-lstm[plot]" in failure(capsys, "none.txt", "--picture", "a.png")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["a", "--count", "0"],
+        ["a", "--count", "257"],
+        ["a", "--count", "many"],
+        ["a", "--longest", "0"],
+        ["a", "--longest", "1e3"],
+        ["a", "--picture", "a.jpg"],
+        ["a", "--objective", "speed"],
+    ],
+)
+def test_a_wrong_command_line_ends_with_2(capsys: Capture, arguments: list[str]) -> None:
+    """As argparse does, with the usage."""
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["tune", *arguments])
+
+    assert ended.value.code == 2
+    assert "usage" in capsys.readouterr().err

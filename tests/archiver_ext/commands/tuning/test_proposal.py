@@ -1,0 +1,92 @@
+"""What a proposal says of today's lengths and its own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
+from torchserve_neuron_lstm.bucketing.spacing import optimal, padding
+
+histograms = st.dictionaries(st.integers(1, 99), st.integers(1, 9), min_size=1, max_size=12)
+grids = st.sets(st.integers(1, 99), min_size=1, max_size=5).map(lambda sizes: tuple(sorted(sizes)))
+
+
+@given(histograms, grids)
+def test_as_many_lengths_as_today_are_never_worse(histogram: dict[int, int], today: tuple[int, ...]) -> None:
+    """And they accept at least what is accepted today and what was seen."""
+    proposal = propose(histogram, today=today)
+
+    assert proposal.today is not None
+    assert len(proposal.proposed.lengths) <= len(today)
+    assert proposal.proposed.lengths[-1] == max(today[-1], *histogram)
+    assert proposal.proposed.padding.refused == 0
+    if proposal.today.padding.refused == 0:
+        assert proposal.proposed.padding.computed <= proposal.today.padding.computed
+
+
+def test_without_a_grid_of_today_eight_lengths_are_proposed() -> None:
+    """The optimum for the histogram, up to the longest that was seen."""
+    histogram = dict.fromkeys(range(1, 30), 1)
+
+    proposal = propose(histogram)
+
+    assert proposal.today is None
+    assert proposal.judged == (proposal.proposed,)
+    assert proposal.proposed.lengths == optimal(histogram, 8)
+    assert proposal.proposed.padding == padding(histogram, optimal(histogram, 8))
+    assert proposal.proposed.milliseconds is None
+
+
+def test_the_cost_decides_where_it_is_known() -> None:
+    """Unless timesteps are asked for; both are told either way."""
+    histogram = {10: 5, 11: 5, 40: 1}
+
+    def cost(length: int) -> float:
+        return 1.0 if length <= 11 else 100.0
+
+    by_cost = propose(histogram, count=2, cost=cost)
+    by_timesteps = propose(histogram, count=3, cost=cost, objective="timesteps")
+
+    assert (by_cost.objective, by_cost.proposed.lengths) == ("cost", (11, 40))
+    assert by_cost.proposed.milliseconds == 110 / 11
+    assert (by_timesteps.objective, by_timesteps.proposed.lengths) == ("timesteps", (10, 11, 40))
+    assert by_timesteps.proposed.milliseconds == 110 / 11
+    with pytest.raises(ValueError, match="no cost to go by"):
+        propose(histogram, objective="cost")
+
+
+def test_the_longest_can_be_told() -> None:
+    """What is beyond is refused, or cut where that is what becomes of it."""
+    histogram = {10: 5, 20: 5, 40: 2}
+
+    refusing = propose(histogram, count=2, longest=20, today=(16,))
+    cutting = propose(histogram, count=2, longest=20, today=(16,), truncate=True)
+
+    assert refusing.proposed.lengths == cutting.proposed.lengths == (10, 20)
+    assert refusing.proposed.padding.refused == 2
+    assert cutting.proposed.padding.refused == 0
+    assert cutting.proposed.padding.useful == 5 * 10 + 7 * 20
+    assert cutting.today is not None
+    assert cutting.today.padding.useful == 5 * 10 + 7 * 16
+    assert propose(histogram, count=2, longest=64).proposed.lengths[-1] == 64
+    with pytest.raises(ValueError, match="no sequence"):
+        propose(histogram, longest=5)
+
+
+def test_a_program_can_read_it() -> None:
+    """Plain values, with the shares unrounded."""
+    told = propose({3: 1, 4: 1}, today=(8,), count=1).as_json()
+
+    assert told["sequences"] == 2
+    assert told["today"]["lengths"] == [8]
+    assert told["today"]["padded_share"] == 9 / 16
+    assert told["proposed"] == {
+        "lengths": [8],
+        "padded_share": 9 / 16,
+        "useful_timesteps": 7,
+        "computed_timesteps": 16,
+        "refused_sequences": 0,
+        "milliseconds_per_sequence": None,
+    }
