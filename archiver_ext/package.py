@@ -23,6 +23,7 @@ from .archive.workspace import private_directory, temporary_files_in
 from .engines import trial
 from .engines.candidates import Dropped, Trial, fastest, last_resort, to_try
 from .engines.compile import Compiled, Failed, Result, compile_all, size_of
+from .engines.grid_choice import choose_lengths
 from .engines.reference import reference_of
 from .engines.trial import Missed, Subject
 from .engines.verify import Case, draw_cases
@@ -119,12 +120,15 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
     check_codec(build.config.codec, build.staged)
     model = load_model(build.staged / Path(str(build.flags.model_file)).name, build.weights, build.config.model.args)
     program = lower(model, build.config)
+    threads = _threads(build.config)
+    config = choose_lengths(program, build.config, threads, build.work / "lengths", build.console)
+    build = replace(build, config=config)
     subject = Subject(
         tree=build.staged,
         weights=None if build.weights is None else build.weights.name,
-        config=build.config,
+        config=config,
         program=program,
-        threads=_threads(build.config),
+        threads=threads,
     )
     trial.write_constants(subject)
     trials, out = _try_all(build, subject, engines, _cases(build, subject, model))
