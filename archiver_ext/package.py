@@ -21,7 +21,7 @@ from .archive import tree
 from .archive.publish import publish
 from .archive.workspace import private_directory, temporary_files_in
 from .engines import trial
-from .engines.candidates import Dropped, Trial, fastest, last_resort, to_try
+from .engines.candidates import Dropped, Trial, fastest, last_resort, to_try, too_short
 from .engines.compile import Compiled, Failed, Result, compile_all, size_of
 from .engines.grid_choice import choose_lengths
 from .engines.reference import reference_of
@@ -146,7 +146,7 @@ def _threads(config: ServingConfig) -> int:
 def _cases(build: _Build, subject: Subject, model: torch.nn.Module) -> tuple[Case, ...]:
     reference = reference_of(model, build.config, subject.program.outputs)
     with showing("eager", build.console, every_s=2.0) as report:
-        return draw_cases(subject.program, build.config.grid, reference, report)
+        return draw_cases(subject.program, build.config.grid, reference, report, longest=build.config.longest)
 
 
 def _try_all(
@@ -157,7 +157,10 @@ def _try_all(
     Raises:
         PackagingError: no engine is left.
     """
+    short = [drop for engine in engines if (drop := too_short(engine, subject.program, build.config)) is not None]
+    engines = [engine for engine in engines if engine.name not in {drop.backend for drop in short}]
     compiled, failed = _compile(build, subject, engines)
+    failed = [*short, *failed]
     trials, missed = _attempt(
         build, subject, [engine for engine in engines if engine.name in compiled], compiled, cases
     )

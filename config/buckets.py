@@ -117,3 +117,16 @@ class Buckets(Strict):
     length: Annotated[Sizes | AutoLengths | None, WrapValidator(_written_or_chosen)] = None
     """Timesteps per program, ascending, as in [16, 32, 64, 128], or chosen, as by {auto: 8, histogram: lengths.txt};
     left out where no input has a time dimension."""
+    longest: Size | None = None
+    """Timesteps of the longest sequence that is served, where that is more than the largest length: for a model that
+    runs in pieces of time, or an engine that takes every shape. Left out, it is the largest length."""
+
+    @classmethod
+    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+        """A longest sequence that is none."""
+        longest, lengths = given.get("longest"), given.get("length")
+        if type(longest) is int and isinstance(lengths, list | tuple) and lengths and type(lengths[-1]) is int:
+            if longest < lengths[-1]:
+                yield ("longest",), f"expected at least the largest length, {lengths[-1]}, got {longest}"
+        elif longest is not None and lengths is None:
+            yield ("longest",), "expected lengths beside it: length is missing"

@@ -252,6 +252,11 @@ class ServingConfig(NeuronLstmBlock):
         return BucketGrid(self.buckets.batch or (1,), self.chosen or self._lengths())
 
     @property
+    def longest(self) -> int:
+        """Timesteps of the longest sequence that is to be served."""
+        return max(self.buckets.longest or 1, self.grid.lengths[-1])
+
+    @property
     def needs_measurement(self) -> bool:
         """Whether the lengths are yet to be chosen by what they cost: see `with_measured_lengths`."""
         auto = self.buckets.length

@@ -19,8 +19,8 @@ def add_to(commands: Any) -> None:
     command = commands.add_parser(
         "calibrate",
         help="measure an archive's programs on this host, for the plans made here",
-        description="Measure an archive's programs on this host, and write the milliseconds into the archive: plans are "
-        "made by them. Run it where the archive will be served, while nothing else runs there.",
+        description="Measure an archive's programs on this host, and write the milliseconds into the archive: plans "
+        "are made by them. Run it where the archive will be served, while nothing else runs there.",
     )
     command.add_argument("archive", type=Path, help="a .mar, a .tar.gz or a folder")
     command.add_argument("-o", "--output", type=Path, help="where to write it (default: in place of the archive)")

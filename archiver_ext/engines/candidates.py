@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from ...backends.interface import Backend
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.grid import Bucket
+from ...config.schema import ServingConfig
 from ..errors import PackagingError
+from ..lowering.program import Program
 from .calibrate import Costs
 from .compile import Compiled
 from .verify import Checked
@@ -57,6 +59,23 @@ def to_try(wanted: str) -> tuple[list[Backend], list[Dropped]]:
     dropped = [Dropped(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
     out = {engine.backend for engine in dropped}
     return [engine for engine in fast if engine.name not in out] or [get_backend(_LAST_RESORT)], dropped
+
+
+def too_short(engine: Backend, program: Program, config: ServingConfig) -> Dropped | None:
+    """Why an engine cannot serve the longest sequences; None where it can."""
+    if config.longest == config.grid.lengths[-1] or program.split is not None or takes_any_shape(engine, program):
+        return None
+    return Dropped(
+        engine.name,
+        f"buckets.longest: {config.longest} timesteps are more than {engine.name}'s largest bucket will hold "
+        f"({config.grid.lengths[-1]}), for the model runs over whole sequences ({program.split_reason}): add that "
+        "length to buckets.length",
+    )
+
+
+def takes_any_shape(engine: Backend, program: Program) -> bool:
+    """Whether an engine will run a program in every shape, not only in the grid's."""
+    return engine.polymorphic and program.any_shape and program.takes_lengths and program.padding == "masked"
 
 
 def last_resort(wanted: str, tried: Sequence[str]) -> list[Backend]:

@@ -25,7 +25,7 @@ from ..lowering.program import Program
 from ..processes import PACKAGE
 from ..progress import Report
 from .calibrate import Costs, measure_costs
-from .candidates import Trial
+from .candidates import Trial, takes_any_shape
 from .compile import Compiled, Job
 from .verify import Case, Checked, verify, verify_planned, worse
 
@@ -183,7 +183,6 @@ def manifest_of(subject: Subject, engine: Backend, trial: Trial | None, costs: C
     """Everything the serving half needs to know."""
     config, program = subject.config, subject.program
     split = program.split
-    anything = engine.polymorphic and program.any_shape and program.takes_lengths and program.padding == "masked"
     return Manifest(
         backend=engine.name,
         requires=tuple((need.distribution, need.module, need.version) for need in engine.requirements()),
@@ -198,8 +197,8 @@ def manifest_of(subject: Subject, engine: Backend, trial: Trial | None, costs: C
         kind_reason=program.split_reason,
         carried=() if split is None else split.carried,
         grid=config.grid,
-        shapes="any" if anything else "grid",
-        longest=config.grid.lengths[-1],
+        shapes="any" if takes_any_shape(engine, program) else "grid",
+        longest=config.longest,
         variants=tuple(
             Variant(part, bucket, variant_directory(engine, part, bucket))
             for part, bucket in programs_to_compile(engine, tuple(program.parts), config.grid)

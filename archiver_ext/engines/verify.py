@@ -91,7 +91,7 @@ class Batch:
 
 
 def draw_cases(
-    program: Program, grid: BucketGrid, reference: Reference, report: Report, seed: int = 0
+    program: Program, grid: BucketGrid, reference: Reference, report: Report, seed: int = 0, longest: int = 1
 ) -> tuple[Case, ...]:
     """Requests of the lengths that matter in every bucket, with the eager model's answer to each alone.
 
@@ -100,6 +100,7 @@ def draw_cases(
     """
     rng = torch.Generator().manual_seed(seed)
     lengths = lengths_to_try(grid.lengths, padded=program.padding == "masked", seed=seed)
+    lengths += [longest] * (longest > grid.lengths[-1])
     cases: list[Case] = []
     for count, length in enumerate(lengths, 1):
         request = Request(length, tuple(draw(spec, spec_sizes(spec, length), rng) for spec in program.inputs))
