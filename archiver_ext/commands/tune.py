@@ -180,10 +180,13 @@ def _refuse_lengths_not_to_tune(
 
 
 def _notes(manifest: Manifest | None) -> list[str]:
-    if manifest is None or manifest.shapes == "grid":
+    if manifest is None:
         return []
-    engine = manifest.backend
-    return [f"note: {engine} takes every length: it pads no sequence to these, as engines with fixed buckets do"]
+    if manifest.shapes == "any":
+        return [f"note: {manifest.backend} takes every length: it pads no sequence to these, as fixed buckets do"]
+    if manifest.kind == "chunk":
+        return ["note: this model runs in pieces of time: several programs take a sequence, and pad less than is shown"]
+    return []
 
 
 def _changed_text(config: Path, proposal: Proposal) -> str:

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.config.histogram import LengthsError, Observed, parse_lengths, read_lengths
+from torchserve_neuron_lstm.config.histogram import MARK, LengthsError, Observed, parse_lengths, read_lengths
+from torchserve_neuron_lstm.handlers.counts import Counts
+from torchserve_neuron_lstm.handlers.work import Work
 
 LOG = """\
 2026-03-04T05:06:07,008 [INFO ] W-9000-tagger_1.0-stdout MODEL_LOG - Torch worker started.
@@ -72,6 +74,14 @@ def test_the_lines_of_a_log_add_up(batches: list[dict[int, int]]) -> None:
         total.update(batch)
 
     assert listed("noise 1 2 3\n" + "\n".join(f"[INFO ] {line}" for line in lines)) == total
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1))
+def test_what_the_handler_writes_is_read_back(lengths: list[int]) -> None:
+    """A batch's line gives the batch's lengths."""
+    counts = Counts(requests=1, work=Work(lengths=tuple(lengths)))
+
+    assert listed(f"W-9000-m_1.0-stdout MODEL_LOG - {MARK}{counts.lengths_text}\nmore") == Counter(lengths)
 
 
 def test_a_log_keeps_models_apart() -> None:

@@ -17,7 +17,7 @@ from torchserve_neuron_lstm.bucketing.spacing import optimal, padding
 from torchserve_neuron_lstm.bucketing.spec import TensorSpec
 from torchserve_neuron_lstm.config.histogram import read_lengths
 from torchserve_neuron_lstm.config.load import load_config
-from torchserve_neuron_lstm.config.manifest import Cost
+from torchserve_neuron_lstm.config.manifest import Cost, Variant
 
 Capture = pytest.CaptureFixture[str]
 
@@ -158,12 +158,29 @@ def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path:
     assert "ms a sequence" in capsys.readouterr().out
 
 
-def test_an_engine_that_needs_no_padding_is_named(capsys: Capture, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("facts", "note"),
+    [
+        ({"shapes": "any"}, "note: eager takes every length: it pads no sequence to these, as fixed buckets do\n"),
+        (
+            {
+                "kind": "chunk",
+                "variants": (Variant("chunk", None, "programs/eager/any"),),
+                "costs": (Cost("chunk", Bucket(4, 8), 1.0),),
+            },
+            "note: this model runs in pieces of time: several programs take a sequence, and pad less than is shown\n",
+        ),
+        ({}, ""),
+    ],
+)
+def test_an_archive_that_pads_less_is_told(
+    capsys: Capture, tmp_path: Path, facts: dict[str, object], note: str
+) -> None:
     """So that nobody packages again for nothing."""
-    archive = str(make_archive(tmp_path / "archive", shapes="any"))
+    archive = str(make_archive(tmp_path / "archive", **facts))
 
     assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
-    assert "note: eager takes every length: it pads no sequence to these" in capsys.readouterr().err
+    assert capsys.readouterr().err == note
 
 
 def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""What docs/tuning.md shows is what happens."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from torchserve_neuron_lstm.bucketing.spacing import limited, optimal, padding
+from torchserve_neuron_lstm.config.buckets import AutoLengths
+from torchserve_neuron_lstm.config.histogram import read_lengths
+from torchserve_neuron_lstm.config.load import load_config
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "tuning.md").read_text()
+SAMPLE = ROOT / "examples" / "lengths" / "lognormal.txt"
+CONFIG = """\
+neuron_lstm:
+  inputs: {ids: {dtype: int64, shape: [batch, time]}}
+  buckets:
+    batch: [1, 8, 32]
+    length: [16, 32, 64, 128, 256, 330]
+"""
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def shell(command: str, folder: Path) -> str:
+    """What a command prints on standard output; it must succeed."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "PYTHONIOENCODING": "utf-8", "COLUMNS": "100"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The sample as lengths.txt, a configuration with powers of two, and a server's logs."""
+    shutil.copy(SAMPLE, tmp_path / "lengths.txt")
+    (tmp_path / "model-config.yaml").write_text(CONFIG)
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    line = "2026-03-04T05:06:07,008 [INFO ] W-9000-tagger_1.0-stdout MODEL_LOG - neuron_lstm lengths 3:20 12:1\n"
+    (logs / "model_log.log").write_text(line + line.replace("tagger", "scorer"))
+    for day in ("01", "02"):
+        with gzip.open(logs / f"model_log.{day}.gz", "wt") as file:
+            file.write(line)
+    return tmp_path
+
+
+def test_the_commands_do_what_is_shown(folder: Path) -> None:
+    """In order: the first prints the table, the second changes the configuration and draws, the others read logs."""
+    look, write, keep, older = blocks("bash")
+    (shown,) = blocks("text")
+
+    assert shell(look, folder) == shown
+    assert (folder / "model-config.yaml").read_text() == CONFIG
+    shell(write, folder)
+    assert str(list(load_config(folder / "model-config.yaml").grid.lengths)) in shown
+    assert (folder / "grid.png").stat().st_size > 10_000
+    shell(keep, folder)
+    assert read_lengths(folder / "lengths.txt") == {3: 20, 12: 1}
+    assert '"sequences": 42' in shell(older, folder)
+
+
+def test_the_configurations_are_good(folder: Path) -> None:
+    """Each in its place in a file, with the lengths that its comment promises and every key that the table names."""
+    for block in blocks("yaml"):
+        indented = "".join(f"  {line}\n" for line in block.splitlines())
+        (folder / "new.yaml").write_text(CONFIG.partition("  buckets")[0] + indented)
+        config = load_config(folder / "new.yaml")
+        promised = block.partition("#")[2].strip()
+        assert len(config.grid.lengths) == 8
+        assert promised in ("", str(list(config.grid.lengths))[1:-1])
+
+    assert len(blocks("yaml")) == 2
+    assert re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE) == list(AutoLengths.model_fields)
+
+
+def test_the_shares_are_right() -> None:
+    """Of the first paragraph, on the sample; and what a fresh one costs more."""
+    histogram = limited(read_lengths(SAMPLE), 330, truncate=False)
+    grids = ((16, 32, 64, 128, 256, 330), *(optimal(histogram, count) for count in (6, 8, 16)))
+    generator = random.Random(1)
+    fresh = Counter(min(330, max(1, int(generator.lognormvariate(3.0, 0.7)))) for _ in range(10_000))
+
+    shares = [padding(histogram, lengths).share for lengths in grids]
+
+    assert [f"{100 * share:.0f} %" for share in shares] == re.findall(r"\d+ %", TEXT)[:4]
+    assert 0.004 < padding(fresh, grids[2]).share - shares[2] < 0.006
+
+
+def test_the_picture_is_there() -> None:
+    """As large as the command draws it."""
+    (link,) = re.findall(r"!\[.*\]\((.*)\)", TEXT)
+    data = (ROOT / "docs" / link).read_bytes()
+
+    assert data.startswith(b"\x89PNG")
+    assert int.from_bytes(data[16:20], "big") == 1440
