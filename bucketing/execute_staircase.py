@@ -7,9 +7,10 @@ lies in the rectangle beside the run's own rows (a fixed shape may be larger) is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from operator import lt
 
 import torch
 
@@ -64,8 +65,10 @@ def execute_staircase(
 
     Raises:
         ValueError: a request's tensor has not the shape or dtype of its input.
-        BrokenInvariant: the plan leaves a request out, or a program's answers are not as declared.
+        BrokenInvariant: the plan leaves a timestep out, or a program's answers are not as declared.
     """
+    if not requests:
+        return []
     batch = InFlight(plan, requests, lengths, pieces, run, pad)
     if pieces.started:
         for head in plan.heads:
@@ -99,6 +102,7 @@ class InFlight:
         self.pieces, self.run = pieces, run
         self.place = {row: place for place, row in enumerate(order)}
         self.lengths = [lengths[row] for row in order]
+        _check_plan(plan, order, self.place, self.lengths)
         rows = max(self.place[step.rows[0]] + step.bucket.batch for step in (*plan.runs, *plan.heads))
         timesteps = max(step.start + step.bucket.length for step in plan.runs)
         self.size = Bucket(rows, timesteps)
@@ -129,7 +133,7 @@ class InFlight:
         specs = [*self.output_specs, *self.carried_specs]
         check_results(results, specs, step.bucket)
         count = len(self.output_specs)
-        if step.bucket == self.size:  # all there is: nothing to put together
+        if step.bucket == self.size and len(step.rows) == len(self.lengths):  # all there is: nothing to put together
             self.outputs, self.carried = list(results[:count]), list(results[count:])
             return
         if not self.outputs:
@@ -142,11 +146,7 @@ class InFlight:
         specs = self.pieces.final_outputs
         if not specs:
             return [()] * len(head.rows)
-        state = [
-            self._part(tensor, value.spec, head)
-            for tensor, value in zip(self.carried, self.pieces.carried, strict=True)
-        ]
-        results = self.run("head", head.bucket, [*self._free(head), self._whole_lengths(head), *state])
+        results = self.run("head", head.bucket, [*self._free(head), self._whole_lengths(head), *self._state(head)])
         check_results(results, specs, head.bucket)
         ones = [1] * len(head.rows)
         return list(zip(*(unpad(result, spec, ones) for result, spec in zip(results, specs, strict=True)), strict=True))
@@ -193,3 +193,23 @@ class InFlight:
         if spec.time_dim is not None:
             tensor = tensor.narrow(spec.time_dim, step.start, step.bucket.length)
         tensor.copy_(result)
+
+
+def _check_plan(plan: Plan, order: Sequence[int], place: Mapping[int, int], lengths: Sequence[int]) -> None:
+    """Hold a plan against the requests: a gap would be answered with whatever stood in memory.
+
+    `order` has the requests as they stand in the buffers, `lengths` theirs, and `place` where each stands.
+
+    Raises:
+        BrokenInvariant: rows do not stand together, or do not go on where they were left, or stop before their end.
+    """
+    reached = [0] * len(order)
+    for step in plan.runs:
+        first = place[step.rows[0]]
+        last = first + len(step.rows)
+        follows = tuple(order[first:last]) == step.rows and len(step.rows) <= step.bucket.batch
+        if not follows or set(reached[first:last]) != {step.start} or min(lengths[first:last]) <= step.start:
+            raise BrokenInvariant(f"{step} does not follow on what was run before it")
+        reached[first:last] = [step.start + step.bucket.length] * len(step.rows)
+    if any(map(lt, reached, lengths)):
+        raise BrokenInvariant(f"sequences of {list(lengths)} timesteps were to be run, the plan runs {reached}")
