@@ -65,13 +65,14 @@ def chunk_calls(grid: BucketGrid, cost: CostModel, prices: Sequence[float]) -> C
     firsts = [cheap | frugal for cheap, frugal in zip(*begun, strict=True)]
     again = _again(grid, sums)
     ladders = {batch: _ladders(batch, own, grid, again) for batch, own in calls.items()}
-    options = tuple(
+    several = (
         tuple(
             _option(rows, batch, calls[batch], firsts, ladders[batch]) for batch in sorted(firsts[rows], reverse=True)
         )
-        for rows in range(grid.batches[-1] + 1)
+        for rows in range(2, grid.batches[-1] + 1)
     )
-    return ChunkCalls(options, _lone(grid, tables), charged)
+    lone = _lone(grid, tables)
+    return ChunkCalls(((), (_lone_option(lone),), *several), lone, charged)
 
 
 def covers(batches: Sequence[int], weights: Mapping[int, int], most: int) -> list[tuple[int, int]]:
@@ -200,8 +201,16 @@ def _option(
 ) -> Option:
     taken = min(rows, batch)
     kept = taken
-    while kept > 1 and firsts[kept - 1] == {batch}:
+    while kept > 2 and firsts[kept - 1] == {batch}:
         kept -= 1
-    lengths = calls.lengths
-    begins = tuple(max(0, bisect_right(lengths, left) - 1) for left in range(lengths[-1] + 1))
-    return Option(calls, taken, kept, begins, ladders)
+    return Option(calls, taken, kept, _begins(calls.lengths), ladders)
+
+
+def _lone_option(lone: Calls) -> Option:
+    """For a row with more timesteps left than `tails` has: the longest chunk."""
+    ladders = tuple(tuple((length, 0) for length in lone.lengths[place:]) for place in range(len(lone.lengths)))
+    return Option(lone, 1, 1, _begins(lone.lengths), ladders)
+
+
+def _begins(lengths: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(max(0, bisect_right(lengths, left) - 1) for left in range(lengths[-1] + 1))

@@ -6,7 +6,7 @@ import torch
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, BucketGrid
 from torchserve_neuron_lstm.bucketing.padding import torch_dtype
 from torchserve_neuron_lstm.bucketing.spec import DType, TensorSpec
 
@@ -61,6 +61,42 @@ def exact_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[BucketGrid, Cos
     """The same with the grid's own lengths only."""
     grid = draw(grids())
     lengths = st.lists(st.sampled_from(grid.lengths), min_size=1, max_size=max_size)
+    return grid, draw(costs(grid)), draw(lengths)
+
+
+def any_shapes() -> st.SearchStrategy[AnyShape]:
+    """Limits of an engine that takes any shape, small enough for brute force."""
+    return st.builds(AnyShape, st.integers(1, 12), st.integers(1, 40))
+
+
+@st.composite
+def measurements(draw: st.DrawFn, shape: AnyShape) -> CostModel:
+    """A few measured points, not always as many for each number of rows, and noisy: more may have cost less."""
+    if draw(st.booleans()):
+        return CostModel.proportional(shape)
+    batches = draw(st.sets(st.integers(1, shape.batch), min_size=1, max_size=4))
+    points = [
+        Bucket(batch, length)
+        for batch in sorted(batches)
+        for length in sorted(draw(st.sets(st.integers(1, shape.length), min_size=1, max_size=3)))
+    ]
+    milliseconds = st.floats(1e-3, 10.0) | st.sampled_from((0.001, 1.0, 2.0))
+    return CostModel({point: draw(milliseconds) for point in points})
+
+
+@st.composite
+def free_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[AnyShape, CostModel, list[int]]:
+    """An engine that takes any shape, what it was measured to cost, and lengths within its limit."""
+    shape = draw(any_shapes())
+    lengths = st.lists(st.integers(1, shape.length), min_size=1, max_size=max_size)
+    return shape, draw(measurements(shape)), draw(lengths)
+
+
+@st.composite
+def chunk_problems(draw: st.DrawFn, max_size: int = 12, longest: int = 40) -> tuple[BucketGrid, CostModel, list[int]]:
+    """A grid of chunks, its costs, and lengths that may take many chunks."""
+    grid = draw(grids() | st.just(BucketGrid((1, 2, 4), (2, 4, 8, 16))))
+    lengths = st.lists(st.integers(1, longest), min_size=1, max_size=max_size)
     return grid, draw(costs(grid)), draw(lengths)
 
 

@@ -209,25 +209,6 @@ def test_an_empty_sequence_is_named_by_its_place(bad: int) -> None:
             method([3, bad, 8], grid, CostModel.proportional(grid))
 
 
-def test_useful_and_padded_timesteps_add_up_to_what_is_computed() -> None:
-    """Dummy rows and padded timesteps are both waste."""
-    result = Plan((Run(Bucket(4, 8), (0, 2)), Run(Bucket(1, 16), (1,))))
-    lengths = [7, 12, 3]
-
-    assert (result.computed_timesteps, result.useful_timesteps(lengths), result.padded_timesteps(lengths)) == (
-        48,
-        22,
-        26,
-    )
-
-
-def test_a_plan_costs_what_its_runs_cost() -> None:
-    """Runs follow each other, so their times add up."""
-    cost = CostModel({Bucket(4, 8): 1.5, Bucket(1, 16): 0.25})
-
-    assert Plan((Run(Bucket(4, 8), (0, 2)), Run(Bucket(1, 16), (1,)))).milliseconds(cost) == 1.75
-
-
 @given(exact_problems(max_size=30))
 def test_unpadded_rows_run_with_their_own_length_only(problem: Problem) -> None:
     """Every request is in one run whose bucket has exactly its length."""

@@ -1,0 +1,221 @@
+"""What holds for every planner, whatever it plans for.
+
+Every timestep of every request is computed once, and in order. Refused are exactly the lengths that fit nothing. The
+order of the requests changes nothing, and neither does what was planned before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
+from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
+
+from .strategies import chunk_problems, exact_problems, free_problems, problems
+
+Problem = tuple[Planner, list[int]]
+GRID = BucketGrid((1, 4), (8, 16))
+SHAPE = AnyShape(batch=4, length=16)
+EXAMPLES: dict[str, Callable[[], Planner]] = {
+    "partition of a grid": lambda: planner_for("sequence", GRID, CostModel.proportional(GRID)),
+    "partition of any shape": lambda: planner_for("sequence", SHAPE, CostModel.proportional(SHAPE)),
+    "staircase of a grid": lambda: planner_for("chunk", GRID, CostModel.proportional(GRID), longest=16),
+    "staircase of any shape": lambda: planner_for("chunk", SHAPE, CostModel.proportional(SHAPE)),
+}
+
+
+@st.composite
+def sequence_problems(draw: st.DrawFn) -> Problem:
+    """A planner for `sequence` programs, and lengths that it takes."""
+    kind = draw(st.sampled_from(("grid", "exact grid", "any shape", "exact any shape")))
+    padded = not kind.startswith("exact")
+    if kind == "grid":
+        grid, cost, lengths = draw(problems(max_size=40))
+        return planner_for("sequence", grid, cost), lengths
+    if kind == "exact grid":
+        grid, cost, lengths = draw(exact_problems(max_size=40))
+        return planner_for("sequence", grid, cost, padded=False), lengths
+    shape, cost, lengths = draw(free_problems(max_size=40))
+    return planner_for("sequence", shape, cost, padded=padded), lengths
+
+
+@st.composite
+def staircase_problems(draw: st.DrawFn) -> Problem:
+    """A planner for `chunk` programs, and lengths that it takes."""
+    if draw(st.booleans()):
+        shape, cost, lengths = draw(free_problems(max_size=40))
+        return planner_for("chunk", shape, cost), lengths
+    grid, cost, lengths = draw(chunk_problems(max_size=40, longest=90))
+    return planner_for("chunk", grid, cost), lengths
+
+
+def all_problems() -> st.SearchStrategy[Problem]:
+    """Any planner."""
+    return sequence_problems() | staircase_problems()
+
+
+def longest_first(lengths: Sequence[int]) -> list[int]:
+    """The places of the lengths, the longest first, equal ones in their order."""
+    return sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
+
+
+def assert_fits(run: Run, lengths: Sequence[int]) -> None:
+    """A run has a row of its bucket for each request, the longest first."""
+    assert 1 <= len(run.rows) <= run.bucket.batch
+    assert list(run.rows) == [row for row in longest_first(lengths) if row in run.rows]
+
+
+@given(sequence_problems())
+def test_every_request_is_in_one_run_that_holds_it(problem: Problem) -> None:
+    """Batches far larger than the largest bucket are split; nobody is lost or answered twice."""
+    planner, lengths = problem
+
+    result = planner.plan(lengths)
+
+    assert sorted(row for run in result.runs for row in run.rows) == list(range(len(lengths)))
+    assert result.heads == ()
+    for run in result.runs:
+        assert_fits(run, lengths)
+        assert run.start == 0
+        assert max(lengths[row] for row in run.rows) <= run.bucket.length
+
+
+@given(staircase_problems())
+def test_the_chunks_of_a_request_follow_each_other_to_its_end(problem: Problem) -> None:
+    """From timestep 0, without a gap, in the order of the plan, and none after its end."""
+    planner, lengths = problem
+    reached = [0] * len(lengths)
+
+    for run in planner.plan(lengths).runs:
+        assert_fits(run, lengths)
+        for row in run.rows:
+            assert run.start == reached[row] < lengths[row]
+            reached[row] += run.bucket.length
+
+    assert all(end >= length for end, length in zip(reached, lengths, strict=True))
+
+
+@given(staircase_problems())
+def test_rows_stand_together_in_the_longest_first_order(problem: Problem) -> None:
+    """A run and a head take a stretch of it, so that states can be kept in that order and never be gathered."""
+    planner, lengths = problem
+    order = longest_first(lengths)
+
+    result = planner.plan(lengths)
+
+    for run in (*result.runs, *result.heads):
+        first = order.index(run.rows[0])
+        assert list(run.rows) == order[first : first + len(run.rows)]
+
+
+@given(staircase_problems())
+def test_every_request_is_in_one_head(problem: Problem) -> None:
+    """After its last chunk comes its answer, and buckets of the head have no time."""
+    planner, lengths = problem
+
+    heads = planner.plan(lengths).heads
+
+    assert [row for head in heads for row in head.rows] == longest_first(lengths)
+    for head in heads:
+        assert_fits(head, lengths)
+        assert (head.bucket.length, head.start) == (1, 0)
+
+
+@given(all_problems())
+def test_all_real_timesteps_are_computed_once(problem: Problem) -> None:
+    """The useful work of a plan is the sum of the lengths."""
+    planner, lengths = problem
+
+    result = planner.plan(lengths)
+
+    assert result.useful_timesteps(lengths) == sum(lengths)
+    assert result.padded_timesteps(lengths) >= 0
+
+
+@given(all_problems(), st.randoms(use_true_random=False))
+def test_the_order_of_the_requests_does_not_change_the_calls(problem: Problem, random: Random) -> None:
+    """The same lengths in another order are run in the same buckets at the same times, the same ones together."""
+    planner, lengths = problem
+    shuffled = random.sample(lengths, len(lengths))
+
+    def calls(result: Plan, own: list[int]) -> list[tuple[Bucket, int, list[int]]]:
+        return [(run.bucket, run.start, [own[row] for row in run.rows]) for run in (*result.runs, *result.heads)]
+
+    assert calls(planner.plan(shuffled), shuffled) == calls(planner.plan(lengths), lengths)
+
+
+@given(all_problems())
+def test_the_same_batch_is_planned_the_same_again(problem: Problem) -> None:
+    """A planner keeps nothing of the batches it planned before."""
+    planner, lengths = problem
+
+    first = planner.plan(lengths)
+    planner.plan(lengths[::-1])
+
+    assert planner.plan(lengths) == first
+
+
+@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
+def test_planners_of_the_same_shapes_and_costs_are_equal(make: Callable[[], Planner]) -> None:
+    """Two built alike are one value, and plan alike."""
+    lengths = [3, 16, 9, 9, 1, 12, 2]
+
+    assert make() == make()
+    assert make().plan(lengths) == make().plan(lengths)
+
+
+@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
+def test_an_empty_batch_needs_no_run(make: Callable[[], Planner]) -> None:
+    """A batch in which every request was refused is still planned."""
+    assert make().plan([]) == Plan(())
+
+
+@pytest.mark.parametrize("bad", [0, -1])
+@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
+def test_an_empty_sequence_is_named_by_its_place(make: Callable[[], Planner], bad: int) -> None:
+    """Engines refuse a length of 0, so none may reach them."""
+    with pytest.raises(ValueError, match=f"request 1 has {bad} timesteps"):
+        make().plan([3, bad, 8])
+
+
+@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
+@given(lengths=st.lists(st.integers(1, 24), min_size=1, max_size=6))
+def test_exactly_the_lengths_beyond_the_limit_are_refused(make: Callable[[], Planner], lengths: list[int]) -> None:
+    """The refusal carries the longest length."""
+    if max(lengths) > 16:
+        with pytest.raises(SequenceTooLong) as refusal:
+            make().plan(lengths)
+        assert refusal.value.length == max(lengths)
+        assert refusal.value.available[-1] == 16
+    else:
+        assert make().plan(lengths).useful_timesteps(lengths) == sum(lengths)
+
+
+@given(chunk_problems())
+def test_chunks_have_no_limit_unless_one_is_given(problem: tuple[BucketGrid, CostModel, list[int]]) -> None:
+    """A sequence of many times the longest chunk is a series of chunks."""
+    grid, cost, lengths = problem
+
+    result = planner_for("chunk", grid, cost).plan([*lengths, 40 * grid.lengths[-1]])
+
+    assert result.useful_timesteps([*lengths, 40 * grid.lengths[-1]]) == sum(lengths) + 40 * grid.lengths[-1]
+
+
+def test_requests_of_one_length_keep_their_order() -> None:
+    """Among equals the one that came first stands first, beginning with the longest."""
+    for make in EXAMPLES.values():
+        assert [row for run in make().plan([5, 8, 5, 8, 5]).runs for row in run.rows if run.start == 0] == [
+            1,
+            3,
+            0,
+            2,
+            4,
+        ]
