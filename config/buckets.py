@@ -51,7 +51,7 @@ class AutoLengths(Strict):
     histogram: Annotated[str, Field(min_length=1)] | None = None
     """A file of lengths seen in traffic, relative to this one: a list, or a TorchServe log with the handler's lines."""
     longest: Size | None = None
-    """The longest sequence that is accepted; left out, the longest in the histogram. Needed where there is none."""
+    """The largest of the lengths; left out, the longest in the histogram. Needed where there is none."""
     objective: Literal["cost", "timesteps"] = "cost"
     """What to make least of for the histogram: measured milliseconds (cost), or computed timesteps."""
 

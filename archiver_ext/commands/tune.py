@@ -140,14 +140,14 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Pr
             histogram,
             today=() if source is None else source.grid.lengths,
             count=options.count,
-            longest=options.longest,
+            longest=options.longest or (source.grid.lengths[-1] if source is not None and _beyond(source) else None),
             cost=of_full_rows(CostModel(costs), manifest.grid.batches[-1]) if manifest and costs else None,
             objective=options.objective,
             truncate=source is not None and source.overflow == "truncate",
         )
     except ValueError as error:
         raise PackagingError(str(error)) from error
-    return proposal, _notes(manifest)
+    return proposal, _notes(source, manifest)
 
 
 def _manifest(archive: Path) -> Manifest:
@@ -179,14 +179,22 @@ def _refuse_lengths_not_to_tune(
         )
 
 
-def _notes(manifest: Manifest | None) -> list[str]:
-    if manifest is None:
-        return []
-    if manifest.shapes == "any":
-        return [f"note: {manifest.backend} takes every length: it pads no sequence to these, as fixed buckets do"]
-    if manifest.kind == "chunk":
-        return ["note: this model runs in pieces of time: several programs take a sequence, and pad less than is shown"]
-    return []
+def _beyond(source: ServingConfig | Manifest) -> bool:
+    """Whether longer sequences are served than the largest length: in pieces, or by an engine that takes any."""
+    return source.longest > source.grid.lengths[-1]
+
+
+def _notes(source: ServingConfig | Manifest | None, manifest: Manifest | None) -> list[str]:
+    notes = []
+    if source is not None and _beyond(source):
+        notes.append(f"note: sequences up to {source.longest} are served all the same; they are not counted here")
+    if manifest is not None and manifest.shapes == "any":
+        notes.append(f"note: {manifest.backend} takes every length: it pads no sequence to these, as fixed buckets do")
+    elif manifest is not None and manifest.kind == "chunk":
+        notes.append(
+            "note: this model runs in pieces of time: several programs take a sequence, and pad less than shown"
+        )
+    return notes
 
 
 def _changed_text(config: Path, proposal: Proposal) -> str:

@@ -168,7 +168,7 @@ def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path:
                 "variants": (Variant("chunk", None, "programs/eager/any"),),
                 "costs": (Cost("chunk", Bucket(4, 8), 1.0),),
             },
-            "note: this model runs in pieces of time: several programs take a sequence, and pad less than is shown\n",
+            "note: this model runs in pieces of time: several programs take a sequence, and pad less than shown\n",
         ),
         ({}, ""),
     ],
@@ -197,6 +197,19 @@ def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_pat
         (tmp_path / "none", "there is no archive"),
     ):
         assert said in failure(capsys, "lengths.txt", "--archive", str(archive))
+
+
+def test_sequences_beyond_the_largest_length_may_be_served_all_the_same(capsys: Capture, folder: Path) -> None:
+    """The largest length stays the largest piece then."""
+    text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]\n    longest: 100")
+    (folder / "model-config.yaml").write_text(text)
+
+    assert cli.main(["tune", "lengths.txt", "--config", "model-config.yaml", "-o", "model-config.yaml"]) == 0
+    captured = capsys.readouterr()
+
+    assert "note: sequences up to 100 are served all the same; they are not counted here" in captured.err
+    assert load_config(folder / "model-config.yaml").grid.lengths[-1] == 8
+    assert load_config(folder / "model-config.yaml").longest == 100
 
 
 def test_cut_sequences_count_where_they_are_cut(capsys: Capture, folder: Path) -> None:
