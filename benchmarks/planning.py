@@ -1,54 +1,139 @@
-"""How long the core takes for one batch, beside the engine: planning, padding, unpadding.
+"""How long planning takes for one batch, and what plans over a fixed grid of chunks waste.
 
 python benchmarks/planning.py
+
+Lengths are log-normal, as those of short texts are: 26 timesteps in the mean, 330 at most. Costs are like those of an
+LSTM of two layers, 128 -> 256, on two cores.
 """
 
 from __future__ import annotations
 
 import random
 import timeit
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import torch
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import execute
-from torchserve_neuron_lstm.bucketing.grid import BucketGrid
+from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.grid_staircase import GridStaircase
 from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
 from torchserve_neuron_lstm.bucketing.spec import TensorSpec
 
-GRID = BucketGrid(batches=(1, 4, 16, 32), lengths=tuple(range(16, 129, 16)))
+LONGEST = 330
+SHAPE = AnyShape(batch=32, length=LONGEST)
+GRID = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(8, 16, 24, 32, 48, 64, 128, LONGEST))
+CHUNKS = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(3, 6, 9, 12, 18, 24, 36, 72))
+FINE_CHUNKS = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(2, 4, 8, 12, 16, 24, 32, 64))
 IDS = TensorSpec("ids", "int64", ("batch", "time"))
 SCORES = TensorSpec("scores", "float32", ("batch", "time", 64))
 
 
+def lstm_cost(grid: BucketGrid, call_ms: float) -> CostModel:
+    """A call, and for each timestep what all rows share and what each row adds."""
+    return CostModel(
+        {bucket: call_ms + bucket.length * (0.02 + 0.0088 * bucket.batch) for bucket in grid.buckets},
+    )
+
+
+MEASURED = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(1, 8, 64))
+PLANNERS: dict[str, Planner] = {
+    "sequence, grid": planner_for("sequence", GRID, lstm_cost(GRID, 0.05)),
+    "sequence, any shape": planner_for("sequence", SHAPE, lstm_cost(MEASURED, 0.05)),
+    "chunk, grid": planner_for("chunk", CHUNKS, lstm_cost(CHUNKS, 0.05), longest=LONGEST),
+    "chunk, any shape": planner_for("chunk", SHAPE, lstm_cost(MEASURED, 0.05)),
+}
+COSTS: dict[str, Callable[[BucketGrid], CostModel]] = {
+    "a call takes 0.05 ms": lambda grid: lstm_cost(grid, 0.05),
+    "a call takes 0.15 ms": lambda grid: lstm_cost(grid, 0.15),
+    "the stand-in": CostModel.proportional,
+}
+
+
+def text_lengths(count: int, seed: int) -> list[int]:
+    """The lengths of one batch."""
+    generator = random.Random(seed)
+    return [min(LONGEST, max(1, int(generator.lognormvariate(3.0, 0.7)))) for _ in range(count)]
+
+
 def microseconds(work: Callable[[], object]) -> float:
     """The best of several repetitions."""
-    return min(timeit.repeat(work, number=50, repeat=7)) / 50 * 1e6
+    return min(timeit.repeat(work, number=20, repeat=9)) / 20 * 1e6
 
 
-def measure(planner: Planner, count: int) -> tuple[int, float, float]:
-    """Runs, microseconds of planning, and microseconds of padding and unpadding for `count` requests."""
-    generator = random.Random(count)
-    lengths = [generator.randint(1, GRID.lengths[-1]) for _ in range(count)]
+def planning_time(planner: Planner, count: int) -> float:
+    """The mean over several batches."""
+    batches = [text_lengths(count, seed) for seed in range(5)]
+    return microseconds(lambda: [planner.plan(lengths) for lengths in batches]) / len(batches)
+
+
+def padding_time(count: int) -> float:
+    """What padding and unpadding take beside the plan of the first planner."""
+    lengths = text_lengths(count, 0)
     requests = [[torch.zeros(length, dtype=torch.int64)] for length in lengths]
     answers = {bucket: [torch.rand(SCORES.sizes(*bucket))] for bucket in GRID.buckets}
-    steps = planner.plan(lengths)
-    planning = microseconds(lambda: planner.plan(lengths))
-    following = microseconds(
-        lambda: execute(steps, requests, lengths, [IDS], [SCORES], takes_lengths=True, run=lambda b, _: answers[b])
+    plan = PLANNERS["sequence, grid"].plan(lengths)
+    return microseconds(
+        lambda: execute(plan, requests, lengths, [IDS], [SCORES], takes_lengths=True, run=lambda b, _: answers[b])
     )
-    return len(steps.runs), planning, following
+
+
+def least_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> float:
+    """The milliseconds of the cheapest staircase there is over a grid: any buckets, each stretch going its own way."""
+    milliseconds = {bucket: cost.of(bucket) for bucket in grid.buckets}
+    longest_first = sorted(lengths, reverse=True)
+
+    @cache
+    def least(start: int, first: int, count: int) -> float:
+        return min(begun(start, first, count)) if count else 0.0
+
+    def begun(start: int, first: int, count: int) -> Iterator[float]:
+        for batch in grid.batches:
+            taken = min(batch, count)
+            rest = least(start, first + taken, count - taken)
+            yield min(
+                milliseconds[Bucket(batch, length)] + least(start + length, first, alive) + rest
+                for length in grid.lengths
+                for alive in [sum(own > start + length for own in longest_first[first : first + taken])]
+            )
+
+    return least(0, 0, len(lengths))
+
+
+def print_times() -> None:
+    """A row for each number of requests."""
+    print("microseconds a batch")
+    print("requests  " + "".join(f"{name:>21}" for name in PLANNERS) + "   pad + unpad")
+    for count in (1, 8, 32, 128, 512):
+        times = "".join(f"{planning_time(planner, count):21.1f}" for planner in PLANNERS.values())
+        print(f"{count:8}  {times}  {padding_time(count):12.1f}")
+
+
+def print_waste(chunks: BucketGrid, batches: int = 40, compared: int = 4) -> None:
+    """A row for each cost: the waste of the cheapest plan, that of the plan taken, and what the latter costs."""
+    print(f"\nbatches of 32, chunks of {', '.join(map(str, chunks.lengths))} timesteps")
+    print(f"{'':22}  waste of the cheapest   waste   cost to the cheapest   cheapest to the best there is")
+    all_lengths = [text_lengths(32, seed) for seed in range(batches)]
+    useful = sum(map(sum, all_lengths))
+    for name, make in COSTS.items():
+        cost = make(chunks)
+        planner, frugal = GridStaircase(chunks, cost, tolerance=0), GridStaircase(chunks, cost)
+        cheapest, taken = [[one.plan(own) for own in all_lengths] for one in (planner, frugal)]
+        wasted = [1 - useful / sum(plan.computed_timesteps for plan in plans) for plans in (cheapest, taken)]
+        paid = [sum(plan.milliseconds(cost) for plan in plans) for plans in (cheapest, taken)]
+        best = sum(least_of_all(chunks, cost, own) for own in all_lengths[:compared])
+        loss = sum(plan.milliseconds(cost) for plan in cheapest[:compared]) / best - 1
+        print(f"{name:22}  {wasted[0]:20.1%}  {wasted[1]:6.1%}  {paid[1] / paid[0] - 1:+20.1%}  {loss:+30.2%}")
 
 
 def main() -> None:
-    """Print a row for each number of requests."""
+    """Print both tables."""
     torch.set_num_threads(1)
-    planner = planner_for("sequence", GRID, CostModel.proportional(GRID))
-    print("requests  runs  plan us  pad + unpad us")
-    for count in (1, 8, 32, 128):
-        runs, planning, following = measure(planner, count)
-        print(f"{count:8}  {runs:4}  {planning:7.1f}  {following:14.1f}")
+    print_times()
+    print_waste(CHUNKS)
+    print_waste(FINE_CHUNKS)
 
 
 if __name__ == "__main__":
