@@ -11,7 +11,8 @@ from __future__ import annotations
 import random
 import timeit
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
+from statistics import mean
 
 import torch
 
@@ -65,8 +66,7 @@ def microseconds(work: Callable[[], object]) -> float:
 
 def planning_time(planner: Planner, count: int) -> float:
     """The mean over several batches."""
-    batches = [text_lengths(count, seed) for seed in range(5)]
-    return microseconds(lambda: [planner.plan(lengths) for lengths in batches]) / len(batches)
+    return mean(microseconds(partial(planner.plan, text_lengths(count, seed))) for seed in range(5))
 
 
 def padding_time(count: int) -> float:
