@@ -16,7 +16,10 @@ from torchserve_neuron_lstm.archiver_ext.lowering import lower
 from torchserve_neuron_lstm.archiver_ext.lowering.program import Program
 from torchserve_neuron_lstm.bucketing.grid import BucketGrid
 from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.config.schema import ServingConfig
+
+from ..conftest import Project
 
 QUIET = Console(file=io.StringIO())
 SEEN = dict.fromkeys(range(3, 41), 5) | {64: 1}
@@ -137,3 +140,32 @@ def test_without_an_engine_that_runs_the_model_the_way_out_is_told(
     with pytest.raises(PackagingError, match="write objective: timesteps") as refused:
         choose_lengths(program, config, 1, tmp_path / "scratch", QUIET)
     assert reason in str(refused.value)
+
+
+def test_an_archive_is_packaged_with_lengths_chosen_for_its_traffic(project: Project) -> None:
+    """The stock command measures, chooses, and compiles for what it chose."""
+    file = project.folder / "model-config.yaml"
+    file.write_text(file.read_text().replace("[2, 4]", "{auto: 2, histogram: lengths.txt}"))
+    (project.folder / "lengths.txt").write_text("2:9 3:5 6:1")
+
+    done = project.archive("--archive-format", "no-archive", "--export-path", ".")
+
+    assert done.returncode == 0, done.stderr
+    grid = read_manifest(project.folder / "tiny").grid
+    assert grid.batches == (1, 2)
+    assert grid.lengths[-1] == 6
+    assert set(grid.lengths) <= {2, 3, 6}
+    assert len(grid.lengths) <= 2  # a single one, if that was measured no slower
+
+
+def test_a_histogram_that_cannot_be_read_leaves_no_archive(project: Project) -> None:
+    """The stock command names the file, and the line that asks for it."""
+    file = project.folder / "model-config.yaml"
+    file.write_text(file.read_text().replace("[2, 4]", "{auto: 2, histogram: lengths.txt}"))
+    before = project.listing()
+
+    done = project.archive()
+
+    assert done.returncode == 1
+    assert "neuron_lstm.buckets.length.histogram: lengths.txt: cannot be read: No such file or directory" in done.stderr
+    assert project.listing() == before
