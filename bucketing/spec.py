@@ -48,6 +48,11 @@ class TensorSpec:
         """The shape of one request's part: the same without the batch dimension."""
         return tuple(size for size in self.shape if size != "batch")
 
+    @cached_property
+    def item_time_dims(self) -> tuple[int, ...]:
+        """Where time is in `item_shape`: an attention map has it twice."""
+        return tuple(dim for dim, size in enumerate(self.item_shape) if size == "time")
+
     def sizes(self, batch: int, length: int) -> tuple[int, ...]:
         """The numbers of this shape in one bucket.
 

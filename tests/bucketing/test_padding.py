@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, unpad
-from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.bucketing.spec import Axis, TensorSpec
 
 from .strategies import padding_problems
 
@@ -85,6 +85,30 @@ def test_a_scattered_item_is_made_contiguous() -> None:
 
 
 @given(padding_problems())
+def test_padding_is_new_each_time(problem: Problem) -> None:
+    """What a program does to its inputs does not reach the next batch."""
+    spec, bucket, items, _ = problem
+    kept = [item.clone() for item in items]
+    first = pad(items, spec, bucket).clone()
+
+    pad(kept, spec, bucket).fill_(1)
+
+    assert same_bits(pad(items, spec, bucket), first)
+
+
+@pytest.mark.parametrize("shape", [("batch", "time"), ("time", "batch", 2), ("batch", 2, "time"), ("time",)])
+def test_a_bucket_may_be_of_any_length(shape: tuple[int | Axis, ...]) -> None:
+    """Longer than any before it, or shorter."""
+    spec = TensorSpec("x", "float32", shape, pad_value=-1)
+    item = torch.ones([1 if isinstance(size, str) else size for size in spec.item_shape])
+
+    for length in (3, 1, 64, 65, 2, 200):
+        padded = pad([item], spec, Bucket(2, length))
+        assert padded.shape == spec.sizes(2, length)
+        assert padded.clamp(min=0).sum() == item.numel()
+
+
+@given(padding_problems())
 def test_unpadded_parts_survive_the_next_run(problem: Problem) -> None:
     """An engine that overwrites its output buffer does not change answers given before."""
     spec, bucket, items, lengths = problem
@@ -96,6 +120,17 @@ def test_unpadded_parts_survive_the_next_run(problem: Problem) -> None:
 
     assert all(same_bits(part, item) for part, item in zip(parts, items, strict=True))
     assert all(part.is_contiguous() for part in parts)
+
+
+@given(padding_problems())
+def test_each_part_is_its_owners(problem: Problem) -> None:
+    """Who writes into one changes no other."""
+    spec, bucket, items, lengths = problem
+    parts = unpad(pad(items, spec, bucket), spec, lengths)
+
+    parts[0].fill_(1)
+
+    assert all(same_bits(part, item) for part, item in zip(parts[1:], items[1:], strict=True))
 
 
 @pytest.mark.parametrize(
