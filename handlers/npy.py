@@ -10,6 +10,7 @@ import ast
 import math
 import sys
 from array import array
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,8 @@ _READ: dict[str, torch.dtype] = {
     "u1": torch.uint8, "u2": torch.uint16, "u4": torch.uint32, "u8": torch.uint64,
 }  # fmt: skip
 _WRITE = {dtype: kind for kind, dtype in _READ.items()}
+_MOST_HEADERS = 1024
+"""That are kept in mind: sequences of one length have the same, and reading one takes longer than all the rest."""
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array codes by width in bytes
 
 
@@ -39,38 +42,46 @@ class _Header(NamedTuple):
 def read_npy(content: bytes | bytearray) -> torch.Tensor:
     """The tensor of a .npy file: bool, integers or floats of either byte order, in C or Fortran order.
 
+    It may lie in the memory of `content`, where that is a bytearray.
+
     Raises:
         RequestError: 400, it is no such file, or holds anything else, Python objects above all.
     """
     text, start = _header_text(content)
     header = _header(text)
-    raw = bytearray(memoryview(content)[start:])
-    expected = math.prod(header.shape) * header.dtype.itemsize
-    if len(raw) != expected:
+    found, expected = len(content) - start, math.prod(header.shape) * header.dtype.itemsize
+    if found != expected:
         raise malformed(
-            f".npy: shape {list(header.shape)} needs {expected} bytes of data, the body has {len(raw)}"
+            f".npy: shape {list(header.shape)} needs {expected} bytes of data, the body has {found}"
             if len(header.shape) <= 8
-            else f".npy: the data should be {expected} bytes, the body has {len(raw)}"
+            else f".npy: the data should be {expected} bytes, the body has {found}"
         )
-    return _tensor(raw, header)
+    return _tensor(content, start, header)
 
 
 def write_npy(tensor: torch.Tensor) -> bytes:
-    """The tensor as a .npy file, version 1.0, little endian, C order. bfloat16, which .npy has not, as float32.
+    """The tensor as a .npy file, version 1.0, C order, this machine's byte order. bfloat16, unknown there, as float32.
 
     >>> read_npy(write_npy(torch.tensor([[1, 2], [3, 4]])))
     tensor([[1, 2],
             [3, 4]])
     """
-    known = tensor if tensor.dtype in _WRITE else tensor.to(torch.float32)
-    kind = _WRITE[known.dtype]
-    order = "|" if known.dtype.itemsize == 1 else "<"
-    shape = tuple(known.shape)
-    text = f"{{'descr': '{order}{kind}', 'fortran_order': False, 'shape': {shape!r}, }}"
-    prefix = len(MAGIC) + 4
-    padded = text + " " * (-(prefix + len(text) + 1) % 64) + "\n"
-    head = MAGIC + bytes((1, 0)) + len(padded).to_bytes(2, "little") + padded.encode("ascii")
-    return head + _little_endian(known)
+    known = (tensor if tensor.dtype in _WRITE else tensor.to(torch.float32)).detach()
+    content = bytearray(_prefix(known.dtype, tuple(known.shape)))
+    start = len(content)
+    if known.numel() > 0:
+        content += bytes(known.numel() * known.dtype.itemsize)
+        torch.frombuffer(content, dtype=known.dtype, offset=start).copy_(known.reshape(-1))
+    return bytes(content)
+
+
+@lru_cache(maxsize=_MOST_HEADERS)
+def _prefix(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
+    """Everything before the data, filled up to 64 bytes."""
+    order = "|" if dtype.itemsize == 1 else "<" if sys.byteorder == "little" else ">"
+    text = f"{{'descr': '{order}{_WRITE[dtype]}', 'fortran_order': False, 'shape': {shape!r}, }}"
+    padded = text + " " * (-(len(MAGIC) + 4 + len(text) + 1) % 64) + "\n"
+    return MAGIC + bytes((1, 0)) + len(padded).to_bytes(2, "little") + padded.encode("ascii")
 
 
 def _header_text(content: bytes | bytearray) -> tuple[str, int]:
@@ -88,6 +99,7 @@ def _header_text(content: bytes | bytearray) -> tuple[str, int]:
     return bytes(content[begin:end]).decode("latin-1" if version[0] < 3 else "utf-8", "replace"), end
 
 
+@lru_cache(maxsize=_MOST_HEADERS)
 def _header(text: str) -> _Header:
     try:
         fields = ast.literal_eval(text.strip())
@@ -119,30 +131,28 @@ def _shape(shape: object) -> tuple[int, ...]:
     raise malformed(".npy: the shape is not a tuple of at most 32 sizes")
 
 
-def _tensor(raw: bytearray, header: _Header) -> torch.Tensor:
-    if not raw:
+def _tensor(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:
+    if start == len(content):
         return torch.empty(header.shape, dtype=header.dtype)
-    if header.big_endian != (sys.byteorder == "big"):
-        raw = _swapped(raw, header.dtype.itemsize)
-    if header.dtype == torch.bool:  # any byte may stand in a file; only 0 and 1 are a bool to torch
-        flat = torch.frombuffer(raw, dtype=torch.uint8) != 0
-    else:
-        flat = torch.frombuffer(raw, dtype=header.dtype)
+    flat = _flat(content, start, header)
     if not header.fortran_order:
         return flat.reshape(header.shape)
     axes = tuple(reversed(range(len(header.shape))))
     return flat.reshape(header.shape[::-1]).permute(axes).contiguous()
 
 
-def _swapped(raw: bytearray, width: int) -> bytearray:
+def _flat(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:
+    width = header.dtype.itemsize
+    if header.big_endian != (sys.byteorder == "big"):
+        content, start = _swapped(content[start:], width), 0
+    elif isinstance(content, bytes) or start % width:  # torch wants to own what it reads, and in its proper place
+        content, start = bytearray(memoryview(content)[start:]), 0
+    if header.dtype == torch.bool:  # any byte may stand in a file; only 0 and 1 are a bool to torch
+        return torch.frombuffer(content, dtype=torch.uint8, offset=start) != 0
+    return torch.frombuffer(content, dtype=header.dtype, offset=start)
+
+
+def _swapped(raw: bytes | bytearray, width: int) -> bytearray:
     words = array(_WORDS[width], bytes(raw))
     words.byteswap()
     return bytearray(words.tobytes())
-
-
-def _little_endian(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().contiguous().reshape(-1)
-    raw = bytearray(flat.numel() * flat.dtype.itemsize)
-    if raw:
-        torch.frombuffer(raw, dtype=flat.dtype).copy_(flat)
-    return bytes(_swapped(raw, flat.dtype.itemsize)) if sys.byteorder == "big" else bytes(raw)

@@ -109,6 +109,35 @@ def test_anything_else_is_refused_and_nothing_in_it_is_executed(content: bytes, 
     assert told in refused.value.message
 
 
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("spaces", range(4))
+@pytest.mark.parametrize("kind", ["u1", "f4", "i8"])
+def test_the_data_may_begin_anywhere(version: int, spaces: int, kind: str) -> None:
+    """Not every writer fills the header up to 64 bytes; a bytearray is read as bytes are."""
+    array = np.arange(5).astype(kind)
+    text = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': (5,)}}" + " " * spaces
+    size = len(text).to_bytes(2 * version, "little")
+    content = b"\x93NUMPY" + bytes((version, 0)) + size + text.encode() + array.tobytes()
+
+    for body in (content, bytearray(content)):
+        assert read_npy(body).tolist() == array.tolist()
+
+
+def test_files_of_one_header_keep_their_own_data() -> None:
+    """Headers are remembered, data are not."""
+    files = [bytearray(write_npy(torch.tensor(numbers))) for numbers in ([1, 2], [3, 4])]
+
+    assert [read_npy(file).tolist() for file in files] == [[1, 2], [3, 4]]
+
+
+def test_a_bytearray_is_not_copied() -> None:
+    """TorchServe hands one over for each request, and nobody else writes to it."""
+    file = bytearray(write_npy(torch.tensor([1.0, 2.0])))
+    start = len(file) - 8
+
+    assert read_npy(file).data_ptr() == torch.frombuffer(file, dtype=torch.uint8, offset=start).data_ptr()
+
+
 @given(st.data())
 def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
     """Whatever bytes change, or are missing: no other error."""
