@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 _DIGITS = {torch.float32: 9, torch.float16: 5, torch.bfloat16: 4}
-_LOWEST, _HIGHEST = -60, 60  # exponents of ten that scaling a float32 to 9 digits may need
 _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e16  # between these every writer uses the same notation
-_FEW = 24  # numbers that Python writes one by one before torch has begun
+_HIGHEST = 12  # exponent of ten that brings the smallest plain number to 9 digits
+_FEW = 500  # numbers that Python formats before torch and orjson have
 
 
 @cache
@@ -63,16 +63,35 @@ def _key(key: object) -> str:
 def _float_text(tensor: torch.Tensor) -> str:
     if tensor.numel() == 0:
         return _plain(tensor.tolist())
-    if tensor.numel() <= _FEW:
-        digits = _DIGITS.get(tensor.dtype, 17)
-        return _nested([_number_text(number, digits) for number in tensor.reshape(-1).tolist()], tuple(tensor.shape))
-    numbers = _shortened(tensor)
-    magnitude = numbers.abs()
-    odd = ~((magnitude >= _PLAIN_FROM) & (magnitude < _PLAIN_BELOW)) & (magnitude != 0)
+    digits = _DIGITS.get(tensor.dtype)
+    if tensor.numel() <= _FEW and digits is not None:
+        return _few_text(tensor, digits)
+    exact = tensor.detach().to(torch.float64)
+    numbers = exact if digits is None else _shortened(exact, digits)
+    magnitude = exact.abs()
+    below = _PLAIN_BELOW if digits is None else 10.0**digits  # beyond, even the digits before the point are cut
+    odd = ~((magnitude >= _PLAIN_FROM) & (magnitude < below)) & (magnitude != 0)
     if fast_json() is not None and not bool(odd.any()):
         return _plain(numbers.tolist())
-    flat: list[float] = numbers.reshape(-1).tolist()
-    return _nested(_number_texts(flat, torch.nonzero(odd.reshape(-1)).reshape(-1).tolist()), tuple(tensor.shape))
+    texts = _plain(numbers.reshape(-1).tolist())[1:-1].split(",")
+    given = exact.reshape(-1).tolist()
+    for place in torch.nonzero(odd.reshape(-1)).reshape(-1).tolist():
+        texts[place] = _number_text(given[place], digits or 17)
+    return _nested(texts, tuple(tensor.shape))
+
+
+def _few_text(tensor: torch.Tensor, digits: int) -> str:
+    """All numbers formatted together, and those that Python itself writes otherwise once more alone."""
+    is_vector = tensor.dim() == 1
+    numbers = tensor.tolist() if is_vector else tensor.reshape(-1).tolist()
+    joined = f",%.{digits}g" * len(numbers) % tuple(numbers)
+    if is_vector and joined.count(".") == len(numbers) and "e+" not in joined:  # nearly always
+        return f"[{joined[1:]}]"
+    texts = [
+        text if ("." in text or "e-" in text) and "e+" not in text else _number_text(number, digits)
+        for text, number in zip(joined[1:].split(","), numbers, strict=True)
+    ]
+    return _nested(texts, tuple(tensor.shape))
 
 
 def _plain(value: object) -> str:
@@ -85,33 +104,23 @@ def _number_text(number: float, digits: int) -> str:
     return repr(float(f"{number:.{digits - 1}e}")) if math.isfinite(number) else "null"
 
 
-def _number_texts(flat: list[float], odd: list[int]) -> list[str]:
-    """Each number's text; `odd` are the places of those that writers write differently."""
-    texts = _plain(flat)[1:-1].split(",")
-    for place in odd:
-        texts[place] = _number_text(flat[place], 17)
-    return texts
-
-
 def _nested(texts: list[str], shape: tuple[int, ...]) -> str:
     for size in reversed(shape):
         texts = ["[" + ",".join(texts[start : start + size]) + "]" for start in range(0, len(texts), size)]
     return texts[0]
 
 
-def _shortened(tensor: torch.Tensor) -> torch.Tensor:
-    """The float64 nearest to each number's decimal text of the digits its dtype needs."""
-    exact = tensor.detach().to(torch.float64)
-    digits = _DIGITS.get(tensor.dtype)
-    if digits is None:
-        return exact
+def _shortened(exact: torch.Tensor, digits: int) -> torch.Tensor:
+    """The float64 nearest to each number's decimal text of so many digits, where that is plain.
+
+    Nothing but the division rounds: a float32 has 24 bits, 10 to the 12 has 28 before its zeros, a float64 holds 53.
+    """
     magnitude = torch.where(exact == 0, 1.0, exact.abs())
     exponents = digits - 1 - torch.floor(torch.log10(magnitude))
-    places = exponents.nan_to_num(0.0, 0.0, 0.0).clamp(_LOWEST, _HIGHEST).to(torch.int64) - _LOWEST
-    scale = _powers_of_ten()[places]
+    scale = _powers_of_ten()[exponents.nan_to_num(0.0, 0.0, 0.0).clamp(0, _HIGHEST).to(torch.int64)]
     return torch.round(exact * scale) / scale
 
 
 @cache
 def _powers_of_ten() -> torch.Tensor:
-    return torch.tensor([float(f"1e{exponent}") for exponent in range(_LOWEST, _HIGHEST + 1)], dtype=torch.float64)
+    return torch.tensor([10.0**exponent for exponent in range(_HIGHEST + 1)], dtype=torch.float64)
