@@ -7,10 +7,13 @@ from collections.abc import Mapping
 
 from ..config.manifest import Manifest
 from .errors import RequestError, invalid, malformed, shown
+from .json_text import fast_json
 from .npy import MAGIC, read_npy
 from .request import Form, Request, check_count, read_item, read_items
 from .rows import JSON, NPY, Body, RawRequest
 from .v2 import is_v2, read_v2
+
+_BINARY = (bytes, bytearray)
 
 
 def decode(raw: RawRequest, manifest: Manifest) -> Request:
@@ -20,13 +23,13 @@ def decode(raw: RawRequest, manifest: Manifest) -> Request:
         RequestError: why this request gets no answer.
     """
     body = raw.body()
-    request = _decode_npy(body, manifest) if is_npy(body) else _decode_json(read_json(body), manifest)
+    request = _decode_npy(body, manifest) if is_npy(body) else _decode_text(body, manifest)
     return _with_answer_type(request, raw, manifest)
 
 
 def is_npy(body: Body) -> bool:
     """Whether the body is a .npy file: it says so, or nothing is said (gRPC) and it begins like one."""
-    return isinstance(body.value, bytes | bytearray) and (body.content_type == NPY or body.value.startswith(MAGIC))
+    return isinstance(body.value, _BINARY) and (body.content_type == NPY or body.value.startswith(MAGIC))
 
 
 def read_json(body: Body) -> object:
@@ -36,7 +39,7 @@ def read_json(body: Body) -> object:
         RequestError: 400, it is not JSON in UTF-8, or nested without end.
     """
     text = body.value
-    if not isinstance(text, bytes | bytearray | str) or (isinstance(text, str) and text and body.content_type == JSON):
+    if not isinstance(text, (*_BINARY, str)) or (isinstance(text, str) and text and body.content_type == JSON):
         return text  # parsed by TorchServe, a JSON string too
     if not text:
         raise malformed("the body is empty")
@@ -52,15 +55,36 @@ def read_json(body: Body) -> object:
         raise malformed("the body is not JSON that can be read: a number has too many digits") from None
 
 
+def _decode_text(body: Body, manifest: Manifest) -> Request:
+    request = _decode_fast(body, manifest)
+    return _decode_json(read_json(body), manifest) if request is None else request
+
+
+def _decode_fast(body: Body, manifest: Manifest) -> Request | None:
+    """The request as orjson reads it, None where the standard library is to have the last word: on all that is refused.
+
+    orjson knows neither NaN nor lone surrogates, and makes floats of integers beyond 64 bits. What it reads otherwise
+    is refused, so both lead to the same request, or to the same refusal. (But for a list nested some thousand deep in a
+    part of the body that nobody reads: that is beyond the standard library, and not beyond orjson.)
+    """
+    fast = fast_json()
+    if fast is None or not isinstance(body.value, _BINARY):
+        return None
+    try:
+        return _decode_json(fast.loads(body.value), manifest)
+    except (RequestError, ValueError):
+        return None
+
+
 def _decode_npy(body: Body, manifest: Manifest) -> Request:
-    assert isinstance(body.value, bytes | bytearray)
+    assert isinstance(body.value, _BINARY)
     tensor = read_npy(body.value)
     return Request((read_item({_only_input(manifest, "a .npy body"): tensor}, manifest),), Form.PLAIN)
 
 
 def _decode_json(value: object, manifest: Manifest) -> Request:
-    if not isinstance(value, Mapping):
-        return Request((read_item(_by_name(value, manifest, "a JSON array"), manifest),), Form.PLAIN)
+    if isinstance(value, list) or not isinstance(value, Mapping):
+        return Request((read_item({_only_input(manifest, "a JSON array"): value}, manifest),), Form.PLAIN)
     if is_v2(value, manifest.inputs):
         return read_v2(value, manifest)
     if "instances" in value and all(spec.name != "instances" for spec in manifest.inputs):
@@ -93,7 +117,7 @@ def _with_answer_type(request: Request, raw: RawRequest, manifest: Manifest) -> 
     if not raw.accepts_npy:
         return request
     if request.form is not Form.V2 and len(request.items) == 1 and len(manifest.outputs) == 1:
-        return Request(request.items, request.form, npy=True)
+        return request._replace(npy=True)
     if raw.accepts_json:
         return request
     raise RequestError(

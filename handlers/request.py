@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -39,8 +38,7 @@ class Form(Enum):
     CODEC_LIST = "the model's own codec, a list of sequences"
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """An accepted request."""
 
     items: tuple[Item, ...]
@@ -91,7 +89,7 @@ def read_item(values: Mapping[str, object], manifest: Manifest) -> Item:
             its length is none that an unpaddable model accepts.
     """
     _check_names(values, manifest.inputs)
-    tensors = tuple(_read_input(values[spec.name], spec) for spec in manifest.inputs)
+    tensors = tuple([_read_input(values[spec.name], spec) for spec in manifest.inputs])
     length = _common_length(tensors, manifest.inputs)
     if length is None:
         return Item(tensors, 1)
@@ -104,12 +102,13 @@ def read_item(values: Mapping[str, object], manifest: Manifest) -> Item:
 
 def _check_names(values: Mapping[str, object], inputs: Sequence[TensorSpec]) -> None:
     names = [spec.name for spec in inputs]
+    if values.keys() == set(names):
+        return
     missing = [name for name in names if name not in values]
     unknown = [name for name in values if name not in names]
-    if missing or unknown:
-        problems = [f"missing: {', '.join(map(repr, missing))}"] * bool(missing)
-        problems += [f"unknown: {', '.join(map(shown, unknown[:3]))}"] * bool(unknown)
-        raise invalid(f"the model's inputs are {', '.join(map(repr, names))}; {'; '.join(problems)}")
+    problems = [f"missing: {', '.join(map(repr, missing))}"] * bool(missing)
+    problems += [f"unknown: {', '.join(map(shown, unknown[:3]))}"] * bool(unknown)
+    raise invalid(f"the model's inputs are {', '.join(map(repr, names))}; {'; '.join(problems)}")
 
 
 def _read_input(value: object, spec: TensorSpec) -> torch.Tensor:
@@ -120,13 +119,14 @@ def _common_length(tensors: Sequence[torch.Tensor], inputs: Sequence[TensorSpec]
     """The number of timesteps of all inputs that have time; None if none has."""
     length: int | None = None
     first = ""
-    for tensor, spec in zip(tensors, inputs, strict=True):
-        for axis in _time_axes(spec):
+    for index, spec in enumerate(inputs):
+        for axis in spec.item_time_dims:
+            own = tensors[index].shape[axis]
             if length is None:
-                length, first = tensor.shape[axis], spec.name
-            elif tensor.shape[axis] != length:
+                length, first = own, spec.name
+            elif own != length:
                 raise invalid(
-                    f"input {spec.name!r} has {tensor.shape[axis]} timesteps, but input {first!r} has {length}: "
+                    f"input {spec.name!r} has {own} timesteps, but input {first!r} has {length}: "
                     "all inputs of one sequence must have the same number"
                 )
     return length
@@ -145,11 +145,7 @@ def _check_length(length: int, manifest: Manifest) -> None:
         raise RequestError(status, "LengthNotAccepted", str(error)) from None  # type: ignore[arg-type]
 
 
-def _time_axes(spec: TensorSpec) -> list[int]:
-    return [axis for axis, size in enumerate(spec.item_shape) if size == "time"]
-
-
 def _cut(tensor: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
-    for axis in _time_axes(spec):
+    for axis in spec.item_time_dims:
         tensor = tensor.narrow(axis, 0, length)
     return tensor.contiguous()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
 from typing import NamedTuple
 
 from .errors import malformed
@@ -11,6 +12,7 @@ from .errors import malformed
 BODY_FIELDS = ("body", "data")
 NPY = "application/x-npy"
 JSON = "application/json"
+_NO_HEADERS: Mapping[str, object] = MappingProxyType({})
 _FORMS = {"application/x-www-form-urlencoded", "multipart/form-data"}
 
 
@@ -22,8 +24,7 @@ class Body(NamedTuple):
     content_type: str
 
 
-@dataclass(frozen=True)
-class RawRequest:
+class RawRequest(NamedTuple):
     """One row of a batch as TorchServe gives it.
 
     `row` maps form fields to values; a body that is no form is the field `body`. An envelope may have replaced the
@@ -32,7 +33,7 @@ class RawRequest:
     """
 
     row: object
-    headers: Mapping[str, object] = field(default_factory=dict)
+    headers: Mapping[str, object] = _NO_HEADERS
 
     def header(self, name: str) -> str:
         """The value of an HTTP header, "" where there is none. Names are compared without case.
@@ -40,9 +41,10 @@ class RawRequest:
         >>> RawRequest({}, {"Accept": "application/x-npy"}).header("accept")
         'application/x-npy'
         """
-        exact = self.headers.get(name)
-        if isinstance(exact, str):
-            return exact
+        for spelling in (name, name.title()):  # as nearly every client writes them
+            value = self.headers.get(spelling)
+            if isinstance(value, str):
+                return value
         others = (value for key, value in self.headers.items() if key.lower() == name and isinstance(value, str))
         return next(others, "")
 
@@ -65,12 +67,12 @@ class RawRequest:
     @property
     def accepts_npy(self) -> bool:
         """Whether the client wants the answer as a .npy file."""
-        return NPY in self._accepted()
+        return NPY in _accepted(self.header("accept"))
 
     @property
     def accepts_json(self) -> bool:
         """Whether the client also takes JSON, where .npy cannot be."""
-        return bool(self._accepted() & {JSON, "application/*", "*/*"})
+        return bool(_accepted(self.header("accept")) & {JSON, "application/*", "*/*"})
 
     def body(self) -> Body:
         """The body, wherever it stands.
@@ -78,22 +80,25 @@ class RawRequest:
         Raises:
             RequestError: 400, there is none.
         """
-        if not isinstance(self.row, Mapping):
+        if not isinstance(self.row, dict):
             return Body(self.row, _plain_type(self.header("content-type")))
         for name in BODY_FIELDS:
             if name in self.row:
                 return Body(self.row[name], self._field_type(name))
         raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
 
-    def _accepted(self) -> set[str]:
-        return set(map(_plain_type, self.header("accept").split(",")))
-
     def _field_type(self, name: str) -> str:
         own = self.headers.get(name)
-        given = own.get("content-type") if isinstance(own, Mapping) else None
+        given = own.get("content-type") if isinstance(own, dict) else None
         return _plain_type(given if isinstance(given, str) and given else self.header("content-type"))
 
 
+@lru_cache(maxsize=256)  # few clients, each with its own
+def _accepted(accept: str) -> frozenset[str]:
+    return frozenset(map(_plain_type, accept.split(",")))
+
+
+@lru_cache(maxsize=256)
 def _plain_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 

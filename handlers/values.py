@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Sequence
 from itertools import chain
+from typing import NamedTuple
 
 import torch
 
@@ -12,14 +14,32 @@ from ..bucketing.padding import torch_dtype
 from ..bucketing.spec import DType, TensorSpec
 from .errors import RequestError, invalid, shown
 
-_ARRAY_CODES: dict[DType, str] = {
-    "float32": "f", "float64": "d", "float16": "d", "bfloat16": "d",
-    "int64": "q", "int32": "i", "int16": "h", "int8": "b", "uint8": "B", "bool": "B",
-}  # fmt: skip
-_ARRAY_DTYPES = {
-    "f": torch.float32, "d": torch.float64,
-    "q": torch.int64, "i": torch.int32, "h": torch.int16, "b": torch.int8, "B": torch.uint8,
-}  # fmt: skip
+
+class _Numbers(NamedTuple):
+    """How the numbers of one dtype are read."""
+
+    accepted: frozenset[type]
+    """Types of JSON's values."""
+    code: str
+    """Of the `array` that they are put into."""
+    read: torch.dtype
+    """Of the array."""
+    dtype: torch.dtype
+
+
+_FLOAT, _INT, _BOOL = frozenset({int, float}), frozenset({int}), frozenset({bool})
+_NUMBERS: dict[DType, _Numbers] = {
+    "float32": _Numbers(_FLOAT, "f", torch.float32, torch.float32),
+    "float64": _Numbers(_FLOAT, "d", torch.float64, torch.float64),
+    "float16": _Numbers(_FLOAT, "d", torch.float64, torch.float16),
+    "bfloat16": _Numbers(_FLOAT, "d", torch.float64, torch.bfloat16),
+    "int64": _Numbers(_INT, "q", torch.int64, torch.int64),
+    "int32": _Numbers(_INT, "i", torch.int32, torch.int32),
+    "int16": _Numbers(_INT, "h", torch.int16, torch.int16),
+    "int8": _Numbers(_INT, "b", torch.int8, torch.int8),
+    "uint8": _Numbers(_INT, "B", torch.uint8, torch.uint8),
+    "bool": _Numbers(_BOOL, "B", torch.uint8, torch.bool),
+}
 _JSON_NAMES = {
     list: "a list", dict: "an object", str: "a string", bool: "a boolean", int: "an integer", float: "a float",
     type(None): "null",
@@ -47,8 +67,11 @@ def from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
     """
     flat, shape = flatten(value, len(spec.item_shape), spec)
     check_shape(shape, spec)
-    tensor = from_numbers(flat, spec).reshape(shape)
-    check_content(tensor, spec)
+    tensor = from_numbers(flat, spec)
+    if len(shape) != 1:
+        tensor = tensor.reshape(shape)
+    if not _are_ids(flat, spec):
+        check_content(tensor, spec)
     return tensor
 
 
@@ -60,15 +83,15 @@ def from_tensor(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     Raises:
         RequestError: 400, with the input's name.
     """
-    check_shape(tuple(tensor.shape), spec)
+    check_shape(tensor.shape, spec)
     dtype = torch_dtype(spec)
-    if _kind(tensor.dtype) > _kind(dtype) or (tensor.dtype == torch.bool) != (dtype == torch.bool):
-        raise refuse(spec, f"expected {wanted(spec)}, got {str(tensor.dtype).removeprefix('torch.')} values")
-    if _kind(dtype) == 1 and not _fits(tensor, dtype):
-        raise refuse(spec, f"a value is out of the range of {spec.dtype}")
-    converted = tensor.detach().to("cpu", dtype).contiguous()
-    check_content(converted, spec)
-    return converted
+    if tensor.dtype is not dtype:
+        _check_convertible(tensor, spec)
+    if tensor.dtype is not dtype or not tensor.is_cpu or tensor.requires_grad:
+        tensor = tensor.detach().to("cpu", dtype)
+    own = tensor.contiguous()
+    check_content(own, spec)
+    return own
 
 
 def flatten(value: object, dimensions: int, spec: TensorSpec) -> tuple[list[object], tuple[int, ...]]:
@@ -77,6 +100,8 @@ def flatten(value: object, dimensions: int, spec: TensorSpec) -> tuple[list[obje
     Raises:
         RequestError: 400, there are no such lists, or lists of one depth differ in length.
     """
+    if dimensions == 1 and type(value) is list:
+        return value, (len(value),)
     level: list[object] = [value]
     shape: list[int] = []
     for depth in range(dimensions):
@@ -95,17 +120,17 @@ def from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tensor:
     Raises:
         RequestError: 400, something is no number, is of the wrong kind, or does not fit the dtype.
     """
-    strangers = set(map(type, flat)) - _accepted(spec)
-    if strangers:
-        raise refuse(spec, _wrong_kind(flat, strangers, spec))
-    code = _ARRAY_CODES[spec.dtype]
+    kind = _NUMBERS[spec.dtype]
+    if not kind.accepted.issuperset(map(type, flat)):
+        raise refuse(spec, _wrong_kind(flat, kind.accepted, spec))
     try:
-        numbers = array(code, flat)  # type: ignore[type-var]
+        numbers = array(kind.code, flat)  # type: ignore[type-var]
     except OverflowError:
         raise refuse(spec, f"a value is out of the range of {spec.dtype}") from None
     if not numbers:
-        return torch.empty(0, dtype=torch_dtype(spec))
-    return torch.frombuffer(numbers, dtype=_ARRAY_DTYPES[code]).to(torch_dtype(spec))
+        return torch.empty(0, dtype=kind.dtype)
+    tensor = torch.frombuffer(numbers, dtype=kind.read)
+    return tensor if kind.read is kind.dtype else tensor.to(kind.dtype)
 
 
 def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
@@ -117,11 +142,11 @@ def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
     expected = spec.item_shape
     if len(shape) != len(expected):
         raise refuse(spec, f"expected {wanted(spec)}, got {_dimensions(len(shape))} (shape {list(shape)})")
-    for axis, (size, declared) in enumerate(zip(shape, expected, strict=True)):
-        if declared == "time" and size == 0:
+    for axis, declared in enumerate(expected):
+        if declared == "time" and shape[axis] == 0:
             raise refuse(spec, "the sequence is empty: at least one timestep is needed")
-        if isinstance(declared, int) and size != declared:
-            raise refuse(spec, f"dimension {axis} has {size} values, expected {declared} ({wanted(spec)})")
+        if declared != "time" and shape[axis] != declared:
+            raise refuse(spec, f"dimension {axis} has {shape[axis]} values, expected {declared} ({wanted(spec)})")
 
 
 def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
@@ -130,16 +155,33 @@ def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
     Raises:
         RequestError: 400, with the place of the first that is not.
     """
+    if tensor.numel() == 0:
+        return
     if tensor.dtype.is_floating_point:
-        if not bool(torch.isfinite(tensor).all()):
-            place = _first(~torch.isfinite(tensor))
-            raise refuse(spec, f"the value at {place} is not finite, or too large for {spec.dtype}")
+        # A sum that is finite has no other terms; one that is not may only be too large.
+        if not math.isfinite(tensor.sum().item()):
+            _check_finite(tensor, spec)
     elif spec.vocabulary is not None:
-        outside = (tensor < 0) | (tensor >= spec.vocabulary)
-        if bool(outside.any()):
-            place = _first(outside)
+        least, most = torch.aminmax(tensor)
+        if least.item() < 0 or most.item() >= spec.vocabulary:
+            outside = (tensor < 0) | (tensor >= spec.vocabulary)
             found = int(tensor[outside].reshape(-1)[0])
-            raise refuse(spec, f"id {found} at {place} is outside the vocabulary (0 to {spec.vocabulary - 1})")
+            limits = f"outside the vocabulary (0 to {spec.vocabulary - 1})"
+            raise refuse(spec, f"id {found} at {_first(outside)} is {limits}")
+
+
+def _check_convertible(tensor: torch.Tensor, spec: TensorSpec) -> None:
+    dtype = torch_dtype(spec)
+    if _kind(tensor.dtype) > _kind(dtype) or (tensor.dtype == torch.bool) != (dtype == torch.bool):
+        raise refuse(spec, f"expected {wanted(spec)}, got {str(tensor.dtype).removeprefix('torch.')} values")
+    if _kind(dtype) == 1 and not _fits(tensor, dtype):
+        raise refuse(spec, f"a value is out of the range of {spec.dtype}")
+
+
+def _check_finite(tensor: torch.Tensor, spec: TensorSpec) -> None:
+    odd = ~torch.isfinite(tensor)
+    if bool(odd.any()):
+        raise refuse(spec, f"the value at {_first(odd)} is not finite, or too large for {spec.dtype}")
 
 
 def refuse(spec: TensorSpec, problem: str) -> RequestError:
@@ -147,10 +189,11 @@ def refuse(spec: TensorSpec, problem: str) -> RequestError:
     return invalid(f"input {spec.name!r}: {problem}")
 
 
-def _accepted(spec: TensorSpec) -> set[type]:
-    if spec.dtype == "bool":
-        return {bool}
-    return {int, float} if torch_dtype(spec).is_floating_point else {int}
+def _are_ids(flat: Sequence[object], spec: TensorSpec) -> bool:
+    """Whether these integers are in the vocabulary, which takes less time to ask of a list than of a tensor."""
+    if spec.vocabulary is None or _NUMBERS[spec.dtype].accepted is not _INT or not flat:
+        return False
+    return min(flat) >= 0 and max(flat) < spec.vocabulary  # type: ignore[operator, type-var]
 
 
 def _as_lists(level: list[object], depth: int, spec: TensorSpec) -> list[list[object]]:
@@ -170,8 +213,8 @@ def _ragged(lists: list[list[object]], depth: int) -> str:
     )
 
 
-def _wrong_kind(flat: Sequence[object], strangers: set[type], spec: TensorSpec) -> str:
-    index = next(i for i, element in enumerate(flat) if type(element) in strangers)
+def _wrong_kind(flat: Sequence[object], accepted: frozenset[type], spec: TensorSpec) -> str:
+    index = next(i for i, element in enumerate(flat) if type(element) not in accepted)
     found = flat[index]
     if isinstance(found, list):
         return f"expected {wanted(spec)}, but the lists are nested deeper"

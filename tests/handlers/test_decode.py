@@ -199,6 +199,7 @@ def test_npy_is_answered_where_it_can_hold_the_answer(accept: str) -> None:
     """One sequence and one output; else 406, unless the client takes JSON too."""
     assert decode(row([1], accept=accept), ONE).npy
     assert decode(row({"instances": [[1]]}, Accept=accept), ONE).npy
+    assert decode(row([1], ACCEPT=accept), ONE).npy
     assert refusal(row({"instances": [[1], [2]]}, accept=accept), ONE).status == 406
     assert refusal(row({"ids": [1], "frames": [[0, 0]]}, accept=accept), TWO).status == 406
     assert refusal(row({"inputs": [TENSOR]}, accept=accept)).status == 406

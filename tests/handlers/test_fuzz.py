@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from typing import Any
+from unittest import mock
 
+import orjson
 import torch
 from fake_context import FakeContext
 from fake_model import FRAMES, IDS, SUMS, TOTAL, FakeModel, make_manifest
@@ -14,8 +16,13 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.spec import TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
+from torchserve_neuron_lstm.handlers import decode as decode_module
 from torchserve_neuron_lstm.handlers.codec import StandardCodec
+from torchserve_neuron_lstm.handlers.decode import decode
+from torchserve_neuron_lstm.handlers.errors import RequestError
+from torchserve_neuron_lstm.handlers.json_text import fast_json
 from torchserve_neuron_lstm.handlers.npy import write_npy
+from torchserve_neuron_lstm.handlers.rows import RawRequest
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.torchserve import handle
 from torchserve_neuron_lstm.handlers.v2 import Identity
@@ -106,6 +113,55 @@ def test_whatever_arrives_every_row_gets_one_answer_and_good_ones_theirs(
             told = json.loads(answer, parse_constant=_refuse)
             assert index not in context.statuses or told["code"] == context.statuses[index]
             assert context.statuses.get(index) != 500 or told["type"] == "AnswerNotFinite"
+
+
+AWKWARD = [
+    *("1", "2.5", "-0", "-0.0", "1e2", "1E400", "-1e400", "1e-400", "NaN", "Infinity", "-Infinity", "01", "1.", "+1"),
+    *("9223372036854775807", "9223372036854775808", "18446744073709551616", "-9223372036854775809", "1" * 400),
+    *("1" * 5000, "0." + "3" * 400, "true", "null", "[]", "[1, 2]", "[" * 600, '"a"', '"\\ud800"', '"\\ud83d\\ude00"'),
+]
+texts = st.lists(st.sampled_from(AWKWARD), max_size=4).map(", ".join)
+
+
+@st.composite
+def awkward_texts(draw: st.DrawFn) -> bytes:
+    """JSON, or nearly so, with what readers of it disagree about."""
+    shape = draw(
+        st.sampled_from(
+            [
+                "[@]", "[[@], [@]]", '{"ids": [@], "frames": [[@]]}', '{"ids": [1], "ids": [@]}',
+                '{"instances": [[@], [1]]}',
+                '{"inputs": [{"name": "ids", "shape": [@], "datatype": "INT64", "data": [@]}], "id": @}', "@", " [@]\n",
+                "[@] ]", "\ufeff[@]", '{"ids": [1, 2], @: 1}', '{"inputs": [[@], [@]]}',
+            ]
+        )
+    )  # fmt: skip
+    while "@" in shape:
+        shape = shape.replace("@", draw(texts), 1)
+    return shape.encode()
+
+
+def _outcome(body: bytes, manifest: Manifest) -> object:
+    """All of a request, or all of its refusal."""
+    try:
+        request = decode(RawRequest({"body": body}), manifest)
+    except RequestError as error:
+        return error.status, error.kind, error.message
+    tensors = [[(tensor.dtype, tensor.tolist()) for tensor in item.tensors] for item in request.items]
+    return request._replace(items=()), [item.length for item in request.items], repr(tensors)
+
+
+@given(
+    st.sampled_from(MANIFESTS), awkward_texts() | (values | mutated()).map(json.dumps).map(str.encode) | damaged_bytes()
+)
+def test_a_body_is_the_same_request_or_the_same_refusal_with_and_without_orjson(
+    manifest: Manifest, body: bytes
+) -> None:
+    """Down to the message, for integers beyond 64 bits, what is no number of JSON, and broken text too."""
+    assert fast_json() is orjson
+    fast = _outcome(body, manifest)
+    with mock.patch.object(decode_module, "fast_json", return_value=None):
+        assert _outcome(body, manifest) == fast
 
 
 def _refuse(constant: str) -> None:

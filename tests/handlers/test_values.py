@@ -81,6 +81,25 @@ def test_floats_arrive_as_torch_itself_would_round_them(dtype: DType, numbers: l
     assert torch.equal(expected, from_lists(numbers, TensorSpec("x", dtype, ("batch", "time"))))
 
 
+@pytest.mark.parametrize(("dtype", "largest"), [("float16", 65504.0), ("float32", 3.4028234663852886e38)])
+def test_finite_floats_are_taken_though_their_sum_is_not(dtype: DType, largest: float) -> None:
+    """It is each value that must be finite."""
+    spec = TensorSpec("x", dtype, ("batch", "time"))
+
+    assert from_lists([largest] * 3, spec).tolist() == [largest] * 3
+    assert from_tensor(torch.tensor([-largest] * 3, dtype=getattr(torch, dtype)), spec).tolist() == [-largest] * 3
+    with pytest.raises(RequestError, match=r"the value at \[3\] is not finite"):
+        from_lists([largest, largest, -largest, float("-inf"), float("inf")], spec)
+
+
+def test_ids_without_any_features_are_in_every_vocabulary() -> None:
+    """There is none that could be outside."""
+    spec = TensorSpec("x", "int64", ("batch", "time", 0), vocabulary=10)
+
+    assert from_lists([[], []], spec).shape == (2, 0)
+    assert from_tensor(torch.zeros(2, 0, dtype=torch.int64), spec).shape == (2, 0)
+
+
 def test_a_float_input_takes_integers_and_a_bool_input_booleans() -> None:
     """1 is 1.0, and true is true."""
     assert from_lists([[1, 2.5]], FRAMES).tolist() == [[1.0, 2.5]]
@@ -116,6 +135,9 @@ def test_any_json_value_is_either_a_tensor_as_declared_or_refused(value: object,
         (IDS, torch.tensor([True]), "got bool values"),
         (FRAMES, torch.ones(1, 2, dtype=torch.bool), "got bool values"),
         (FRAMES, torch.ones(1, 2, dtype=torch.complex64), "got complex64 values"),
+        (IDS, torch.tensor([3, 10, 11]), "id 10 at [1] is outside the vocabulary (0 to 9)"),
+        (IDS, torch.tensor([3, -1, -2]), "id -1 at [1] is outside the vocabulary (0 to 9)"),
+        (FRAMES, torch.tensor([[1.0, 2.0], [torch.inf, torch.nan]]), "the value at [1, 0] is not finite"),
         (FRAMES, torch.ones(2), "got 1 dimension (shape [2])"),
         (FRAMES, torch.ones(0, 2), "the sequence is empty"),
         (FRAMES, torch.full((1, 2), 1e300, dtype=torch.float64), "too large for float32"),
@@ -138,3 +160,12 @@ def test_tensors_of_another_width_are_taken_where_the_values_fit() -> None:
         assert from_tensor(torch.tensor([1, 9], dtype=dtype), IDS).tolist() == [1, 9]
     for dtype in (torch.float64, torch.float16, torch.int64):
         assert from_tensor(torch.ones(3, 2, dtype=dtype), FRAMES).dtype == torch.float32
+
+
+def test_a_tensor_of_the_right_kind_is_taken_as_it_is_and_one_for_training_without_its_history() -> None:
+    """A contiguous one is not copied; what comes out needs no gradient."""
+    frames = torch.rand(3, 2)
+
+    assert from_tensor(frames, FRAMES) is frames
+    assert from_tensor(torch.rand(2, 3).t(), FRAMES).is_contiguous()
+    assert not from_tensor(torch.rand(3, 2, requires_grad=True), FRAMES).requires_grad
