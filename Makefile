@@ -7,12 +7,14 @@ STAMP := .venv/.installed
 # Workers for `make test`; each end-to-end worker runs a TorchServe of its own.
 JOBS ?= auto
 
-.PHONY: help install demo test lint types format clean
+.PHONY: help install demo test bench bench-rest lint types format clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo     train a small LSTM, archive it, serve it, ask it: about 4 minutes"
 	@echo "make test     every test, end to end through a real TorchServe"
+	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 5 minutes"
+	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
 	@echo "make lint     ruff: rules and formatting"
 	@echo "make types    mypy --strict"
 	@echo "make format   let ruff format the code"
@@ -41,6 +43,12 @@ demo: $(STAMP)
 test: export OMP_WAIT_POLICY = passive
 test: $(STAMP)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks.ragged
+
+bench-rest: $(STAMP)
+	@$(BIN)/python -m benchmarks.rest
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

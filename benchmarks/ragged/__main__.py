@@ -12,6 +12,7 @@ import platform
 import sys
 import tempfile
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 # Both are read when the libraries are first imported.
@@ -24,9 +25,10 @@ from rich.console import Console
 from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace
 from torchserve_neuron_lstm.handlers.cores import available_cores
 
+from ..standing import missed
 from .archive import CannotArchive
 from .cases import CASES
-from .floors import missed, standings
+from .floors import standings
 from .race import WrongAnswers, race
 from .report import draw, print_run, to_json
 
@@ -60,7 +62,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--backend", default="onnxruntime", help="the engine of the archives (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the rates there; needs matplotlib")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.plot and find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: pip install matplotlib")
+    return options
 
 
 def _about(threads: int, options: argparse.Namespace) -> dict[str, object]:

@@ -23,7 +23,7 @@ neuron_lstm:
     frames: {{dtype: float32, shape: [time, batch, {0.features}]}}
   lengths: lengths
   outputs: [states, last]
-  buckets: {{batch: [1, 2, 4, 8, 16, 32], length: [16, 32, 64, 96, 128, 192, {longest}]}}
+  buckets: {{batch: [1, 8, 32], length: [16, 64, 128, {longest}]}}
   backend: {backend}
 """
 

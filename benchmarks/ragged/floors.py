@@ -1,32 +1,11 @@
-"""What the engine must show at least, what it aims at, and where a run stands."""
+"""What the engine must show, and where a run stands."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
-
+from ..standing import Standing
 from . import cases
 from .cases import Case
 from .measured import ONNX, PACKED, PADDED, Run
-
-
-@dataclass(frozen=True)
-class Standing:
-    """One floor and what was measured of it; more is better."""
-
-    what: str
-    value: float
-    at_least: float
-    aim: float
-
-    @property
-    def reached(self) -> Literal["aim", "floor", "missed"]:
-        """What the value is enough for."""
-        if self.value >= self.aim:
-            return "aim"
-        return "floor" if self.value >= self.at_least else "missed"
-
 
 SHARES: tuple[tuple[Case, float, float], ...] = (
     (cases.TRIANGLE_32, 0.85, 0.95),
@@ -58,12 +37,3 @@ def _lone(run: Run) -> float:
     """Against the faster of the two ways in which one request runs in eager mode: it needs no packing."""
     lone = run.of(cases.LONE)
     return min(lone.times_faster(PACKED), lone.times_faster(PADDED))
-
-
-def missed(found: Sequence[Standing]) -> list[str]:
-    """A line for each floor that does not hold."""
-    return [
-        f"missed: {standing.what}: {standing.value:.2f}, at least {standing.at_least:.2f}"
-        for standing in found
-        if standing.reached == "missed"
-    ]

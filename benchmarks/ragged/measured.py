@@ -40,7 +40,14 @@ class Run:
 
     gemm_gflops: float
     """The machine's rate of matrix multiplication, the best of the run."""
+    usual_gemm_gflops: float
+    """The median of the run."""
     measured: tuple[Measured, ...]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the machine had little else to do: it was mostly about as fast as it can be."""
+        return self.usual_gemm_gflops > 0.85 * self.gemm_gflops
 
     def of(self, case: Case) -> Measured:
         """What was measured of a case."""

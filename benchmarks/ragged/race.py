@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import torch
 
@@ -41,10 +42,10 @@ def race(
         contestants = _contestants(model, packaged(model, size, folder / f"archive-{len(measured)}", backend), threads)
         for case in same:
             tell(f"measuring {case}")
-            seconds = _seconds(case, model, contestants, pace)
+            seconds = seconds_of(case, model, contestants, pace)
             products += seconds.pop(_GEMM)
             measured[case] = Measured(case, seconds)
-    return Run(gemm_gflops(products), tuple(measured[case] for case in cases))
+    return Run(gemm_gflops(products), gemm_gflops([median(products)]), tuple(measured[case] for case in cases))
 
 
 def _by_size(cases: Sequence[Case]) -> Iterator[tuple[Size, list[Case]]]:
@@ -63,10 +64,14 @@ def _contestants(model: Ragged, archive: Path, threads: int) -> dict[str, Contes
     return contestants
 
 
-def _seconds(
+def seconds_of(
     case: Case, model: Ragged, contestants: Mapping[str, Contestant], pace: Pace
 ) -> dict[str, tuple[float, ...]]:
-    """Of each contestant and of the machine's matrix product, taken in turns."""
+    """Of each contestant and of the machine's matrix product, taken in turns.
+
+    Raises:
+        WrongAnswers: a contestant differs from eager; nothing is timed then.
+    """
     torch.manual_seed(0)
     batches = [[torch.randn(length, case.size.features) for length in batch] for batch in case.batches]
     for name, contestant in contestants.items():

@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from rich.bar import Bar
-from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from .floors import Standing
+from ..standing import Standing, plain_table, standings_json, standings_table
 from .measured import ONNX, OURS, PACKED, PADDED, Measured, Run
 
 CONTESTANTS = (OURS, ONNX, PADDED, PACKED)
 _BAR = 20  # signs
-_COLOURS = {"aim": "green", "floor": "yellow", "missed": "red"}
 
 
 def print_run(run: Run, found: Sequence[Standing], console: Console) -> None:
@@ -24,11 +22,18 @@ def print_run(run: Run, found: Sequence[Standing], console: Console) -> None:
     for measured in run.measured:
         console.print(_rates(run, measured))
     console.print(f"A whole bar is the machine's own matrix product: {run.gemm_gflops:.0f} GFLOP/s\n", highlight=False)
-    console.print(_floors(found))
+    console.print(standings_table(found))
+    if not run.quiet:
+        console.print(
+            f"The machine was busy: its matrix product ran at {run.usual_gemm_gflops:.0f} GFLOP/s in the median. "
+            "Measure again when nothing else runs.\n",
+            style="red",
+            highlight=False,
+        )
 
 
 def _rates(run: Run, measured: Measured) -> Table:
-    table = _table(str(measured.case))
+    table = plain_table(str(measured.case))
     table.add_column("", width=max(map(len, CONTESTANTS)))
     table.add_column("useful rate", width=_BAR)
     for heading in ("GFLOP/s", "of GEMM", "ms a batch", "we gain"):
@@ -52,39 +57,14 @@ def _row(run: Run, measured: Measured, contestant: str) -> tuple[RenderableType,
     )
 
 
-def _floors(found: Sequence[Standing]) -> Table:
-    table = _table("What must hold")
-    table.add_column("")
-    for heading in ("measured", "at least", "aim", "reached"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for standing in found:
-        numbers = (f"{number:.2f}" for number in (standing.value, standing.at_least, standing.aim))
-        table.add_row(standing.what, *numbers, f"[{_COLOURS[standing.reached]}]{standing.reached}")
-    return table
-
-
-def _table(title: str) -> Table:
-    return Table(
-        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, highlight=False
-    )
-
-
 def to_json(run: Run, found: Sequence[Standing], about: dict[str, Any]) -> dict[str, Any]:
     """The same for machines; `seconds` are of all batches of a case, one value a round."""
     return {
         "about": about,
         "gemm_gflops": run.gemm_gflops,
+        "usual_gemm_gflops": run.usual_gemm_gflops,
         "cases": [_case(run, measured) for measured in run.measured],
-        "floors": [
-            {
-                "what": standing.what,
-                "value": standing.value,
-                "at_least": standing.at_least,
-                "aim": standing.aim,
-                "reached": standing.reached,
-            }
-            for standing in found
-        ],
+        "floors": standings_json(found),
     }
 
 

@@ -1,0 +1,62 @@
+"""What must be shown at least, what is aimed at, and where a measurement stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+_COLOURS = {"aim": "green", "floor": "yellow", "missed": "red"}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One floor and what was measured of it; more is better."""
+
+    what: str
+    value: float
+    at_least: float
+    aim: float
+
+    @property
+    def reached(self) -> Literal["aim", "floor", "missed"]:
+        """What the value is enough for; not-a-number is enough for nothing."""
+        if self.value >= self.aim:
+            return "aim"
+        return "floor" if self.value >= self.at_least else "missed"
+
+
+def missed(found: Sequence[Standing]) -> list[str]:
+    """A line for each floor that does not hold."""
+    return [
+        f"missed: {standing.what}: {standing.value:.2f}, at least {standing.at_least:.2f}"
+        for standing in found
+        if standing.reached == "missed"
+    ]
+
+
+def standings_table(found: Sequence[Standing]) -> Table:
+    """For people."""
+    table = plain_table("What must hold")
+    table.add_column("")
+    for heading in ("measured", "at least", "aim", "reached"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for standing in found:
+        numbers = (f"{number:.2f}" for number in (standing.value, standing.at_least, standing.aim))
+        table.add_row(standing.what, *numbers, f"[{_COLOURS[standing.reached]}]{standing.reached}")
+    return table
+
+
+def standings_json(found: Sequence[Standing]) -> list[dict[str, Any]]:
+    """For machines."""
+    return [{**asdict(standing), "reached": standing.reached} for standing in found]
+
+
+def plain_table(title: str) -> Table:
+    """A table as all benchmarks have it."""
+    return Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, highlight=False
+    )

@@ -1,0 +1,241 @@
+"""The engine's benchmark: what it counts, what it is given, whom it believes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import mean, median
+
+import pytest
+import torch
+from benchmarks.ragged.cases import (
+    BOTH_WAYS,
+    CASES,
+    LOG_NORMAL_32,
+    LONE,
+    LONGEST,
+    MIDDLE,
+    ONE_LONG,
+    SMALL_32,
+    TRIANGLE_8,
+    TRIANGLE_32,
+    Case,
+    Size,
+    log_normal,
+    triangle,
+)
+from benchmarks.ragged.contestants import (
+    Answer,
+    alone,
+    disagreement,
+    eager_packed,
+    eager_padded,
+    onnx_padded,
+)
+from benchmarks.ragged.floors import SHARES, standings
+from benchmarks.ragged.measured import ONNX, OURS, PACKED, PADDED, Measured, Run
+from benchmarks.ragged.model import Ragged
+from benchmarks.ragged.race import WrongAnswers, race, seconds_of
+from benchmarks.ragged.report import draw, print_run, to_json
+from rich.console import Console
+
+from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace
+
+TINY = Size(features=3, hidden=4, layers=2)
+TINY_BOTH_WAYS = Size(features=3, hidden=4, layers=2, bidirectional=True)
+
+
+def make(size: Size) -> Ragged:
+    """A seeded model."""
+    torch.manual_seed(0)
+    return Ragged(size.features, size.hidden, size.layers, size.bidirectional).eval()
+
+
+def weights_of(size: Size) -> int:
+    """How many numbers the matrices of a model have."""
+    model = make(size)
+    return sum(weight.numel() for name, weight in model.named_parameters() if "weight" in name)
+
+
+@pytest.mark.parametrize("size", [TINY, TINY_BOTH_WAYS, MIDDLE, BOTH_WAYS, Size(5, 7, 1, bidirectional=True)])
+def test_useful_operations_are_two_for_each_weight_and_real_timestep(size: Size) -> None:
+    """Counted by the shapes that torch gives the layers."""
+    assert size.flop(1) == 2 * weights_of(size)
+    assert size.flop(10) == 10 * size.flop(1)
+
+
+def test_a_triangle_is_equally_spaced_from_13_to_128() -> None:
+    """In any order but the sorted one, and always the same."""
+    for count in (8, 32):
+        lengths = triangle(count)
+        ascending = sorted(lengths)
+        steps = {b - a for a, b in pairwise(ascending)}
+        assert (len(lengths), ascending[0], ascending[-1]) == (count, 13, 128)
+        assert max(steps) - min(steps) <= 1
+        assert lengths == triangle(count)
+        assert list(lengths) not in (ascending, ascending[::-1])
+
+
+def test_log_normal_lengths_are_26_on_average_and_never_above_the_limit() -> None:
+    """Half of them below 20."""
+    many = log_normal(20_000, random.Random(1), longest=330)
+    assert 25 < mean(many) < 26.5
+    assert 19 <= median(many) <= 21
+    assert min(many) >= 1
+    assert max(log_normal(20_000, random.Random(1), longest=50)) == 50
+
+
+def test_the_batches_that_are_measured_are_like_their_distribution() -> None:
+    """Eight batches of 32 drawn once for all, mean and spread included; and the one with the longest of all."""
+    batches = LOG_NORMAL_32.batches
+    assert {len(batch) for batch in batches} == {32}
+    assert 24 < mean(length for batch in batches for length in batch) < 28
+    assert 100 < max(map(max, batches)) <= LONGEST
+    assert sorted(ONE_LONG.batches[0])[:-1] == sorted(batches[0])[:-1]
+    assert max(ONE_LONG.batches[0]) == LONGEST
+
+
+@pytest.mark.parametrize("size", [TINY, TINY_BOTH_WAYS])
+def test_every_rival_answers_as_the_model_does_alone(size: Size) -> None:
+    """In the order in which requests came, unpadded."""
+    model = make(size)
+    requests = [torch.randn(length, size.features) for length in (2, 7, 1, 7, 4)]
+    right = alone(model)(requests)
+    assert [tuple(states.shape) for states, _ in right] == [(len(r), 4 * model.directions) for r in requests]
+    rivals = [eager_packed(model), onnx_padded(model, threads=1)]
+    for rival in rivals if size.bidirectional else [*rivals, eager_padded(model)]:
+        assert disagreement(rival(requests), right) <= 1
+
+
+def test_a_wrong_answer_is_seen() -> None:
+    """By its values, its shape, or because it is no number."""
+    model = make(TINY)
+    requests = [torch.randn(length, 3) for length in (2, 5)]
+    right = alone(model)(requests)
+    assert disagreement(right, right) == 0
+    assert disagreement(_changed(right, 1e-3), right) > 1
+    assert disagreement(_changed(right, float("nan")), right) == float("inf")
+    assert disagreement([(states[:-1], last) for states, last in right], right) == float("inf")
+    assert disagreement(alone(make(TINY))(requests[::-1]), right) == float("inf")
+
+
+def _changed(answers: Sequence[Answer], by: float) -> list[Answer]:
+    return [(states, last + by) for states, last in answers]
+
+
+def test_nobody_is_timed_before_all_are_right() -> None:
+    """A contestant that answers something else ends the benchmark, by name."""
+    model = make(TINY)
+
+    def lying(requests: Sequence[torch.Tensor]) -> list[Answer]:
+        return _changed(alone(model)(requests), 1e-3)
+
+    with pytest.raises(WrongAnswers, match=f"{ONNX} on 3->4 x2, tiny: an answer differs"):
+        seconds_of(Case("tiny", TINY, ((3, 1),)), model, {PACKED: eager_packed(model), ONNX: lying}, Pace(1))
+
+
+def test_a_race_measures_everyone_on_every_case(tmp_path: Path) -> None:
+    """Through the real command and the loader of the serving half; cases come back in the order given."""
+    cases = [Case(f"{count} rows", TINY, (tuple(range(1, count + 1)),) * 2) for count in (3, 1)]
+    told: list[str] = []
+    run = race(cases, tmp_path, "eager", 1, Pace(rounds=2, turn_s=0.001, rest_s=0), told.append)
+
+    assert [found.case for found in run.measured] == cases
+    assert run.gemm_gflops > 0
+    for found in run.measured:
+        assert set(found.seconds) == {OURS, ONNX, PACKED, PADDED}
+        assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.seconds.values())
+    assert told == ["packaging 3->4 x2", "measuring 3->4 x2, 3 rows", "measuring 3->4 x2, 1 rows"]
+
+
+def took(case: Case, **milliseconds: float) -> Measured:
+    """A case as it would be with these times: ours, packed, padded, onnx."""
+    names = {"ours": OURS, "packed": PACKED, "padded": PADDED, "onnx": ONNX}
+    return Measured(case, {names[name]: (value / 1000,) for name, value in milliseconds.items()})
+
+
+def at_share(case: Case, share: float, gemm_gflops: float, **times: float) -> Measured:
+    """A case where we reach a share of the machine's rate and rivals take so many times as long."""
+    ours = case.flop / (share * gemm_gflops * 1e9) * 1000
+    return took(case, ours=ours, **{name: ours * factor for name, factor in times.items()})
+
+
+def run_of(shares: Sequence[float], packed: Sequence[float], onnx: Sequence[float], lone: tuple[float, float]) -> Run:
+    """A whole run; one value for each case with a floor."""
+    gemm = 200.0
+    cases = [case for case, *_ in SHARES]
+    measured = [
+        at_share(case, share, gemm, packed=p, onnx=o)
+        for case, share, p, o in zip(cases, shares, packed, onnx, strict=True)
+    ]
+    measured.append(at_share(LONE, 0.3, gemm, packed=lone[0], padded=lone[1], onnx=1.0))
+    measured.append(at_share(ONE_LONG, 0.01, gemm, packed=0.1, onnx=0.1))
+    return Run(gemm, gemm - 1, tuple(measured))
+
+
+def test_floors_are_those_of_the_measured_ratios() -> None:
+    """The share of each case, the worst ratio to each rival, and the lone request against the faster eager way."""
+    run = run_of(
+        shares=(0.9, 0.6, 0.86, 0.6, 0.66),
+        packed=(3, 2.5, 1.9, 4, 5),
+        onnx=(2, 1.39, 2, 2, 2),
+        lone=(3, 1.5),
+    )
+    found = standings(run)
+
+    assert [round(standing.value, 6) for standing in found] == [0.9, 0.6, 0.86, 0.6, 0.66, 1.9, 1.39, 1.5]
+    assert [standing.reached for standing in found] == [
+        *("floor", "missed", "aim", "floor", "floor"),
+        *("floor", "missed", "floor"),
+    ]
+    assert str(TRIANGLE_8) in found[5].what
+    assert str(LOG_NORMAL_32) in found[6].what
+
+
+def test_the_ratio_is_that_of_the_medians() -> None:
+    """One bad round of one contestant counts little."""
+    measured = Measured(TRIANGLE_32, {OURS: (1.0, 90.0, 2.0), PACKED: (5.0, 6.0, 0.1)})
+    assert measured.times_faster(PACKED) == 2.5
+
+
+def test_a_run_is_told_as_a_table_as_json_and_as_a_picture(tmp_path: Path) -> None:
+    """All with the same figures; a case without one of the rivals has no row for it."""
+    run = run_of((0.9,) * 5, (3,) * 5, (2,) * 5, (3, 3))
+    found = standings(run)
+    told = printed(run, 80)
+    written = json.loads(json.dumps(to_json(run, found, {"threads": 2})))
+    draw(run, tmp_path / "rates.png")
+
+    assert f"{OURS}" in told
+    assert "machine's own matrix product: 200 GFLOP/s" in told
+    assert max(map(len, told.splitlines())) <= 80
+    assert written["cases"][0]["contestants"][OURS]["of_gemm"] == pytest.approx(0.9)
+    assert len(written["floors"]) == len(found)
+    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
+
+
+def printed(run: Run, width: int) -> str:
+    """What people see of a run."""
+    console = Console(width=width)
+    with console.capture() as capture:
+        print_run(run, standings(run), console)
+    return capture.get()
+
+
+def test_a_busy_machine_is_told() -> None:
+    """Its figures say little: the matrix product was mostly far from its best."""
+    calm = run_of((0.9,) * 5, (3,) * 5, (2,) * 5, (3, 3))
+    busy = replace(calm, usual_gemm_gflops=120.0)
+
+    assert "busy" not in printed(calm, 200)
+    assert "The machine was busy: its matrix product ran at 120 GFLOP/s in the median" in printed(busy, 200)
+
+
+def test_every_case_with_a_floor_is_measured() -> None:
+    """And the bidirectional one has no padded eager rival, whose backward direction would begin in the padding."""
+    assert {case for case, *_ in SHARES} | {LONE} <= set(CASES)
+    assert SMALL_32.size.hidden == 128

@@ -1,0 +1,38 @@
+"""Floors: what holds, and what is named when it does not."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks.standing import Standing, missed, standings_json, standings_table
+from rich.console import Console
+
+
+@pytest.mark.parametrize(
+    ("value", "reached"),
+    [(0.0, "missed"), (1.79, "missed"), (1.8, "floor"), (1.99, "floor"), (2.0, "aim"), (float("nan"), "missed")],
+)
+def test_a_value_reaches_the_highest_mark_below_it(value: float, reached: str) -> None:
+    """A mark itself is enough; not-a-number never is."""
+    assert Standing("rate", value, at_least=1.8, aim=2.0).reached == reached
+
+
+def test_each_floor_that_does_not_hold_is_named_with_its_numbers() -> None:
+    """And no other."""
+    found = [Standing("first", 1.234, 2, 3), Standing("second", 2.5, 2, 3), Standing("third", 0, 0.5, 1)]
+
+    assert missed(found) == ["missed: first: 1.23, at least 2.00", "missed: third: 0.00, at least 0.50"]
+    assert missed(found[1:2]) == []
+
+
+def test_all_floors_are_told_to_people_and_machines() -> None:
+    """Whether they hold or not."""
+    found = [Standing("first", 1.234, 2, 3), Standing("second", 2.5, 2, 3)]
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(standings_table(found))
+
+    assert [line.split() for line in capture.get().splitlines() if "." in line] == [
+        ["first", "1.23", "2.00", "3.00", "missed"],
+        ["second", "2.50", "2.00", "3.00", "floor"],
+    ]
+    assert standings_json(found)[0] == {"what": "first", "value": 1.234, "at_least": 2, "aim": 3, "reached": "missed"}
