@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import jsonschema
@@ -209,6 +210,26 @@ def test_chosen_lengths_are_always_a_grid(observed: dict[int, int], count: int) 
     ):
         assert BucketGrid((1,), lengths).lengths[-1] == max(observed)
         assert len(lengths) <= count
+
+
+_keys = st.sampled_from(["auto", "histogram", "longest", "objective"]) | st.text(max_size=3)
+_scalars = st.none() | st.booleans() | st.integers(-1, 300) | st.floats() | st.text(max_size=5) | st.just("timesteps")
+_anything = st.recursive(
+    _scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_keys, inner, max_size=4), max_leaves=6
+)
+
+
+@given(_anything)
+def test_anything_for_lengths_is_loaded_or_refused(value: object) -> None:
+    """A grid, or a ConfigError about lines of the file."""
+    lines = [5]
+    try:
+        assert parse_config(written(json.dumps(value)), "f").grid.lengths
+    except ConfigError as refused:
+        lines = [problem.line for problem in refused.problems]
+
+    assert lines
+    assert all(1 <= line <= 5 for line in lines)
 
 
 @pytest.mark.parametrize(
