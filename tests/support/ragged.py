@@ -9,6 +9,9 @@ import torch
 from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.lowering.binding import bind
+from torchserve_neuron_lstm.bucketing.execute import Pad
+from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.padding import torch_dtype
 from torchserve_neuron_lstm.bucketing.spec import TensorSpec
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
@@ -33,22 +36,29 @@ def _random(spec: TensorSpec, length: int, generator: torch.Generator) -> torch.
     shape = [length if size == "time" else int(size) for size in spec.item_shape]
     if spec.dtype.startswith("float"):
         return torch.randn(shape, generator=generator)
-    return torch.randint(0, spec.vocabulary or 2, shape, generator=generator)
+    return torch.randint(0, spec.vocabulary or 2, shape, generator=generator).to(torch_dtype(spec))
 
 
 def padded(requests: Ragged, spec: TensorSpec, index: int, length: int, garbage: float) -> torch.Tensor:
     """The batch of one input, with garbage where no request is (a valid id where the input holds ids)."""
-    sizes = spec.sizes(len(requests.lengths), length)
-    if spec.dtype.startswith("float"):
-        batch = torch.full(sizes, garbage)
-    else:
-        batch = torch.full(sizes, (spec.vocabulary or 2) - 1)
-    for row, item in enumerate(requests.items):
-        place = batch if spec.batch_dim is None else batch.select(spec.batch_dim, row)
-        if spec.time_dim is not None:
-            place = place.narrow(spec.item_shape.index("time"), 0, requests.lengths[row])
-        place.copy_(item[index])
-    return batch
+    return pad_with(garbage)([item[index] for item in requests.items], spec, Bucket(len(requests.lengths), length))
+
+
+def pad_with(garbage: float) -> Pad:
+    """`padding.pad` with garbage where no request is, whole rows included; a valid id where the input holds ids."""
+
+    def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
+        filler = garbage if spec.dtype.startswith("float") else (spec.vocabulary or 2) - 1
+        batch = torch.full(spec.sizes(*bucket), filler, dtype=torch_dtype(spec))
+        for row, item in enumerate(items):
+            place = batch if spec.batch_dim is None else batch.select(spec.batch_dim, row)
+            if spec.time_dim is not None:
+                dim = spec.item_shape.index("time")
+                place = place.narrow(dim, 0, item.shape[dim])
+            place.copy_(item)
+        return batch
+
+    return pad
 
 
 def alone(model: nn.Module, config: ServingConfig, item: Sequence[torch.Tensor], length: int) -> list[torch.Tensor]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import causal_models as causal
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -303,6 +304,8 @@ _X = "{x: {dtype: float32, shape: [batch, time, 6]}}"
 _IDS = "{ids: {dtype: int64, shape: [batch, time]}}"
 _TIME_MAJOR = "{inputs: {dtype: float32, shape: [time, batch, 3]}}"
 
+_SPEAKER = "{x: {dtype: float32, shape: [batch, time, 6]}, speaker: {dtype: float32, shape: [batch, 3]}}"
+
 CASES = (
     Case(FixedLength, _TIME_MAJOR, lengths=False),
     Case(PackedSorted, _TIME_MAJOR),
@@ -331,4 +334,53 @@ CASES = (
     Case(NoBatch, "{x: {dtype: float32, shape: [time, 6]}}", lengths=False, buckets="{length: [4, 9, 16]}"),
     Case(OptionalPacking, _IDS, extra="  model: {forward: {use_pack_unpack: true}}\n"),
     Case(NoTime, "{x: {dtype: float32, shape: [batch, 6]}}", lengths=False, buckets="{batch: [1, 2, 4]}"),
+    Case(causal.MeanOfUnpacked, _X),
+    Case(causal.MeanByCountedMask, _X),
+    Case(causal.MeanCountedFromOne, _X),
+    Case(causal.MaximumOfMasked, _X),
+    Case(causal.MaximumOfUnpacked, _X),
+    Case(causal.Extremes, _IDS),
+    Case(causal.TwoLayersAndTheirEnd, _X),
+    Case(
+        causal.GruGivenState,
+        "{x: {dtype: float32, shape: [batch, time, 6]}, h0: {dtype: float32, shape: [2, batch, 8]}}",
+    ),
+    Case(
+        causal.LstmGivenState,
+        "{x: {dtype: float32, shape: [time, batch, 6]}, state.0: {dtype: float32, shape: [1, batch, 8]}, "
+        "state.1: {dtype: float32, shape: [1, batch, 8]}}",
+    ),
+    Case(causal.LearnedState, _X),
+    Case(causal.StateOfSpeaker, _SPEAKER, lengths=False),
+    Case(causal.SpeakerAtEveryStep, _SPEAKER, lengths=False),
+    Case(causal.Parallel, _X),
+    Case(causal.ReluRnn, _X),
+    Case(causal.TimeMajorBoth, _TIME_MAJOR),
+    Case(causal.ProjectedGivenState, _X),
+    Case(causal.InplaceRelu, _X),
+    Case(causal.LogSoftmaxAtEveryStep, _X),
+    Case(causal.FixedStatistics, _X),
+    Case(causal.LastStep, _X),
+    Case(causal.LastStepByIndex, _X),
+    Case(causal.LengthsAreAnAnswer, _X),
+    Case(causal.TiedWeights, _IDS, lengths=False),
+    Case(
+        causal.Switched,
+        "{x: {dtype: float32, shape: [batch, time, 6]}, keep: {dtype: bool, shape: [batch, time]}}",
+    ),
+    Case(causal.FirstStep, _X),
+    Case(causal.PositionsEmbedded, _X),
+    Case(causal.PositionsSliced, _X, buckets="{batch: [1, 2, 5], length: [4, 9, 16]}"),
+    Case(causal.FirstHundred, _X),
+    Case(causal.AllButTheLast, _X),
+    Case(causal.PositionsAreAnAnswer, _X),
+    Case(causal.EncoderDecoder, _X),
+    Case(causal.EndAsQuery, _X),
+    Case(causal.RunningSum, _X),
+    Case(causal.PlaceOfTheMaximum, _X),
+    Case(causal.WritesIntoAView, _X),
+    Case(causal.StateWrittenInPlace, _X),
+    Case(causal.FoldedSum, _X),
+    Case(causal.BackAndForth, _X),
+    Case(causal.FlattenedSteps, _X),
 )

@@ -1,0 +1,446 @@
+"""Models whose timesteps depend on earlier ones alone, and models that look so: what people write around one direction.
+
+Each comes with its configuration in `zoo.py`. The first half can be run in pieces of time, the second half cannot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+Answer = Any  # tensors in any nesting
+
+
+class OneLstm(nn.Module):
+    """An LSTM from 6 features to 8, and what is made of its padded outputs."""
+
+    def __init__(self, layers: int = 1) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 8, layers, batch_first=True)
+        self.out = nn.Linear(8, 4)
+
+    def unpacked(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Outputs float32[B, T, 8] with zeros on the padding, and the lengths as unpacking gives them."""
+        packed, _ = self.lstm(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        return pad_packed_sequence(packed, batch_first=True)
+
+
+class MeanOfUnpacked(OneLstm):
+    """The mean with no mask at all: unpacked outputs are zero on the padding."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, n = self.unpacked(x, lengths)
+        return self.out(y.sum(1) / n[:, None])
+
+
+class MeanByCountedMask(OneLstm):
+    """The mean, divided by the sum of the mask; the mask with its first dimension spread in two ways."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.lstm(x)
+        steps = torch.arange(y.size(1)).unsqueeze(0).repeat(y.size(0), 1)
+        mask = (steps < lengths.unsqueeze(1).expand(-1, y.size(1))).float()
+        return self.out((y * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True).clamp(min=1))
+
+
+class MeanCountedFromOne(OneLstm):
+    """The mean, with timesteps numbered from 1."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.lstm(x)
+        padding = torch.arange(1, y.size(1) + 1)[None, :] > lengths[:, None]
+        return y.masked_fill(padding[:, :, None], 0.0).sum(1) / lengths.unsqueeze(-1).float()
+
+
+class MaximumOfMasked(OneLstm):
+    """The values of max() over outputs filled with -inf, beside scores for every timestep."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.unpacked(x, lengths)
+        mask = torch.arange(y.size(1))[None, :] < lengths[:, None]
+        return self.out(y.masked_fill(~mask[:, :, None], float("-inf")).max(dim=1).values), self.out(y)
+
+
+class MaximumOfUnpacked(OneLstm):
+    """max(1)[0] of what pad_packed_sequence filled with -inf."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        packed, _ = self.lstm(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        y, _ = pad_packed_sequence(packed, batch_first=True, padding_value=float("-inf"))
+        return torch.max(y, 1)[0]
+
+
+class Extremes(OneLstm):
+    """The least and the greatest output, the greatest id, and whether any output was above a half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 6)
+
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.lstm(self.embed(ids))
+        mask = torch.arange(y.size(1))[None, :] < lengths[:, None]
+        least = torch.where(mask[:, :, None], y, float("inf")).amin(1)
+        greatest = y.masked_fill(~mask[:, :, None], -1e9).amax(1, keepdim=True)
+        return least, greatest, ids.masked_fill(~mask, -1).amax(1), (y[:, :, 0] > 0.1).logical_and(mask).amax(1)
+
+
+class TwoLayersAndTheirEnd(OneLstm):
+    """A score for every timestep of two layers, and both layers' final states."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=2)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        packed, (h, c) = self.lstm(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        y, _ = pad_packed_sequence(packed, batch_first=True)
+        return {"steps": self.out(y), "final": torch.cat([h[-1], c[-1]], 1), "h": h}
+
+
+class GruGivenState(nn.Module):
+    """A two-layer GRU whose initial state is an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(6, 8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor, h0: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        packed, h = self.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False), h0)
+        return pad_packed_sequence(packed, batch_first=True)[0], h
+
+
+class LstmGivenState(nn.Module):
+    """An LSTM given (h0, c0) as a tuple argument; time-major."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 8)
+
+    def forward(self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor], lengths: torch.Tensor) -> Answer:
+        packed, (h, c) = self.lstm(pack_padded_sequence(x, lengths, enforce_sorted=False), state)
+        return pad_packed_sequence(packed)[0], h, c
+
+
+class LearnedState(nn.Module):
+    """An LSTM that begins with learned numbers; the final state is the answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.h0 = nn.Parameter(torch.randn(2, 1, 8))
+        self.c0 = nn.Parameter(torch.randn(2, 1, 8))
+        self.lstm = nn.LSTM(6, 8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        state = self.h0.repeat(1, x.size(0), 1), self.c0.expand(-1, x.size(0), -1).contiguous()
+        _, (h, _) = self.lstm(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False), state)
+        return h[-1]
+
+
+class StateOfSpeaker(nn.Module):
+    """An LSTM whose initial state is computed from an input without time, which the answer needs again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin = nn.Linear(3, 8)
+        self.lstm = nn.LSTM(6, 8, batch_first=True)
+        self.out = nn.Linear(8 + 3, 4)
+
+    def forward(self, x: torch.Tensor, speaker: torch.Tensor) -> Answer:
+        h = torch.tanh(self.begin(speaker)).unsqueeze(0)
+        y, (h, _) = self.lstm(x, (h, torch.zeros_like(h)))
+        return self.out(torch.cat([h[0], speaker], 1)), y
+
+
+class SpeakerAtEveryStep(nn.Module):
+    """A vector for each sequence, beside the frames of every timestep: expanded for one layer, repeated for another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.LSTM(6 + 3, 8, batch_first=True)
+        self.second = nn.GRU(8 + 3, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor, speaker: torch.Tensor) -> Answer:
+        expanded = speaker[:, None, :].expand(-1, x.size(1), -1)
+        y, _ = self.first(torch.cat([x, expanded], -1))
+        return self.second(torch.cat([y, speaker.unsqueeze(1).repeat(1, x.size(1), 1)], -1))[0]
+
+
+class Parallel(nn.Module):
+    """Two LSTMs side by side, added at every timestep; the states begin with new_zeros of the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = nn.LSTM(6, 8, batch_first=True)
+        self.right = nn.LSTM(6, 8, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        begin = x.new_zeros(1, x.size(0), 8)
+        y, (h, _) = self.left(x, (begin, begin))
+        z, (g, _) = self.right(x)
+        return y + z, h[-1] * g[-1] + x.new_ones(x.size(0), 8)
+
+
+class ReluRnn(nn.Module):
+    """A two-layer RNN with ReLU, without bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.RNN(6, 5, 2, nonlinearity="relu", bias=False, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        packed, h = self.rnn(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+        return pad_packed_sequence(packed, batch_first=True)[0], h
+
+
+class TimeMajorBoth(nn.Module):
+    """Scores [T, B, 4] of every timestep and the final state, time first throughout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 7)
+        self.out = nn.Linear(7, 4)
+
+    def forward(self, inputs: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        packed, (h, _) = self.lstm(pack_padded_sequence(inputs, lengths, enforce_sorted=False))
+        return self.out(pad_packed_sequence(packed)[0]), h.squeeze(0)
+
+
+class ProjectedGivenState(nn.Module):
+    """A projected LSTM that begins with learned states, so that h_0 is no projection of anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 9, 2, batch_first=True, proj_size=4)
+        self.h0 = nn.Parameter(torch.randn(2, 1, 4))
+        self.c0 = nn.Parameter(torch.randn(2, 1, 9))
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        state = [value.expand(-1, x.size(0), -1).contiguous() for value in (self.h0, self.c0)]
+        return self.lstm(x, tuple(state))
+
+
+class InplaceRelu(nn.Module):
+    """Layers between recurrences that write in place, as nn.ReLU(inplace=True) does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.LSTM(6, 8, batch_first=True)
+        self.between = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(8, 6))
+        self.second = nn.LSTM(6, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.second(self.between(self.first(x)[0]).relu_())
+        return y.mul_(2.0)
+
+
+class LogSoftmaxAtEveryStep(OneLstm):
+    """Logarithms of probabilities for every timestep, as a language model gives."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        return self.out(self.unpacked(x, lengths)[0]).log_softmax(-1)
+
+
+class FixedStatistics(OneLstm):
+    """Statistics in buffers, inside the state dict and outside it, and a BatchNorm over [B, F, T]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean: torch.Tensor
+        self.scale: torch.Tensor
+        self.register_buffer("mean", torch.randn(6))
+        self.register_buffer("scale", torch.rand(6) + 0.5, persistent=False)
+        self.norm = nn.BatchNorm1d(8)
+        with torch.no_grad():
+            self.norm.running_mean = torch.randn(8)
+            self.norm.running_var = torch.rand(8) + 0.5
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, (h, _) = self.lstm((x - self.mean) / self.scale * torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0, 2.0]))
+        return self.norm(y.transpose(1, 2)).transpose(1, 2), self.norm(h[-1])
+
+
+class LastStep(OneLstm):
+    """The last timestep by a slice, of a model that is given lengths."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        return self.out(self.unpacked(x, lengths)[0][:, -1])
+
+
+class LastStepByIndex(OneLstm):
+    """The last timestep as `y[arange(B), lengths - 1]`, and as a gather."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.lstm(x)
+        gathered = y.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, y.size(2))).squeeze(1)
+        return self.out(y[torch.arange(y.size(0)), lengths - 1]), gathered
+
+
+class LengthsAreAnAnswer(OneLstm):
+    """All that pad_packed_sequence gives, and the input itself."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        return *self.unpacked(x, lengths), x
+
+
+class TiedWeights(nn.Module):
+    """A language model whose last layer is its embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.lstm = nn.LSTM(8, 8, batch_first=True)
+        self.out = nn.Linear(8, 20, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> Answer:
+        return self.out(self.lstm(self.embed(ids))[0])
+
+
+class Switched(OneLstm):
+    """An input of yes and no for every timestep, which lets frames through or not."""
+
+    def forward(self, x: torch.Tensor, keep: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.unpacked(torch.where(keep[:, :, None], x, 0.0), lengths)
+        return y * keep.unsqueeze(-1), keep
+
+
+class FirstStep(OneLstm):
+    """The first timestep of the second of two recurrences."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        return self.out(self.lstm(x)[0][:, 0])  # the first
+
+
+class PositionsEmbedded(OneLstm):
+    """A table of positions, indexed by arange."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(64, 6)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        steps = torch.arange(x.size(1))
+        return self.lstm(x + self.positions(steps)[None])[0]  # embedded
+
+
+class PositionsSliced(OneLstm):
+    """A table of positions, cut to the sequences; all zeros, as before training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions: torch.Tensor
+        self.register_buffer("positions", torch.zeros(1, 64, 6))
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        return self.lstm(x + self.positions[:, : x.size(1)])[0]  # sliced
+
+
+class FirstHundred(OneLstm):
+    """Outputs of the first hundred timesteps only: no short sequence shows it."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        early = torch.arange(x.size(1)) < 100  # early
+        return self.lstm(x)[0] * early[None, :, None]
+
+
+class AllButTheLast(OneLstm):
+    """The mean without each sequence's last timestep."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        inner = torch.arange(1, x.size(1) + 1)[None, :] < lengths[:, None]  # inner
+        return (self.lstm(x)[0] * inner[:, :, None]).sum(1) / lengths[:, None]
+
+
+class PositionsAreAnAnswer(OneLstm):
+    """The number of every timestep, beside its scores."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        return self.lstm(x)[0], torch.arange(x.size(1)).expand(x.size(0), -1)  # numbers
+
+
+class EncoderDecoder(OneLstm):
+    """A decoder that begins with the encoder's end, and reads the same sequence again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = nn.LSTM(6, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        _, state = self.lstm(packed)
+        decoded, _ = self.decoder(packed, state)  # decoder
+        return pad_packed_sequence(decoded, batch_first=True)[0]
+
+
+class EndAsQuery(OneLstm):
+    """Attention of the final state over all timesteps."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, (h, _) = self.lstm(x)
+        mask = torch.arange(x.size(1))[None, :] < lengths[:, None]
+        scores = (y * h[-1][:, None, :]).sum(-1)  # query
+        weights = scores.masked_fill(~mask, float("-inf")).softmax(1)
+        return (weights[:, :, None] * y).sum(1)
+
+
+class RunningSum(OneLstm):
+    """The sum of all outputs so far."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        return self.lstm(x)[0].cumsum(1)  # running
+
+
+class PlaceOfTheMaximum(OneLstm):
+    """The greatest outputs and the timesteps in which they were seen."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.lstm(x)
+        mask = torch.arange(x.size(1))[None, :] < lengths[:, None]
+        values, places = y.masked_fill(~mask[:, :, None], float("-inf")).max(1)  # places
+        return values, places
+
+
+class WritesIntoAView(OneLstm):
+    """One feature is bounded in place: only data far beyond the usual shows whether that was done."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y = x * 1000.0
+        y[:, :, 0].clamp_(max=2000.0)  # bounded
+        return self.lstm(y)[0]
+
+
+class StateWrittenInPlace(OneLstm):
+    """An initial state of zeros, into which ones are written."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        h = torch.zeros(1, x.size(0), 8)
+        h[:, :, 0] = 1.0  # ones
+        return self.lstm(x, (h, torch.zeros(1, x.size(0), 8)))[0]
+
+
+class FoldedSum(OneLstm):
+    """Heads that stand among the sequences while they are summed."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.unpacked(x, lengths)
+        heads = y.view(y.size(0), y.size(1), 2, 4).transpose(1, 2).reshape(y.size(0) * 2, y.size(1), 4)
+        return heads.sum(1).view(y.size(0), 8)  # folded
+
+
+class BackAndForth(OneLstm):
+    """One direction over the sequence, after which the sum of all timesteps is added to each."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.unpacked(x, lengths)
+        return y + y.sum(1, keepdim=True)  # added
+
+
+class FlattenedSteps(OneLstm):
+    """All timesteps of all sequences in one dimension for a linear layer, and back."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+        y, _ = self.unpacked(x, lengths)
+        return self.out(y.reshape(-1, 8)).view(y.size(0), y.size(1), 4)
