@@ -28,7 +28,7 @@ SERVING = ("handlers/", "bucketing/", "backends/", "config/manifest.py", "config
 """What is copied into an archive, and so has the standard library, torch and one engine to live on."""
 
 WITHOUT_TORCH = ("bucketing/", "config/manifest.py")
-WITH_TORCH = ("bucketing/padding.py", "bucketing/execute.py")
+WITH_TORCH = ("bucketing/padding.py", "bucketing/execute.py", "bucketing/execute_staircase.py")
 
 ENGINE_FILES = {"backends/onnxruntime.py": ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript")}
 """Third-party packages of one backend, for its functions only."""
@@ -169,7 +169,7 @@ def _broken_third_party(found: Import) -> Iterator[str]:
     elif found.inside(*ENGINES) and not found.in_function:
         yield f"{found.module} is an engine: import it inside a function"
     elif found.top == "torch" and found.within(*WITHOUT_TORCH) and not found.within(*WITH_TORCH):
-        yield "the standard library only, here: torch is for bucketing/padding.py and bucketing/execute.py"
+        yield "the standard library only, here: torch is for padding and execution"
     elif found.within(*SERVING) and not _may_travel(found):
         yield f"{found.top} cannot travel in an archive: it has the standard library, torch and one engine"
 
