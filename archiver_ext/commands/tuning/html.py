@@ -123,7 +123,8 @@ def _edge(edge: Mark, top: float, bottom: float) -> Iterator[str]:
 
 
 def _text(at: float, y: float, text: str, anchor: str, kind: str = "") -> str:
-    return f'<text class="{kind}" x="{_x(at)}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
+    style = f' class="{kind}"' if kind else ""
+    return f'<text{style} x="{_x(at)}" y="{y}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _x(at: float) -> str:
