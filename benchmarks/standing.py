@@ -14,25 +14,35 @@ _COLOURS = {"aim": "green", "floor": "yellow", "missed": "red"}
 
 @dataclass(frozen=True)
 class Standing:
-    """One floor and what was measured of it; more is better."""
+    """One floor and what was measured of it."""
 
     what: str
     value: float
-    at_least: float
+    floor: float
+    """What must be shown."""
     aim: float
+    better: Literal["more", "less"] = "more"
 
     @property
     def reached(self) -> Literal["aim", "floor", "missed"]:
         """What the value is enough for; not-a-number is enough for nothing."""
-        if self.value >= self.aim:
+        if self._is_enough_for(self.aim):
             return "aim"
-        return "floor" if self.value >= self.at_least else "missed"
+        return "floor" if self._is_enough_for(self.floor) else "missed"
+
+    def _is_enough_for(self, mark: float) -> bool:
+        return self.value >= mark if self.better == "more" else self.value <= mark
+
+    @property
+    def bound(self) -> str:
+        """The floor in words."""
+        return f"at {'least' if self.better == 'more' else 'most'} {self.floor:.2f}"
 
 
 def missed(found: Sequence[Standing]) -> list[str]:
     """A line for each floor that does not hold."""
     return [
-        f"missed: {standing.what}: {standing.value:.2f}, at least {standing.at_least:.2f}"
+        f"missed: {standing.what}: {standing.value:.2f}, {standing.bound}"
         for standing in found
         if standing.reached == "missed"
     ]
@@ -42,11 +52,11 @@ def standings_table(found: Sequence[Standing]) -> Table:
     """For people."""
     table = plain_table("What must hold")
     table.add_column("")
-    for heading in ("measured", "at least", "aim", "reached"):
+    for heading in ("measured", "floor", "aim", "reached"):
         table.add_column(heading, justify="right", no_wrap=True)
     for standing in found:
-        numbers = (f"{number:.2f}" for number in (standing.value, standing.at_least, standing.aim))
-        table.add_row(standing.what, *numbers, f"[{_COLOURS[standing.reached]}]{standing.reached}")
+        reached = f"[{_COLOURS[standing.reached]}]{standing.reached}"
+        table.add_row(standing.what, f"{standing.value:.2f}", standing.bound, f"{standing.aim:.2f}", reached)
     return table
 
 

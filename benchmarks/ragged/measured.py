@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from .cases import Case
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+
+from .cases import Case, Size
 
 OURS = "this engine"
 PACKED = "eager packed"
@@ -43,6 +45,8 @@ class Run:
     usual_gemm_gflops: float
     """The median of the run."""
     measured: tuple[Measured, ...]
+    chunk_costs: Mapping[Size, CostModel]
+    """What packaging measured of the chunks of each model that runs in pieces of time."""
 
     @property
     def quiet(self) -> bool:

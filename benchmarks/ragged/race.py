@@ -11,6 +11,9 @@ import torch
 
 from torchserve_neuron_lstm.archiver_ext.commands.gemm import gemm, gemm_gflops
 from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace, take_turns
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.handlers.variants import cost_of
 
 from .archive import make_model, packaged
 from .cases import Case, Size
@@ -36,16 +39,21 @@ def race(
     """
     products: list[float] = []
     measured: dict[Case, Measured] = {}
+    chunk_costs: dict[Size, CostModel] = {}
     for size, same in _by_size(cases):
         tell(f"packaging {size}")
         model = make_model(size)
-        contestants = _contestants(model, packaged(model, size, folder / f"archive-{len(measured)}", backend), threads)
+        archive = packaged(model, size, folder / f"archive-{len(measured)}", backend)
+        contestants = _contestants(model, archive, threads)
+        if cost := cost_of(read_manifest(archive), "chunk"):
+            chunk_costs[size] = cost
         for case in same:
             tell(f"measuring {case}")
             seconds = seconds_of(case, model, contestants, pace)
             products += seconds.pop(_GEMM)
             measured[case] = Measured(case, seconds)
-    return Run(gemm_gflops(products), gemm_gflops([median(products)]), tuple(measured[case] for case in cases))
+    rates = (gemm_gflops(products), gemm_gflops([median(products)]))
+    return Run(*rates, tuple(measured[case] for case in cases), chunk_costs)
 
 
 def _by_size(cases: Sequence[Case]) -> Iterator[tuple[Size, list[Case]]]:

@@ -39,11 +39,14 @@ from benchmarks.ragged.contestants import (
 from benchmarks.ragged.floors import SHARES, standings
 from benchmarks.ragged.measured import ONNX, OURS, PACKED, PADDED, Measured, Run
 from benchmarks.ragged.model import Ragged
+from benchmarks.ragged.plans import beyond_optimum, wasted
 from benchmarks.ragged.race import WrongAnswers, race, seconds_of
 from benchmarks.ragged.report import draw, print_run, to_json
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.grid import Bucket
 
 TINY = Size(features=3, hidden=4, layers=2)
 TINY_BOTH_WAYS = Size(features=3, hidden=4, layers=2, bidirectional=True)
@@ -145,7 +148,8 @@ def test_a_race_measures_everyone_on_every_case(tmp_path: Path) -> None:
     run = race(cases, tmp_path, "eager", 1, Pace(rounds=2, turn_s=0.001, rest_s=0), told.append)
 
     assert [found.case for found in run.measured] == cases
-    assert run.gemm_gflops > 0
+    assert run.gemm_gflops >= run.usual_gemm_gflops > 0
+    assert set(run.chunk_costs) == {TINY}
     for found in run.measured:
         assert set(found.seconds) == {OURS, ONNX, PACKED, PADDED}
         assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.seconds.values())
@@ -174,7 +178,14 @@ def run_of(shares: Sequence[float], packed: Sequence[float], onnx: Sequence[floa
     ]
     measured.append(at_share(LONE, 0.3, gemm, packed=lone[0], padded=lone[1], onnx=1.0))
     measured.append(at_share(ONE_LONG, 0.01, gemm, packed=0.1, onnx=0.1))
-    return Run(gemm, gemm - 1, tuple(measured))
+    return Run(gemm, gemm - 1, tuple(measured), {MIDDLE: chunk_cost(call_ms=0.05)})
+
+
+def chunk_cost(call_ms: float) -> CostModel:
+    """Of a call, and for each timestep what all rows share and what each row adds."""
+    return CostModel(
+        {Bucket(rows, steps): call_ms + steps * (0.02 + 0.009 * rows) for rows in (1, 8, 32) for steps in (4, 32)}
+    )
 
 
 def test_floors_are_those_of_the_measured_ratios() -> None:
@@ -187,13 +198,20 @@ def test_floors_are_those_of_the_measured_ratios() -> None:
     )
     found = standings(run)
 
-    assert [round(standing.value, 6) for standing in found] == [0.9, 0.6, 0.86, 0.6, 0.66, 1.9, 1.39, 1.5]
-    assert [standing.reached for standing in found] == [
+    assert [round(standing.value, 6) for standing in found[:8]] == [0.9, 0.6, 0.86, 0.6, 0.66, 1.9, 1.39, 1.5]
+    assert [standing.reached for standing in found[:8]] == [
         *("floor", "missed", "aim", "floor", "floor"),
         *("floor", "missed", "floor"),
     ]
     assert str(TRIANGLE_8) in found[5].what
     assert str(LOG_NORMAL_32) in found[6].what
+
+
+def test_plans_have_floors_of_their_own() -> None:
+    """Tuned lengths are the optimum; a fixed grid wastes less where calls cost less, so that there are more of them."""
+    assert [beyond_optimum(count) for count in (8, 16)] == [0, 0]
+    few, many = (wasted(chunk_cost(call_ms), batches=8) for call_ms in (2.0, 0.01))
+    assert 0 < many < few < 1
 
 
 def test_the_ratio_is_that_of_the_medians() -> None:

@@ -13,7 +13,17 @@ from rich.console import Console
 )
 def test_a_value_reaches_the_highest_mark_below_it(value: float, reached: str) -> None:
     """A mark itself is enough; not-a-number never is."""
-    assert Standing("rate", value, at_least=1.8, aim=2.0).reached == reached
+    assert Standing("rate", value, floor=1.8, aim=2.0).reached == reached
+
+
+@pytest.mark.parametrize(
+    ("value", "reached"), [(0.2, "missed"), (0.15, "floor"), (0.08, "aim"), (float("nan"), "missed")]
+)
+def test_less_can_be_better(value: float, reached: str) -> None:
+    """Waste is."""
+    standing = Standing("waste", value, floor=0.15, aim=0.08, better="less")
+    assert standing.reached == reached
+    assert standing.bound == "at most 0.15"
 
 
 def test_each_floor_that_does_not_hold_is_named_with_its_numbers() -> None:
@@ -32,7 +42,14 @@ def test_all_floors_are_told_to_people_and_machines() -> None:
         console.print(standings_table(found))
 
     assert [line.split() for line in capture.get().splitlines() if "." in line] == [
-        ["first", "1.23", "2.00", "3.00", "missed"],
-        ["second", "2.50", "2.00", "3.00", "floor"],
+        ["first", "1.23", "at", "least", "2.00", "3.00", "missed"],
+        ["second", "2.50", "at", "least", "2.00", "3.00", "floor"],
     ]
-    assert standings_json(found)[0] == {"what": "first", "value": 1.234, "at_least": 2, "aim": 3, "reached": "missed"}
+    assert standings_json(found)[0] == {
+        "what": "first",
+        "value": 1.234,
+        "floor": 2,
+        "aim": 3,
+        "better": "more",
+        "reached": "missed",
+    }

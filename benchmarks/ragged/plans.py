@@ -1,0 +1,31 @@
+"""What the planner must show without running anything: padding of tuned lengths, waste on a fixed grid."""
+
+from __future__ import annotations
+
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.grid import BucketGrid
+from torchserve_neuron_lstm.bucketing.grid_staircase import GridStaircase
+from torchserve_neuron_lstm.bucketing.spacing import limited, optimal
+from torchserve_neuron_lstm.config.histogram import read_lengths
+
+from ..grids import SAMPLE, least_padding, percent
+from .cases import LONGEST, log_normal_batches
+
+CHUNKS = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(3, 6, 9, 12, 18, 24, 36, 72))
+"""A grid of an engine that takes fixed shapes only: six batch sizes by eight lengths of chunks."""
+
+
+def beyond_optimum(count: int) -> float:
+    """Points of padding that `count` lengths tuned for the sample leave beyond a plain dynamic program's optimum."""
+    sample = limited(read_lengths(SAMPLE), LONGEST, truncate=False)
+    return percent(sample, optimal(sample, count)) - least_padding(sample, count)
+
+
+def wasted(cost: CostModel, batches: int = 40) -> float:
+    """The share of the computed timesteps that is padding, over log-normal batches of 32 in chunks of the fixed grid.
+
+    `cost` is what chunks were measured to cost; plans cost at most 5 % more than the cheapest.
+    """
+    planner = GridStaircase(CHUNKS, CostModel({bucket: cost.of(bucket) for bucket in CHUNKS.buckets}), LONGEST)
+    lengths = log_normal_batches(batches, 32, seed=0)
+    return 1 - sum(map(sum, lengths)) / sum(planner.plan(batch).computed_timesteps for batch in lengths)

@@ -1,0 +1,64 @@
+"""The same model twice: with the plain handler by torch-model-archiver, and with ours."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from .model import TokenClassifier
+
+LONGEST = 330  # tokens
+PLAIN, OURS = "plain", "ours"
+
+_FRONTEND = """\
+minWorkers: 1
+maxWorkers: 1
+batchSize: {batch_size}
+maxBatchDelay: {delay_ms}
+responseTimeout: 60
+"""
+_BLOCK = f"""\
+neuron_lstm:
+  inputs:
+    ids: {{dtype: int64, shape: [batch, time]}}
+  lengths: lengths
+  outputs: [scores]
+  buckets: {{batch: [1, 8, 32], length: [16, 64, 128, {LONGEST}]}}
+  backend: BACKEND
+"""
+_HANDLERS = {PLAIN: "plain_handler.py", OURS: "neuron_lstm"}
+
+
+def make_model() -> TokenClassifier:
+    """With weights that are always the same."""
+    torch.manual_seed(0)
+    return TokenClassifier().eval()
+
+
+def make_archives(model: TokenClassifier, store: Path, batch_size: int, delay_ms: int, backend: str) -> None:
+    """`plain.mar` and `ours.mar` in the folder `store`, with the same settings of TorchServe.
+
+    Raises:
+        subprocess.CalledProcessError: the archiver failed; `output` holds what it said.
+    """
+    for name in ("model.py", "plain_handler.py"):
+        shutil.copy(Path(__file__).with_name(name), store)
+    torch.save(model.state_dict(), store / "weights.pt")
+    frontend = _FRONTEND.format(batch_size=batch_size, delay_ms=delay_ms)
+    (store / "plain.yaml").write_text(frontend)
+    (store / "ours.yaml").write_text(frontend + _BLOCK.replace("BACKEND", backend))
+    for name, handler in _HANDLERS.items():
+        flags = "--version 1.0 --model-file model.py --serialized-file weights.pt"
+        own = ["--model-name", name, "--handler", handler, "--config-file", f"{name}.yaml"]
+        subprocess.run(
+            [str(Path(sys.executable).with_name("torch-model-archiver")), *flags.split(), *own],
+            cwd=store,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=True,
+        )

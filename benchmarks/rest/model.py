@@ -1,0 +1,24 @@
+"""The model of the REST benchmark, as a user has it."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+
+class TokenClassifier(nn.Module):
+    """One of 16 classes for a sequence of tokens, by the last state of a packed LSTM."""
+
+    def __init__(self, tokens: int = 10_000, features: int = 128, hidden: int = 256, classes: int = 16) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(tokens, features)
+        self.lstm = nn.LSTM(features, hidden, num_layers=2, batch_first=True)
+        self.classify = nn.Linear(hidden, classes)
+
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """Ids int64[B, T], lengths int64[B] -> scores float32[B, 16]."""
+        packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
+        _, (state, _) = self.lstm(packed)
+        scores: torch.Tensor = self.classify(state[-1])
+        return scores
