@@ -58,7 +58,9 @@ def tell(text: str) -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ragged", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=Pace.rounds, help="turns of every contestant in every case")
+    parser.add_argument(
+        "--rounds", type=int, default=Pace.rounds, help="turns of each contestant (default: %(default)s)"
+    )
     parser.add_argument("--backend", default="onnxruntime", help="the engine of the archives (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the rates there; needs matplotlib")

@@ -1,0 +1,26 @@
+"""The benchmark of the whole: two servers, the same answers, both loaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_both_servers_are_measured_and_answer_alike(tmp_path: Path) -> None:
+    """Figures of so short a load say nothing; a floor may be missed."""
+    command = [sys.executable, "-m", "benchmarks.rest", "--rounds", "1", "--seconds", "0.5", "--connections", "8"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "figures.json")], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in {0, 1}, done.stderr
+    last = done.stdout.splitlines()[-1]
+    assert last == "every floor holds" if done.returncode == 0 else last.startswith("missed: "), done.stdout
+    figures = json.loads((tmp_path / "figures.json").read_text())
+
+    assert set(figures["rounds"]) == {"plain", "ours"}
+    assert all(taken["requests"] > 0 for rounds in figures["rounds"].values() for taken in rounds)
+    assert len(figures["floors"]) == 2
