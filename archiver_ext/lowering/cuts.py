@@ -270,15 +270,8 @@ def constant_value(node: torch.fx.Node) -> float | None:
 
 
 def _first_number(node: torch.fx.Node) -> int:
-    """What `arange` over timesteps begins with.
-
-    Raises:
-        CannotSplit: neither 0 nor 1.
-    """
-    first = node.args[0] if len(node.args) > 1 else 0
-    if first not in (0, 1):
-        raise CannotSplit(f"aten.arange counts timesteps from {first}{at(node_line(node))}")
-    return int(first)  # type: ignore[arg-type]
+    """What `arange` over timesteps begins with: 0 or 1, for it has no more elements than there are timesteps."""
+    return int(len(node.args) > 1 and node.args[0] == 1)
 
 
 def _only_spreads(node: torch.fx.Node) -> bool:

@@ -15,14 +15,25 @@ import pytest
 import torch
 
 from torchserve_neuron_lstm.archiver_ext.engines.compile import Compiled, Failed, Job, compile_all
+from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 
 BUCKETS = (Bucket(1, 2), Bucket(1, 4), Bucket(2, 4))
 
 
-class Double(torch.nn.Module):
+class Times(torch.nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
-        return (2 * x,)
+        return (self.number * x,)
+
+
+def saved(number: int, file: Path) -> Path:
+    """A program that multiplies by a number."""
+    torch.export.save(torch.export.export(Times(number), (torch.zeros(2),)), file)
+    return file
 
 
 @pytest.fixture
@@ -30,17 +41,16 @@ def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     """Compile a small program with the engines named, in every bucket."""
     monkeypatch.setenv("PYTHONPATH", odd_engines.install(tmp_path / "site"))
     monkeypatch.setenv("SLOW_PIDS", str(tmp_path / "pids"))
-    program = tmp_path / "program.pt2"
-    torch.export.save(torch.export.export(Double(), (torch.zeros(2),)), program)
+    program = saved(2, tmp_path / "program.pt2")
 
     def run(*names: str, buckets: Sequence[Bucket] = BUCKETS) -> list[Compiled | Failed]:
         jobs = [
-            Job(name, bucket, tmp_path / name / str(bucket.length * bucket.batch))
+            Job(name, "sequence", bucket, program, tmp_path / name / str(bucket.length * bucket.batch))
             for name in names
             for bucket in buckets
         ]
         reported: list[Compiled | Failed] = []
-        results = compile_all(program, jobs, tmp_path / "scratch", reported.append)
+        results = compile_all(jobs, tmp_path / "scratch", reported.append)
         assert reported == results
         return results
 
@@ -53,6 +63,21 @@ def test_every_job_is_done_whatever_the_engine_prints(compiling: Callable[..., l
 
     assert {result.job.bucket for result in results} == set(BUCKETS)
     assert all(isinstance(result, Compiled) and result.seconds > 0 and result.size > 0 for result in results)
+
+
+def test_every_job_has_its_own_program(tmp_path: Path) -> None:
+    """The parts of a model are compiled side by side, each into its own folder, and told apart in words."""
+    programs = {part: saved(number, tmp_path / f"{part}.pt2") for part, number in (("chunk", 2), ("head", 3))}
+    jobs = [Job("eager", "chunk", None, programs["chunk"], tmp_path / "chunk")]
+    jobs.append(Job("eager", "head", Bucket(2, 1), programs["head"], tmp_path / "head"))
+
+    results = compile_all(jobs, tmp_path / "scratch", lambda result: None)
+
+    assert sorted(str(result.job) for result in results) == ["eager chunk any shape", "eager head 2 x 1"]
+    answers = {
+        job.part: get_backend("eager").load(job.directory, {}, {}, 1)([torch.ones(2)])[0].tolist() for job in jobs
+    }
+    assert answers == {"chunk": [2.0, 2.0], "head": [3.0, 3.0]}
 
 
 @pytest.mark.parametrize(

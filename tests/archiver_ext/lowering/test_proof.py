@@ -57,6 +57,9 @@ HARMLESS: dict[str, Callable[[Model, Tensor], Any]] = {
     "positions": lambda m, x: x + torch.arange(x.size(1))[None, :, None],
     "a table of positions": lambda m, x: x + m.table[: x.size(1)],
     "running sum": lambda m, x: x.cumsum(1),
+    "a vector for every step": lambda m, x: x + m.table[:1, None].repeat(x.size(0), x.size(1), 1),
+    "repeated features": lambda m, x: m.lstm(x)[0].repeat(1, 1, 2),
+    "two conditions": lambda m, x: torch.where((x > 0) & (x < 1), x, 0.0),
     "zeros of its shape": lambda m, x: x + torch.zeros(x.size(0), x.size(1), 4),
 }
 HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
@@ -75,6 +78,10 @@ HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
     "every other step": lambda m, x: x[:, ::2].sum(1),
     "scrambled by a view": lambda m, x: x.view(x.size(1), x.size(0), 4).transpose(0, 1),
     "the last step of the reversed": lambda m, x: x.flip(1)[:, -1],
+    "the bucket's last step by index": lambda m, x: x[
+        torch.arange(x.size(0)), torch.ones(x.size(0)).long() * x.size(1) - 1
+    ],
+    "repeated steps": lambda m, x: x.repeat(1, 2, 1)[:, : x.size(1)],
     "convolution": lambda m, x: nn.functional.conv1d(x.transpose(1, 2), torch.ones(4, 4, 3), padding=1),
     "normalised over time": lambda m, x: nn.functional.normalize(x, dim=1),
 }
