@@ -34,10 +34,9 @@ def running_sums(frames: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor
 
 
 class Hostile:
-    """Computes `running_sums` for a padded batch; whatever is not an answer is garbage, in a buffer it uses again."""
+    """Computes `running_sums` for a padded batch; whatever is not an answer is garbage."""
 
     def __init__(self) -> None:
-        self.buffers: dict[Bucket, tuple[torch.Tensor, torch.Tensor]] = {}
         self.buckets: list[Bucket] = []
 
     def __call__(self, bucket: Bucket, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -46,12 +45,8 @@ class Hostile:
         assert bias.shape == (bucket.batch, 2)
         assert lengths.shape == (bucket.batch,)
         self.buckets.append(bucket)
-        shapes = RUNNING.sizes(*bucket), TOTAL.sizes(*bucket)
-        running, total = self.buffers.setdefault(
-            bucket, (torch.empty(shapes[0]).double(), torch.empty(shapes[1]).double())
-        )
-        running.fill_(float("nan"))
-        total.fill_(1e300)
+        running = torch.full(RUNNING.sizes(*bucket), float("nan")).double()
+        total = torch.full(TOTAL.sizes(*bucket), 1e30).double()
         for row, length in enumerate(lengths.tolist()):
             if not bool((frames[:, row] == FRAMES.pad_value).all()):  # a dummy row gets no answer
                 running[row, :, :length], total[row] = running_sums(frames[:length, row], bias[row])
@@ -67,7 +62,7 @@ def request_of(length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @given(problems(max_size=20), st.integers(0, 1000))
 def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, seed: int) -> None:
-    """The same as alone, to the last bit, whatever lies in padding cells, dummy rows and used buffers."""
+    """The same as alone, to the last bit, whatever lies in padding cells and dummy rows."""
     grid, cost, lengths = problem
     requests = [request_of(length, seed + row) for row, length in enumerate(lengths)]
     program = Hostile()

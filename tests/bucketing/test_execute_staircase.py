@@ -74,10 +74,9 @@ def request_of(length: int, choose: random.Random) -> Tensors:
 
 
 class Hostile:
-    """The programs. What is no answer is garbage, and each call of a program overwrites what it gave before."""
+    """The programs. What is no answer is garbage; so is what a call was given, once it is over."""
 
     def __init__(self) -> None:
-        self.buffers: dict[tuple[Part, Bucket], list[torch.Tensor]] = {}
         self.calls: list[tuple[Part, Bucket]] = []
         self.change: Callable[[Part, list[torch.Tensor]], list[torch.Tensor]] = lambda part, answers: answers
 
@@ -95,10 +94,8 @@ class Hostile:
         assert lengths.shape == (bucket.batch,)
         assert part != "chunk" or bool(((lengths >= 1) & (lengths <= bucket.length)).all())
         answers = {"start": self.start, "chunk": self.chunk, "head": self.head}[part](inputs, lengths, state)
-        kept = self.buffers.setdefault((part, bucket), [torch.empty_like(answer) for answer in answers])
-        for buffer, answer in zip(kept, answers, strict=True):
-            buffer.copy_(answer)
-        return self.change(part, kept)
+        lengths.fill_(-1)
+        return self.change(part, answers)
 
     def start(self, inputs: list[torch.Tensor], lengths: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
         return [7 * inputs[0][None] + 1]
