@@ -170,7 +170,9 @@ def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line for line in lines if line.startswith(("neuron_lstm", "[METRICS]"))]
 
 
-BATCH = [request(b"[1, 2, 3]", JSON), request(b"{", JSON), request(b"[4]", JSON), request(b"[5, 6, 7]", JSON)]
+def batch() -> list[dict[str, Any]]:
+    """Three good requests and a bad one."""
+    return [request(body, JSON) for body in (b"[1, 2, 3]", b"{", b"[4]", b"[5, 6, 7]")]
 
 
 def test_each_batch_is_told_to_the_server_by_the_metrics_it_declares(
@@ -179,7 +181,7 @@ def test_each_batch_is_told_to_the_server_by_the_metrics_it_declares(
     """And its lengths to the log, which `neuron-lstm tune` reads."""
     caplog.set_level(logging.INFO)
     with loaded(archive, METRICS_FILE) as service:
-        predict(service, BATCH)
+        predict(service, batch())
 
     lengths, *metrics = told_of(caplog)
     assert lengths == "neuron_lstm lengths 1:1 3:2"
@@ -197,7 +199,7 @@ def test_a_server_whose_metrics_file_knows_nothing_of_us_is_told_nothing(
 ) -> None:
     """It would write every line to its log and drop it."""
     caplog.set_level(logging.INFO)
-    predict(service, BATCH)
+    predict(service, batch())
     predict(service, [request(b"{", JSON)])
     predict(service, [request(None, headers={"describe": "True"})])
 
