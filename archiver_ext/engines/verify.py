@@ -165,16 +165,18 @@ def served_by(bucket: Bucket, cases: Sequence[Case], program: Program) -> list[C
 def compose(bucket: Bucket, fitting: Sequence[Case], seed: int = 0) -> tuple[Batch, ...]:
     """Batches for one bucket of requests that fit it, the longest and the shortest of them always among the rows.
 
-    All rows full length; ragged in random order, thrice, with each kind of rubbish; and one with rows to spare.
+    All rows of the bucket's length; ragged in random order, thrice, with each kind of rubbish; and one with rows to
+    spare.
     """
     rng = random.Random(f"{seed} {bucket}")  # noqa: S311 - nothing here is secret
-    longest = [case for case in fitting if case.request.length == bucket.length]
+    filling = [case for case in fitting if case.request.length == bucket.length]
+    *_, longest = sorted(fitting, key=lambda case: case.request.length)  # longer than the bucket, if it is a piece
     shortest = min(fitting, key=lambda case: case.request.length)
     if bucket.batch == 1:
-        chosen = [longest[0], shortest, *rng.sample(fitting, min(5, len(fitting)))]
+        chosen = [longest, filling[0], shortest, *rng.sample(fitting, min(5, len(fitting)))]
         return tuple(Batch((case,), _kind(index)) for index, case in enumerate(chosen))
-    full = Batch(tuple(rng.choices(longest, k=bucket.batch)), "pad_value")
-    ragged = [_shuffled([longest[-1], shortest, *rng.choices(fitting, k=bucket.batch - 2)], rng) for _ in range(3)]
+    full = Batch(tuple(rng.choices(filling, k=bucket.batch)), "pad_value")
+    ragged = [_shuffled([longest, shortest, *rng.choices(fitting, k=bucket.batch - 2)], rng) for _ in range(3)]
     spare = rng.choices(fitting, k=rng.randint(1, bucket.batch - 1))
     return (full, *(Batch(tuple(rows), _kind(n)) for n, rows in enumerate(ragged)), Batch(tuple(spare), "random"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
@@ -15,23 +16,38 @@ from torchserve_neuron_lstm.archiver_ext.engines.reference import Answer, Reques
 from torchserve_neuron_lstm.archiver_ext.engines.verify import (
     Case,
     Checked,
+    Padding,
     Verdict,
     compose,
     difference,
     draw_cases,
     lengths_to_try,
+    rubbish_in,
     served_by,
-    to_tensors,
     verify,
+    verify_planned,
+    worse,
 )
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.lowering.program import Program
-from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
-from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.archiver_ext.lowering.program import Program, Split
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
+from torchserve_neuron_lstm.bucketing.execute import Pad, execute
+from torchserve_neuron_lstm.bucketing.execute_staircase import Pieces, execute_staircase
+from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.plan import Plan
+from torchserve_neuron_lstm.bucketing.planner import planner_for
+from torchserve_neuron_lstm.bucketing.spec import Carried, Part, TensorSpec
 
 GRID = BucketGrid((1, 4), (3, 8))
+LONGEST = 20
 TOLERANCE = (1e-5, 1e-5)
-Right = Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]
+Tensors = Sequence[torch.Tensor]
+Right = Callable[[Tensors], list[torch.Tensor]]
+Piece = Callable[[Part, Tensors], list[torch.Tensor]]
+
+CARRIED = (Carried(TensorSpec("so_far", "float32", ("batch", 2)), 0.0),)
+SPLIT = Split(cast(torch.export.ExportedProgram, None), None, None, CARRIED)
 
 
 def program(**changes: Any) -> Program:
@@ -46,8 +62,45 @@ def program(**changes: Any) -> Program:
         "padding": "masked",
         "padding_reason": "",
         "constants": {},
+        "split": None,
+        "split_reason": "",
+        "any_shape": True,
     }
     return Program(exported=cast(torch.export.ExportedProgram, None), **{**facts, **changes})
+
+
+@dataclass
+class Whole:
+    """What is verified, over whole sequences: a function of padded tensors, planned over the grid."""
+
+    run: Right
+    made: Program = field(default_factory=program)
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        padded = self.made.padding == "masked"
+        return planner_for("sequence", GRID, CostModel.proportional(GRID), padded=padded).plan(lengths)
+
+    def answer(self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad) -> list[Answer]:
+        made = self.made
+        run = lambda bucket, tensors: self.run(tensors)  # noqa: E731
+        return execute(plan, requests, lengths, made.inputs, made.outputs, made.takes_lengths, run, pad)
+
+
+@dataclass
+class InPieces:
+    """The same in pieces of time, of any shape."""
+
+    run: Piece
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        shape = AnyShape(4, LONGEST)
+        return planner_for("chunk", shape, CostModel.proportional(shape)).plan(lengths)
+
+    def answer(self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad) -> list[Answer]:
+        made = program()
+        pieces = Pieces(made.inputs, made.outputs, CARRIED)
+        run = lambda part, bucket, tensors: self.run(part, tensors)  # noqa: E731
+        return execute_staircase(plan, requests, lengths, pieces, run, pad)
 
 
 def eager(request: Request) -> Answer:
@@ -94,12 +147,6 @@ def not_a_number(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [torch.full_like(answer, float("nan")) for answer in right(tensors)]
 
 
-def transposed(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Has another shape, of as many elements."""
-    sums, whole = right(tensors)
-    return [sums.flip(-1).unsqueeze(-1), whole]
-
-
 def silent(done: int, total: int, text: str) -> None:
     """No progress to tell."""
 
@@ -108,7 +155,7 @@ def check(run: Right, made: Program | None = None) -> list[Checked]:
     """Every bucket of the grid."""
     made = made or program()
     cases = draw_cases(made, GRID, eager, silent)
-    return [verify(run, bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
+    return [verify(Whole(run, made), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
 
 
 def test_a_right_program_passes_in_every_bucket() -> None:
@@ -119,7 +166,7 @@ def test_a_right_program_passes_in_every_bucket() -> None:
     assert [found.bucket for found in checked] == list(GRID.buckets)
 
 
-@pytest.mark.parametrize("wrong", [unmasked, last_step_off, shortest_off, not_a_number, transposed])
+@pytest.mark.parametrize("wrong", [unmasked, last_step_off, shortest_off, not_a_number])
 def test_a_wrong_program_is_found_in_every_bucket(wrong: Right) -> None:
     """The verdict, the size of the error and the place are told."""
     for found in check(wrong):
@@ -127,6 +174,94 @@ def test_a_wrong_program_is_found_in_every_bucket(wrong: Right) -> None:
         assert found.worst_ratio > 1
         assert found.max_error >= 0.005
         assert "timesteps, row" in found.where
+
+
+def test_a_program_of_another_shape_is_no_miss_but_broken() -> None:
+    """It is not compared at all."""
+    with pytest.raises(BrokenInvariant, match="declares output 'sums'"):
+        check(lambda tensors: [right(tensors)[0].unsqueeze(-1), right(tensors)[1]])
+
+
+def right_piece(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+    """The two programs of `program` in pieces, as they should be."""
+    if part == "head":
+        ids, _, so_far = tensors
+        return [so_far.sum(1) + ids]
+    x, ids, lengths, so_far = tensors
+    valid = torch.arange(x.shape[0])[:, None] < lengths
+    sums = so_far + torch.where(valid[..., None], x, 0.0).cumsum(0)
+    return [sums.transpose(0, 1).contiguous(), sums[-1].contiguous()]
+
+
+def forgetful(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+    """Begins anew with every piece."""
+    return right_piece(part, tensors if part == "head" else [*tensors[:3], torch.zeros_like(tensors[3])])
+
+
+def heedless(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+    """Lets the padding of a piece into the state."""
+    if part == "head":
+        return right_piece(part, tensors)
+    return right_piece(part, [*tensors[:2], torch.full_like(tensors[2], len(tensors[0])), tensors[3]])
+
+
+def wrong_head(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+    """Takes the wrong lengths to be those of the piece."""
+    answers = right_piece(part, tensors)
+    return [answers[0] + 0.01 * (tensors[1] > 1)] if part == "head" else answers
+
+
+def check_pieces(run: Piece, longest: int = LONGEST) -> list[Checked]:
+    """Every bucket of the grid, with sequences longer than the longest of them."""
+    made = program(split=SPLIT)
+    cases = draw_cases(made, GRID, eager, silent, longest=longest)
+    return [verify(InPieces(run), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
+
+
+def test_right_pieces_pass_in_every_bucket() -> None:
+    """A bucket is a piece of time: sequences that need several of them are among those it is given."""
+    assert all(found.verdict.is_passing() and found.max_error < 1e-5 for found in check_pieces(right_piece))
+
+
+@pytest.mark.parametrize("wrong", [forgetful, heedless, wrong_head])
+def test_wrong_pieces_are_found_in_every_bucket(wrong: Piece) -> None:
+    """State that is dropped or spoilt, and an end that reckons wrongly."""
+    assert all(found.verdict is Verdict.MISSES for found in check_pieces(wrong))
+
+
+def test_every_piece_hands_its_state_on_where_there_is_a_longer_bucket() -> None:
+    """Without longer sequences, the longest bucket alone is never followed by another piece."""
+    found = check_pieces(forgetful, longest=8)
+
+    assert [one.verdict.is_passing() for one in found] == [False, True, False, True]
+
+
+def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
+    """An error in a shape between the buckets is found there alone."""
+    made = program(split=SPLIT)
+    cases = draw_cases(made, GRID, eager, silent)
+    seen: set[int] = set()
+
+    def odd(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+        answers = right_piece(part, tensors)
+        if part == "chunk":
+            seen.add(len(tensors[0]))
+            answers[1] += 0.01 * (len(tensors[0]) not in GRID.lengths)
+        return answers
+
+    assert all(verify(InPieces(odd), bucket, made, cases, TOLERANCE).verdict.is_passing() for bucket in GRID.buckets)
+    assert seen == set(GRID.lengths)
+    assert verify_planned(InPieces(odd), made, cases, 4, TOLERANCE).verdict is Verdict.MISSES
+    assert verify_planned(InPieces(right_piece), made, cases, 4, TOLERANCE).verdict is Verdict.AGREES
+
+
+def test_the_worse_of_two_is_worse_in_every_respect() -> None:
+    """The larger error may not be the one that is farther from what is allowed."""
+    one = Checked(Bucket(1, 3), Verdict.AGREES, 0.5, 0.9, "one")
+    other = Checked(Bucket(4, 8), Verdict.MISSES, 0.1, 2.0, "other")
+
+    assert worse(one, other) == Checked(Bucket(1, 3), Verdict.MISSES, 0.5, 2.0, "other")
+    assert worse(other, one) == Checked(Bucket(4, 8), Verdict.MISSES, 0.5, 2.0, "other")
 
 
 def test_an_error_in_one_row_is_found() -> None:
@@ -145,7 +280,7 @@ def test_a_program_that_may_not_be_padded_sees_its_own_lengths_only() -> None:
 
     cases = draw_cases(exact, GRID, eager, silent)
     for bucket in GRID.buckets:
-        verify(run, bucket, exact, cases, TOLERANCE)
+        verify(Whole(run, exact), bucket, exact, cases, TOLERANCE)
 
     real = {(length, *(set(rows) - {1})) for length, *rows in seen}  # rows to spare have length 1
     assert real == {(3, 3), (8, 8)}
@@ -169,13 +304,25 @@ def test_every_bucket_sees_its_longest_and_the_shortest_request(
     cases = [Case(Request(length, ()), ()) for length in lengths_to_try(lengths, padded=True)]
     bucket = Bucket(batch, data.draw(st.sampled_from(lengths)))
     batches = compose(bucket, served_by(bucket, cases, program()))
-    seen = {row.request.length for made in batches for row in made.rows if row is not None}
+    seen = {case.request.length for made in batches for case in made.cases}
 
-    assert all(len(made.rows) == batch for made in batches)
+    assert all(1 <= len(made.cases) <= batch for made in batches)
     assert {1, bucket.length} <= seen
     assert max(seen) == bucket.length
     assert {"pad_value", "random"} <= {made.padding for made in batches} or len(batches) < 3
-    assert batch == 1 or any(None in made.rows for made in batches)
+    assert batch == 1 or any(len(made.cases) < batch for made in batches)
+
+
+@given(st.integers(1, 9), st.integers(1, 30))
+def test_a_piece_sees_what_needs_several_of_it(batch: int, length: int) -> None:
+    """But not so many that it takes long."""
+    cases = [Case(Request(timesteps, ()), ()) for timesteps in lengths_to_try((length, 100), padded=True)]
+    lengths = {case.request.length for case in served_by(Bucket(batch, length), cases, program(split=SPLIT))}
+
+    assert lengths == {case.request.length for case in cases if case.request.length <= 3 * length}
+    assert max(lengths) > length
+    batches = compose(Bucket(batch, length), served_by(Bucket(batch, length), cases, program(split=SPLIT)))
+    assert max(case.request.length for made in batches for case in made.cases) == max(lengths)
 
 
 def test_the_same_seed_draws_the_same() -> None:
@@ -187,15 +334,22 @@ def test_the_same_seed_draws_the_same() -> None:
     )
 
 
-def test_ids_stay_in_their_vocabulary_even_in_the_padding() -> None:
-    """An engine may abort on others."""
-    made = program()
-    cases = draw_cases(made, GRID, eager, silent)
-    rng = torch.Generator().manual_seed(0)
-    for bucket in GRID.buckets:
-        for batch in compose(bucket, served_by(bucket, cases, made)):
-            ids = to_tensors(batch, bucket, made, rng)[1]
-            assert bool(((ids >= 0) & (ids < 5)).all())
+@pytest.mark.parametrize("padding", ["pad_value", "large", "random"])
+def test_padding_is_filled_and_requests_are_left(padding: Padding) -> None:
+    """Frames get rubbish, ids one of their vocabulary: an engine may abort on others."""
+    frames, ids = program().inputs
+    pad = rubbish_in(padding, torch.Generator().manual_seed(0))
+    items = [torch.full((length, 2), 0.5) for length in (3, 1)]
+
+    padded = pad(items, frames, Bucket(4, 8))
+    numbers = pad([torch.tensor(4), torch.tensor(2)], ids, Bucket(4, 8))
+
+    assert [torch.equal(padded[: len(item), row], item) for row, item in enumerate(items)] == [True, True]
+    rubbish = torch.cat([padded[3:, 0], padded[1:, 1], padded[:, 2], padded[:, 3]])
+    assert bool((rubbish == 0).all()) == (padding == "pad_value")
+    assert bool((rubbish == 1e4).all()) == (padding == "large")
+    assert numbers[:2].tolist() == [4, 2]
+    assert bool(((numbers >= 0) & (numbers < 5)).all())
 
 
 @given(st.floats(allow_nan=True), st.floats(allow_nan=True))
