@@ -17,7 +17,7 @@ import torch
 from .errors import BrokenInvariant
 from .execute import Pad, Tensors, check_results
 from .grid import Bucket
-from .padding import pad, torch_dtype, unpad
+from .padding import pad, torch_dtype, unpad, unpadded_views
 from .plan import Plan, Run
 from .spec import Carried, Part, TensorSpec
 
@@ -117,6 +117,7 @@ class InFlight:
         ]
         self.output_specs = pieces.step_outputs
         self.outputs: list[torch.Tensor] = []
+        self.outputs_are_the_engines = False
 
     def begin(self, head: Run) -> None:
         """Let the model compute what these rows begin with."""
@@ -135,6 +136,7 @@ class InFlight:
         count = len(self.output_specs)
         if step.bucket == self.size and len(step.rows) == len(self.lengths):  # all there is: nothing to put together
             self.outputs, self.carried = list(results[:count]), list(results[count:])
+            self.outputs_are_the_engines = True
             return
         if not self.outputs:
             self.outputs = [torch.empty(spec.sizes(*self.size), dtype=torch_dtype(spec)) for spec in specs[:count]]
@@ -156,7 +158,8 @@ class InFlight:
         specs = self.output_specs
         if not specs:
             return [()] * len(self.lengths)
-        parts = [unpad(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs, strict=True)]
+        cut = unpad if self.outputs_are_the_engines else unpadded_views
+        parts = [cut(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs, strict=True)]
         return list(zip(*parts, strict=True))
 
     def _state(self, step: Run) -> list[torch.Tensor]:

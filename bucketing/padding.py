@@ -55,19 +55,30 @@ def unpad(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> lis
     Raises:
         ValueError: there are more lengths than rows, or a length beyond the tensor's timesteps.
     """
+    views = unpadded_views(tensor, spec, lengths)
+    if spec.batch_dim is not None and not spec.item_time_dims:  # one copy does for all
+        copy = _moved(tensor, spec.batch_dim, 0).clone(memory_format=torch.contiguous_format)
+        return [copy.select(0, row) for row in range(len(lengths))]
+    return [view.clone(memory_format=torch.contiguous_format) for view in views]
+
+
+def unpadded_views(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> list[torch.Tensor]:
+    """What `unpad` copies: for a tensor that is the caller's own.
+
+    Raises:
+        ValueError: as `unpad`.
+    """
     rows = 1 if spec.batch_dim is None else tensor.shape[spec.batch_dim]
     if len(lengths) > rows:
         raise ValueError(f"{spec.name}: {len(lengths)} lengths for {rows} rows")
     if spec.time_dim is not None and max(lengths, default=0) > tensor.shape[spec.time_dim]:
         raise ValueError(f"{spec.name}: length {max(lengths)} of {tensor.shape[spec.time_dim]} timesteps")
-    by_row = tensor.unsqueeze(0) if spec.batch_dim is None else _moved(tensor, spec.batch_dim, 0)
-    own = by_row if len(lengths) == rows else by_row[: len(lengths)]
+    rows_of = (
+        [tensor] if spec.batch_dim is None else [tensor.select(spec.batch_dim, row) for row in range(len(lengths))]
+    )
     if not spec.item_time_dims:
-        return list(own.clone(memory_format=torch.contiguous_format).unbind())
-    return [
-        _cut(row, spec, length).clone(memory_format=torch.contiguous_format)
-        for row, length in zip(own.unbind(), lengths, strict=True)
-    ]
+        return rows_of
+    return [_cut(row, spec, length) for row, length in zip(rows_of, lengths, strict=True)]
 
 
 def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
