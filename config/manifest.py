@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, TypeVar, cast, get_args
 
@@ -297,27 +297,48 @@ def _check_whole(manifest: Manifest) -> None:
     """What no single value shows."""
     for name in manifest.files:
         _inside(name, "files")
-    needed = {"sequence"} if manifest.kind == "sequence" else {"chunk"}
-    missing = needed - {variant.part for variant in manifest.variants}
-    if missing:
-        raise _wrong("variants", f"a program for {missing.pop()}", [variant.part for variant in manifest.variants])
+    if manifest.longest < 1:
+        raise _wrong("longest", "a positive number", manifest.longest)
     shapes = [(variant.part, variant.bucket) for variant in manifest.variants]
     twice = [shape for shape in shapes if shapes.count(shape) > 1]
     if twice:
         raise _wrong("variants", "each bucket of a part once", list(twice[0]))
-    if manifest.longest < 1:
-        raise _wrong("longest", "a positive number", manifest.longest)
+    for part in _parts(manifest):
+        for bucket in [None] if manifest.shapes == "any" else _buckets(part, manifest.grid):
+            if (part, None) not in shapes and (part, bucket) not in shapes:
+                wanted = "every shape" if bucket is None else f"{bucket.batch} x {bucket.length}"
+                raise _wrong("variants", f"a {part} program for {wanted}", [bucket for _, bucket in shapes])
+
+
+def _parts(manifest: Manifest) -> tuple[Part, ...]:
+    """The programs without which the model cannot be run."""
+    if manifest.kind == "sequence":
+        return ("sequence",)
+    starts = any(value.fill is None for value in manifest.carried)
+    ends = any(spec.time_dim is None for spec in manifest.outputs)
+    return ("chunk", *(("start",) if starts else ()), *(("head",) if ends else ()))
+
+
+def _buckets(part: Part, grid: BucketGrid) -> tuple[Bucket, ...]:
+    """The buckets in which a part is run."""
+    return tuple(Bucket(batch, 1) for batch in grid.batches) if part in ("start", "head") else grid.buckets
 
 
 def _carried(record: _Record) -> Carried:
     endless = record.get_any("fill") in ("inf", "-inf")
     fill = float(record.text("fill")) if endless else record.optional("fill", record.number)
-    return Carried(_spec(record.inner("spec")), fill)
+    spec = _spec(record.inner("spec"))
+    if spec.batch_dim is None or spec.time_dim is not None:
+        raise _wrong(f"{record.at}spec.shape", "batch and sizes", list(spec.shape))
+    return Carried(spec, fill)
 
 
 def _bucket(record: _Record) -> Bucket:
-    bucket = record.inner("bucket")
-    return Bucket(bucket.whole("batch"), bucket.whole("length"))
+    inner = record.inner("bucket")
+    bucket = Bucket(inner.whole("batch"), inner.whole("length"))
+    if min(bucket) < 1:
+        raise _wrong(f"{record.at}bucket", "positive numbers", inner.values)
+    return bucket
 
 
 def _cost(record: _Record) -> Cost:
@@ -394,7 +415,10 @@ class _Record:
         return self.get(key, int)
 
     def number(self, key: str) -> float:
-        return self.get(key, int if type(self.values.get(key)) is int else float)
+        value = self.get(key, int if type(self.values.get(key)) is int else float)
+        if abs(value) == inf:  # 1e999 is JSON
+            raise _wrong(f"{self.at}{key}", "a finite number", value)
+        return value
 
     def one_of(self, key: str, allowed: tuple[Value, ...]) -> Value:
         value: Any = self.text(key)

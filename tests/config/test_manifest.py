@@ -8,15 +8,17 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
-from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.bucketing.spec import Carried, Part, TensorSpec
 from torchserve_neuron_lstm.config.manifest import (
+    Check,
+    Cost,
     Manifest,
     ManifestError,
     Variant,
@@ -36,11 +38,21 @@ EXAMPLE = Manifest(
     padding="masked",
     padding_reason="the model takes lengths",
     overflow="reject",
-    grid=BucketGrid((1, 4), (16,)),
-    variants=(
-        Variant(Bucket(1, 16), "programs/inductor/b1_t16", 0.5, 1e-07),
-        Variant(Bucket(4, 16), "programs/inductor/b4_t16", 1.25, 0.0),
+    kind="chunk",
+    kind_reason="pieces of time hand on lstm.h, amax",
+    carried=(
+        Carried(TensorSpec("lstm.h", "float32", (1, "batch", 7)), 0.0),
+        Carried(TensorSpec("amax", "float32", ("batch", 7)), float("-inf")),
     ),
+    grid=BucketGrid((1, 4), (16,)),
+    shapes="grid",
+    longest=40,
+    variants=(
+        Variant("chunk", Bucket(1, 16), "programs/inductor/chunk/b1_t16"),
+        Variant("chunk", Bucket(4, 16), "programs/inductor/chunk/b4_t16"),
+    ),
+    checks=(Check(Bucket(1, 16), 1e-07), Check(Bucket(4, 16), 0.0)),
+    costs=(Cost("chunk", Bucket(1, 16), 0.5), Cost("chunk", Bucket(4, 16), 1.25)),
     weights="weights.pt",
     constants=None,
     codec="my_codec:TextCodec",
@@ -51,7 +63,7 @@ EXAMPLE = Manifest(
 
 GOLDEN = """\
 {
-  "format": 1,
+  "format": 2,
   "backend": "inductor",
   "requires": [
     {
@@ -93,6 +105,37 @@ GOLDEN = """\
   "padding": "masked",
   "padding_reason": "the model takes lengths",
   "overflow": "reject",
+  "kind": "chunk",
+  "kind_reason": "pieces of time hand on lstm.h, amax",
+  "carried": [
+    {
+      "spec": {
+        "name": "lstm.h",
+        "dtype": "float32",
+        "shape": [
+          1,
+          "batch",
+          7
+        ],
+        "pad_value": 0,
+        "vocabulary": null
+      },
+      "fill": 0.0
+    },
+    {
+      "spec": {
+        "name": "amax",
+        "dtype": "float32",
+        "shape": [
+          "batch",
+          7
+        ],
+        "pad_value": 0,
+        "vocabulary": null
+      },
+      "fill": "-inf"
+    }
+  ],
   "grid": {
     "batches": [
       1,
@@ -102,14 +145,32 @@ GOLDEN = """\
       16
     ]
   },
+  "shapes": "grid",
+  "longest": 40,
   "variants": [
+    {
+      "part": "chunk",
+      "bucket": {
+        "batch": 1,
+        "length": 16
+      },
+      "directory": "programs/inductor/chunk/b1_t16"
+    },
+    {
+      "part": "chunk",
+      "bucket": {
+        "batch": 4,
+        "length": 16
+      },
+      "directory": "programs/inductor/chunk/b4_t16"
+    }
+  ],
+  "checks": [
     {
       "bucket": {
         "batch": 1,
         "length": 16
       },
-      "directory": "programs/inductor/b1_t16",
-      "milliseconds": 0.5,
       "max_error": 1e-07
     },
     {
@@ -117,9 +178,25 @@ GOLDEN = """\
         "batch": 4,
         "length": 16
       },
-      "directory": "programs/inductor/b4_t16",
-      "milliseconds": 1.25,
       "max_error": 0.0
+    }
+  ],
+  "costs": [
+    {
+      "part": "chunk",
+      "bucket": {
+        "batch": 1,
+        "length": 16
+      },
+      "milliseconds": 0.5
+    },
+    {
+      "part": "chunk",
+      "bucket": {
+        "batch": 4,
+        "length": 16
+      },
+      "milliseconds": 1.25
     }
   ],
   "weights": "weights.pt",
@@ -171,6 +248,12 @@ def test_the_order_of_mappings_does_not_reach_the_bytes(tmp_path: Path) -> None:
 
 names = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=8)
 amounts = st.floats(min_value=0, max_value=1e9)
+endless = float("inf")
+fills = (
+    st.none()
+    | st.sampled_from((0.0, 1, -0.5, endless, -endless, -(2**63), 2**63 - 1))
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
 sizes = st.lists(st.integers(1, 4096), min_size=1, max_size=4, unique=True).map(lambda found: tuple(sorted(found)))
 specs = st.builds(
     TensorSpec,
@@ -184,17 +267,46 @@ specs = st.builds(
 )
 
 
+carried = st.builds(
+    Carried,
+    spec=st.builds(
+        TensorSpec,
+        name=names,
+        dtype=st.sampled_from(["float32", "int64", "bool"]),
+        shape=st.sampled_from([("batch",), (2, "batch", 3), ("batch", 1, 8)]),
+    ),
+    fill=fills,
+)
+
+
 @st.composite
 def manifests(draw: st.DrawFn) -> Manifest:
-    """Manifests as packaging could write them."""
+    """Manifests as packaging could write them: of both kinds, for engines of fixed shapes and of any."""
     grid = BucketGrid(draw(sizes), draw(sizes))
+    kind: Literal["sequence", "chunk"] = draw(st.sampled_from(("sequence", "chunk")))
+    shapes: Literal["grid", "any"] = draw(st.sampled_from(("grid", "any")))
+    parts: tuple[Part, ...] = ("sequence",) if kind == "sequence" else ("start", "chunk", "head")
+    ends = tuple(Bucket(batch, 1) for batch in grid.batches)
+    where = {part: ends if part in ("start", "head") else grid.buckets for part in parts}
+    shapeless = shapes == "any" or draw(st.booleans())
     return replace(
         EXAMPLE,
         inputs=tuple(draw(st.lists(specs, max_size=3))),
         outputs=tuple(draw(st.lists(specs, max_size=3))),
+        kind=kind,
+        kind_reason=draw(names),
+        carried=tuple(draw(st.lists(carried, max_size=3))) if kind == "chunk" else (),
         grid=grid,
+        shapes=shapes,
+        longest=draw(st.integers(1, 10**6)),
         variants=tuple(
-            Variant(bucket, f"programs/{draw(names)}", draw(amounts), draw(amounts)) for bucket in grid.buckets
+            Variant(part, bucket, f"programs/{draw(names)}")
+            for part in parts
+            for bucket in ([None] if shapeless else where[part])
+        ),
+        checks=tuple(Check(bucket, draw(amounts)) for bucket in grid.buckets),
+        costs=tuple(
+            Cost(part, bucket, draw(st.floats(1e-6, 1e6))) for part in parts for bucket in draw(st.permutations(ends))
         ),
         host=draw(st.dictionaries(names, names, max_size=3)),
         files=draw(st.dictionaries(names, names, max_size=3)),
@@ -209,8 +321,11 @@ def manifests(draw: st.DrawFn) -> Manifest:
 def test_what_is_written_is_read_back(tmp_path: Path, manifest: Manifest) -> None:
     """read_manifest is the inverse of write_manifest."""
     write_manifest(manifest, tmp_path)
+    found = read_manifest(tmp_path)
 
-    assert read_manifest(tmp_path) == manifest
+    assert found == manifest
+    # A whole number stays one: 2**63 - 1 is no float.
+    assert [type(value.fill) for value in found.carried] == [type(value.fill) for value in manifest.carried]
 
 
 @pytest.mark.parametrize(
@@ -220,8 +335,15 @@ def test_what_is_written_is_read_back(tmp_path: Path, manifest: Manifest) -> Non
         ({"weights": "../weights.pt"}, "weights: expected a path below the archive's root, got '../weights.pt'"),
         ({"host": {"isa": 3}}, "host.isa: expected a text, got 3"),
         ({"host": {"isa": object()}}, "the manifest cannot be written: Object of type object is not JSON serializable"),
-        ({"variants": EXAMPLE.variants * 2}, "variants: expected each bucket of the grid once at most, got [1, 16]"),
-        ({"variants": ()}, "variants: expected one or more, got []"),
+        ({"variants": EXAMPLE.variants * 2}, "variants: expected each bucket of a part once, got ['chunk', Bucket("),
+        ({"variants": ()}, "variants: expected a chunk program for 1 x 16, got []"),
+        ({"kind": "sequence"}, "variants: expected a sequence program for 1 x 16, got [Bucket("),
+        ({"shapes": "any"}, "variants: expected a chunk program for every shape, got [Bucket("),
+        (
+            {"carried": (Carried(EXAMPLE.carried[0].spec, float("nan")),)},
+            "carried[0].fill: expected a number, got 'nan'",
+        ),
+        ({"costs": (Cost("chunk", Bucket(1, 16), float("inf")),)}, "the manifest cannot be written"),
     ],
 )
 def test_what_could_not_be_read_is_not_written(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
@@ -268,7 +390,41 @@ def changed(path: str, value: Any) -> str:
         ("overflow", "crop", "overflow: expected reject or truncate, got 'crop'"),
         ("grid.batches", [4, 1], "grid: batches must be positive and strictly ascending, got (4, 1)"),
         ("grid.lengths", ["16"], "grid: expected whole numbers"),
-        ("variants.0.bucket", {"batch": 2, "length": 16}, "variants: expected each bucket of the grid once at most"),
+        ("kind", "pieces", "kind: expected sequence or chunk, got 'pieces'"),
+        ("kind_reason", ..., "kind_reason is missing"),
+        ("carried", {}, "carried: expected a list, got {}"),
+        ("carried.0.fill", ..., "carried[0].fill is missing"),
+        ("carried.0.fill", "zero", "carried[0].fill: expected a number, got 'zero'"),
+        ("carried.0.fill", "nan", "carried[0].fill: expected a number, got 'nan'"),
+        ("carried.0.fill", True, "carried[0].fill: expected a number, got True"),
+        ("carried.0.spec", "h", "carried[0].spec: expected an object, got 'h'"),
+        ("carried.0.spec.dtype", "float", "carried[0].spec.dtype: expected float32 or"),
+        ("carried.0.spec.shape", [1, 7], "carried[0].spec.shape: expected batch and sizes, got [1, 7]"),
+        ("carried.0.spec.shape", ["batch", "time"], "carried[0].spec.shape: expected batch and sizes"),
+        ("shapes", "every", "shapes: expected grid or any, got 'every'"),
+        ("shapes", "any", "variants: expected a chunk program for every shape, got [Bucket("),
+        ("longest", 0, "longest: expected a positive number, got 0"),
+        ("longest", 16.0, "longest: expected a whole number, got 16.0"),
+        ("variants.0.part", "piece", "variants[0].part: expected sequence or start or chunk or head, got 'piece'"),
+        ("variants.0.part", ..., "variants[0].part is missing"),
+        ("variants.0.bucket", ..., "variants[0].bucket is missing"),
+        (
+            "variants.0.bucket",
+            {"batch": 4, "length": 16},
+            "variants: expected each bucket of a part once, got ['chunk',",
+        ),
+        ("variants.0.bucket", {"batch": 0, "length": 16}, "variants[0].bucket: expected positive numbers, got {"),
+        ("variants.0.bucket", {"batch": 1, "length": 8}, "variants: expected a chunk program for 1 x 16, got ["),
+        ("variants", [], "variants: expected a chunk program for 1 x 16, got []"),
+        ("carried.0.fill", None, "variants: expected a start program for 1 x 1, got ["),
+        ("outputs.0.shape", ["batch", 9], "variants: expected a head program for 1 x 1, got ["),
+        ("checks.0.max_error", None, "checks[0].max_error: expected a number, got None"),
+        ("checks.0.bucket", None, "checks[0].bucket: expected an object, got None"),
+        ("costs", ..., "costs is missing"),
+        ("costs.0.part", "all", "costs[0].part: expected sequence or start or chunk or head, got 'all'"),
+        ("costs.0.milliseconds", 0, "costs[0].milliseconds: expected a positive number, got 0"),
+        ("costs.0.milliseconds", -1.5, "costs[0].milliseconds: expected a positive number, got -1.5"),
+        ("costs.1.bucket.length", -16, "costs[1].bucket: expected positive numbers, got {"),
         ("variants.0.bucket.batch", True, "variants[0].bucket.batch: expected a whole number, got True"),
         ("variants.0.directory", "/etc", "variants[0].directory: expected a path below the archive's root, got '/etc'"),
         ("variants.0.directory", "a/../../b", "variants[0].directory: expected a path below the archive's root"),
@@ -293,6 +449,13 @@ def test_a_wrong_value_is_named(tmp_path: Path, path: str, value: Any, said: str
     assert message.endswith("package the model again")
 
 
+def test_numbers_beyond_all_floats_are_refused(tmp_path: Path) -> None:
+    """JSON can write what becomes an infinity."""
+    text = GOLDEN.replace('"milliseconds": 0.5', '"milliseconds": 1e999')
+
+    assert refusal(tmp_path, text).startswith("variants.json: costs[0].milliseconds: expected a finite number, got inf")
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[" * 100_000, '{"format": NaN}', '{"format": 1, "format": 1}', GOLDEN[:-3], "1" * 5000, "\ufeff{}"],
@@ -309,8 +472,8 @@ def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path) -> None:
 
 def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
     """The version that wrote the archive, where it says so."""
-    assert refusal(tmp_path, GOLDEN.replace('"format": 1', '"format": 2')) == (
-        "variants.json has format 2, and this code reads format 1: serve the archive with "
+    assert refusal(tmp_path, GOLDEN.replace('"format": 2', '"format": 1')) == (
+        "variants.json has format 1, and this code reads format 2: serve the archive with "
         "torchserve-neuron-lstm 0.1.0, which wrote it, "
         "or package the model again with the version that is installed here"
     )
