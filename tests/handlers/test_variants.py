@@ -2,14 +2,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from tiny_archive import GRID, make_model
 
-from torchserve_neuron_lstm.bucketing.grid import Bucket
-from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
-from torchserve_neuron_lstm.handlers.variants import load_variants
+from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
+from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, Shapes
+from torchserve_neuron_lstm.config.manifest import Cost, Variant, read_manifest, write_manifest
+from torchserve_neuron_lstm.handlers.variants import cost_of, load_variants, planner_of, shapes_of
 
 
 def change_manifest(archive: Path, **facts: object) -> None:
@@ -26,7 +28,7 @@ def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:
         padded[-1, :3] = ids
         lengths = torch.full((bucket.batch,), 3)
 
-        (sums,) = variants.run(bucket, [padded, lengths])
+        (sums,) = variants.run("sequence", bucket, [padded, lengths])
 
         torch.testing.assert_close(sums[-1, :3], model(ids[None], lengths[:1])[0][0])
 
@@ -35,10 +37,54 @@ def test_costs_are_those_measured_or_a_stand_in_until_they_are(archive: Path) ->
     """Packaging loads an archive before it has measured it."""
     assert load_variants(archive, threads=1).cost.of(Bucket(4, 8)) == 0.5
 
-    unmeasured = tuple(replace(one, milliseconds=0.0) for one in read_manifest(archive).variants)
-    change_manifest(archive, variants=unmeasured)
+    change_manifest(archive, costs=())
 
     assert load_variants(archive, threads=1).cost.of(Bucket(4, 8)) > 0
+
+
+def test_each_part_has_its_own_costs(pristine: Path) -> None:
+    """A head costs what heads were measured to cost, not what pieces do."""
+    manifest = replace(
+        read_manifest(pristine),
+        costs=(Cost("chunk", Bucket(4, 8), 2.0), Cost("head", Bucket(4, 1), 0.25)),
+    )
+
+    chunk, head = cost_of(manifest, "chunk"), cost_of(manifest, "head")
+
+    assert chunk is not None
+    assert head is not None
+    assert (chunk.milliseconds, head.milliseconds) == ({Bucket(4, 8): 2.0}, {Bucket(4, 1): 0.25})
+    assert cost_of(manifest, "start") is None
+
+
+@pytest.mark.parametrize(
+    ("shapes", "longest", "found"), [("grid", 8, GRID), ("any", 100, AnyShape(4, 100)), ("any", 8, AnyShape(4, 8))]
+)
+def test_the_planner_is_told_what_the_programs_take(
+    pristine: Path, shapes: Literal["grid", "any"], longest: int, found: Shapes
+) -> None:
+    """The grid's buckets, or any shape up to its largest batch and the longest sequence."""
+    manifest = replace(read_manifest(pristine), shapes=shapes, longest=longest)
+
+    assert shapes_of(manifest) == found
+    assert planner_of(manifest).plan([longest]).useful_timesteps([longest]) == longest
+    with pytest.raises(SequenceTooLong):
+        planner_of(manifest).plan([longest + 1])
+
+
+def test_a_program_for_every_shape_is_run_in_any(archive: Path) -> None:
+    """Sequences of every length up to the longest, in runs that no bucket of the grid has."""
+    change_manifest(archive, shapes="any", longest=50)
+    variants, model = load_variants(archive, threads=1), make_model()
+    lengths = [37, 50, 3, 1, 12]
+    requests = [[torch.randint(0, 20, (length,))] for length in lengths]
+    plan = variants.plan(lengths)
+
+    answers = variants.answer(plan, requests, lengths)
+
+    assert not {run.bucket for run in plan.runs} & set(GRID.buckets)
+    for (ids,), (sums,), length in zip(requests, answers, lengths, strict=True):
+        torch.testing.assert_close(sums, model(ids[None], torch.tensor([length]))[0][0])
 
 
 def test_the_weights_are_loaded_once_for_all_variants(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,12 +97,12 @@ def test_the_weights_are_loaded_once_for_all_variants(archive: Path, monkeypatch
             return lambda inputs: [torch.zeros(*inputs[0].shape, 3)]
 
     monkeypatch.setattr("torchserve_neuron_lstm.handlers.variants.get_backend", lambda name: Recording())
-    apart = tuple(replace(one, directory=f"programs/{one.bucket.batch}") for one in read_manifest(archive).variants)
+    apart = tuple(Variant("sequence", bucket, f"programs/{bucket.batch}") for bucket in GRID.buckets)
     change_manifest(archive, variants=apart)
 
     load_variants(archive, threads=3)
 
-    assert [name for name, _, _ in seen] == ["1", "4"]
+    assert [name for name, _, _ in seen] == ["1", "1", "4", "4"]
     assert len({pointer for _, pointer, _ in seen}) == 1
     assert {threads for _, _, threads in seen} == {3}
 
