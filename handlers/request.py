@@ -93,7 +93,7 @@ def read_item(values: Mapping[str, object], manifest: Manifest) -> Item:
     length = _common_length(tensors, manifest.inputs)
     if length is None:
         return Item(tensors, 1)
-    longest = manifest.grid.lengths[-1]
+    longest = manifest.longest
     if length > longest and manifest.overflow == "truncate":
         return Item(tuple(map(_cut, tensors, manifest.inputs, [longest] * len(tensors))), longest)
     _check_length(length, manifest)
@@ -134,10 +134,12 @@ def _common_length(tensors: Sequence[torch.Tensor], inputs: Sequence[TensorSpec]
 
 def _check_length(length: int, manifest: Manifest) -> None:
     try:
-        if manifest.padding == "masked":
-            manifest.grid.fit_length(length)
-        else:
+        if manifest.padding == "exact_lengths":
             manifest.grid.exact_length(length)
+        elif manifest.longest == manifest.grid.lengths[-1]:
+            manifest.grid.fit_length(length)
+        elif length > manifest.longest:
+            raise SequenceTooLong(length, (manifest.longest,))
     except SequenceTooLong as error:
         raise RequestError(413, "SequenceTooLong", str(error)) from None
     except LengthNotAccepted as error:
