@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ..bucketing.errors import LengthNotAccepted, SequenceTooLong
+from ..bucketing.grid import AnyShape
 from ..bucketing.spec import TensorSpec
 from ..config.manifest import Manifest
 from .errors import RequestError, invalid, shown
@@ -138,8 +139,8 @@ def _check_length(length: int, manifest: Manifest) -> None:
             manifest.grid.exact_length(length)
         elif manifest.longest == manifest.grid.lengths[-1]:
             manifest.grid.fit_length(length)
-        elif length > manifest.longest:
-            raise SequenceTooLong(length, (manifest.longest,))
+        else:
+            AnyShape(1, manifest.longest).fit_length(length)
     except SequenceTooLong as error:
         raise RequestError(413, "SequenceTooLong", str(error)) from None
     except LengthNotAccepted as error:
