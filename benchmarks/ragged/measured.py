@@ -42,16 +42,16 @@ class Run:
 
     gemm_gflops: float
     """The machine's rate of matrix multiplication, the best of the run."""
-    usual_gemm_gflops: float
-    """The median of the run."""
+    cores_obtained: float
+    """The share of the cores' time that this process got while it asked for all of it."""
     measured: tuple[Measured, ...]
     chunk_costs: Mapping[Size, CostModel]
     """What packaging measured of the chunks of each model that runs in pieces of time."""
 
     @property
     def quiet(self) -> bool:
-        """Whether the machine had little else to do: it was mostly about as fast as it can be."""
-        return self.usual_gemm_gflops > 0.85 * self.gemm_gflops
+        """Whether the machine had little else to do."""
+        return self.cores_obtained > 0.9
 
     def of(self, case: Case) -> Measured:
         """What was measured of a case."""

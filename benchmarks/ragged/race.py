@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ def race(
         WrongAnswers: a contestant differs from eager.
     """
     products: list[float] = []
+    obtained: list[float] = []
     measured: dict[Case, Measured] = {}
     chunk_costs: dict[Size, CostModel] = {}
     for size, same in _by_size(cases):
@@ -49,11 +51,22 @@ def race(
             chunk_costs[size] = cost
         for case in same:
             tell(f"measuring {case}")
+            obtained.append(cores_obtained(threads))
             seconds = seconds_of(case, model, contestants, pace)
             products += seconds.pop(_GEMM)
             measured[case] = Measured(case, seconds)
-    rates = (gemm_gflops(products), gemm_gflops([median(products)]))
-    return Run(*rates, tuple(measured[case] for case in cases), chunk_costs)
+    in_order = tuple(measured[case] for case in cases)
+    return Run(gemm_gflops(products), median(obtained), in_order, chunk_costs)
+
+
+def cores_obtained(threads: int, calls: int = 5) -> float:
+    """The share of the cores' time that this process gets while it multiplies matrices with so many threads."""
+    product = gemm()
+    product()
+    began, used = time.perf_counter(), time.process_time()
+    for _ in range(calls):
+        product()
+    return (time.process_time() - used) / (time.perf_counter() - began) / threads
 
 
 def _by_size(cases: Sequence[Case]) -> Iterator[tuple[Size, list[Case]]]:

@@ -25,7 +25,7 @@ def print_run(run: Run, found: Sequence[Standing], console: Console) -> None:
     console.print(standings_table(found))
     if not run.quiet:
         console.print(
-            f"The machine was busy: its matrix product ran at {run.usual_gemm_gflops:.0f} GFLOP/s in the median. "
+            f"The machine was busy: only {run.cores_obtained:.0%} of its cores' time was to be had. "
             "Measure again when nothing else runs.\n",
             style="red",
             highlight=False,
@@ -62,7 +62,7 @@ def to_json(run: Run, found: Sequence[Standing], about: dict[str, Any]) -> dict[
     return {
         "about": about,
         "gemm_gflops": run.gemm_gflops,
-        "usual_gemm_gflops": run.usual_gemm_gflops,
+        "cores_obtained": run.cores_obtained,
         "cases": [_case(run, measured) for measured in run.measured],
         "floors": standings_json(found),
     }
