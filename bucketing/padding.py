@@ -55,11 +55,10 @@ def unpad(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> lis
     Raises:
         ValueError: there are more lengths than rows, or a length beyond the tensor's timesteps.
     """
-    views = unpadded_views(tensor, spec, lengths)
-    if spec.batch_dim is not None and not spec.item_time_dims:  # one copy does for all
-        copy = _moved(tensor, spec.batch_dim, 0).clone(memory_format=torch.contiguous_format)
-        return [copy.select(0, row) for row in range(len(lengths))]
-    return [view.clone(memory_format=torch.contiguous_format) for view in views]
+    if spec.batch_dim is None or spec.item_time_dims:
+        return [view.clone(memory_format=torch.contiguous_format) for view in unpadded_views(tensor, spec, lengths)]
+    copy = _moved(tensor, spec.batch_dim, 0).clone(memory_format=torch.contiguous_format)  # one does for all
+    return unpadded_views(_moved(copy, 0, spec.batch_dim), spec, lengths)
 
 
 def unpadded_views(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> list[torch.Tensor]:
@@ -73,12 +72,11 @@ def unpadded_views(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int
         raise ValueError(f"{spec.name}: {len(lengths)} lengths for {rows} rows")
     if spec.time_dim is not None and max(lengths, default=0) > tensor.shape[spec.time_dim]:
         raise ValueError(f"{spec.name}: length {max(lengths)} of {tensor.shape[spec.time_dim]} timesteps")
-    rows_of = (
-        [tensor] if spec.batch_dim is None else [tensor.select(spec.batch_dim, row) for row in range(len(lengths))]
-    )
+    rows_of = (tensor,) if spec.batch_dim is None else tensor.unbind(spec.batch_dim)  # a select for each takes longer
+    own = rows_of[: len(lengths)]
     if not spec.item_time_dims:
-        return rows_of
-    return [_cut(row, spec, length) for row, length in zip(rows_of, lengths, strict=True)]
+        return list(own)
+    return [_cut(row, spec, length) for row, length in zip(own, lengths, strict=True)]
 
 
 def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
