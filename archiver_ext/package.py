@@ -58,7 +58,7 @@ def package(flags: stock.Flags, manifest: str, console: Console) -> Outcome:
     """
     destination = stock.check_destination(flags, quiet=True)
     config = load_config(Path(_needed(flags)))
-    engines, dropped = to_try(config.backend)
+    engines, dropped = to_try(config.backend, config.precision)
     with private_directory() as private, temporary_files_in(private):
         staged = stock.stage(flags, _made(private / "staged"))
         tree.refuse_collisions(staged, _files_of_flags(flags))
@@ -179,7 +179,7 @@ def _compile(
     programs = {part: build.work / f"{part}.pt2" for part in subject.program.parts}
     for part, program in subject.program.parts.items():
         torch.export.save(program, programs[part])
-    jobs = trial.jobs_for(engines, programs, build.config.grid, build.work)
+    jobs = trial.jobs_for(engines, programs, build.config.grid, build.work, build.config.precision)
     done = 0
 
     def tell(result: Result) -> None:

@@ -40,7 +40,7 @@ def _rows(trial: Trial, buckets: tuple[Bucket, ...]) -> Iterator[tuple[str, ...]
         compiled = own.get(bucket) or (own.get(None) if index == 0 else None)
         yield (
             f"{bucket.batch} x {bucket.length}",
-            trial.backend,
+            trial.backend if trial.precision == "float32" else f"{trial.backend} {trial.precision}",
             *_cost(compiled),
             f"{trial.checked[bucket].max_error:.1e}",
             f"{trial.milliseconds[bucket]:.3f}",
@@ -69,6 +69,7 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
     for dropped in outcome.dropped:
         yield f"{dropped.backend} is out: {dropped.reason}"
     yield _kept(outcome)
+    yield _precision(outcome)
     yield f"{outcome.archive}: {human_size(outcome.size)}"
 
 
@@ -93,12 +94,24 @@ def _kept(outcome: Outcome) -> str:
     return f"{kept.backend} is packaged (the fastest with batches of every size, lengths spread evenly: {spent})"
 
 
+def _precision(outcome: Outcome) -> str:
+    """What answers are computed in, and where that is more than was asked for, why."""
+    kept, asked = outcome.kept, outcome.config.precision
+    computes = f"precision: {kept.backend} computes in {kept.precision}"
+    if kept.precision == asked:
+        return computes
+    rivals = [other.backend for other in outcome.others if other.precision == asked]
+    why = f"faster than {' and '.join(rivals)} in {asked}" if rivals else f"no engine in {asked} is left"
+    return f"{computes}, although {asked} is allowed: {why}"
+
+
 def to_json(outcome: Outcome) -> dict[str, Any]:
     """The same for machines: sizes in bytes, `compile_s` in seconds, `milliseconds` of one run of the full bucket."""
     return {
         "archive": str(outcome.archive),
         "size": outcome.size,
         "backend": outcome.kept.backend,
+        "precision": outcome.kept.precision,
         "padding": outcome.program.padding,
         "padding_reason": outcome.program.padding_reason,
         "runs_as": _kind(outcome),
@@ -112,6 +125,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
 def _engine(trial: Trial, outcome: Outcome) -> dict[str, Any]:
     return {
         "backend": trial.backend,
+        "precision": trial.precision,
         "kept": trial is outcome.kept,
         "total_ms": trial.total_ms,
         "programs": [

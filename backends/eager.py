@@ -22,6 +22,7 @@ class Eager:
 
     name = "eager"
     polymorphic = True
+    any_shape = True
 
     def unavailable(self) -> str | None:
         """Never: it is torch."""

@@ -54,6 +54,7 @@ class Inductor:
 
     name = "inductor"
     polymorphic = False
+    any_shape = False
 
     def unavailable(self) -> str | None:
         """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""

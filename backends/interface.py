@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 
@@ -13,6 +13,11 @@ from ..bucketing.grid import Bucket
 
 Weights = Mapping[str, torch.Tensor]
 """The model's own state dict, plus the constants that lowering lifted out of its code."""
+
+Precision = Literal["float32", "bfloat16"]
+"""What a program computes in. Its inputs, outputs and carried values keep their own dtypes."""
+
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 """A loaded program: flat inputs (the declared ones in order, then lengths[B] int64 where the program takes them)
@@ -42,6 +47,9 @@ class Backend(Protocol):
     name: str
     polymorphic: bool
     """True: one compiled program serves every bucket. False: one per bucket."""
+    any_shape: bool
+    """Whether a polymorphic engine runs a shape for the first time as fast as ever, so that batches may be planned in
+    whatever shapes are best. False: in those of the grid alone, which are warmed up when an archive is loaded."""
 
     def unavailable(self) -> str | None:
         """Why this machine cannot compile for the engine, with what to install; None where it can."""
@@ -56,7 +64,7 @@ class Backend(Protocol):
         """Write the compiled program, without its weights, into an empty `directory`.
 
         `program` holds the abstract masked operators of `masked.py` and symbolic batch and time. `bucket` is None
-        for a polymorphic engine. Runs in a process of its own.
+        for a polymorphic engine. Runs in a process of its own. The program computes in float32.
 
         Raises:
             CannotCompile: the engine does not take this program.
@@ -68,3 +76,25 @@ class Backend(Protocol):
         Raises:
             CannotLoad: this host is not the kind `host` names, or the file cannot be loaded here.
         """
+
+
+@runtime_checkable
+class LowPrecision(Backend, Protocol):
+    """An engine that computes in other precisions than float32 too."""
+
+    precisions: tuple[Precision, ...]
+    """Those beside float32."""
+
+    def compile_in(
+        self, precision: Precision, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path
+    ) -> None:
+        """Like `compile`, in one of `precisions`. `load` must refuse a host that cannot compute in it.
+
+        Raises:
+            CannotCompile: the engine does not take this program, or this machine cannot compute in this precision.
+        """
+
+
+def precision_of(engine: Backend, wanted: Precision) -> Precision:
+    """What an engine computes in where `wanted` is asked for: that, or float32 where it knows nothing else."""
+    return wanted if isinstance(engine, LowPrecision) and wanted in engine.precisions else "float32"

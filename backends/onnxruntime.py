@@ -30,7 +30,6 @@ _GRAPH = "program.onnx"
 _AS_THEY_ARE = "as_they_are.json"
 """The names of the weights that the engine reads in torch's own layout, so in the memory where they are."""
 
-# Smaller ones stay in the graph, where the engine's shape inference may want their values.
 _SMALLEST_LIFTED_CONSTANT = 256
 
 # Where ONNX wants each of torch's gates: i f g o -> i o f g, r z n -> z r n.
@@ -47,6 +46,7 @@ class OnnxRuntime:
 
     name = "onnxruntime"
     polymorphic = True
+    any_shape = True
 
     def unavailable(self) -> str | None:
         """What is missing of the exporter and the engine."""
@@ -71,9 +71,8 @@ class OnnxRuntime:
             CannotCompile: an operator has no counterpart in ONNX, or the engine lacks it.
         """
         weights = weights_of(program)
-        lifted = [name for name in weights if name in program.state_dict or _is_large(weights[name])]
-        model = _exported(program)
-        _drop_remarks(model)
+        lifted = [name for name in weights if name in program.state_dict or is_large(weights[name])]
+        model = onnx_graph(program)
         _lift_weights(model, {name: weights[name] for name in lifted})
         (directory / _GRAPH).write_bytes(model.SerializeToString())
         (directory / _AS_THEY_ARE).write_text(json.dumps(_as_they_are(model)), encoding="utf-8")
@@ -162,7 +161,8 @@ def _run(signature: Signature, session: Any, kept: Mapping[str, Any]) -> Run:
     return run
 
 
-def _is_large(tensor: torch.Tensor) -> bool:
+def is_large(tensor: torch.Tensor) -> bool:
+    """Whether a constant is left out of the graph. Shape inference may want to see the values of small ones."""
     return tensor.numel() * tensor.element_size() >= _SMALLEST_LIFTED_CONSTANT
 
 
@@ -179,8 +179,8 @@ def _without_projections(program: torch.export.ExportedProgram) -> torch.export.
     return folded
 
 
-def _exported(program: torch.export.ExportedProgram) -> Any:
-    """The ONNX model (a protobuf).
+def onnx_graph(program: torch.export.ExportedProgram) -> Any:
+    """The ONNX model (a protobuf), with weights.
 
     Raises:
         CannotCompile: names the operator that the exporter does not know.
@@ -201,7 +201,9 @@ def _exported(program: torch.export.ExportedProgram) -> Any:
     except Exception as error:
         raise CannotCompile(_refusal(error)) from error
     assert exported is not None
-    return exported.model_proto
+    model = exported.model_proto
+    _drop_remarks(model)
+    return model
 
 
 def _refusal(error: BaseException) -> str:

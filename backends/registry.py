@@ -11,7 +11,7 @@ from .interface import Backend, CannotLoad
 GROUP = "torchserve_neuron_lstm.backends"
 """Entry points of this group name a class that is a `Backend`; the entry point's name is the engine's."""
 
-_BUILT_IN = {"inductor": "Inductor", "onnxruntime": "OnnxRuntime", "eager": "Eager"}
+_BUILT_IN = {"inductor": "Inductor", "onnxruntime": "OnnxRuntime", "openvino": "OpenVino", "eager": "Eager"}
 _HERE = Path(__file__).parent
 
 

@@ -133,6 +133,9 @@ Engine = Annotated[
 ]
 Bound = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+_BOUNDS = {"bfloat16": 1e-2}
+"""The tolerance that is left out, for answers in less than float32. A bfloat16 has 8 bits: 0.4 % of a number."""
+
 
 class ModelArguments(Strict):
     """What the user's class and its forward() take besides tensors."""
@@ -175,9 +178,9 @@ class Tolerance(Strict):
     """How far an answer may lie from eager: |ours - eager| <= atol + rtol x |eager|."""
 
     atol: Bound = 1e-5
-    """The absolute part, in the unit of the answer."""
+    """The absolute part, in the unit of the answer; left out, 1e-5, or 1e-2 with precision: bfloat16."""
     rtol: Bound = 1e-5
-    """The part relative to eager's answer."""
+    """The part relative to eager's answer; left out, 1e-5, or 1e-2 with precision: bfloat16."""
 
 
 class NeuronLstmBlock(Strict):
@@ -197,9 +200,9 @@ class NeuronLstmBlock(Strict):
     """The sizes to compile for: `batch` and `length`, each an ascending list; lengths can be chosen for the traffic."""
     backend: Engine = "auto"
     """The engine: auto (the fastest that verifies), inductor, onnxruntime, eager, or one that another package adds."""
-    precision: Literal["float32"] = "float32"
-    """The precision that programs compute in."""
-    tolerance: Tolerance = Tolerance()
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """The least precision that programs may compute in; with bfloat16 whichever is measured faster, float32 or that."""
+    tolerance: Annotated[Tolerance, Field(validate_default=True)] = Tolerance()
     """How far an answer may lie from eager; a program that misses it is not packaged."""
     overflow: Literal["reject", "truncate"] = "reject"
     """What becomes of a sequence longer than the largest length: refused with 413, or cut to it."""
@@ -207,6 +210,16 @@ class NeuronLstmBlock(Strict):
     """`module:Class` that turns request bodies into inputs and outputs into answers; its file is an extra file."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """Threads per worker; left out, the host's cores are shared out over maxWorkers."""
+
+    @field_validator("tolerance", mode="before")
+    @classmethod
+    def _of_the_precision(cls, value: Any, info: ValidationInfo) -> Any:
+        """What is left out of the tolerance follows from the precision."""
+        written = value.model_dump(exclude_unset=True) if isinstance(value, Tolerance) else value
+        bound = _BOUNDS.get(info.data.get("precision", "float32"))
+        if bound is None or not isinstance(written, Mapping):
+            return value
+        return {"atol": bound, "rtol": bound, **written}
 
     @classmethod
     def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

@@ -81,6 +81,7 @@ def _facts(manifest: Mapping[str, Any]) -> list[str]:
     host = ", ".join(f"{name} {value}" for name, value in manifest["host"].items()) or "any machine"
     return [
         f"engine      {manifest['backend']}",
+        f"precision   {manifest['precision']}, within {_allowed(manifest['tolerance'])} of the model in eager mode",
         f"host needs  {needs or 'nothing besides torch'}",
         f"host is     {host}",
         *(f"input       {_layout(spec)}" for spec in manifest["inputs"]),
@@ -92,6 +93,10 @@ def _facts(manifest: Mapping[str, Any]) -> list[str]:
         f"overflow    {manifest['overflow']}",
         f"made by     {made}",
     ]
+
+
+def _allowed(tolerance: Mapping[str, float]) -> str:
+    return f"{tolerance['atol']:g} + {tolerance['rtol']:g} x |eager|"
 
 
 def _layout(spec: Mapping[str, Any]) -> str:

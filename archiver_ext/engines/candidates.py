@@ -3,6 +3,9 @@
 One archive holds one engine, so that it holds the weights once. `auto` tries every engine that this machine has and
 keeps the one that spends the fewest measured milliseconds on batches of every size, with lengths spread evenly, as they
 will be planned. An engine by name is the only one tried.
+
+Where the YAML allows bfloat16, `auto` tries the engines that compute in it beside those in float32, whose answers are
+within every tolerance that bfloat16's are. An engine by name must compute in the precision that is asked for.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...backends.interface import Backend
+from ...backends.interface import Backend, Precision, precision_of
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.grid import Bucket
 from ...config.schema import ServingConfig
@@ -22,6 +25,8 @@ from .verify import Checked
 
 AUTO = "auto"
 _FAST = ("inductor", "onnxruntime")
+_FAST_IN_BFLOAT16 = ("openvino",)
+"""Tried by `auto` where bfloat16 is allowed, for in float32 they are slower than others: see docs/precision.md."""
 _LAST_RESORT = "eager"
 
 
@@ -30,6 +35,8 @@ class Trial:
     """An engine that compiled every program and agrees with eager in every bucket."""
 
     backend: str
+    precision: Precision
+    """What the engine computes in, which is float32 or what the YAML asks for."""
     compiled: tuple[Compiled, ...]
     checked: Mapping[Bucket, Checked]
     costs: Costs
@@ -47,15 +54,16 @@ class Dropped:
     reason: str
 
 
-def to_try(wanted: str) -> tuple[list[Backend], list[Dropped]]:
+def to_try(wanted: str, precision: Precision = "float32") -> tuple[list[Backend], list[Dropped]]:
     """The engines to compile for, and those that this machine cannot compile for.
 
     Raises:
-        PackagingError: the engine asked for by name is unknown or cannot be used here.
+        PackagingError: the engine asked for by name is unknown, cannot be used here or not in this precision.
     """
     if wanted != AUTO:
-        return [_by_name(wanted)], []
-    fast = [get_backend(name) for name in _FAST if name in backend_names()]
+        return [_by_name(wanted, precision)], []
+    names = _FAST if precision == "float32" else (*_FAST, *_FAST_IN_BFLOAT16)
+    fast = [get_backend(name) for name in names if name in backend_names()]
     dropped = [Dropped(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
     out = {engine.backend for engine in dropped}
     return [engine for engine in fast if engine.name not in out] or [get_backend(_LAST_RESORT)], dropped
@@ -75,7 +83,8 @@ def too_short(engine: Backend, program: Program, config: ServingConfig) -> Dropp
 
 def takes_any_shape(engine: Backend, program: Program) -> bool:
     """Whether an engine will run a program in every shape, not only in the grid's."""
-    return engine.polymorphic and program.any_shape and program.takes_lengths and program.padding == "masked"
+    free = engine.polymorphic and engine.any_shape
+    return free and program.any_shape and program.takes_lengths and program.padding == "masked"
 
 
 def last_resort(wanted: str, tried: Sequence[str]) -> list[Backend]:
@@ -83,7 +92,7 @@ def last_resort(wanted: str, tried: Sequence[str]) -> list[Backend]:
     return [get_backend(_LAST_RESORT)] if wanted == AUTO and _LAST_RESORT not in tried else []
 
 
-def _by_name(name: str) -> Backend:
+def _by_name(name: str, precision: Precision) -> Backend:
     try:
         engine = get_backend(name)
     except Exception as error:
@@ -91,6 +100,11 @@ def _by_name(name: str) -> Backend:
     reason = engine.unavailable()
     if reason is not None:
         raise PackagingError(f"neuron_lstm.backend: {name} cannot be used here: {reason}")
+    if precision_of(engine, precision) != precision:
+        raise PackagingError(
+            f"neuron_lstm.precision: {name} computes in float32 alone, not in {precision}: leave precision out, or "
+            f"write backend: {AUTO} to have it compete with engines that do ({', '.join(_FAST_IN_BFLOAT16)})"
+        )
     return engine
 
 

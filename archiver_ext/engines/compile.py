@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...backends.interface import Precision
 from ...bucketing.grid import Bucket
 from ...bucketing.spec import Part
 from ..processes import describe_exit, package_path
@@ -37,6 +38,7 @@ class Job:
     program: Path
     """A file of torch.export.save."""
     directory: Path
+    precision: Precision = "float32"
 
     def __str__(self) -> str:
         """`inductor chunk 4 x 128`."""
@@ -129,6 +131,7 @@ class _Worker:
                 "program": str(job.program),
                 "backend": job.backend,
                 "bucket": job.bucket,
+                "precision": job.precision,
                 "directory": str(job.directory),
             }
         )

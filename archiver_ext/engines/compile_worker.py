@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import torch
 
 from ...backends import masked  # noqa: F401 - the exported program names its operators
-from ...backends.interface import CannotCompile
+from ...backends.interface import CannotCompile, LowPrecision
 from ...backends.registry import get_backend
 from ...bucketing.grid import Bucket
 
@@ -44,7 +44,11 @@ def _reply(job: dict[str, Any], program: torch.export.ExportedProgram) -> dict[s
     started = time.perf_counter()
     bucket = None if job["bucket"] is None else Bucket(*job["bucket"])
     try:
-        get_backend(job["backend"]).compile(program, bucket, Path(job["directory"]))
+        engine, directory = get_backend(job["backend"]), Path(job["directory"])
+        if isinstance(engine, LowPrecision) and job["precision"] in engine.precisions:
+            engine.compile_in(job["precision"], program, bucket, directory)
+        else:
+            engine.compile(program, bucket, directory)
     except CannotCompile as error:
         return {"refused": str(error)}
     except Exception as error:  # noqa: BLE001 - an engine's own failure, reported as such

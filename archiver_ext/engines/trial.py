@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from ...backends import registry
-from ...backends.interface import Backend
+from ...backends.interface import Backend, Precision, precision_of
 from ...bucketing.cost import CostModel
 from ...bucketing.grid import Bucket, BucketGrid
 from ...bucketing.spec import Part
@@ -88,10 +88,26 @@ def programs_to_compile(
             yield part, bucket
 
 
-def jobs_for(engines: Sequence[Backend], programs: Mapping[Part, Path], grid: BucketGrid, compiled: Path) -> list[Job]:
-    """What to compile, from files of torch.export.save to folders below `compiled`."""
+def jobs_for(
+    engines: Sequence[Backend],
+    programs: Mapping[Part, Path],
+    grid: BucketGrid,
+    compiled: Path,
+    precision: Precision = "float32",
+) -> list[Job]:
+    """What to compile, from files of torch.export.save to folders below `compiled`.
+
+    An engine that cannot compute in `precision` computes in float32.
+    """
     return [
-        Job(engine.name, part, bucket, programs[part], compiled / variant_directory(engine, part, bucket))
+        Job(
+            engine.name,
+            part,
+            bucket,
+            programs[part],
+            compiled / variant_directory(engine, part, bucket),
+            precision_of(engine, precision),
+        )
         for engine in engines
         for part, bucket in programs_to_compile(engine, tuple(programs), grid)
     ]
@@ -123,6 +139,7 @@ def attempt(
     cost = CostModel(costs["sequence" if subject.program.split is None else "chunk"])
     return Trial(
         backend=engine.name,
+        precision=precision_of(engine, subject.config.precision),
         compiled=tuple(compiled),
         checked=checked,
         costs=costs,
@@ -209,7 +226,7 @@ def manifest_of(subject: Subject, engine: Backend, trial: Trial | None, costs: C
         constants=CONSTANTS if program.constants else None,
         codec=config.codec,
         threads=config.threads,
-        precision=config.precision,
+        precision=precision_of(engine, config.precision),
         tolerance=subject.tolerance,
         files=digest_files(subject.tree),
         produced_by=versions(),

@@ -52,7 +52,7 @@ def test_ours_are_found_by_name() -> None:
 
 def test_an_unknown_name_is_answered_by_what_there_is() -> None:
     """The refusal lists every backend and says how others are found."""
-    with pytest.raises(CannotLoad, match=r"no backend 'tensorrt' here, but inductor, onnxruntime, eager.*entry point"):
+    with pytest.raises(CannotLoad, match=r"no backend 'tensorrt' here, but inductor, onnxruntime, openvino, eager.*entry point"):
         registry.get_backend("tensorrt")
 
 
@@ -82,8 +82,8 @@ def test_a_broken_distribution_is_named() -> None:
 
 def test_an_archive_leaves_the_other_engines_out() -> None:
     """The files of all engines but one, so that an archive carries one."""
-    assert {"inductor.py", "eager.py"} == {file.name for file in registry.files_of_others("onnxruntime")}
-    assert len(registry.files_of_others("doubling")) == 3
+    assert {"inductor.py", "openvino.py", "eager.py"} == {file.name for file in registry.files_of_others("onnxruntime")}
+    assert len(registry.files_of_others("doubling")) == 4
 
 
 def test_asking_for_one_imports_no_other() -> None:

@@ -81,6 +81,26 @@ def test_every_key_is_read() -> None:
     assert (config.codec, config.threads) == ("my_codec:TextCodec", 4)
 
 
+@pytest.mark.parametrize(
+    ("written", "bounds"),
+    [
+        ("precision: bfloat16", (1e-2, 1e-2)),
+        ("precision: bfloat16\n  tolerance: {}", (1e-2, 1e-2)),
+        ("precision: bfloat16\n  tolerance: {atol: 0.5}", (0.5, 1e-2)),
+        ("tolerance: {rtol: 0.0}\n  precision: bfloat16", (1e-2, 0.0)),
+        ("precision: float32", (1e-5, 1e-5)),
+        ("tolerance: {atol: 0.5}", (0.5, 1e-5)),
+    ],
+)
+def test_what_is_left_out_of_the_tolerance_follows_from_the_precision(
+    written: str, bounds: tuple[float, float]
+) -> None:
+    """A hundredth where bfloat16 is allowed, and what is written stands."""
+    config = parse_config(f"{SMALL}  {written}\n", "a.yaml")
+
+    assert (config.tolerance.atol, config.tolerance.rtol) == bounds
+
+
 def test_only_inputs_and_buckets_are_required() -> None:
     """Everything else has the documented default."""
     config = parse_config(SMALL, "a.yaml")
@@ -179,7 +199,7 @@ model-config.yaml:21: neuron_lstm.buckets.batch: expected ascending sizes, each 
 model-config.yaml:22: neuron_lstm.buckets.lenght: is not a key here: did you mean length?
 model-config.yaml:23: neuron_lstm.backend: expected auto or the name of an engine, as in onnxruntime, got the text \
 'a/b'
-model-config.yaml:24: neuron_lstm.precision: expected 'float32', got the text 'bf16'
+model-config.yaml:24: neuron_lstm.precision: expected 'float32' or 'bfloat16', got the text 'bf16'
 model-config.yaml:25: neuron_lstm.tolerance.atol: expected a number, got the text '1e-5' (YAML takes 1e-5 for text: \
 write 1.0e-5)
 model-config.yaml:25: neuron_lstm.tolerance.rtol: expected 0 or more, got -1

@@ -30,7 +30,10 @@ SERVING = ("handlers/", "bucketing/", "backends/", "config/manifest.py", "config
 WITHOUT_TORCH = ("bucketing/", "config/manifest.py")
 WITH_TORCH = ("bucketing/padding.py", "bucketing/execute.py", "bucketing/execute_staircase.py")
 
-ENGINE_FILES = {"backends/onnxruntime.py": ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript")}
+ENGINE_FILES = {
+    "backends/onnxruntime.py": ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript"),
+    "backends/openvino.py": ("onnx", "openvino"),
+}
 """Third-party packages of one backend, for its functions only."""
 
 ENGINES = (

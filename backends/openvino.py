@@ -1,0 +1,268 @@
+"""OpenVINO: one graph that takes every batch and length, in float32 or, where the processor can, in bfloat16.
+
+Its LSTM over a whole sequence ignores lengths that are not known while it compiles, without a word. So the program
+masks by itself (`masked.py`), and OpenVINO's operators see batches without lengths. A shape that it has not seen costs
+some milliseconds and most of a megabyte, so batches are planned in the shapes of the grid.
+
+The graph holds no weights: they are inputs, and become constants over the user's own memory before it is compiled.
+OpenVINO copies what it brings into an order or a precision of its own, and reads the rest where it lies.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..bucketing.grid import Bucket
+from . import masked
+from .interface import CannotCompile, CannotLoad, Precision, Requirement, Run, Weights
+from .signature import Signature, read_signature, signature_of, weights_of, write_signature
+
+_GRAPH = "program.onnx"
+_PRECISION = "precision.json"
+_HINTS: Mapping[str, str] = {"float32": "f32", "bfloat16": "bf16"}
+_TELEMETRY = "openvino_telemetry"
+
+
+class OpenVino:
+    """One program for every bucket."""
+
+    name = "openvino"
+    polymorphic = True
+    any_shape = False
+    precisions: tuple[Precision, ...] = ("bfloat16",)
+
+    def unavailable(self) -> str | None:
+        """What is missing of the exporter and the engine."""
+        missing = [name for name in ("onnx", "onnxscript", "openvino") if find_spec(name) is None]
+        return f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}" if missing else None
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Torch for the tensors, and the engine."""
+        return (
+            Requirement("torch", "torch", torch.__version__.partition("+")[0]),
+            Requirement("openvino", "openvino", version("openvino")),
+        )
+
+    def host(self) -> Mapping[str, str]:
+        """Any machine: the engine compiles while it loads, and asks the processor then for what it needs."""
+        return {}
+
+    def compile(self, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path) -> None:
+        """Write the ONNX graph without weights.
+
+        Raises:
+            CannotCompile: an operator has no counterpart in ONNX, or the engine lacks it.
+        """
+        self.compile_in("float32", program, bucket, directory)
+
+    def compile_in(
+        self, precision: Precision, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path
+    ) -> None:
+        """The same, to be computed in `precision`. The graph itself is in float32, and so is what goes in and out.
+
+        Raises:
+            CannotCompile: an operator has no counterpart in ONNX, the engine lacks it, or the processor the precision.
+        """
+        if lacking := _lacking(precision):
+            raise CannotCompile(lacking)
+        from .onnxruntime import is_large, onnx_graph
+
+        weights = weights_of(program)
+        lifted = {name: one for name, one in weights.items() if name in program.state_dict or is_large(one)}
+        model = onnx_graph(_without_lengths(program))
+        taken = _lift_weights(model, lifted)
+        (directory / _GRAPH).write_bytes(model.SerializeToString())
+        (directory / _PRECISION).write_text(json.dumps({"precision": precision}), encoding="utf-8")
+        whole = signature_of(program, None)
+        kept = {name: kind for name, kind in whole.weights.items() if name in taken}
+        write_signature(Signature(inputs=whole.inputs, weights=kept), directory)
+        try:
+            run = self.load(directory, weights, {}, threads=1)
+            if program.example_inputs is not None:  # some operators lack a dtype, which shows when they run
+                run(program.example_inputs[0])
+        except Exception as error:
+            reason = str(error.__cause__ or error).strip()
+            raise CannotCompile(f"OpenVINO does not take this program: {reason}") from error
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+        """Compile the graph for this processor, around the weights.
+
+        Raises:
+            CannotLoad: the engine is missing or refuses the graph, the weights are others, or the processor cannot
+                compute in the program's precision.
+        """
+        signature = read_signature(directory)
+        real = signature.pick_weights(weights)
+        # Torch only copies here, and its threads would spin for more work beside the engine's own.
+        torch.set_num_threads(1)
+        try:
+            precision = json.loads((directory / _PRECISION).read_text(encoding="utf-8"))["precision"]
+            lacking = _lacking(precision)
+            compiled, kept = (None, ()) if lacking else _compiled(directory / _GRAPH, real, _HINTS[precision], threads)
+        except Exception as error:
+            raise CannotLoad(
+                f"this host's OpenVINO cannot load {directory}: {error}; install the version the program was packaged "
+                f"with, or package the model again"
+            ) from error
+        if lacking:
+            raise CannotLoad(f"{lacking}. Package the model again without precision: {precision}, or on such a host")
+        return _run(signature, compiled, kept)
+
+
+def _engine() -> Any:
+    """The engine's module.
+
+    The distribution reports to its maker from the moment it is imported, by a package that it can do without, and that
+    keeps an id in the home directory. A server does so only if its owner asks for it.
+    """
+    with _hidden(_TELEMETRY):
+        import openvino
+
+    return openvino
+
+
+@contextmanager
+def _hidden(module: str) -> Iterator[None]:
+    """Whoever imports it finds it not installed, unless it is imported already."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]  # what the import system takes for an ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[module]
+
+
+@cache
+def _core() -> Any:
+    """The engine itself; its threads are shared by all programs of the process."""
+    return _engine().Core()
+
+
+def _lacking(precision: str) -> str | None:
+    """Why this processor cannot compute in it: the engine would take float32 instead, silently."""
+    if precision == "float32" or "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        return None
+    return f"this processor has no instructions for {precision} (as avx512_bf16 and amx_bf16 are on x86-64)"
+
+
+def _compiled(graph: Path, weights: Weights, hint: str, threads: int) -> tuple[Any, Sequence[Any]]:
+    """The compiled model, and the weights it reads, which must live as long as it does."""
+    model = _core().read_model(str(graph))
+    kept = _fill_in(model, weights)
+    options = {
+        "INFERENCE_PRECISION_HINT": hint,
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "PERFORMANCE_HINT": "LATENCY",
+        # Several workers share the cores, and each would choose the same ones.
+        "ENABLE_CPU_PINNING": False,
+    }
+    return _core().compile_model(model, "CPU", options), kept
+
+
+def _fill_in(model: Any, weights: Weights) -> list[Any]:
+    """Constants in place of the inputs that are weights, over the memory where they are."""
+    constant = _engine().op.Constant
+    kept = []
+    for parameter in model.get_parameters():
+        output = parameter.output(0)
+        name = next((name for name in output.get_names() if name in weights), None)
+        if name is not None:
+            kept.append(constant(weights[name].detach().numpy(), shared_memory=True))
+            for reader in output.get_target_inputs():
+                reader.replace_source_output(kept[-1].output(0))
+            model.remove_parameter(parameter)
+    return kept
+
+
+def _run(signature: Signature, compiled: Any, kept: Sequence[Any]) -> Run:
+    # The exporter may leave out inputs that nothing reads: go by name.
+    taken = {name: index for index, port in enumerate(compiled.inputs) for name in port.get_names()}
+    places = [taken.get(name) for name in signature.inputs]
+    request = compiled.create_infer_request()
+    outputs = range(len(compiled.outputs))
+
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        signature.check_inputs(inputs)
+        assert kept is not None
+        given = zip(places, inputs, strict=True)
+        feeds = {place: tensor.detach().contiguous().numpy() for place, tensor in given if place is not None}
+        request.infer(feeds, share_inputs=True)
+        # The engine uses its buffers again.
+        return [torch.from_numpy(request.get_output_tensor(index).data.copy()) for index in outputs]
+
+    return run
+
+
+def _lift_weights(model: Any, weights: Weights) -> set[str]:
+    """Make inputs of the weights that the graph holds. Returns their names."""
+    import onnx
+
+    held = [initializer for initializer in model.graph.initializer if initializer.name in weights]
+    for initializer in held:
+        kind = onnx.helper.make_tensor_value_info(initializer.name, initializer.data_type, list(initializer.dims))
+        model.graph.initializer.remove(initializer)
+        model.graph.input.append(kind)
+    return {kind.name for kind in model.graph.input} & set(weights)
+
+
+def _without_lengths(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """The program with recurrences that know nothing of lengths, each of one layer in one direction, and masks."""
+    table = {torch.ops.neuron_lstm.lstm.default: _lstm, torch.ops.neuron_lstm.rnn.default: _rnn}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about its internals
+        decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
+    return decomposed
+
+
+def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
+    if masked.is_projected(h_0, c_0):
+        return masked.without_projection(_plain_lstm, x, lengths, h_0, c_0, *options)
+    if lengths is None:
+        return NotImplemented
+    return _plain_lstm(x, lengths, h_0, c_0, *options)
+
+
+def _plain_lstm(
+    x: Any, lengths: Any, h_0: Any, c_0: Any, weights: Any, bias: bool, layers: int, both: bool, need_cell: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return masked.masked_lstm(_lstm_layer, x, lengths, h_0, c_0, weights, layers, both, need_cell)
+
+
+def _lstm_layer(
+    x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+    """One layer in one direction, fused over all timesteps."""
+    h_0, c_0 = states
+    y, h_n, c_n = torch.ops.neuron_lstm.lstm(
+        x.transpose(0, 1), None, h_0[None], c_0[None], list(weights), len(weights) == 4, 1, False, True
+    )
+    return y.transpose(0, 1), (h_n[0], c_n[0])
+
+
+def _rnn(x: Any, lengths: Any, h_0: Any, weights: Any, cell: str, bias: bool, layers: int, both: bool) -> Any:
+    if lengths is None:
+        return NotImplemented
+
+    def layer(
+        x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
+    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
+        y, h_n = torch.ops.neuron_lstm.rnn(
+            x.transpose(0, 1), None, states[0][None], list(weights), cell, len(weights) == 4, 1, False
+        )
+        return y.transpose(0, 1), (h_n[0],)
+
+    return masked.masked_rnn(layer, x, lengths, h_0, weights, layers, both)
