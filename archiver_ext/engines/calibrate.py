@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from statistics import median
 from typing import TypeVar
 
 import torch
@@ -93,7 +92,10 @@ def _blank_item(spec: TensorSpec, length: int) -> torch.Tensor:
 def measure(
     calls: Mapping[Key, Call], budget_ms: float = 60.0, clock: Callable[[], float] = time.perf_counter
 ) -> dict[Key, float]:
-    """The median milliseconds of each call, given about `budget_ms` each and at least three runs.
+    """The least milliseconds of each call, given about `budget_ms` each and at least three runs.
+
+    The least, because nothing but other work on the machine makes a run slower, and plans compare calls with each other:
+    a median of which one call had the quiet half and another had not misleads them.
 
     The calls take turns, so that a slow moment of the machine falls on all of them and not on one.
     """
@@ -104,7 +106,7 @@ def measure(
     while pending := [key for key, taken in samples.items() if len(taken) < _FEWEST or sum(taken) < budget_ms]:
         for key in pending:
             samples[key].append(_milliseconds(calls[key], clock))
-    return {key: median(taken) for key, taken in samples.items()}
+    return {key: min(taken) for key, taken in samples.items()}
 
 
 def _milliseconds(call: Call, clock: Callable[[], float]) -> float:
