@@ -59,8 +59,7 @@ class TensorSpec:
         >>> TensorSpec("frames", "float32", ("time", "batch", 12)).sizes(batch=4, length=16)
         (16, 4, 12)
         """
-        named = {"batch": batch, "time": length}
-        return tuple(named[size] if isinstance(size, str) else size for size in self.shape)
+        return tuple([batch if size == "batch" else length if size == "time" else size for size in self.shape])
 
 
 @dataclass(frozen=True)
