@@ -94,8 +94,8 @@ def measure(
 ) -> dict[Key, float]:
     """The least milliseconds of each call, given about `budget_ms` each and at least three runs.
 
-    The least, because nothing but other work on the machine makes a run slower, and plans compare calls with each other:
-    a median of which one call had the quiet half and another had not misleads them.
+    The least, because nothing but other work on the machine makes a run slower, and plans compare calls with each
+    other: medians mislead them where one call had the quiet moments and another had not.
 
     The calls take turns, so that a slow moment of the machine falls on all of them and not on one.
     """
