@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import orjson
+import pytest
 import torch
 from fake_context import FakeContext
 from fake_model import FRAMES, IDS, SUMS, TOTAL, FakeModel, make_manifest
@@ -120,25 +121,29 @@ AWKWARD = [
     *("9223372036854775807", "9223372036854775808", "18446744073709551616", "-9223372036854775809", "1" * 400),
     *("1" * 5000, "0." + "3" * 400, "true", "null", "[]", "[1, 2]", "[" * 600, '"a"', '"\\ud800"', '"\\ud83d\\ude00"'),
 ]
-texts = st.lists(st.sampled_from(AWKWARD), max_size=4).map(", ".join)
+PLACES = [
+    *(
+        "@",
+        " [@]\n",
+        "[@] ]",
+        "\ufeff[@]",
+        "[[@], [@]]",
+        '{"ids": [@], "frames": [[@, 1]]}',
+        '{"inputs": [[@, 1], [@, 2]]}',
+    ),
+    *('{"ids": [1], "ids": [@]}', '{"ids": [1, 2], @: 1}', '{"instances": [[@], [1]]}', '{"instances": [@, 1]}'),
+    '{"inputs": [{"name": "ids", "shape": [1], "datatype": "INT64", "data": [@]}], "id": @}',
+    '{"inputs": [{"name": "ids", "shape": [@], "datatype": "INT64", "data": [1]}]}',
+]
 
 
 @st.composite
 def awkward_texts(draw: st.DrawFn) -> bytes:
     """JSON, or nearly so, with what readers of it disagree about."""
-    shape = draw(
-        st.sampled_from(
-            [
-                "[@]", "[[@], [@]]", '{"ids": [@], "frames": [[@]]}', '{"ids": [1], "ids": [@]}',
-                '{"instances": [[@], [1]]}',
-                '{"inputs": [{"name": "ids", "shape": [@], "datatype": "INT64", "data": [@]}], "id": @}', "@", " [@]\n",
-                "[@] ]", "\ufeff[@]", '{"ids": [1, 2], @: 1}', '{"inputs": [[@], [@]]}',
-            ]
-        )
-    )  # fmt: skip
-    while "@" in shape:
-        shape = shape.replace("@", draw(texts), 1)
-    return shape.encode()
+    text = draw(st.sampled_from(PLACES))
+    while "@" in text:
+        text = text.replace("@", ", ".join(draw(st.lists(st.sampled_from(AWKWARD), max_size=3))), 1)
+    return text.encode()
 
 
 def _outcome(body: bytes, manifest: Manifest) -> object:
@@ -151,17 +156,29 @@ def _outcome(body: bytes, manifest: Manifest) -> object:
     return request._replace(items=()), [item.length for item in request.items], repr(tensors)
 
 
-@given(
-    st.sampled_from(MANIFESTS), awkward_texts() | (values | mutated()).map(json.dumps).map(str.encode) | damaged_bytes()
-)
-def test_a_body_is_the_same_request_or_the_same_refusal_with_and_without_orjson(
-    manifest: Manifest, body: bytes
-) -> None:
-    """Down to the message, for integers beyond 64 bits, what is no number of JSON, and broken text too."""
+def _check_same_outcome(body: bytes, manifest: Manifest) -> None:
     assert fast_json() is orjson
     fast = _outcome(body, manifest)
     with mock.patch.object(decode_module, "fast_json", return_value=None):
         assert _outcome(body, manifest) == fast
+
+
+@given(
+    st.sampled_from(MANIFESTS), awkward_texts() | damaged_bytes() | (values | mutated()).map(json.dumps).map(str.encode)
+)
+def test_a_body_is_the_same_request_or_the_same_refusal_with_and_without_orjson(
+    manifest: Manifest, body: bytes
+) -> None:
+    """Down to the message; broken text too."""
+    _check_same_outcome(body, manifest)
+
+
+@pytest.mark.parametrize("value", AWKWARD, ids=lambda value: value[:24])
+def test_what_readers_of_json_disagree_about_is_the_same_with_and_without_orjson(value: str) -> None:
+    """Integers beyond 64 bits, numbers that JSON has not, half a character: wherever in a body they stand."""
+    for manifest in MANIFESTS:
+        for place in PLACES:
+            _check_same_outcome(place.replace("@", value).encode(), manifest)
 
 
 def _refuse(constant: str) -> None:
