@@ -47,7 +47,7 @@ neuron_lstm:
     ids: {{dtype: int64, shape: [batch, time]}}
   lengths: lengths
   outputs: [logits, final]
-  buckets: {{batch: {batch}, length: {length}}}
+  buckets: {{batch: {batch}, length: {length}, longest: {longest}}}
   backend: {backend}
 """
 
@@ -60,9 +60,15 @@ class Project:
     temporary: Path
 
     def configure(
-        self, backend: str = "eager", hidden: int = 6, batch: Sequence[int] = (1, 2), length: Sequence[int] = (2, 4)
+        self,
+        backend: str = "eager",
+        hidden: int = 6,
+        batch: Sequence[int] = (1, 2),
+        length: Sequence[int] = (2, 4),
+        longest: int | None = None,
     ) -> None:
-        text = CONFIG.format(backend=backend, hidden=hidden, batch=list(batch), length=list(length))
+        facts = {"batch": list(batch), "length": list(length), "longest": longest or length[-1]}
+        text = CONFIG.format(backend=backend, hidden=hidden, **facts)
         (self.folder / "model-config.yaml").write_text(text)
 
     def environment(self, **more: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import odd_engines
@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from torchserve_neuron_lstm.archiver_ext import cli, stock
+from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
 from torchserve_neuron_lstm.handlers.variants import load_variants
 
@@ -59,22 +60,33 @@ def unpacked(archive: Path, into: Path) -> Path:
     return into / "tiny"
 
 
-def answers(folder: Path) -> list[torch.Tensor]:
-    """What an unpacked archive answers to one sequence of three ids in its bucket of two by four."""
+def answers(folder: Path, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
+    """What an unpacked archive answers to a batch of sequences of these lengths."""
     variants = load_variants(folder, threads=1)
-    sequence = [torch.tensor([5, 1, 10])]
-    return list(variants.answer(variants.plan([3]), [sequence], [3])[0])
+    return variants.answer(variants.plan(lengths), [[sequence(length)] for length in lengths], lengths)
 
 
-def right_answers(project: Project) -> list[torch.Tensor]:
-    """What the user's model answers to it, alone."""
+def sequence(length: int) -> torch.Tensor:
+    """Some ids."""
+    return (torch.arange(length) * 7 + length) % 11
+
+
+def right_answers(project: Project, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
+    """What the user's model answers to each of them alone."""
     names: dict[str, type[torch.nn.Module]] = {}
-    exec(MODEL, names)
-    model = names["Tiny"]()
-    model.load_state_dict(torch.load(project.folder / "weights.pt"))
+    exec((project.folder / "model.py").read_text(), names)
+    weights = torch.load(project.folder / "weights.pt")
+    model = names["Tiny"](weights["lstm.weight_hh_l0"].shape[1])
+    model.load_state_dict(weights)
     with torch.no_grad():
-        logits, final = model.eval()(torch.tensor([[5, 1, 10]]), torch.tensor([3]))
-    return [logits[0], final[0]]
+        both = [model.eval()(sequence(length)[None], torch.tensor([length])) for length in lengths]
+    return [(logits[0], final[0]) for logits, final in both]
+
+
+def check_answers(project: Project, folder: Path, lengths: Sequence[int] = (3,)) -> None:
+    """An unpacked archive answers a batch as the user's model each sequence alone."""
+    for ours, theirs in zip(answers(folder, lengths), right_answers(project, lengths), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
 def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project: Project, tmp_path: Path) -> None:
@@ -89,7 +101,8 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
     assert done.returncode == 0, done.stderr
     for told in ("1 x 2", "compile s", "max error", "measured ms", "requests are padded"):
         assert told in done.stdout
-    assert "compile 1/1: eager any shape" in done.stderr
+    assert re.search("compile 1/2: eager (chunk|head) any shape", done.stderr)
+    assert "runs as chunk: pieces of time hand on lstm.h, lstm.c" in done.stdout
     assert project.listing() - before == {str(project.folder / "tiny.mar")}
     folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
     assert json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text())["model"] == {
@@ -108,8 +121,7 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
     assert "inductor.py" not in {path.name for path in (folder / "torchserve_neuron_lstm" / "backends").iterdir()}
     assert (folder / "weights.pt").read_bytes() == (project.folder / "weights.pt").read_bytes()
     assert read_manifest(folder).files == digest_files(folder)
-    for ours, theirs in zip(answers(folder), right_answers(project), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    check_answers(project, folder)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +136,7 @@ def test_every_archive_format_unpacks_to_what_was_verified(
 
     assert code == 0, error
     archive = project.folder / name
-    assert len(answers(unpacked(archive, tmp_path / "host"))) == 2
+    check_answers(project, unpacked(archive, tmp_path / "host"), (3, 1, 4))
     if archive.suffix == ".mar":
         with zipfile.ZipFile(archive) as file:
             methods = {entry.compress_type for entry in file.infolist() if entry.filename != "MAR-INF/MANIFEST.json"}
@@ -246,7 +258,7 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("engine", "complaint"),
     [
-        ("refuses", r"refuses (\d x \d): no \1 here"),
+        ("refuses", r"refuses (?:chunk|head) (\d x \d): no \1 here"),
         ("raises", "ValueError: something odd"),
         ("dies", "ended by SIGABRT"),
         ("unusable", "no such chip here; buy one"),
@@ -306,7 +318,10 @@ def test_an_engine_of_another_distribution_serves_by_name(
     assert code == 0, error
     (engine,) = json.loads(output)["engines"]
     assert engine["backend"] == "good"
-    assert len(engine["programs"]) == len(engine["variants"]) == 4
+    pieces, ends = [[1, 2], [1, 4], [2, 2], [2, 4]], [[1, 1], [2, 1]]
+    programs = [(program["part"], program["bucket"]) for program in engine["programs"]]
+    assert sorted(programs) == [*(("chunk", bucket) for bucket in pieces), *(("head", bucket) for bucket in ends)]
+    assert len(engine["variants"]) == len(pieces)
 
 
 def test_a_mistake_of_ours_is_shown_whole(project: Project, package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,19 +435,81 @@ def test_auto_shows_the_loser_and_keeps_the_smaller_sum(project: Project, packag
     assert read_manifest(folder).backend == kept["backend"]
 
 
-@pytest.mark.timeout(300)
-def test_an_inductor_archive_holds_the_weights_once(project: Project, package: Package) -> None:
-    """With several buckets it stays below 1.2 times the weights and 450 KB a bucket."""
-    hidden, batch, length = 300, [1, 2], [3]
+@pytest.mark.timeout(400)
+def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
+    project: Project, package: Package, tmp_path: Path
+) -> None:
+    """It stays below 1.2 times the weights and 450 KB a bucket; sequences take as many pieces of fixed shape as needed."""
+    hidden, length = 300, [3, 5]
     save_weights(project, hidden=hidden)
-    project.configure(backend="inductor", hidden=hidden, batch=batch, length=length)
+    project.configure(backend="inductor", hidden=hidden, batch=[2], length=length, longest=17)
 
-    code, _, error = package("--archive-format", "zip-store")
+    code, output, error = package("--archive-format", "zip-store")
 
     assert code == 0, error
+    assert "runs as chunk" in output
     weights = (project.folder / "weights.pt").stat().st_size
     size = (project.folder / "tiny.mar").stat().st_size
-    assert size <= 1.2 * weights + 450 * 1024 * len(batch) * len(length)
+    assert size <= 1.2 * weights + 450 * 1024 * len(length)
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    manifest = read_manifest(folder)
+    assert (manifest.kind, manifest.shapes, manifest.longest) == ("chunk", "grid", 17)
+    assert {variant.directory for variant in manifest.variants} == {
+        "programs/inductor/chunk/b2_t3",
+        "programs/inductor/chunk/b2_t5",
+        "programs/inductor/head/b2_t1",
+    }
+    for lengths in ([1], [17], [3, 3], [4, 11, 17, 1, 6]):
+        check_answers(project, folder, lengths)
+
+
+def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
+    project: Project, package: Package, tmp_path: Path
+) -> None:
+    """One program for pieces and one for their end, whatever the lengths; one step more than the longest is too long."""
+    project.configure(backend="onnxruntime", longest=50)
+
+    code, output, error = package()
+
+    assert code == 0, error
+    assert "runs as chunk: pieces of time hand on lstm.h, lstm.c" in output
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    manifest = read_manifest(folder)
+    assert (manifest.kind, manifest.shapes, manifest.longest) == ("chunk", "any", 50)
+    assert {variant.directory for variant in manifest.variants} == {
+        "programs/onnxruntime/chunk/any",
+        "programs/onnxruntime/head/any",
+    }
+    assert {cost.part for cost in manifest.costs} == {"chunk", "head"}
+    for lengths in ([1], [50], [9, 9], [31, 2, 50, 7, 7, 1, 12]):
+        check_answers(project, folder, lengths)
+    with pytest.raises(SequenceTooLong, match="51 timesteps"):
+        answers(folder, [51])
+
+
+def test_a_model_that_is_not_cut_says_so_and_serves(project: Project, package: Package, tmp_path: Path) -> None:
+    """With the line that needs the whole sequence: at the end of packaging, and in the archive."""
+    text = MODEL.replace("hidden, batch_first=True)", "hidden, batch_first=True, bidirectional=True)")
+    text = text.replace("Linear(hidden, 3)", "Linear(2 * hidden, 3)")
+    (project.folder / "model.py").write_text(text)
+    names: dict[str, type[torch.nn.Module]] = {}
+    exec(text, names)
+    torch.manual_seed(0)
+    torch.save(names["Tiny"]().state_dict(), project.folder / "weights.pt")
+    project.configure(longest=30)
+
+    code, output, error = package()
+
+    assert code == 0, error
+    assert re.search(
+        r"runs as sequence: the recurrence is bidirectional \(at model\.py:\d+: .*self\.lstm\(packed\)", output
+    )
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    manifest = read_manifest(folder)
+    assert (manifest.kind, manifest.shapes, manifest.carried) == ("sequence", "any", ())
+    assert manifest.kind_reason in output
+    for lengths in ([1], [30], [17, 2, 30, 7, 7]):
+        check_answers(project, folder, lengths)
 
 
 def test_extra_files_keep_their_meaning(project: Project, package: Package, tmp_path: Path) -> None:

@@ -77,10 +77,10 @@ NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "crashes", "unusa
 def install(site: Path) -> str:
     """Lay the distribution out in a folder, for PYTHONPATH."""
     site.mkdir()
-    (site / "odd_engines.py").write_text(CODE)
+    (site / "engines_of_others.py").write_text(CODE)
     info = site / "odd_engines-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-engines\nVersion: 1.0\n")
-    points = "".join(f"{name} = odd_engines:{name.capitalize()}\n" for name in NAMES)
+    points = "".join(f"{name} = engines_of_others:{name.capitalize()}\n" for name in NAMES)
     (info / "entry_points.txt").write_text(f"[torchserve_neuron_lstm.backends]\n{points}")
     return str(site)
