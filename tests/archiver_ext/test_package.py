@@ -439,7 +439,7 @@ def test_auto_shows_the_loser_and_keeps_the_smaller_sum(project: Project, packag
 def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """It stays below 1.2 times the weights and 450 KB a bucket; sequences take as many pieces of fixed shape as needed."""
+    """It stays below 1.2 times the weights and 450 KB a bucket; a long sequence takes as many buckets as it needs."""
     hidden, length = 300, [3, 5]
     save_weights(project, hidden=hidden)
     project.configure(backend="inductor", hidden=hidden, batch=[2], length=length, longest=17)
@@ -466,7 +466,7 @@ def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
 def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """One program for pieces and one for their end, whatever the lengths; one step more than the longest is too long."""
+    """One program for pieces and one for their end, whatever the lengths; a step beyond the longest is too long."""
     project.configure(backend="onnxruntime", longest=50)
 
     code, output, error = package()
