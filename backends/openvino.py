@@ -15,7 +15,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -145,9 +144,11 @@ def _hidden(module: str) -> Iterator[None]:
         del sys.modules[module]
 
 
-@cache
 def _core() -> Any:
-    """The engine itself; its threads are shared by all programs of the process."""
+    """An engine for one program: it remembers weights by their address, so it must not outlive them.
+
+    An engine shared by two programs crashed where the weights of the second lay where those of the first had been.
+    """
     return _engine().Core()
 
 
@@ -160,7 +161,8 @@ def _lacking(precision: str) -> str | None:
 
 def _compiled(graph: Path, weights: Weights, hint: str, threads: int) -> tuple[Any, Sequence[Any]]:
     """The compiled model, and the weights it reads, which must live as long as it does."""
-    model = _core().read_model(str(graph))
+    core = _core()
+    model = core.read_model(str(graph))
     kept = _fill_in(model, weights)
     options = {
         "INFERENCE_PRECISION_HINT": hint,
@@ -170,7 +172,7 @@ def _compiled(graph: Path, weights: Weights, hint: str, threads: int) -> tuple[A
         # Several workers share the cores, and each would choose the same ones.
         "ENABLE_CPU_PINNING": False,
     }
-    return _core().compile_model(model, "CPU", options), kept
+    return core.compile_model(model, "CPU", options), kept
 
 
 def _fill_in(model: Any, weights: Weights) -> list[Any]:

@@ -21,7 +21,8 @@ from torchserve_neuron_lstm.bucketing.grid import Bucket
 
 # Compiled once for all tests of an engine.
 ENGINES = [
-    pytest.param(name, marks=pytest.mark.xdist_group(name), id=name) for name in ("eager", "onnxruntime", "openvino", "inductor")
+    pytest.param(name, marks=pytest.mark.xdist_group(name), id=name)
+    for name in ("eager", "onnxruntime", "openvino", "inductor")
 ]
 # Each case is some seconds of a C++ compiler: those that go through all of the decomposition.
 INDUCTOR_CASES = tuple(CASES[index] for index in (2, 5, 7, 10, 13))
