@@ -63,9 +63,9 @@ def _decode_text(body: Body, manifest: Manifest) -> Request:
 def _decode_fast(body: Body, manifest: Manifest) -> Request | None:
     """The request as orjson reads it, None where the standard library is to have the last word: on all that is refused.
 
-    orjson knows neither NaN nor half a character, and makes floats of integers beyond 64 bits, which are refused but for
-    an input of floats, where they are the same floats. So both lead to the same request, or to the same refusal. (Only
-    lists nested about a thousand deep, in a part of the body that nobody reads, are too deep for one of them alone.)
+    orjson knows neither NaN nor half a character, and makes floats of integers beyond 64 bits, which are refused but
+    for an input of floats, where they are the same floats. So both lead to the same request, or to the same refusal.
+    (Only lists a thousand deep, in a part of the body that nobody reads, are too deep for one of them alone.)
     """
     fast = fast_json()
     if fast is None or not isinstance(body.value, _BINARY):
