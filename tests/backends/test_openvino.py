@@ -1,0 +1,154 @@
+"""OpenVINO: no report to its maker, the memory of the weights, bfloat16 that is told, refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
+
+from torchserve_neuron_lstm.backends import openvino as engine
+from torchserve_neuron_lstm.backends.interface import PRECISIONS, CannotCompile, CannotLoad, precision_of
+from torchserve_neuron_lstm.backends.registry import get_backend
+from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.config.schema import NeuronLstmBlock
+
+SINGLE = ["FP32", "INT8"]
+"""What an older processor says it can do."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch\\.")
+
+
+def program_of(case: Case) -> tuple[Recurrent, torch.export.ExportedProgram]:
+    """A layer of 32 hidden units with given states, and the same exported."""
+    torch.manual_seed(0)
+    module = Recurrent(case, hidden=32).eval()
+    return module, exported(module, *ragged_batch(0.0))
+
+
+@pytest.fixture
+def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the processor says it can do, to be changed by a test."""
+    core = engine._core()
+    told = list(core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
+
+    class Core:
+        def get_property(self, device: str, name: str) -> list[str]:
+            return told
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
+
+    monkeypatch.setattr(engine, "_core", Core)
+    return told
+
+
+def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
+    """The part of the distribution that reports is never imported, nor is an id written to the home directory."""
+    code = (
+        "import sys; from torchserve_neuron_lstm.backends import openvino as ours; ours._core(); "
+        "print([name for name in sys.modules if name.startswith('openvino_telemetry')])"
+    )
+    printed = subprocess.run(
+        [sys.executable, "-c", code], env={"HOME": str(tmp_path)}, capture_output=True, text=True, check=True
+    ).stdout
+
+    assert printed == "[]\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "case",
+    [Case(layers=2, bidirectional=True, given_state=True), Case("gru", layers=2, given_state=True)],
+    ids=str,
+)
+def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> None:
+    """The same program by both precisions, whatever the padding holds; what goes in and out is float32 in both."""
+    module, program = program_of(case)
+    errors = {}
+    for precision in PRECISIONS:
+        directory = tmp_path / precision
+        directory.mkdir()
+        engine.OpenVino().compile_in(precision, program, None, directory)
+        run = engine.OpenVino().load(directory, weights_of(program), {}, 1)
+        inputs = ragged_batch(1e4, batch=8, time=12)
+        answers = run(inputs)
+        errors[precision] = largest_error(answers, module.alone(*inputs))
+        assert {answer.dtype for answer in answers} == {torch.float32}
+
+    assert errors["float32"] <= 1e-5
+    assert 1e-5 < errors["bfloat16"] <= 1e-2
+
+
+@torch.no_grad()
+def test_answers_stay_when_it_runs_again(tmp_path: Path) -> None:
+    """The engine uses its buffers again; what it answered before is ours."""
+    _, program = program_of(Case())
+    engine.OpenVino().compile(program, None, tmp_path)
+    run = engine.OpenVino().load(tmp_path, weights_of(program), {}, 1)
+    first = run(ragged_batch(0.0))
+    before = [answer.clone() for answer in first]
+    run([tensor + 1 for tensor in ragged_batch(0.0)])
+
+    assert all(torch.equal(now, then) for now, then in zip(first, before, strict=True))
+
+
+@torch.no_grad()
+def test_weights_may_lie_where_those_of_another_program_lay(tmp_path: Path) -> None:
+    """Programs come and go in one process, and memory is used again: none reads another one's weights."""
+    for turn in range(8):
+        module, program = program_of(Case())
+        directory = tmp_path / str(turn)
+        directory.mkdir()
+        engine.OpenVino().compile(program, None, directory)
+        run = engine.OpenVino().load(directory, weights_of(program), {}, 1)
+        inputs = ragged_batch(0.0)
+        assert largest_error(run(inputs), module.alone(*inputs)) <= 1e-5
+
+
+def test_a_processor_without_bfloat16_is_refused_at_both_ends(capabilities: list[str], tmp_path: Path) -> None:
+    """The engine itself would compute in float32 and say nothing."""
+    _, program = program_of(Case())
+    engine.OpenVino().compile(program, None, tmp_path)
+    (tmp_path / "precision.json").write_text(json.dumps({"precision": "bfloat16"}))
+    capabilities[:] = SINGLE
+
+    with pytest.raises(CannotCompile, match="no instructions for bfloat16"):
+        engine.OpenVino().compile_in("bfloat16", program, None, tmp_path / "other")
+    with pytest.raises(CannotLoad, match=r"no instructions for bfloat16.*without precision: bfloat16"):
+        engine.OpenVino().load(tmp_path, weights_of(program), {}, 1)
+
+
+def test_what_cannot_be_written_as_onnx_is_refused_by_name(tmp_path: Path) -> None:
+    """The message names the operator and the engines that know it."""
+
+    class Odd(torch.nn.Module):
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            return torch.special.bessel_j0(x) * lengths[:, None, None]
+
+    program = exported(Odd(), torch.ones(3, 7, 2), torch.tensor([7, 5, 3]))
+
+    with pytest.raises(CannotCompile, match=r"bessel_j0.*another backend"):
+        engine.OpenVino().compile(program, None, tmp_path)
+
+
+def test_only_an_engine_that_says_so_computes_in_bfloat16() -> None:
+    """Every other computes in float32, whatever is asked for."""
+    asked = {name: precision_of(get_backend(name), "bfloat16") for name in ("inductor", "onnxruntime", "eager")}
+
+    assert set(asked.values()) == {"float32"}
+    assert precision_of(get_backend("openvino"), "bfloat16") == "bfloat16"
+    assert precision_of(get_backend("openvino"), "float32") == "float32"
+
+
+def test_the_yaml_and_the_engines_name_the_same_precisions() -> None:
+    """What can be written is what an engine can be asked for."""
+    written = NeuronLstmBlock.model_json_schema()["properties"]["precision"]["enum"]
+
+    assert tuple(written) == PRECISIONS
