@@ -130,7 +130,8 @@ def test_what_cannot_be_written_as_onnx_is_refused_by_name(tmp_path: Path) -> No
 
     class Odd(torch.nn.Module):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-            return torch.special.bessel_j0(x) * lengths[:, None, None]
+            answer: torch.Tensor = torch.special.bessel_j0(x) * lengths[:, None, None]
+            return answer
 
     program = exported(Odd(), torch.ones(3, 7, 2), torch.tensor([7, 5, 3]))
 
