@@ -72,13 +72,16 @@ def check_results(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec]
     Raises:
         BrokenInvariant: another number of tensors, another shape or dtype.
     """
-    where = f"the program of bucket {bucket.batch} x {bucket.length}"
     if len(results) != len(outputs):
-        raise BrokenInvariant(f"{where} declares {len(outputs)} outputs and returned {len(results)}")
+        raise BrokenInvariant(f"{_program(bucket)} declares {len(outputs)} outputs and returned {len(results)}")
     for result, spec in zip(results, outputs, strict=True):
-        declared = (spec.sizes(*bucket), torch_dtype(spec))
-        if (tuple(result.shape), result.dtype) != declared:
+        sizes = spec.sizes(*bucket)
+        if result.shape != sizes or result.dtype is not torch_dtype(spec):
             raise BrokenInvariant(
-                f"{where} declares output {spec.name!r} as {spec.dtype} {list(declared[0])} and returned "
+                f"{_program(bucket)} declares output {spec.name!r} as {spec.dtype} {list(sizes)} and returned "
                 f"{str(result.dtype).removeprefix('torch.')} {list(result.shape)}"
             )
+
+
+def _program(bucket: Bucket) -> str:
+    return f"the program of bucket {bucket.batch} x {bucket.length}"

@@ -17,7 +17,7 @@ import torch
 from .errors import BrokenInvariant
 from .execute import Pad, Tensors, check_results
 from .grid import Bucket
-from .padding import pad, torch_dtype, unpad, unpadded_views
+from .padding import lengths_tensor, pad, torch_dtype, unpad, unpadded_views
 from .plan import Plan, Run
 from .spec import Carried, Part, TensorSpec
 
@@ -77,10 +77,14 @@ def execute_staircase(
         batch.advance(step)
     finals = [answer for head in plan.heads for answer in batch.finish(head)]
     steps = batch.steps()
+    # The answers of a row stand as steps and finals do: `turn` has the place of each output among them.
+    timed = iter(range(len(batch.output_specs)))
+    whole = iter(range(len(batch.output_specs), len(pieces.outputs)))
+    turn = [next(whole if spec.time_dim is None else timed) for spec in pieces.outputs]
     answers: list[Tensors] = [()] * len(requests)
     for row, place in batch.place.items():
-        timed, whole = iter(steps[place]), iter(finals[place])
-        answers[row] = tuple(next(whole if spec.time_dim is None else timed) for spec in pieces.outputs)
+        own = (*steps[place], *finals[place])
+        answers[row] = tuple([own[index] for index in turn])
     return answers
 
 
@@ -171,31 +175,35 @@ class InFlight:
 
     def _whole_lengths(self, head: Run) -> torch.Tensor:
         first = self.place[head.rows[0]]
-        own = self.lengths[first : first + len(head.rows)]
-        return torch.tensor(own + [1] * (head.bucket.batch - len(own)))
+        return lengths_tensor(self.lengths[first : first + len(head.rows)], Bucket(head.bucket.batch, self.size.length))
 
     def _lengths_within(self, step: Run) -> torch.Tensor:
         """How many timesteps of the run are each row's own; a row that is computed and dropped counts one."""
-        first, (batch, timesteps) = self.place[step.rows[0]], step.bucket
+        first, timesteps = self.place[step.rows[0]], step.bucket.length
         own = [min(length - step.start, timesteps) for length in self.lengths[first : first + len(step.rows)]]
-        return torch.tensor(own + [1] * (batch - len(own)))
+        return lengths_tensor(own, step.bucket)
 
     def _part(self, tensor: torch.Tensor, spec: TensorSpec, step: Run) -> torch.Tensor:
         """The run's rectangle of a buffer."""
         if spec.batch_dim is not None:
-            tensor = tensor.narrow(spec.batch_dim, self.place[step.rows[0]], step.bucket.batch)
+            tensor = _stretch(tensor, spec.batch_dim, self.place[step.rows[0]], step.bucket.batch)
         if spec.time_dim is not None:
-            tensor = tensor.narrow(spec.time_dim, step.start, step.bucket.length)
+            tensor = _stretch(tensor, spec.time_dim, step.start, step.bucket.length)
         return tensor.contiguous()
 
     def _put(self, tensor: torch.Tensor, result: torch.Tensor, spec: TensorSpec, step: Run) -> None:
         """Write what a run gives for its own rows into a buffer."""
         if spec.batch_dim is not None:
-            tensor = tensor.narrow(spec.batch_dim, self.place[step.rows[0]], len(step.rows))
-            result = result.narrow(spec.batch_dim, 0, len(step.rows))
+            tensor = _stretch(tensor, spec.batch_dim, self.place[step.rows[0]], len(step.rows))
+            result = _stretch(result, spec.batch_dim, 0, len(step.rows))
         if spec.time_dim is not None:
-            tensor = tensor.narrow(spec.time_dim, step.start, step.bucket.length)
+            tensor = _stretch(tensor, spec.time_dim, step.start, step.bucket.length)
         tensor.copy_(result)
+
+
+def _stretch(tensor: torch.Tensor, dim: int, start: int, size: int) -> torch.Tensor:
+    """A view of a part of one dimension; the tensor itself where that is all of it, which takes no time."""
+    return tensor if size == tensor.shape[dim] else tensor.narrow(dim, start, size)
 
 
 def _check_plan(plan: Plan, order: Sequence[int], place: Mapping[int, int], lengths: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from .codec import Codec, error_body
 from .counts import Counts
@@ -27,8 +27,7 @@ LARGEST_RESPONSE = 6_553_500
 """Bytes: TorchServe's default `max_response_size`. One body beyond it costs the whole batch its worker."""
 
 
-@dataclass(frozen=True)
-class RawResponse:
+class RawResponse(NamedTuple):
     """What one row gets."""
 
     status: int
@@ -59,7 +58,7 @@ class Service:
         if len(rows) == 1 and rows[0].asks_description:
             return [RawResponse(200, to_json(self.description))]
         began = self.clock()
-        decoded = [_attempt(lambda raw=raw: self._decode(raw)) for raw in rows]  # type: ignore[misc]
+        decoded = [_attempt(self._decode, raw) for raw in rows]
         accepted = [request for request in decoded if isinstance(request, Request)]
         answers, work = answer_items(self.model, [item for request in accepted for item in request.items], self.clock)
         made = map(self._respond, accepted, _by_request(accepted, answers))
@@ -78,7 +77,7 @@ class Service:
         return self.codec.decode(raw)
 
     def _respond(self, request: Request, answers: list[Answer] | RequestError) -> RawResponse | RequestError:
-        return answers if isinstance(answers, RequestError) else _attempt(lambda: self._encode(request, answers))
+        return answers if isinstance(answers, RequestError) else _attempt(self._encode, request, answers)
 
     def _encode(self, request: Request, answers: list[Answer]) -> RawResponse:
         body, content_type = self.codec.encode(request, answers)
@@ -102,10 +101,10 @@ class Service:
         return RawResponse(error.status, error_body(error, raw, self.model.manifest, self.identity))
 
 
-def _attempt(step: Callable[[], _T]) -> _T | RequestError:
+def _attempt(step: Callable[..., _T], *given: object) -> _T | RequestError:
     """What a step gives, or why it gives nothing. What nobody foresaw is logged, without the request."""
     try:
-        return step()
+        return step(*given)
     except RequestError as error:
         return error
     except Exception:  # noqa: BLE001 - whatever it was, it must not reach the batch-mates
@@ -116,15 +115,17 @@ def _attempt(step: Callable[[], _T]) -> _T | RequestError:
 def _by_request(
     requests: Sequence[Request], answers: Sequence[Answer | RequestError]
 ) -> Iterator[list[Answer] | RequestError]:
-    """The answers to all sequences, in order, to the answers of each request."""
+    """The answers to all sequences, in order, to the answers of each request.
+
+    One sequence without an answer leaves its whole request without.
+    """
     rest = iter(answers)
     for request in requests:
-        yield _all_or_error(list(islice(rest, len(request.items))))
-
-
-def _all_or_error(answers: Sequence[Answer | RequestError]) -> list[Answer] | RequestError:
-    """One sequence without an answer leaves its whole request without."""
-    for answer in answers:
-        if isinstance(answer, RequestError):
-            return answer
-    return list(answers)  # type: ignore[arg-type]
+        own: list[Answer] = []
+        failed: RequestError | None = None
+        for answer in islice(rest, len(request.items)):
+            if isinstance(answer, RequestError):
+                failed = failed or answer
+            else:
+                own.append(answer)
+        yield failed or own

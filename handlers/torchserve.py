@@ -135,7 +135,7 @@ def _telling(reporter: Reporter) -> Callable[[Counts], None]:
 def _set_status(response: RawResponse, index: int, context: Context) -> None:
     """The reason phrase is a constant: a line break in it would cost TorchServe its worker thread."""
     context.set_response_content_type(index, response.content_type)
-    if response.status != HTTPStatus.OK:
+    if response.status != 200:
         context.set_response_status(response.status, HTTPStatus(response.status).phrase, index)
 
 
