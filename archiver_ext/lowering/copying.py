@@ -41,6 +41,7 @@ class GraphCopy:
         self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
         self._arguments: dict[torch.fx.Node, dict[int, torch.fx.Node]] = {}
         self._tensors: dict[str, torch.Tensor] = {}
+        self._names: set[str] = set()
         self._keeps_cells = False
         for node, spec in zip(user_inputs(exported), inputs, strict=True):
             if spec is not None:
@@ -48,6 +49,9 @@ class GraphCopy:
 
     def placeholder(self, name: str) -> torch.fx.Node:
         """A further input, after those there are."""
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
         return self._graph.placeholder(name)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> torch.fx.Node:
@@ -67,7 +71,7 @@ class GraphCopy:
         self._keeps_cells = True
 
     def nodes(self, wanted: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-        """The copies of some nodes, and of all they need."""
+        """The copies of some nodes, and of all they need, in the order of the graph."""
         needed = self._needed(wanted)
         for node in self._exported.graph.nodes:
             if node in needed:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,6 +90,7 @@ def find_carries(
     for spec in inputs:
         if spec.batch_dim is None:
             raise CannotSplit(f"input {spec.name} has no batch dimension")
+    _refuse_shared_writes(exported)
     walk = _Walk(States(symbols(exported, inputs), user_inputs(exported)[-1]))
     for node in exported.graph.nodes:
         if node.op != "output":
@@ -121,8 +122,6 @@ class _Walk:
         """Numbers of timesteps, n, n + 1, n + 2, ..., with n."""
 
     def visit(self, node: torch.fx.Node) -> None:
-        if node.op == "call_function":
-            _refuse_shared_writes(node)
         cut = self.cut(node)
         self.states.of[node] = FREE if cut else judge(self.states, node)
         if node.op != "call_function" or _is_number(node):
@@ -289,17 +288,27 @@ def _words(node: torch.fx.Node) -> str:
     return operator_name(node.all_input_nodes[0]) if name == "getitem" else name
 
 
-def _refuse_shared_writes(node: torch.fx.Node) -> None:
-    """Writing in place is as good as a new value only where nobody else reads the old one, nor a view of it."""
-    for tensor in _written(node):
-        written: torch.fx.Node | None = tensor
-        reader = node
-        while written is not None:
-            if written.op == "placeholder" or any(user is not reader for user in written.users):
+def _refuse_shared_writes(exported: torch.export.ExportedProgram) -> None:
+    """Writing in place is as good as a new value only where nobody reads the old one later, nor a view of it."""
+    order = {node: place for place, node in enumerate(exported.graph.nodes)}
+    for node in exported.graph.nodes:
+        for tensor in _written(node):
+            owner = tensor
+            while (viewed := _viewed(owner)) is not None:
+                owner = viewed
+            if owner.op == "placeholder" or _is_read_later(owner, node, order):
                 raise CannotSplit(
                     f"{operator_name(node)} writes into a tensor that is used elsewhere{at(node_line(node))}"
                 )
-            reader, written = written, _viewed(written)
+
+
+def _is_read_later(tensor: torch.fx.Node, write: torch.fx.Node, order: Mapping[torch.fx.Node, int]) -> bool:
+    """Whether something reads a tensor after the write, other than by what the write returns."""
+    return any(
+        _is_read_later(user, write, order) if _viewed(user) is tensor else order[user] > order[write]
+        for user in tensor.users
+        if user is not write
+    )
 
 
 def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
@@ -313,6 +322,8 @@ def _written(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
 
 def _viewed(node: torch.fx.Node) -> torch.fx.Node | None:
     """The node whose memory this one may share."""
+    if not node.all_input_nodes:
+        return None
     maker = node.all_input_nodes[0] if node.target is operator.getitem else node
     schema = getattr(maker.target, "_schema", None)
     shares = operator_name(maker) in _RETURNS_ITS_INPUT or (

@@ -89,7 +89,8 @@ class _Parts:
             if carry.how == "state":
                 copy.replace_argument(carry.node, 1 + carry.element, value)
         copy.keep_cells()
-        steps = copy.nodes(self.step_answers)
+        wanted = [*self.step_answers, *(carry.node for carry in self.carries)]
+        steps = copy.nodes(wanted)[: len(self.step_answers)]  # all at once: in the order in which they were written
         after = [_after(copy, carry, value) for carry, value in zip(self.carries, carried, strict=True)]
         return copy.export([*steps, *after], [*self.inputs, *(value.spec for value in self.carried)])
 

@@ -358,6 +358,7 @@ CASES = (
     Case(causal.TimeMajorBoth, _TIME_MAJOR),
     Case(causal.ProjectedGivenState, _X),
     Case(causal.InplaceRelu, _X),
+    Case(causal.AddedInPlace, "{carried_0: {dtype: float32, shape: [batch, time, 6]}}"),
     Case(causal.LogSoftmaxAtEveryStep, _X),
     Case(causal.FixedStatistics, _X),
     Case(causal.LastStep, _X),

@@ -70,6 +70,12 @@ CARRIED: dict[str, list[Value]] = {
     "TimeMajorBoth": states(7),
     "ProjectedGivenState": states(4, 2, fill=None, cell=9),
     "InplaceRelu": [*states(8), *states(8, name="lstm_1")],
+    "AddedInPlace": [
+        ("gather", ("batch", 1, 6), 0.0),
+        ("rnn.h", (1, "batch", 6), 0.0),
+        ("gather_1", ("batch", 1, 6), 0.0),
+        ("rnn_1.h", (1, "batch", 6), 0.0),
+    ],
     "LogSoftmaxAtEveryStep": states(8),
     "FixedStatistics": states(8),
     "LastStep": [*states(8), ("gather", ("batch", 1, 8), 0.0)],
@@ -234,6 +240,22 @@ def written(m: Model, x: Tensor) -> Tensor:
     return y
 
 
+def seen_before(m: Model, x: Tensor) -> Tensor:
+    """A view of what is written into later, which is read before and after."""
+    y: Tensor = m.lstm(x)[0]
+    view = y.transpose(1, 2)
+    first = view * 2.0
+    y.add_(1.0)
+    return first.transpose(1, 2) + view.transpose(1, 2)
+
+
+def put_together(m: Model, x: Tensor) -> Tensor:
+    """Two halves written into zeros."""
+    y = torch.zeros(x.size(0), x.size(1), 4)
+    y[:, :, :2], y[:, :, 2:] = m.lstm(x)[0][:, :, :2], m.other(x)[0][:, :, 2:]
+    return y
+
+
 SPLITS: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
     "any": lambda m, x, n: ((m.lstm(x)[0] > 0.1) & kept(x, n)).any(1),
     "all": lambda m, x, n: ((m.lstm(x)[0] > -0.9) | ~kept(x, n)).all(1),
@@ -277,6 +299,8 @@ WHOLES: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
         "aten.add needs the end",
     ),
     "the input written": (lambda m, x, n: m.lstm(x.mul_(2.0))[0], "aten.mul_ writes into"),
+    "a view of what is written": (lambda m, x, n: seen_before(m, x), "aten.add_ writes into"),
+    "put together in place": (lambda m, x, n: put_together(m, x), "aten.copy_ writes into"),
     "written through dropout": (lambda m, x, n: written(m, x), "aten.clamp_ writes into"),
     "a norm over time": (lambda m, x, n: m.lstm(x)[0].mul(kept(x, n)).norm(dim=1), "aten.linalg_vector_norm mixes"),
     "no recurrence": (lambda m, x, n: (x * kept(x, n)).sum(1), "there is no recurrence over time"),
