@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from torchserve_neuron_lstm.archiver_ext.engines.calibrate import measure
+from fake_model import GRID, make_manifest
+
+from torchserve_neuron_lstm.archiver_ext.engines.calibrate import buckets_to_measure, measure
+from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
+from torchserve_neuron_lstm.config.manifest import Variant
 
 
 class Clock:
@@ -51,3 +56,27 @@ def test_a_slow_call_is_measured_three_times_and_a_fast_one_within_the_budget() 
 
     assert clock.ran.count("slow") == 2 + 3
     assert 2 + 119 <= clock.ran.count("fast") <= 2 + 122
+
+
+def test_programs_of_fixed_shapes_are_measured_in_each() -> None:
+    """Pieces in every bucket, what begins and what ends for every batch."""
+    manifest = make_manifest()
+
+    assert buckets_to_measure("sequence", manifest) == GRID.buckets
+    assert buckets_to_measure("chunk", manifest) == GRID.buckets
+    assert buckets_to_measure("start", manifest) == buckets_to_measure("head", manifest) == (Bucket(1, 1), Bucket(4, 1))
+
+
+def test_programs_for_any_shape_are_measured_where_it_tells_most() -> None:
+    """Some numbers of rows up to the largest; of pieces a few and many timesteps, but none beyond the longest."""
+    variants = (Variant("sequence", None, "programs/any"),)
+    manifest = make_manifest(shapes="any", variants=variants, grid=BucketGrid((2, 10), (50, 200)), longest=200)
+
+    many = buckets_to_measure("chunk", manifest)
+    few = buckets_to_measure("chunk", replace(manifest, longest=3))
+    whole = buckets_to_measure("sequence", manifest)
+
+    assert sorted({batch for batch, _ in many}) == [1, 2, 3, 4, 6, 8, 10]
+    assert len({length for _, length in many}) == 2
+    assert {length for _, length in few} == {3}
+    assert {length for _, length in whole} == {50, 200}
