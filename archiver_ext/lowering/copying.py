@@ -22,6 +22,8 @@ _WITHOUT_SOURCE: dict[Any, Any] = {
     _aten.new_empty.default: _aten.empty.memory_format,
     _aten.new_full.default: _aten.full.default,
 }
+LIKE_ANOTHER = {_aten.type_as.default, _aten.to.other}
+"""What converts its first argument to the dtype of its second."""
 
 
 class GraphCopy:
@@ -93,6 +95,8 @@ class GraphCopy:
         if self._is_batch(node):
             return []
         replaced = {0} if node.target in _WITHOUT_SOURCE else self._arguments.get(node, {}).keys()
+        if node.target in LIKE_ANOTHER:
+            replaced = {1}
         if not replaced:
             return node.all_input_nodes
         kept = [argument for position, argument in enumerate(node.args) if position not in replaced]
@@ -111,6 +115,8 @@ class GraphCopy:
             sizes = torch.fx.map_arg(node.args[1:], lambda n: self._copies[n])
             made = {"dtype": node.meta["val"].dtype}
             return self._graph.call_function(_WITHOUT_SOURCE[node.target], sizes, made)
+        if node.target in LIKE_ANOTHER:
+            return self.call(_aten.to.dtype, self._copies[node.all_input_nodes[0]], node.meta["val"].dtype)
         replaced = self._arguments.get(node, {})
         arguments = tuple(replaced.get(i, argument) for i, argument in enumerate(node.args))
         copied = self._graph.create_node(

@@ -19,6 +19,7 @@ import torch
 
 from ...bucketing.spec import TensorSpec
 from .answers import output_nodes, symbols, user_inputs
+from .copying import LIKE_ANOTHER
 from .proof import judge
 from .refusal import at, node_line
 from .states import FREE, STEPS, Reached, States, operator_name
@@ -174,6 +175,8 @@ class _Walk:
         name, sources = operator_name(node), node.all_input_nodes
         if name in FACTORIES or name in FILLED:
             return  # what it takes tells the dtype only
+        if node.target in LIKE_ANOTHER:
+            sources = sources[:1]
         if any(self.states.of[source] == STEPS for source in sources):
             raise CannotSplit(f"{_words(node)} needs more than one piece of the sequence{at(node_line(node))}")
         if self.late.intersection(sources):

@@ -51,7 +51,11 @@ def dims_argument(node: torch.fx.Node) -> list[int] | None:
     for name in ("dim", "dims"):
         if name in names:
             position = names.index(name)
-            given = node.args[position] if position < len(node.args) else node.kwargs.get(name)
+            given = (
+                node.args[position]
+                if position < len(node.args)
+                else node.kwargs.get(name, schema[position].default_value)
+            )
             if given is None or given == []:
                 return None
             rank = _rank(node.all_input_nodes[0])
@@ -227,7 +231,7 @@ _RULES: dict[str, Rule] = {
         (_layer_norm, "layer_norm rms_norm"),
         (_batch_norm, "batch_norm"),
         (_over_other_dims, "softmax log_softmax sum mean amax amin argmax max min logsumexp norm linalg_vector_norm"),
-        (_over_other_dims, "var std topk"),
+        (_over_other_dims, "var std topk glu"),
         (_cumulative, "cumsum"),
         (_cat, "cat"),
         (_stack, "stack"),

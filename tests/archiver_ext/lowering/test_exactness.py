@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from ragged import GARBAGE, alone, padded, part_of, ragged
-from zoo import CASES, Case
+from zoo import CASES, Case, cases, lowered
 
 from torchserve_neuron_lstm.archiver_ext.lowering import lower
 from torchserve_neuron_lstm.config.load import parse_config
@@ -31,12 +31,11 @@ MEASURED = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases())
 def test_a_program_answers_as_the_model_alone(case: Case) -> None:
     """Lengths from one to the bucket's, finite and infinite garbage in the padding, several batch sizes."""
-    torch.manual_seed(0)
-    model, config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
-    program = lower(model, config)
+    made = lowered(case)
+    model, config, program = made.model, made.config, made.program
     run = program.exported.module()
     for seed, some in enumerate(RAGGED):
         has_batch = any(spec.batch_dim is not None for spec in program.inputs)
@@ -60,7 +59,8 @@ def test_a_program_answers_as_the_model_alone(case: Case) -> None:
 
 def test_what_the_layouts_of_the_answers_are_comes_from_the_graph() -> None:
     """Names follow the nesting, batch and time are found wherever they are."""
-    outputs = {case.name: _outputs(case) for case in CASES}
+    named = ("FixedLength", "Tagger", "ProjectedFourLayers", "LstmWithState", "SelfAttention", "NoBatch", "NoTime")
+    outputs = {case.name: _outputs(case) for case in CASES if case.name in named}
 
     assert outputs["FixedLength"] == [("0", ("time", "batch", 7)), ("1.0", (1, "batch", 7)), ("1.1", (1, "batch", 7))]
     assert outputs["Tagger"] == [("logits", ("batch", "time", 5))]

@@ -13,7 +13,7 @@ import torch
 from ragged import GARBAGE, alone, pad_with, ragged
 from staircases import any_staircase
 from torch import Tensor, nn
-from zoo import CASES, Case
+from zoo import CASES, Case, cases, lowered
 
 from torchserve_neuron_lstm.archiver_ext.lowering import lower
 from torchserve_neuron_lstm.archiver_ext.lowering.cuts import CannotSplit
@@ -115,22 +115,16 @@ WHOLE = {
 """Models over whole sequences: how the reason begins, and what it has of the user's line."""
 
 
-def lowered(case: Case) -> Program:
-    """A model of the zoo with seeded weights, as a program."""
-    torch.manual_seed(0)
-    return lower(case.make().eval(), parse_config(case.yaml, "model-config.yaml"))
-
-
 def test_every_model_of_the_zoo_is_known() -> None:
     """A model that is added says on which side it belongs."""
     assert {*CARRIED, *WHOLE} == {case.name for case in CASES}
     assert not CARRIED.keys() & WHOLE.keys()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in CARRIED], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases(CARRIED))
 def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
     """States, last steps, sums and extremes; a program for each end where there is something to compute."""
-    program = lowered(case)
+    program = lowered(case).program
 
     assert program.split is not None, program.split_reason
     carried = [(value.spec.name, value.spec.shape, value.fill) for value in program.split.carried]
@@ -142,10 +136,10 @@ def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
     assert program.parts.keys() == parts
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in WHOLE], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases(WHOLE))
 def test_a_model_that_needs_whole_sequences_says_why(case: Case) -> None:
     """The operator, and the user's line where one is to blame."""
-    program = lowered(case)
+    program = lowered(case).program
     reason, line = WHOLE[case.name]
 
     assert program.split is None
@@ -154,10 +148,10 @@ def test_a_model_that_needs_whole_sequences_says_why(case: Case) -> None:
     assert line in program.split_reason
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in CARRIED], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases(CARRIED))
 def test_pieces_take_their_weights_by_the_models_own_names(case: Case) -> None:
     """One checkpoint serves all programs, with the constants that the whole model has."""
-    program = lowered(case)
+    program = lowered(case).program
     known = {*case.make().state_dict(), *program.constants}
 
     for part in program.parts.values():
@@ -165,12 +159,11 @@ def test_pieces_take_their_weights_by_the_models_own_names(case: Case) -> None:
         assert {name for name, value in part.constants.items() if isinstance(value, Tensor)} <= known
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.name in CARRIED], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", cases(CARRIED))
 def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
     """However it is cut, longer than anything it was tried on, with finite and infinite garbage in the padding."""
-    torch.manual_seed(0)
-    model, config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
-    program = lower(model, config)
+    made = lowered(case)
+    model, config, program = made.model, made.config, made.program
     run, layout = runner(program)
     choose = random.Random(0)
     for seed, some in enumerate(([1], [40], [23, 1, 9, 9, 2], [3, 61, 17], [5] * 4)):
@@ -268,6 +261,9 @@ SPLITS: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
     "time first": lambda m, x, n: m.lstm(x)[0].transpose(0, 1)[n - 1, torch.arange(x.size(0))],
     "one after the other": lambda m, x, n: m.other(m.lstm(x)[0])[1],
     "an answer without time": lambda m, x, n: (m.lstm(x)[0], n * 2, x.new_full((x.size(0), 2), 3.0)),
+    "type_as": lambda m, x, n: m.lstm(x)[0].sum(1) / n.unsqueeze(1).type_as(x),
+    "like another": lambda m, x, n: m.lstm(x)[0].sum(1) / n.unsqueeze(1).to(m.lstm(x)[0]),
+    "gated": lambda m, x, n: (nn.functional.glu(m.lstm(x)[0], -1), m.lstm(x)[0].topk(2)[0]),
     "state of full": lambda m, x, n: m.lstm(x, (torch.full((1, x.size(0), 4), 0.5),) * 2)[0],
 }
 WHOLES: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
@@ -329,7 +325,7 @@ def test_what_needs_more_of_the_sequence_is_not_cut(
 
 def test_pieces_that_differ_from_the_whole_are_not_served() -> None:
     """The last word has a comparison on ragged sequences: here, what is handed on begins with another number."""
-    program = lowered(next(case for case in CASES if case.name == "CausalPerStep"))
+    program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
     assert program.split is not None
     wrong = replace(program.split, carried=tuple(replace(value, fill=0.5) for value in program.split.carried))
 
@@ -339,7 +335,7 @@ def test_pieces_that_differ_from_the_whole_are_not_served() -> None:
 
 def test_pieces_that_do_not_run_are_not_served() -> None:
     """Whatever goes wrong in them is told."""
-    program = lowered(next(case for case in CASES if case.name == "CausalPerStep"))
+    program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
     assert program.split is not None
     wrong = replace(program.split, carried=program.split.carried[::-1][:1])
 
