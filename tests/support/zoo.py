@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import causal_models as causal
+import pytest
 import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from torchserve_neuron_lstm.archiver_ext.lowering import lower
+from torchserve_neuron_lstm.archiver_ext.lowering.program import Program
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.schema import ServingConfig
 
 Answer = Any  # tensors in any nesting
 
@@ -385,3 +392,26 @@ CASES = (
     Case(causal.BackAndForth, _X),
     Case(causal.FlattenedSteps, _X),
 )
+
+
+def cases(named: Collection[str] | None = None) -> list[Any]:
+    """The cases as a test's parameters, all or those named; what asks for one model runs in one process."""
+    wanted = [case for case in CASES if named is None or case.name in named]
+    return [pytest.param(case, id=case.name, marks=pytest.mark.xdist_group(f"zoo {case.name}")) for case in wanted]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A model of the zoo with seeded weights, and the program made of it."""
+
+    model: nn.Module
+    config: ServingConfig
+    program: Program
+
+
+@cache
+def lowered(case: Case) -> Lowered:
+    """Made once: lowering takes a second, and tests only look at the program or run it."""
+    torch.manual_seed(0)
+    model, config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
+    return Lowered(model, config, lower(model, config))
