@@ -21,8 +21,7 @@ from torchserve_neuron_lstm.bucketing.grid import Bucket
 
 # Compiled once for all tests of an engine.
 ENGINES = [
-    pytest.param(name, marks=pytest.mark.xdist_group(name), id=name)
-    for name in ("eager", "onnxruntime", "openvino", "inductor")
+    pytest.param(name, marks=pytest.mark.xdist_group(name), id=name) for name in ("eager", "onnxruntime", "inductor")
 ]
 # Each case is some seconds of a C++ compiler: those that go through all of the decomposition.
 INDUCTOR_CASES = tuple(CASES[index] for index in (2, 5, 7, 10, 13))
@@ -259,7 +258,7 @@ def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> Non
                 compiled.backend.load(copy, compiled.weights(), compiled.backend.host(), 1)
 
 
-@pytest.mark.parametrize("name", ["eager", "onnxruntime", "openvino"])
+@pytest.mark.parametrize("name", ["eager", "onnxruntime"])
 @torch.no_grad()
 def test_polymorphic_programs_take_every_shape(name: str, tmp_path: Path) -> None:
     """One program serves buckets from 1 x 1 upwards, of a model without weights too."""
