@@ -1,0 +1,255 @@
+"""What TorchServe's settings do to a lone request and to many at once: the measurement behind `config/presets/`.
+
+Run from the repository's root: `python -m benchmarks.settings [--rounds 8] [--seconds 1] [--backend onnxruntime]`.
+
+One TorchServe serves the same model under every setting. The settings take turns, round after round, so that whatever
+else the machine does falls on all of them; what is told is the median over the rounds, and the median of the ratios to
+the first setting in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median, quantiles
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+
+from torchserve_process import DidNotStart, TorchServe, serving
+
+from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
+
+from .load import Refused, http_post, load
+from .ragged.cases import log_normal
+from .rest.model import TokenClassifier
+
+CONFIG = """\
+minWorkers: 1
+maxWorkers: 1
+neuron_lstm:
+  inputs: {{ids: {{dtype: int64, shape: [batch, time]}}}}
+  lengths: lengths
+  outputs: [scores]
+  buckets: {{batch: [1, 8, 32], length: [16, 64, 128, 330]}}
+  backend: {backend}
+"""
+TOKENS = 10_000
+LONGEST = 330
+LONE_LENGTH = 20
+SEQUENCES = 256
+CONNECTIONS = (16, 64)
+PATIENCE = 1.0  # seconds
+CORES = len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How one copy of the model is served."""
+
+    batch_size: int = 32
+    delay: int = 1
+    """`maxBatchDelay`, milliseconds."""
+    workers: int = CORES
+    threads: int = 1
+    """Of each worker."""
+    passive: bool = False
+    """OMP_WAIT_POLICY=passive: OpenMP's threads, which are torch's and inductor's, sleep while they wait."""
+
+    @property
+    def name(self) -> str:
+        """That the model is registered under."""
+        waiting = "-passive" if self.passive else ""
+        return f"batch{self.batch_size}-delay{self.delay}-workers{self.workers}-threads{self.threads}{waiting}"
+
+
+SETTINGS = tuple(
+    dict.fromkeys(
+        [
+            Setting(),
+            *(Setting(delay=delay) for delay in (2, 5, 10)),
+            *(Setting(batch_size=size) for size in (1, 8, 16, 64)),
+            Setting(workers=1),
+            Setting(workers=1, threads=CORES),
+            Setting(workers=1, threads=CORES, passive=True),
+            Setting(batch_size=1, workers=1),
+            Setting(batch_size=1, workers=1, threads=CORES),
+        ]
+    )
+)
+"""The first is what the others are compared with."""
+
+
+@dataclass
+class Figures:
+    """One setting's rounds: milliseconds of a lone request; for many connections, answers a second and p99."""
+
+    lone: list[float] = field(default_factory=list)
+    rates: dict[int, list[float]] = field(default_factory=dict)
+    tails: dict[int, list[float]] = field(default_factory=dict)
+
+
+def main() -> None:
+    """Package, serve, measure, print."""
+    options = _options()
+    with ExitStack() as stack:
+        store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="settings-")))
+        package(store, options.backend)
+        waits = sorted({setting.passive for setting in SETTINGS})
+        servers = {passive: stack.enter_context(started(store, passive)) for passive in waits}
+        for setting in SETTINGS:
+            register(servers[setting.passive], setting)
+        figures = {setting: Figures() for setting in SETTINGS}
+        for _ in range(options.rounds):
+            for setting, own in figures.items():
+                measure(servers[setting.passive].inference, setting, own, options.seconds)
+    Console().print(table(figures))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.settings", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each setting (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of load in a turn (default: %(default)s)")
+    parser.add_argument("--backend", default="onnxruntime", help="the engine (default: %(default)s)")
+    return parser.parse_args()
+
+
+def package(store: Path, backend: str) -> None:
+    """An archive for each number of threads, `threads1` and so on: copies of one, so that all have the same costs."""
+    shutil.copy(Path(__file__).parent / "rest" / "model.py", store)
+    torch.save(TokenClassifier().state_dict(), store / "weights.pt")
+    (store / "model-config.yaml").write_text(CONFIG.format(backend=backend))
+    what = [
+        "--model-name",
+        "packaged",
+        "--version",
+        "1.0",
+        "--handler",
+        "neuron_lstm",
+        "--archive-format",
+        "no-archive",
+    ]
+    files = ["--model-file", "model.py", "--serialized-file", "weights.pt", "--config-file", "model-config.yaml"]
+    archiver = str(Path(sys.executable).with_name("torch-model-archiver"))
+    subprocess.run([archiver, *what, *files], cwd=store, check=True, stdout=subprocess.DEVNULL)
+    manifest = read_manifest(store / "packaged")
+    for threads in {setting.threads for setting in SETTINGS}:
+        copy = shutil.copytree(store / "packaged", store / f"threads{threads}")
+        write_manifest(replace(manifest, threads=threads), copy)
+
+
+def started(store: Path, passive: bool) -> AbstractContextManager[TorchServe]:
+    """A server to which models can be added; the one that it has is not asked anything."""
+    environment = {"OMP_WAIT_POLICY": "passive"} if passive else {}
+    settings = {"enable_model_api": "true", "job_queue_size": "1000"}
+    return serving(store, {"first": f"threads{CORES}"}, settings=settings, environment=environment)
+
+
+def register(server: TorchServe, setting: Setting) -> None:
+    """Serve a copy of the model by these settings: what is given here counts, not what the archive says."""
+    words = {
+        "url": f"threads{setting.threads}",
+        "model_name": setting.name,
+        "batch_size": setting.batch_size,
+        "max_batch_delay": setting.delay,
+    }
+    manage(server, "POST", "/models", words)
+    # What a registration says of workers is not heard where the archive says it too.
+    workers = {"min_worker": setting.workers, "max_worker": setting.workers, "synchronous": "true"}
+    manage(server, "PUT", f"/models/{setting.name}", workers)
+    if len(server.worker_pids(setting.name)) != setting.workers:
+        raise DidNotStart(f"{setting.name} has {len(server.worker_pids(setting.name))} workers")
+
+
+def manage(server: TorchServe, method: str, path: str, words: Mapping[str, object]) -> None:
+    """One request to the management API."""
+    address = f"http://127.0.0.1:{server.management}{path}?{urllib.parse.urlencode(words)}"
+    with urllib.request.urlopen(urllib.request.Request(address, method=method), timeout=120) as answer:
+        answer.read()
+
+
+def measure(port: int, setting: Setting, figures: Figures, seconds: float) -> None:
+    """One round of one setting."""
+    generator = random.Random(0)
+    path = f"/predictions/{setting.name}"
+    settle()
+    lone = load(port, [http_post(path, body(LONE_LENGTH, generator))], connections=1, seconds=seconds / 2)
+    figures.lone.append(median(lone.milliseconds))
+    many = [http_post(path, body(length, generator)) for length in log_normal(SEQUENCES, generator, LONGEST)]
+    for connections in CONNECTIONS:
+        done = load(port, many, connections, seconds)
+        figures.rates.setdefault(connections, []).append(len(done.milliseconds) / done.seconds)
+        figures.tails.setdefault(connections, []).append(quantiles(done.milliseconds, n=100)[98])
+
+
+def body(length: int, generator: random.Random) -> bytes:
+    """A sequence of random tokens as JSON."""
+    return json.dumps([generator.randrange(TOKENS) for _ in range(length)]).encode()
+
+
+def settle() -> None:
+    """Wait until the machine has nothing else to do, or `PATIENCE` is over."""
+    deadline = time.monotonic() + PATIENCE
+    while busy_share(0.2) > 0.1 and time.monotonic() < deadline:
+        pass
+
+
+def busy_share(seconds: float) -> float:
+    """The share of all cores' time in which anything ran."""
+    before = cpu_ticks()
+    time.sleep(seconds)
+    passed = [after - start for after, start in zip(cpu_ticks(), before, strict=True)]
+    return 1 - (passed[3] + passed[4]) / max(1, sum(passed))
+
+
+def cpu_ticks() -> list[int]:
+    """Of all cores since boot: user, nice, system, idle, waiting for disks, ..."""
+    return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+
+
+def table(figures: Mapping[Setting, Figures]) -> Table:
+    """A row for each setting; beside each figure its ratio to that of the first setting."""
+    shown = Table(box=SIMPLE_HEAD, pad_edge=False)
+    many = [f"{connections} clients: {what}" for what in ("/s", "p99 ms") for connections in CONNECTIONS]
+    for heading in ["batch", "delay", "workers", "threads", "lone ms", *many]:
+        shown.add_column(heading, justify="right")
+    base = next(iter(figures.values()))
+    for setting, own in figures.items():
+        pairs = [(own.lone, base.lone)]
+        pairs += [(own.rates[connections], base.rates[connections]) for connections in CONNECTIONS]
+        pairs += [(own.tails[connections], base.tails[connections]) for connections in CONNECTIONS]
+        threads = f"{setting.threads}{' passive' if setting.passive else ''}"
+        shown.add_row(
+            *(str(setting.batch_size), str(setting.delay), str(setting.workers), threads),
+            *(f"{median(mine):.1f} x{ratio(mine, first):.2f}" for mine, first in pairs),
+        )
+    return shown
+
+
+def ratio(mine: Sequence[float], first: Sequence[float]) -> float:
+    """The median over the rounds."""
+    return median(one / other for one, other in zip(mine, first, strict=True))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (DidNotStart, Refused, subprocess.CalledProcessError) as failed:
+        sys.exit(f"the measurement failed: {failed}")
