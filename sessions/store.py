@@ -1,0 +1,109 @@
+"""Where sessions lie between their pieces: what every store promises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be read or written now; nothing was written. Says what is wrong, and what an operator can do."""
+
+
+class StoreFull(StoreUnavailable):
+    """What the store writes to has no room: a full disk, a server at its memory limit."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one model's sessions may take."""
+
+    sessions: int
+    """That are open at once; ended ones do not count."""
+    bytes: int
+    """Of all records, ended ones too."""
+    idle_seconds: float
+    """A session that gets no piece for so long is over."""
+    retry_seconds: float = 60.0
+    """For so long after its end a session's last piece can be sent again."""
+
+
+class Found(NamedTuple):
+    """A record as it lies in the store."""
+
+    record: bytes
+    revision: int
+    """Another after every write: who writes names the one it has read."""
+
+
+class Change(NamedTuple):
+    """A record to be written in the place of the one that was read."""
+
+    id: str
+    record: bytes
+    revision: int | None
+    """Of the record that was read; None where there was none."""
+    ended: bool = False
+
+
+class Written(NamedTuple):
+    """The record stands in the store."""
+
+
+class Conflict(NamedTuple):
+    """Someone else has written since the record was read; this change was not made."""
+
+
+class TooMany(NamedTuple):
+    """A new session would be beyond a limit; this change was not made."""
+
+    limit: str
+    """Which, for people: `10000 sessions` or `1073741824 bytes`."""
+    retry_after: float
+    """Seconds until the next session is over, if it gets no piece until then."""
+
+
+Outcome = Written | Conflict | TooMany
+
+
+class Totals(NamedTuple):
+    """All open sessions of one model."""
+
+    sessions: int
+    bytes: int
+    """Of all records, those of ended sessions that are not yet removed too."""
+    oldest_seconds: float | None
+    """Since the piece of the session that has waited longest; None where there is no session."""
+
+
+class Store(Protocol):
+    """The sessions of one model, shared by all its workers.
+
+    A session that was idle for too long is as if it had never been, whether or not its record has been removed yet.
+    """
+
+    def read(self, ids: Sequence[str]) -> list[Found | None]:
+        """The record of each session, in order; None where there is none.
+
+        Raises:
+            StoreUnavailable: nothing can be read.
+        """
+
+    def write(self, changes: Sequence[Change]) -> list[Outcome]:
+        """Make each change on its own: all of a change or nothing of it, and none that is made can be lost by a crash
+        of any process. The ids of one call are different.
+
+        Raises:
+            StoreUnavailable: no change was made.
+        """
+
+    def totals(self) -> Totals:
+        """What there is.
+
+        Raises:
+            StoreUnavailable: nothing can be read.
+        """
+
+    def expired(self) -> int:
+        """How many sessions this store object has removed since the last call because they were idle."""
