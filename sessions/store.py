@@ -47,15 +47,18 @@ class Change(NamedTuple):
     ended: bool = False
 
 
-class Written(NamedTuple):
+@dataclass(frozen=True)
+class Written:
     """The record stands in the store."""
 
 
-class Conflict(NamedTuple):
+@dataclass(frozen=True)
+class Conflict:
     """Someone else has written since the record was read; this change was not made."""
 
 
-class TooMany(NamedTuple):
+@dataclass(frozen=True)
+class TooMany:
     """A new session would be beyond a limit; this change was not made."""
 
     limit: str

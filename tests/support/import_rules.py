@@ -10,31 +10,33 @@ from pathlib import Path
 
 PACKAGE = "torchserve_neuron_lstm"
 
-FOLDERS = ("archiver_ext", "backends", "bucketing", "config", "handlers")
+FOLDERS = ("archiver_ext", "backends", "bucketing", "config", "handlers", "sessions")
 
 ALLOWED_SISTERS = {
     "bucketing": (),
     "config": ("bucketing",),
     "backends": ("bucketing",),
-    "handlers": ("bucketing", "backends", "config.manifest"),
-    "archiver_ext": ("bucketing", "backends", "config", "handlers"),
+    "sessions": (),
+    "handlers": ("bucketing", "backends", "config.manifest", "sessions"),
+    "archiver_ext": ("bucketing", "backends", "config", "handlers", "sessions"),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",)}
 
 ONE_DOOR = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
 """Distributions that enter by one file: that one, or any one file of that folder."""
 
-SERVING = ("handlers/", "bucketing/", "backends/", "config/manifest.py", "config/__init__.py")
+SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", "config/manifest.py", "config/__init__.py")
 """What is copied into an archive, and so has the standard library, torch and one engine to live on."""
 
-WITHOUT_TORCH = ("bucketing/", "config/manifest.py")
+WITHOUT_TORCH = ("bucketing/", "sessions/", "config/manifest.py")
 WITH_TORCH = ("bucketing/padding.py", "bucketing/execute.py", "bucketing/execute_staircase.py")
 
 ENGINE_FILES = {
     "backends/onnxruntime.py": ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript"),
     "backends/openvino.py": ("onnx", "openvino"),
+    "sessions/redis.py": ("redis",),
 }
-"""Third-party packages of one backend, for its functions only."""
+"""Third-party packages of one backend or store, for its functions only."""
 
 ENGINES = (
     "onnx",
@@ -42,6 +44,7 @@ ENGINES = (
     "onnxruntime",
     "onnxscript",
     "openvino",
+    "redis",
     "torch._dynamo",
     "torch._inductor",
     "torch_neuronx",
