@@ -1,0 +1,102 @@
+"""A store of sessions in memory, written after its promises alone: others are held to it, and handlers tried on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from torchserve_neuron_lstm.sessions.store import (
+    Change,
+    Conflict,
+    Found,
+    Limits,
+    Outcome,
+    TooMany,
+    Totals,
+    Written,
+)
+
+_REVISIONS = count(1)
+
+
+@dataclass
+class Clock:
+    """Stands still until it is told."""
+
+    now: float = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class _Entry:
+    record: bytes
+    revision: int
+    ended: bool
+    last: float
+
+
+@dataclass
+class MemoryStore:
+    """What has lapsed is removed with the next call, whatever call that is."""
+
+    limits: Limits
+    clock: Callable[[], float]
+    entries: dict[str, _Entry] = field(default_factory=dict)
+    removed: int = 0
+
+    def read(self, ids: Sequence[str]) -> list[Found | None]:
+        """As `Store.read`."""
+        self._remove_lapsed()
+        entries = [self.entries.get(name) for name in ids]
+        return [None if entry is None else Found(entry.record, entry.revision) for entry in entries]
+
+    def write(self, changes: Sequence[Change]) -> list[Outcome]:
+        """As `Store.write`."""
+        self._remove_lapsed()
+        return [self._write(change) for change in changes]
+
+    def totals(self) -> Totals:
+        """As `Store.totals`."""
+        self._remove_lapsed()
+        waiting = [self.clock() - entry.last for entry in self._open()]
+        size = sum(len(entry.record) for entry in self.entries.values())
+        return Totals(len(waiting), size, max(waiting, default=None))
+
+    def expired(self) -> int:
+        """As `Store.expired`."""
+        removed, self.removed = self.removed, 0
+        return removed
+
+    def _write(self, change: Change) -> Outcome:
+        old = self.entries.get(change.id)
+        goes_on = old is not None and not old.ended
+        if old is None and change.revision is not None:
+            return Conflict()
+        if old is not None and change.revision != old.revision and (goes_on or change.revision is not None):
+            return Conflict()
+        others = sum(len(entry.record) for name, entry in self.entries.items() if name != change.id)
+        if not goes_on:
+            if not change.ended and len(self._open()) >= self.limits.sessions:
+                return TooMany(f"{self.limits.sessions} sessions", self._until_room())
+            if others + len(change.record) > self.limits.bytes:
+                return TooMany(f"{self.limits.bytes} bytes", self._until_room())
+        self.entries[change.id] = _Entry(change.record, next(_REVISIONS), change.ended, self.clock())
+        return Written()
+
+    def _open(self) -> list[_Entry]:
+        return [entry for entry in self.entries.values() if not entry.ended]
+
+    def _until_room(self) -> float:
+        return (
+            min((entry.last for entry in self._open()), default=self.clock()) + self.limits.idle_seconds - self.clock()
+        )
+
+    def _remove_lapsed(self) -> None:
+        for name, entry in list(self.entries.items()):
+            seconds = self.limits.retry_seconds if entry.ended else self.limits.idle_seconds
+            if entry.last < self.clock() - seconds:
+                del self.entries[name]
+                self.removed += not entry.ended
