@@ -1,0 +1,99 @@
+"""A process that writes sessions, for tests that kill it, limit it, or run several at once."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+
+from torchserve_neuron_lstm.sessions.disk import DiskStore
+from torchserve_neuron_lstm.sessions.store import Change, Limits, StoreUnavailable, Written
+
+LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
+
+
+def say(text: object) -> None:
+    """To whoever reads, at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def rounds(store: DiskStore, told: int) -> None:
+    """Eight sessions, each with the number of the round in its record, for ever."""
+    names = [f"{number}" for number in range(8)]
+    say("ready")
+    while True:
+        told += 1
+        found = store.read(names)
+        record = b"%010d" % told + bytes(6000)
+        changes = [Change(name, record, one and one.revision) for name, one in zip(names, found, strict=True)]
+        assert store.write(changes) == [Written()] * 8
+        say(told)
+
+
+def add(store: DiskStore, times: int) -> None:
+    """One to a number that others add to as well."""
+    for _ in range(times):
+        outcome: object = None
+        while outcome != Written():
+            (found,) = store.read(["sum"])
+            record = b"%d" % (int(found.record if found else b"0") + 1)
+            (outcome,) = store.write([Change("sum", record, found and found.revision)])
+
+
+def limited(store: DiskStore) -> None:
+    """Until no file can grow; then, with room again, once more."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    store.totals()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, hard))
+    written = 0
+    try:
+        while True:
+            store.write([Change(f"{written}", bytes(6000), None)])
+            written += 1
+    except StoreUnavailable as error:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        say(f"StoreUnavailable: {error}")
+    assert store.write([Change(f"{written}", b"after", None)]) == [Written()]
+    say(written)
+
+
+def read_only(store: DiskStore) -> None:
+    """In a folder without the right to write, and then with it."""
+    folder = store.file.parent
+    folder.mkdir(mode=0o500)
+    if os.geteuid() == 0:  # who may do anything
+        os.chown(folder, 65534, 65534)
+        os.setegid(65534)
+        os.seteuid(65534)
+    try:
+        store.read(["a"])
+    except StoreUnavailable as error:
+        say(error)
+    folder.chmod(0o700)
+    store.write([Change("a", b"record", None)])
+    say("written")
+    store.close()
+    if os.getuid() == 0:
+        os.seteuid(0)
+
+
+def main() -> None:
+    """`disk_writer.py DIRECTORY ACTION [NUMBER]`."""
+    directory, action, *numbers = sys.argv[1:]
+    store = DiskStore(Path(directory), "tagger", LIMITS)
+    if action == "rounds":
+        rounds(store, int(numbers[0]))
+    elif action == "add":
+        add(store, int(numbers[0]))
+    elif action == "limited":
+        limited(store)
+    else:
+        read_only(store)
+
+
+if __name__ == "__main__":
+    main()
