@@ -326,6 +326,21 @@ def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
     assert wrong_sizes == (0,)
 
 
+def test_no_write_removes_more_than_some_sessions(tmp_path: Path) -> None:
+    """Others wait meanwhile, so the rest is left to the next ones."""
+    clock = Clock()
+    store = DiskStore(tmp_path, "tagger", LIMITS, clock)
+    store.write([Change(f"{number}", b"", None) for number in range(500)])
+    clock.now += 1000
+    expired = []
+    for _ in range(4):
+        store.write([])
+        expired.append(store.expired())
+        clock.now += 10
+
+    assert expired == [200, 200, 100, 0]
+
+
 @pytest.mark.timeout(300)
 def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) -> None:
     """Killed at any moment, again and again: each call's changes are there together, and the file is whole."""

@@ -29,12 +29,18 @@ SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", "config/manifest
 """What is copied into an archive, and so has the standard library, torch and one engine to live on."""
 
 WITHOUT_TORCH = ("bucketing/", "sessions/", "config/manifest.py")
-WITH_TORCH = ("bucketing/padding.py", "bucketing/execute.py", "bucketing/execute_staircase.py")
+WITH_TORCH = (
+    "bucketing/padding.py",
+    "bucketing/execute.py",
+    "bucketing/execute_staircase.py",
+    "bucketing/timesteps.py",
+)
 
 ENGINE_FILES = {
     "backends/onnxruntime.py": ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript"),
     "backends/openvino.py": ("onnx", "openvino"),
     "sessions/redis.py": ("redis",),
+    "sessions/redis_client.py": ("redis",),
 }
 """Third-party packages of one backend or store, for its functions only."""
 

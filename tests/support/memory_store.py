@@ -61,7 +61,7 @@ class MemoryStore:
     def totals(self) -> Totals:
         """As `Store.totals`."""
         self._remove_lapsed()
-        waiting = [self.clock() - entry.last for entry in self._open()]
+        waiting = [max(0.0, self.clock() - entry.last) for entry in self._open()]
         size = sum(len(entry.record) for entry in self.entries.values())
         return Totals(len(waiting), size, max(waiting, default=None))
 

