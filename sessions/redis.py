@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from secrets import token_hex
+from secrets import token_bytes
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from .ids import key_of
 from .redis_client import RedisSettings, connect, unavailable
-from .redis_scripts import CONFLICT, HEAD_BYTES, TOO_MANY_SESSIONS, TOTALS, WRITE, WRITTEN
+from .redis_scripts import CONFLICT, HEAD, TOO_MANY_SESSIONS, TOTALS, WRITE, WRITTEN
 from .store import Change, Conflict, Found, Limits, Outcome, TooMany, Totals, Written
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ class RedisStore:
             *self._times(), self._limits.sessions, self._limits.bytes, _SWEPT_ROWS, int(sweeps), self._record("")
         ]  # fmt: skip
         for member, change in zip(members, changes, strict=True):
-            expected = "" if change.revision is None else f"{change.revision:016x}"
+            expected = b"" if change.revision is None else change.revision.to_bytes(8, "big")
             # The new revision is one that never was, and the same when the call has to be made a second time.
-            arguments += (member, expected, token_hex(8), int(change.ended), change.record)
+            arguments += (member, expected, token_bytes(8), int(change.ended), change.record)
         expired, *answers = self._ask(lambda client: client.register_script(WRITE)(keys, arguments))
         self._expired += expired
         self._swept = started if sweeps else self._swept
@@ -147,10 +147,12 @@ class RedisStore:
         return now, int(self._limits.idle_seconds * 1000), int(self._limits.retry_seconds * 1000)
 
     def _found(self, value: bytes, now: float) -> Found | None:
-        revision, ended, last = int(value[:16], 16), value[16:17] == b"1", int(value[17:HEAD_BYTES]) / 1000
-        if last < now - (self._limits.retry_seconds if ended else self._limits.idle_seconds):
+        if len(value) < HEAD.size:  # nothing of ours
             return None
-        return Found(value[HEAD_BYTES:], revision)
+        revision, ended, last = HEAD.unpack_from(value)
+        if last / 1000 < now - (self._limits.retry_seconds if ended else self._limits.idle_seconds):
+            return None
+        return Found(value[HEAD.size :], revision)
 
     def _outcome(self, code: int, wait_milliseconds: int) -> Outcome:
         if code == WRITTEN:

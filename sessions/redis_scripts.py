@@ -1,14 +1,16 @@
 """What the server of a network store does in one step, in Lua: the rules of `admission.py` once more.
 
-A record's key holds a head of 32 characters, and the record: the revision in 16 hex digits, whether it has ended in 1,
-the millisecond of its writing in 15. Beside the records there are three keys for the whole model: the open sessions and
+A record's key holds a head, which every 17 bytes are, and the record: the revision in 8, whether it has ended in 1, the
+millisecond of its writing in 8. Beside the records there are three keys for the whole model: the open sessions and
 the ended ones by their last use, and the size of each, with their sum under "total". A record that the server has
 removed by itself is still counted there, until a sweep comes to it.
 """
 
 from __future__ import annotations
 
-HEAD_BYTES = 32
+from struct import Struct
+
+HEAD = Struct(">Q?d")
 WRITTEN, CONFLICT, TOO_MANY_SESSIONS, TOO_MANY_BYTES = range(4)
 """The codes of outcomes."""
 
@@ -62,11 +64,11 @@ local function until_room()
 end
 
 local function change(key, member, expected, revision, ended, record)
-  local head = redis.call('GETRANGE', key, 0, 31)
-  local present = #head == 32
-  local present_ended = string.sub(head, 17, 17) == '1'
-  if present and tonumber(string.sub(head, 18, 32)) < now - (present_ended and retry or idle) then present = false end
-  local present_revision = present and string.sub(head, 1, 16) or ''
+  local head = redis.call('GETRANGE', key, 0, 16)
+  local present = #head == 17
+  local present_ended = string.sub(head, 9, 9) ~= '\\0'
+  if present and struct.unpack('>d', head, 10) < now - (present_ended and retry or idle) then present = false end
+  local present_revision = present and string.sub(head, 1, 8) or ''
   -- The same call once more: its answer was lost on the way.
   if present_revision == revision then return WRITTEN, 0 end
   local is_new = not present or present_ended
@@ -85,8 +87,8 @@ local function change(key, member, expected, revision, ended, record)
     end
     if beyond and sweep() == 0 then return beyond, until_room() end
   until not beyond
-  redis.call('SET', key, revision .. (ended and '1' or '0') .. string.format('%015d', now) .. record,
-    'PX', (ended and retry or idle) + 1000)
+  redis.call('SET', key, revision .. struct.pack('>Bd', ended and 1 or 0, now) .. record, 'PX',
+    (ended and retry or idle) + 1000)
   if was_open and not present then expired = expired + 1 end
   redis.call('ZREM', ended and OPEN or ENDED, member)
   redis.call('ZADD', ended and ENDED or OPEN, now, member)

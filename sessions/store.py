@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 
 class StoreUnavailable(Exception):
-    """The store cannot be read or written now; nothing was written. Says what is wrong, and what an operator can do."""
+    """The store cannot be read or written now. Says what is wrong, and what an operator can do."""
 
 
 class StoreFull(StoreUnavailable):
@@ -75,7 +75,7 @@ class Totals(NamedTuple):
 
     sessions: int
     bytes: int
-    """Of all records, those of ended sessions that are not yet removed too."""
+    """Of all records that are not yet removed, those of sessions that have ended or lapsed too."""
     oldest_seconds: float | None
     """Since the piece of the session that has waited longest; None where there is no session."""
 
@@ -98,7 +98,8 @@ class Store(Protocol):
         of any process. The ids of one call are different.
 
         Raises:
-            StoreUnavailable: no change was made.
+            StoreUnavailable: no change was made; over a network that is as far as can be known, for it may have been the
+                answer that was lost.
         """
 
     def totals(self) -> Totals:

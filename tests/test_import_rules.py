@@ -87,6 +87,14 @@ BROKEN = [
     ("archiver_ext/b/a.py", "from ...handlers import torchserve", "archiver_ext must not import handlers.torchserve"),
     ("archiver_ext/a.py", "import ts", "ts enters by handlers/torchserve.py alone"),
     ("archiver_ext/a.py", "class C:\n    import onnxruntime", "onnxruntime is an engine: import it inside a function"),
+    (
+        "sessions/a.py",
+        "from ..config import manifest",
+        "sessions must not import config.manifest: it may import no sister",
+    ),
+    ("sessions/disk.py", "import torch", "the standard library only, here"),
+    ("sessions/redis.py", "import redis", "redis is an engine: import it inside a function"),
+    ("sessions/disk.py", "def f():\n    import redis", "redis cannot travel in an archive"),
     ("handlers/a.py", "import model_archiver", "model_archiver enters by archiver_ext/ alone"),
 ]
 

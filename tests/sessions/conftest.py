@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import count
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Protocol
 
@@ -32,14 +32,16 @@ Places = Callable[[], Place]
 
 @pytest.fixture(params=["memory", "disk", *PROGRAMS], scope="session")
 def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    """Of one kind of store after the other."""
-    if request.param == "memory":
-        yield _in_memory
-    elif request.param == "disk":
-        yield lambda: _on_disk(tmp_path_factory.mktemp("sessions"))
-    else:
-        with running(RedisServer(PROGRAMS[request.param], tmp_path_factory.mktemp("server"))) as server:
-            yield _on_server(server)
+    """Of one kind of store after the other. A new place closes the stores of the last one."""
+    with ExitStack() as opened:
+        if request.param == "memory":
+            yield _in_memory
+        elif request.param == "disk":
+            yield lambda: _on_disk(tmp_path_factory.mktemp("sessions"), opened)
+        else:
+            server = RedisServer(PROGRAMS[request.param], tmp_path_factory.mktemp("server"))
+            with running(server):
+                yield lambda: _on_server(server, opened)
 
 
 def _in_memory() -> Place:
@@ -51,20 +53,22 @@ def _in_memory() -> Place:
     return place
 
 
-def _on_disk(directory: Path) -> Place:
-    return lambda limits, clock, model="tagger": DiskStore(directory, model, limits, clock)
+def _on_disk(directory: Path, opened: ExitStack) -> Place:
+    opened.close()
+
+    def place(limits: Limits, clock: Clock, model: str = "tagger") -> Store:
+        return opened.enter_context(closing(DiskStore(directory, model, limits, clock)))
+
+    return place
 
 
-def _on_server(server: RedisServer) -> Places:
-    databases = count()
+def _on_server(server: RedisServer, opened: ExitStack) -> Place:
+    opened.close()
+    with server.client() as client:
+        client.flushall()
 
-    def new() -> Place:
-        # The server has 16 databases; each is empty when its turn comes again.
-        database = next(databases) % 16
-        with server.client() as client:
-            client.select(database)
-            client.flushdb()
-        settings = RedisSettings(f"{server.url}/{database}")
-        return lambda limits, clock, model="tagger": RedisStore(settings, model, limits, clock)
+    def place(limits: Limits, clock: Clock, model: str = "tagger") -> Store:
+        settings = RedisSettings(server.url, timeout_seconds=30.0)  # a busy machine is slow now and then
+        return opened.enter_context(closing(RedisStore(settings, model, limits, clock)))
 
-    return new
+    return place

@@ -78,6 +78,12 @@ class RedisServer:
             return False
         return True
 
+    @property
+    def pid(self) -> int:
+        """Of the process that runs."""
+        assert self._process is not None
+        return self._process.pid
+
     def client(self) -> Redis:
         """To look at it from outside, without the store. Close it."""
         return Redis(port=self.port, retry=Retry(NoBackoff(), 0))

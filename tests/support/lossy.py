@@ -1,0 +1,50 @@
+"""A way to a server on which connections are cut just before an answer comes back: what was asked for has been done."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+
+@dataclass
+class Way:
+    """What comes next on it."""
+
+    port: int
+    answers_to_lose: int = 0
+
+
+@contextmanager
+def lossy_way(port: int) -> Iterator[Way]:
+    """A port of this machine that leads to `port`, until answers are to be lost."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        way = Way(listener.getsockname()[1])
+        threading.Thread(target=_accept, args=(listener, way, port), daemon=True).start()
+        try:
+            yield way
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def _accept(listener: socket.socket, way: Way, port: int) -> None:
+    with suppress(OSError):  # until the listener is closed
+        while True:
+            client, _ = listener.accept()
+            threading.Thread(target=_relay, args=(client, way, port), daemon=True).start()
+
+
+def _relay(client: socket.socket, way: Way, port: int) -> None:
+    with client, suppress(OSError), socket.create_connection(("127.0.0.1", port)) as server:
+        other = {client: server, server: client}
+        while True:
+            for ready in select.select([*other], [], [])[0]:
+                if not (received := ready.recv(1 << 16)):
+                    return
+                if ready is server and way.answers_to_lose:
+                    way.answers_to_lose -= 1
+                    return
+                other[ready].sendall(received)

@@ -1,0 +1,62 @@
+"""TLS in front of a server that speaks none itself, with certificates made for the occasion."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+def certificate(directory: Path, host: str) -> tuple[Path, Path]:
+    """A certificate for `host` that has signed itself, and its private key."""
+    names = directory / f"{host}.crt", directory / f"{host}.key"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={host}",
+            "-addext", f"subjectAltName=DNS:{host}", "-out", names[0], "-keyout", names[1],
+        ],
+        check=True,
+        capture_output=True,
+    )  # fmt: skip
+    return names
+
+
+@contextmanager
+def tls_in_front(port: int, certificate_file: Path, key_file: Path) -> Iterator[int]:
+    """A port of this machine that speaks TLS, and hands everything on to `port`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate_file, key_file)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_accept, args=(listener, context, port), daemon=True).start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+def _accept(listener: socket.socket, context: ssl.SSLContext, port: int) -> None:
+    with suppress(OSError):  # until the listener is closed
+        while True:
+            plain, _ = listener.accept()
+            threading.Thread(target=_relay, args=(plain, context, port), daemon=True).start()
+
+
+def _relay(plain: socket.socket, context: ssl.SSLContext, port: int) -> None:
+    """One connection: a client may hang up at any time, and refuses a certificate that it does not trust."""
+    with (
+        plain,
+        suppress(OSError),
+        context.wrap_socket(plain, server_side=True) as client,
+        socket.create_connection(("127.0.0.1", port)) as server,
+    ):
+        other = {client: server, server: client}
+        while True:
+            for ready in [client] if client.pending() else select.select([*other], [], [])[0]:
+                if not (received := ready.recv(1 << 16)):
+                    return
+                other[ready].sendall(received)
