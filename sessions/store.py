@@ -98,8 +98,8 @@ class Store(Protocol):
         of any process. The ids of one call are different.
 
         Raises:
-            StoreUnavailable: no change was made; over a network that is as far as can be known, for it may have been the
-                answer that was lost.
+            StoreUnavailable: no change was made; over a network as far as can be known, for it may be the answer that
+                was lost.
         """
 
     def totals(self) -> Totals:
