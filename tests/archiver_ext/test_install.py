@@ -20,6 +20,7 @@ SOURCES = (
     "bucketing",
     "config",
     "handlers",
+    "sessions",
     "src",
     "pyproject.toml",
     "README.md",

@@ -24,7 +24,7 @@ from torchserve_neuron_lstm.handlers.variants import load_variants
 
 from .conftest import BIN, MODEL, Project, save_weights
 
-SERVING_FOLDERS = {"handlers", "bucketing", "backends", "config", "__init__.py"}
+SERVING_FOLDERS = {"handlers", "bucketing", "backends", "config", "sessions", "__init__.py"}
 Packaged = tuple[int, str, str]
 Package = Callable[..., Packaged]
 
