@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -21,6 +22,12 @@ class TensorType:
 
     dtype: str
     shape: tuple[int | str, ...]
+
+    @cached_property
+    def torch_dtype(self) -> torch.dtype | None:
+        """The dtype itself; None where torch has none of that name."""
+        found = getattr(torch, self.dtype, None)
+        return found if isinstance(found, torch.dtype) else None
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Signature:
                 f"{len(inputs)} inputs, but the program takes {len(self.inputs)}: {', '.join(self.inputs)}"
             )
         sizes: dict[str, int] = {}
-        for (name, wanted), tensor in zip(self.inputs.items(), inputs, strict=True):
+        for name, wanted, tensor in zip(self.inputs, self.inputs.values(), inputs, strict=True):
             if not _fits(tensor, wanted, sizes):
                 expected = [sizes.get(size, size) if isinstance(size, str) else size for size in wanted.shape]
                 raise ValueError(
@@ -74,12 +81,15 @@ class Signature:
 
 def _fits(tensor: torch.Tensor, wanted: TensorType, sizes: dict[str, int]) -> bool:
     """Whether dtype and shape agree; `sizes` gathers what the varying sizes turned out to be."""
-    if dtype_name(tensor) != wanted.dtype or tensor.dim() != len(wanted.shape):
+    shape = tensor.shape
+    if tensor.dtype is not wanted.torch_dtype or len(shape) != len(wanted.shape):
         return False
-    return all(
-        size == (sizes.setdefault(expected, size) if isinstance(expected, str) else expected)
-        for size, expected in zip(tensor.shape, wanted.shape, strict=True)
-    )
+    for size, expected in zip(
+        shape, wanted.shape, strict=True
+    ):  # in a loop: this is done between the pieces of a batch
+        if size != expected and not (isinstance(expected, str) and size == sizes.setdefault(expected, size)):
+            return False
+    return True
 
 
 def dtype_name(tensor: torch.Tensor) -> str:

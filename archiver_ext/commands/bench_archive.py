@@ -19,7 +19,7 @@ from ...handlers.variants import Variants, load_variants, shapes_of
 from ..engines.verify import draw, spec_sizes
 from ..errors import PackagingError
 from .gemm import gemm, gemm_gflops
-from .turns import Pace, take_turns
+from .turns import Pace, on_threads, take_turns
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
 _PLANNING, _GEMM = "planning", "GEMM"
@@ -106,13 +106,16 @@ def measure_archive(directory: Path, batches: Sequence[Sequence[int]], threads: 
         variants = load_variants(directory, threads)
     except RuntimeError as error:  # the loader's, for the person who loads
         raise PackagingError(str(error)) from error
-    torch.set_num_threads(variants.threads)
+    serving = torch.get_num_threads()  # as the engine wants it
     accepted = tuple(tuple(_accepted(length, variants) for length in batch) for batch in batches)
     rng = torch.Generator().manual_seed(0)
     drawn = [[_request(variants.manifest, length, rng) for length in batch] for batch in accepted]
     ways = {name: list(steps) for name, steps in _ways(variants, drawn, accepted).items()}
-    calls: dict[str, Call] = {name: _calling(variants, steps) for name, steps in ways.items()}
-    calls |= {_PLANNING: lambda: [variants.plan(batch) for batch in accepted], _GEMM: gemm()}
+    calls: dict[str, Call] = {name: on_threads(serving, _calling(variants, steps)) for name, steps in ways.items()}
+    calls |= {
+        _PLANNING: lambda: [variants.plan(batch) for batch in accepted],
+        _GEMM: on_threads(variants.threads, gemm()),
+    }
     seconds = take_turns(calls, Pace(rounds))
     return Found(
         batches=accepted,

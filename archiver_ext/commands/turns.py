@@ -5,9 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import wraps
 from statistics import median
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
+import torch
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 Key = TypeVar("Key")
 Call = Callable[[], object]
 
@@ -42,6 +47,22 @@ def take_turns(
             rest(pace.rest_s)
             seconds[key].append(_one_turn(calls[key], pace.turn_s, clock))
     return {key: tuple(taken) for key, taken in seconds.items()}
+
+
+def on_threads(threads: int, call: Callable[Given, Result]) -> Callable[Given, Result]:
+    """The call with so many threads of torch's own.
+
+    The number is the whole process's, and loading an engine that brings its own threads sets it to 1: who takes turns
+    with such an engine must set it back.
+    """
+
+    @wraps(call)
+    def calling(*args: Given.args, **options: Given.kwargs) -> Result:
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        return call(*args, **options)
+
+    return calling
 
 
 def _one_turn(call: Call, budget_s: float, clock: Callable[[], float]) -> float:

@@ -2,6 +2,9 @@
 
 The programs are made by copying nodes of the lowered graph, with the carried values as further inputs, and exporting
 the copies. Parameters keep their names.
+
+Carried values have their rows in front at the border of a program, wherever the model has them: so those of a batch's
+first rows are a stretch of memory, and going on with fewer rows copies nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from ...bucketing.spec import Carried, DType, TensorSpec
+from ...bucketing.spec import Axis, Carried, DType, TensorSpec
 from .answers import axis_of, output_nodes, symbols
 from .copying import GraphCopy
 from .cuts import CannotSplit, Carry, constant_value, find_carries, initial_state
@@ -61,7 +64,7 @@ class _Parts:
         return any(axis_of(size, self.axes) == "time" for size in node.meta["val"].shape)
 
     def spec_of(self, carry: Carry) -> TensorSpec:
-        """The layout of a carried value.
+        """The layout of a carried value, rows in front.
 
         Raises:
             CannotSplit: it is not one value for each row.
@@ -70,7 +73,21 @@ class _Parts:
         if shape.count("batch") != 1 or not all(isinstance(size, (int, str)) for size in shape):
             raise CannotSplit(f"{carry.name} is not one value for each sequence{at(node_line(carry.node))}")
         dtype = cast(DType, str(carry.value.dtype).removeprefix("torch."))
-        return TensorSpec(carry.name, dtype, shape)
+        rows_first = ("batch", *(size for size in shape if size != "batch"))
+        return TensorSpec(carry.name, dtype, cast(tuple[int | Axis, ...], rows_first))
+
+    def batch_dim(self, carry: Carry) -> int:
+        """Where the model itself has the rows of a carried value."""
+        return [axis_of(size, self.axes) for size in carry.value.shape].index("batch")
+
+    def taken(self, copy: GraphCopy) -> list[torch.fx.Node]:
+        """Further inputs for the carried values, as the model has them."""
+        inputs = [copy.placeholder(f"carried_{index}") for index in range(len(self.carries))]
+        return [_moved(copy, node, 0, self.batch_dim(carry)) for node, carry in zip(inputs, self.carries, strict=True)]
+
+    def given(self, copy: GraphCopy, values: Sequence[torch.fx.Node], carries: Sequence[Carry]) -> list[torch.fx.Node]:
+        """Values as the model has them, as outputs."""
+        return [_moved(copy, node, self.batch_dim(carry), 0) for node, carry in zip(values, carries, strict=True)]
 
     def fill(self, carry: Carry) -> float | None:
         """What a carried value is before the first timestep; None where the model computes it."""
@@ -84,7 +101,7 @@ class _Parts:
     def chunk(self) -> torch.export.ExportedProgram:
         """Inputs, lengths within the piece, carried -> the answers of each timestep, carried after the piece."""
         copy = GraphCopy(self.exported, self.axes, self.inputs)
-        carried = [copy.placeholder(f"carried_{index}") for index in range(len(self.carries))]
+        carried = self.taken(copy)
         for carry, value in zip(self.carries, carried, strict=True):
             if carry.how == "state":
                 copy.replace_argument(carry.node, 1 + carry.element, value)
@@ -92,15 +109,17 @@ class _Parts:
         wanted = [*self.step_answers, *(carry.node for carry in self.carries)]
         steps = copy.nodes(wanted)[: len(self.step_answers)]  # all at once: in the order in which they were written
         after = [_after(copy, carry, value) for carry, value in zip(self.carries, carried, strict=True)]
-        return copy.export([*steps, *after], [*self.inputs, *(value.spec for value in self.carried)])
+        return copy.export(
+            [*steps, *self.given(copy, after, self.carries)], [*self.inputs, *(value.spec for value in self.carried)]
+        )
 
     def head(self) -> torch.export.ExportedProgram | None:
         """Inputs without time, whole lengths, carried -> the answers without time; None where there are none."""
         if not self.final_answers:
             return None
         copy = GraphCopy(self.exported, self.axes, self.free_inputs)
-        for index, carry in enumerate(self.carries):
-            copy.stand_in(carry.results(), copy.placeholder(f"carried_{index}"))
+        for carry, value in zip(self.carries, self.taken(copy), strict=True):
+            copy.stand_in(carry.results(), value)
         specs = [*filter(None, self.free_inputs), *(value.spec for value in self.carried)]
         return copy.export(copy.nodes(self.final_answers), specs)
 
@@ -111,7 +130,7 @@ class _Parts:
             return None
         copy = GraphCopy(self.exported, self.axes, self.free_inputs)
         begins = copy.nodes([initial_state(carry) for carry in computed])
-        return copy.export(begins, [*filter(None, self.free_inputs)])
+        return copy.export(self.given(copy, begins, computed), [*filter(None, self.free_inputs)])
 
 
 def _after(copy: GraphCopy, carry: Carry, before: torch.fx.Node) -> torch.fx.Node:
@@ -120,6 +139,14 @@ def _after(copy: GraphCopy, carry: Carry, before: torch.fx.Node) -> torch.fx.Nod
     if carry.how == "state":
         return copy.call(operator.getitem, made, carry.element)
     return made if carry.how == "last" else copy.call(_COMBINE[carry.how], before, made)
+
+
+def _moved(copy: GraphCopy, node: torch.fx.Node, dim: int, to: int) -> torch.fx.Node:
+    """A tensor with one dimension in another place, contiguous."""
+    if dim == to:
+        return node
+    moved = copy.call(torch.ops.aten.movedim.int, node, dim, to)
+    return copy.call(torch.ops.aten.contiguous.default, moved)
 
 
 def _range(dtype: torch.dtype) -> tuple[float, float]:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
+from torchserve_neuron_lstm.archiver_ext.commands.turns import on_threads
 from torchserve_neuron_lstm.handlers.variants import load_variants
 
 from .model import Ragged
@@ -84,13 +85,14 @@ def onnx_padded(model: Ragged, threads: int) -> Contestant:
 def served(archive: Path, threads: int) -> Contestant:
     """The archive unpacked in a folder, loaded, planned and run as the handler does it."""
     variants = load_variants(archive, threads)
+    serving = torch.get_num_threads()  # of torch's own: an engine may bring others
 
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
         lengths = _lengths(requests)
         answers = variants.answer(variants.plan(lengths), [(request,) for request in requests], lengths)
         return [(states, last) for states, last in answers]
 
-    return answer
+    return on_threads(serving, answer)
 
 
 def disagreement(ours: Sequence[Answer], eager: Sequence[Answer], tolerance: float = 1e-5) -> float:

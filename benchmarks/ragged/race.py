@@ -11,7 +11,7 @@ from statistics import median
 import torch
 
 from torchserve_neuron_lstm.archiver_ext.commands.gemm import gemm, gemm_gflops
-from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace, take_turns
+from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace, on_threads, take_turns
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.variants import cost_of
@@ -52,7 +52,7 @@ def race(
         for case in same:
             tell(f"measuring {case}")
             obtained.append(cores_obtained(threads))
-            seconds = seconds_of(case, model, contestants, pace)
+            seconds = seconds_of(case, model, contestants, threads, pace)
             products += seconds.pop(_GEMM)
             measured[case] = Measured(case, seconds)
     in_order = tuple(measured[case] for case in cases)
@@ -61,7 +61,7 @@ def race(
 
 def cores_obtained(threads: int, calls: int = 5) -> float:
     """The share of the cores' time that this process gets while it multiplies matrices with so many threads."""
-    product = gemm()
+    product = on_threads(threads, gemm())
     product()
     began, used = time.perf_counter(), time.process_time()
     for _ in range(calls):
@@ -77,18 +77,18 @@ def _by_size(cases: Sequence[Case]) -> Iterator[tuple[Size, list[Case]]]:
 def _contestants(model: Ragged, archive: Path, threads: int) -> dict[str, Contestant]:
     contestants = {
         OURS: served(archive, threads),
-        ONNX: onnx_padded(model, threads),
-        PACKED: eager_packed(model),
+        ONNX: on_threads(threads, onnx_padded(model, threads)),
+        PACKED: on_threads(threads, eager_packed(model)),
     }
     if model.directions == 1:
-        contestants[PADDED] = eager_padded(model)
+        contestants[PADDED] = on_threads(threads, eager_padded(model))
     return contestants
 
 
 def seconds_of(
-    case: Case, model: Ragged, contestants: Mapping[str, Contestant], pace: Pace
+    case: Case, model: Ragged, contestants: Mapping[str, Contestant], threads: int, pace: Pace
 ) -> dict[str, tuple[float, ...]]:
-    """Of each contestant and of the machine's matrix product, taken in turns.
+    """Of each contestant and of the machine's matrix product on so many threads, taken in turns.
 
     Raises:
         WrongAnswers: a contestant differs from eager; nothing is timed then.
@@ -98,7 +98,7 @@ def seconds_of(
     for name, contestant in contestants.items():
         _compare(f"{name} on {case}", contestant, alone(model), batches)
     calls = {name: partial(_answer_all, contestant, batches) for name, contestant in contestants.items()}
-    return take_turns({**calls, _GEMM: gemm()}, pace)
+    return take_turns({**calls, _GEMM: on_threads(threads, gemm())}, pace)
 
 
 def _compare(what: str, contestant: Contestant, reference: Contestant, batches: Sequence[list[torch.Tensor]]) -> None:

@@ -138,7 +138,7 @@ def test_nobody_is_timed_before_all_are_right() -> None:
         return _changed(alone(model)(requests), 1e-3)
 
     with pytest.raises(WrongAnswers, match=f"{ONNX} on 3->4 x2, tiny: an answer differs"):
-        seconds_of(Case("tiny", TINY, ((3, 1),)), model, {PACKED: eager_packed(model), ONNX: lying}, Pace(1))
+        seconds_of(Case("tiny", TINY, ((3, 1),)), model, {PACKED: eager_packed(model), ONNX: lying}, 1, Pace(1))
 
 
 def test_a_race_measures_everyone_on_every_case(tmp_path: Path) -> None:

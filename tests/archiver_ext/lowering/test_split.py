@@ -31,8 +31,8 @@ Value = tuple[str, tuple[int | str, ...], float | None]
 def states(hidden: int, layers: int = 1, name: str = "lstm", fill: float | None = 0.0, cell: int = 0) -> list[Value]:
     """The two states of an LSTM; the cell may be larger than what is projected of it."""
     return [
-        (f"{name}.h", (layers, "batch", hidden), fill),
-        (f"{name}.c", (layers, "batch", cell or hidden), fill),
+        (f"{name}.h", ("batch", layers, hidden), fill),
+        (f"{name}.c", ("batch", layers, cell or hidden), fill),
     ]
 
 
@@ -41,7 +41,7 @@ CARRIED: dict[str, list[Value]] = {
     "PackedSorted": states(7),
     "FinalStateOnly": states(7),
     "ProjectedFourLayers": states(4, 4, cell=9),
-    "ResidualStack": [("rnn.h", (1, "batch", 6), 0.0), *states(6, fill=None)],
+    "ResidualStack": [("rnn.h", ("batch", 1, 6), 0.0), *states(6, fill=None)],
     "MaskedMeanPooling": [*states(8), ("sum_1", ("batch", 8), 0.0), ("amax", ("batch", 8), -inf)],
     "TwoInputs": states(8),
     "LastStepClassifier": [*states(8, 2), ("gather", ("batch", 1, 8), 0.0)],
@@ -60,21 +60,21 @@ CARRIED: dict[str, list[Value]] = {
         ("amax_2", ("batch",), 0),
     ],
     "TwoLayersAndTheirEnd": states(8, 2),
-    "GruGivenState": [("rnn.h", (2, "batch", 8), None)],
+    "GruGivenState": [("rnn.h", ("batch", 2, 8), None)],
     "LstmGivenState": states(8, fill=None),
     "LearnedState": states(8, 2, fill=None),
-    "StateOfSpeaker": [("lstm.h", (1, "batch", 8), None), ("lstm.c", (1, "batch", 8), 0.0)],
-    "SpeakerAtEveryStep": [*states(8), ("rnn.h", (1, "batch", 8), 0.0)],
+    "StateOfSpeaker": [("lstm.h", ("batch", 1, 8), None), ("lstm.c", ("batch", 1, 8), 0.0)],
+    "SpeakerAtEveryStep": [*states(8), ("rnn.h", ("batch", 1, 8), 0.0)],
     "Parallel": [*states(8), *states(8, 2, "lstm_1")],
-    "ReluRnn": [("rnn.h", (2, "batch", 5), 0.0)],
+    "ReluRnn": [("rnn.h", ("batch", 2, 5), 0.0)],
     "TimeMajorBoth": states(7),
     "ProjectedGivenState": states(4, 2, fill=None, cell=9),
     "InplaceRelu": [*states(8), *states(8, name="lstm_1")],
     "AddedInPlace": [
         ("gather", ("batch", 1, 6), 0.0),
-        ("rnn.h", (1, "batch", 6), 0.0),
+        ("rnn.h", ("batch", 1, 6), 0.0),
         ("gather_1", ("batch", 1, 6), 0.0),
-        ("rnn_1.h", (1, "batch", 6), 0.0),
+        ("rnn_1.h", ("batch", 1, 6), 0.0),
     ],
     "LogSoftmaxAtEveryStep": states(8),
     "FixedStatistics": states(8),
