@@ -3,6 +3,8 @@
 All requests of a batch stand in the same buffers, the longest first, so that a run is a rectangle of them: some rows by
 some timesteps. A row that ends within a run keeps the state of its own last step, for the programs take lengths. What
 lies in the rectangle beside the run's own rows (a fixed shape may be larger) is computed and dropped.
+
+A batch may go on from where its sequences were left before, and be left to go on from in turn: so a stream is served.
 """
 
 from __future__ import annotations
@@ -51,6 +53,18 @@ class Pieces:
         return tuple(place for place, value in enumerate(self.carried) if value.fill is None)
 
 
+@dataclass(frozen=True)
+class Past:
+    """What some requests of a batch go on from; the others begin."""
+
+    rows: tuple[int, ...]
+    """Which requests, by their places in the batch."""
+    timesteps: tuple[int, ...]
+    """That each of them has behind it."""
+    carried: Tensors
+    """Their carried values, in the order of `Pieces.carried`; along the batch dimension they stand as `rows` do."""
+
+
 def execute_staircase(
     plan: Plan,
     requests: Sequence[Sequence[torch.Tensor]],
@@ -70,9 +84,35 @@ def execute_staircase(
     if not requests:
         return []
     batch = InFlight(plan, requests, lengths, pieces, run, pad)
-    if pieces.started:
+    return _followed(plan, batch)
+
+
+def execute_onward(
+    plan: Plan,
+    requests: Sequence[Sequence[torch.Tensor]],
+    lengths: Sequence[int],
+    pieces: Pieces,
+    run: RunPart,
+    past: Past,
+) -> tuple[list[Tensors], Tensors]:
+    """The same for the next piece of each sequence: `lengths` are the piece's own.
+
+    What has no time is answered as if the sequence ended with this piece. Returns besides the answers the carried
+    values after it, in the order of `pieces.carried`; along the batch dimension they stand as the requests do.
+
+    Raises:
+        ValueError, BrokenInvariant: as `execute_staircase`.
+    """
+    batch = InFlight(plan, requests, lengths, pieces, run, past=past)
+    return _followed(plan, batch), batch.left()
+
+
+def _followed(plan: Plan, batch: InFlight) -> list[Tensors]:
+    pieces = batch.pieces
+    if pieces.started and batch.begins:
         for head in plan.heads:
             batch.begin(head)
+    batch.resume()
     for step in plan.runs:
         batch.advance(step)
     finals = [answer for head in plan.heads for answer in batch.finish(head)]
@@ -81,7 +121,7 @@ def execute_staircase(
     timed = iter(range(len(batch.output_specs)))
     whole = iter(range(len(batch.output_specs), len(pieces.outputs)))
     turn = [next(whole if spec.time_dim is None else timed) for spec in pieces.outputs]
-    answers: list[Tensors] = [()] * len(requests)
+    answers: list[Tensors] = [()] * len(batch.place)
     for row, place in batch.place.items():
         own = (*steps[place], *finals[place])
         answers[row] = tuple([own[index] for index in turn])
@@ -99,13 +139,15 @@ class InFlight:
         pieces: Pieces,
         run: RunPart,
         pad: Pad = pad,
+        past: Past | None = None,
     ) -> None:
         order = [row for head in plan.heads for row in head.rows]
         if sorted(order) != list(range(len(requests))):
             raise BrokenInvariant(f"{len(requests)} requests were to be answered, the plan answers {sorted(order)}")
-        self.pieces, self.run = pieces, run
+        self.pieces, self.run, self.past = pieces, run, past
         self.place = {row: place for place, row in enumerate(order)}
         self.lengths = [lengths[row] for row in order]
+        self.whole_lengths = self._whole(past) if past else self.lengths
         _check_plan(plan, order, self.place, self.lengths)
         rows = max(self.place[step.rows[0]] + step.bucket.batch for step in (*plan.runs, *plan.heads))
         timesteps = max(step.start + step.bucket.length for step in plan.runs)
@@ -123,6 +165,11 @@ class InFlight:
         self.outputs: list[torch.Tensor] = []
         self.outputs_are_the_engines = False
 
+    @property
+    def begins(self) -> bool:
+        """Whether a sequence of the batch has nothing behind it."""
+        return self.past is None or len(self.past.rows) < len(self.place)
+
     def begin(self, head: Run) -> None:
         """Let the model compute what these rows begin with."""
         began = self.run("start", head.bucket, [*self._free(head), self._whole_lengths(head)])
@@ -130,6 +177,21 @@ class InFlight:
         check_results(began, specs, head.bucket)
         for position, spec, result in zip(self.pieces.started, specs, began, strict=True):
             self._put(self.carried[position], result, spec, head)
+
+    def resume(self) -> None:
+        """Put in place what sequences go on from."""
+        if self.past is None or not self.past.rows:
+            return
+        places = torch.tensor([self.place[row] for row in self.past.rows])
+        for tensor, spec, carried in zip(self.carried, self.carried_specs, self.past.carried, strict=True):
+            assert spec.batch_dim is not None
+            tensor.index_copy_(spec.batch_dim, places, carried)
+
+    def left(self) -> Tensors:
+        """The carried values as they are now, for all requests in their order."""
+        places = torch.tensor([self.place[row] for row in range(len(self.place))])
+        specs = zip(self.carried, self.carried_specs, strict=True)
+        return tuple([tensor.index_select(spec.batch_dim or 0, places) for tensor, spec in specs])
 
     def advance(self, step: Run) -> None:
         """Run one piece, and hand on what it leaves."""
@@ -173,9 +235,17 @@ class InFlight:
         both = zip(self.inputs, self.pieces.inputs, strict=True)
         return [self._part(tensor, spec, head) for tensor, spec in both if spec.time_dim is None]
 
+    def _whole(self, past: Past) -> list[int]:
+        """The timesteps of each row, those behind it included."""
+        whole = list(self.lengths)
+        for row, behind in zip(past.rows, past.timesteps, strict=True):
+            whole[self.place[row]] += behind
+        return whole
+
     def _whole_lengths(self, head: Run) -> torch.Tensor:
         first = self.place[head.rows[0]]
-        return lengths_tensor(self.lengths[first : first + len(head.rows)], Bucket(head.bucket.batch, self.size.length))
+        own = self.whole_lengths[first : first + len(head.rows)]
+        return lengths_tensor(own, Bucket(head.bucket.batch, max(own)))
 
     def _lengths_within(self, step: Run) -> torch.Tensor:
         """How many timesteps of the run are each row's own; a row that is computed and dropped counts one."""

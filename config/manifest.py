@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, get_args
 
 from ..bucketing.grid import Bucket, BucketGrid
 from ..bucketing.spec import Axis, Carried, DType, Part, TensorSpec
+from .record import FILE_NAME, MEND, ManifestError, Record, inside, refuse_constant, unique, wrong
+from .session_settings import SessionSettings, read_session_settings
 
-FORMAT = 2
-FILE_NAME = "variants.json"
+__all__ = ["FILE_NAME", "ManifestError"]
 
-Value = TypeVar("Value")
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ class Manifest:
     codec: str | None = None
     threads: int | None = None
     """Threads per worker; None: the host's cores shared out over maxWorkers."""
+    streaming: SessionSettings | None = None
+    """None: a request is a whole sequence; else a piece of a session's."""
     precision: str = "float32"
     tolerance: tuple[float, float] = (1e-5, 1e-5)
     """(atol, rtol): |ours - eager| <= atol + rtol x |eager|."""
@@ -94,24 +96,8 @@ class Manifest:
     """Versions at packaging time, by distribution."""
 
 
-class ManifestError(RuntimeError):
-    """An archive that must not be served: says which file, what is wrong with it, and what to do.
-
-    A RuntimeError, because TorchServe reports no other kind while it loads a model.
-    """
-
-
 _NOT_DIGESTED = frozenset({FILE_NAME, "MAR-INF/MANIFEST.json"})
-_MEND = "package the model again"
 _DISTRIBUTION = "torchserve-neuron-lstm"
-_KINDS = {
-    str: "a text",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "an object",
-}
 
 
 def manifest_text(manifest: Manifest) -> str:
@@ -148,7 +134,7 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path} cannot be read ({error}): {_MEND}") from error
+        raise ManifestError(f"{path} cannot be read ({error}): {MEND}") from error
     return parse_manifest(text)
 
 
@@ -170,13 +156,13 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
     needed = [name for name in (manifest.weights, manifest.constants) if name is not None]
     complaints = [f"{name} has no digest" for name in needed if name not in manifest.files]
     for name, digest in sorted(manifest.files.items()):
-        path = directory / _inside(name, "files")
+        path = directory / inside(name, "files")
         if not path.is_file():
             complaints.append(f"{name} is missing")
         elif _sha256(path) != digest:
             complaints.append(f"{name} was changed")
     if complaints:
-        raise ManifestError(f"the archive is not as it was packaged: {', '.join(complaints)}; {_MEND}")
+        raise ManifestError(f"the archive is not as it was packaged: {', '.join(complaints)}; {MEND}")
 
 
 def _is_archived(path: PurePosixPath) -> bool:
@@ -221,6 +207,7 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
         "constants": manifest.constants,
         "codec": manifest.codec,
         "threads": manifest.threads,
+        "streaming": None if manifest.streaming is None else asdict(manifest.streaming),
         "precision": manifest.precision,
         "tolerance": {"atol": manifest.tolerance[0], "rtol": manifest.tolerance[1]},
         "produced_by": dict(sorted(manifest.produced_by.items())),
@@ -244,10 +231,10 @@ def parse_manifest(text: str) -> Manifest:
         ManifestError: it is malformed, of another format, or names files outside the archive.
     """
     try:
-        written = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
+        written = json.loads(text, object_pairs_hook=unique, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{FILE_NAME} is not JSON ({error}): {_MEND}") from error
-    record = _Record(written, "")
+        raise ManifestError(f"{FILE_NAME} is not JSON ({error}): {MEND}") from error
+    record = Record(written, "")
     _check_format(record)
     manifest = Manifest(
         backend=record.text("backend"),
@@ -272,6 +259,7 @@ def parse_manifest(text: str) -> Manifest:
         constants=record.optional("constants", record.path),
         codec=record.optional("codec", record.text),
         threads=record.optional("threads", record.whole),
+        streaming=record.optional("streaming", lambda key: read_session_settings(record.inner(key))),
         precision=record.text("precision"),
         tolerance=(record.inner("tolerance").number("atol"), record.inner("tolerance").number("rtol")),
         produced_by=record.texts("produced_by"),
@@ -281,7 +269,7 @@ def parse_manifest(text: str) -> Manifest:
     return manifest
 
 
-def _check_format(record: _Record) -> None:
+def _check_format(record: Record) -> None:
     found = record.whole("format")
     if found != FORMAT:
         makers = record.values.get("produced_by")
@@ -289,25 +277,27 @@ def _check_format(record: _Record) -> None:
         writer = f"{_DISTRIBUTION} {version}" if isinstance(version, str) else f"another version of {_DISTRIBUTION}"
         raise ManifestError(
             f"{FILE_NAME} has format {found}, and this code reads format {FORMAT}: serve the archive with {writer}, "
-            f"which wrote it, or {_MEND} with the version that is installed here"
+            f"which wrote it, or {MEND} with the version that is installed here"
         )
 
 
 def _check_whole(manifest: Manifest) -> None:
     """What no single value shows."""
     for name in manifest.files:
-        _inside(name, "files")
+        inside(name, "files")
     if manifest.longest < 1:
-        raise _wrong("longest", "a positive number", manifest.longest)
+        raise wrong("longest", "a positive number", manifest.longest)
+    if manifest.streaming is not None and manifest.kind != "chunk":
+        raise wrong("streaming", "a model that runs in pieces of time", manifest.kind)
     shapes = [(variant.part, variant.bucket) for variant in manifest.variants]
     twice = [shape for shape in shapes if shapes.count(shape) > 1]
     if twice:
-        raise _wrong("variants", "each bucket of a part once", list(twice[0]))
+        raise wrong("variants", "each bucket of a part once", list(twice[0]))
     for part in _parts(manifest):
         for bucket in [None] if manifest.shapes == "any" else _buckets(part, manifest.grid):
             if (part, None) not in shapes and (part, bucket) not in shapes:
                 wanted = "every shape" if bucket is None else f"{bucket.batch} x {bucket.length}"
-                raise _wrong("variants", f"a {part} program for {wanted}", [bucket for _, bucket in shapes])
+                raise wrong("variants", f"a {part} program for {wanted}", [bucket for _, bucket in shapes])
 
 
 def _parts(manifest: Manifest) -> tuple[Part, ...]:
@@ -324,31 +314,31 @@ def _buckets(part: Part, grid: BucketGrid) -> tuple[Bucket, ...]:
     return tuple(Bucket(batch, 1) for batch in grid.batches) if part in ("start", "head") else grid.buckets
 
 
-def _carried(record: _Record) -> Carried:
+def _carried(record: Record) -> Carried:
     endless = record.get_any("fill") in ("inf", "-inf")
     fill = float(record.text("fill")) if endless else record.optional("fill", record.number)
     spec = _spec(record.inner("spec"))
     if spec.batch_dim is None or spec.time_dim is not None:
-        raise _wrong(f"{record.at}spec.shape", "batch and sizes", list(spec.shape))
+        raise wrong(f"{record.at}spec.shape", "batch and sizes", list(spec.shape))
     return Carried(spec, fill)
 
 
-def _bucket(record: _Record) -> Bucket:
+def _bucket(record: Record) -> Bucket:
     inner = record.inner("bucket")
     bucket = Bucket(inner.whole("batch"), inner.whole("length"))
     if min(bucket) < 1:
-        raise _wrong(f"{record.at}bucket", "positive numbers", inner.values)
+        raise wrong(f"{record.at}bucket", "positive numbers", inner.values)
     return bucket
 
 
-def _cost(record: _Record) -> Cost:
+def _cost(record: Record) -> Cost:
     milliseconds = record.number("milliseconds")
     if not milliseconds > 0:
-        raise _wrong(f"{record.at}milliseconds", "a positive number", milliseconds)
+        raise wrong(f"{record.at}milliseconds", "a positive number", milliseconds)
     return Cost(record.one_of("part", get_args(Part)), _bucket(record), milliseconds)
 
 
-def _spec(record: _Record) -> TensorSpec:
+def _spec(record: Record) -> TensorSpec:
     return TensorSpec(
         name=record.text("name"),
         dtype=record.one_of("dtype", get_args(DType)),
@@ -358,114 +348,29 @@ def _spec(record: _Record) -> TensorSpec:
     )
 
 
-def _shape(record: _Record) -> tuple[int | Axis, ...]:
+def _shape(record: Record) -> tuple[int | Axis, ...]:
     shape = record.get("shape", list)
     for size in shape:
         if size not in get_args(Axis) and not (type(size) is int and size >= 0):
-            raise _wrong(f"{record.at}shape", "batch, time and sizes", size)
+            raise wrong(f"{record.at}shape", "batch, time and sizes", size)
     if shape.count("batch") > 1:  # time may stand there twice: an attention map
-        raise _wrong(f"{record.at}shape", "batch once at most", shape)
+        raise wrong(f"{record.at}shape", "batch once at most", shape)
     return tuple(shape)
 
 
-def _grid(record: _Record) -> BucketGrid:
+def _grid(record: Record) -> BucketGrid:
     batches, lengths = (tuple(record.get(key, list)) for key in ("batches", "lengths"))
     if not all(type(size) is int for size in (*batches, *lengths)):
-        raise _wrong("grid", "whole numbers", record.values)
+        raise wrong("grid", "whole numbers", record.values)
     try:
         return BucketGrid(batches, lengths)
     except ValueError as error:
-        raise ManifestError(f"{FILE_NAME}: grid: {error}; {_MEND}") from error
+        raise ManifestError(f"{FILE_NAME}: grid: {error}; {MEND}") from error
 
 
-def _variant(record: _Record) -> Variant:
+def _variant(record: Record) -> Variant:
     return Variant(
         part=record.one_of("part", get_args(Part)),
         bucket=None if record.get_any("bucket") is None else _bucket(record),
         directory=record.path("directory"),
     )
-
-
-@dataclass(frozen=True)
-class _Record:
-    """A JSON object whose values are asked for by type; a value of another type is refused by name."""
-
-    values: Any
-    at: str
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.values, dict):
-            raise _wrong(self.at.rstrip(".") or "the whole", "an object", self.values)
-
-    def get_any(self, key: str) -> Any:
-        if key not in self.values:
-            raise ManifestError(f"{FILE_NAME}: {self.at}{key} is missing: {_MEND}")
-        return self.values[key]
-
-    def get(self, key: str, kind: type[Value]) -> Value:
-        value = self.get_any(key)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise _wrong(f"{self.at}{key}", _KINDS[kind], value)
-        return value
-
-    def text(self, key: str) -> str:
-        return self.get(key, str)
-
-    def whole(self, key: str) -> int:
-        return self.get(key, int)
-
-    def number(self, key: str) -> float:
-        value = self.get(key, int if type(self.values.get(key)) is int else float)
-        if abs(value) == inf:  # 1e999 is JSON
-            raise _wrong(f"{self.at}{key}", "a finite number", value)
-        return value
-
-    def one_of(self, key: str, allowed: tuple[Value, ...]) -> Value:
-        value: Any = self.text(key)
-        if value not in allowed:
-            raise _wrong(f"{self.at}{key}", " or ".join(map(str, allowed)), value)
-        return cast(Value, value)
-
-    def path(self, key: str) -> str:
-        return _inside(self.text(key), f"{self.at}{key}")
-
-    def optional(self, key: str, read: Callable[[str], Value]) -> Value | None:
-        return None if key in self.values and self.values[key] is None else read(key)
-
-    def texts(self, key: str) -> dict[str, str]:
-        inner = self.inner(key)
-        return {name: inner.text(name) for name in inner.values}
-
-    def inner(self, key: str) -> _Record:
-        return _Record(self.get(key, dict), f"{self.at}{key}.")
-
-    def each(self, key: str) -> Iterator[_Record]:
-        for index, value in enumerate(self.get(key, list)):
-            yield _Record(value, f"{self.at}{key}[{index}].")
-
-
-def _inside(name: str, where: str) -> str:
-    """A path that stays below the archive's root, as it is.
-
-    >>> _inside("programs/eager/any", "directory")
-    'programs/eager/any'
-    """
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or str(path) != name or name == "." or set(name) & set("\\:\0"):
-        raise _wrong(where, "a path below the archive's root", name)
-    return name
-
-
-def _wrong(where: str, expected: str, got: Any) -> ManifestError:
-    return ManifestError(f"{FILE_NAME}: {where}: expected {expected}, got {repr(got)[:60]}; {_MEND}")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        raise ValueError("a key is given twice")
-    return values
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")

@@ -26,6 +26,7 @@ from ..bucketing.spec import Axis, DType, TensorSpec
 from .buckets import LARGEST_SIZE, UNIQUE, AutoLengths, Buckets, Sizes
 from .frontend import Frontend
 from .problems import Location
+from .streaming import StreamingConfig
 from .strict import Strict, as_mapping, as_tuple, nearest, said, worded
 
 BLOCK = "neuron_lstm"
@@ -208,6 +209,8 @@ class NeuronLstmBlock(Strict):
     """What becomes of a sequence longer than the largest length: refused with 413, or cut to it."""
     codec: ClassPath | None = None
     """`module:Class` that turns request bodies into inputs and outputs into answers; its file is an extra file."""
+    streaming: StreamingConfig | None = None
+    """Serve pieces of sequences as they come; left out, a request is a whole sequence. {} takes all the defaults."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """Threads per worker; left out, the host's cores are shared out over maxWorkers."""
 

@@ -63,7 +63,7 @@ EXAMPLE = Manifest(
 
 GOLDEN = """\
 {
-  "format": 2,
+  "format": 3,
   "backend": "inductor",
   "requires": [
     {
@@ -203,6 +203,7 @@ GOLDEN = """\
   "constants": null,
   "codec": "my_codec:TextCodec",
   "threads": null,
+  "streaming": null,
   "precision": "float32",
   "tolerance": {
     "atol": 1e-05,
@@ -472,8 +473,8 @@ def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path) -> None:
 
 def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
     """The version that wrote the archive, where it says so."""
-    assert refusal(tmp_path, GOLDEN.replace('"format": 2', '"format": 1')) == (
-        "variants.json has format 1, and this code reads format 2: serve the archive with "
+    assert refusal(tmp_path, GOLDEN.replace('"format": 3', '"format": 1')) == (
+        "variants.json has format 1, and this code reads format 3: serve the archive with "
         "torchserve-neuron-lstm 0.1.0, which wrote it, "
         "or package the model again with the version that is installed here"
     )

@@ -1,0 +1,79 @@
+"""What the manifest says of streaming: how sessions are told apart, kept and limited. Standard library only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .record import Record, wrong
+
+
+@dataclass(frozen=True)
+class Redis:
+    """How to reach the server that keeps sessions."""
+
+    url: str
+    username: str | None
+    password_env: str | None
+    """The environment variable that holds the password."""
+    ca_file: str | None
+    timeout_seconds: float
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Names of headers and JSON fields."""
+
+    id: str
+    start: str
+    end: str
+    step: str
+    token: str
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """One model's sessions."""
+
+    store: Literal["disk", "redis", "client"]
+    state: str
+    """32 hex digits: archives with the same can go on from each other's sessions."""
+    directory: str | None
+    redis: Redis | None
+    key_env: str | None
+    idle_seconds: float
+    max_sessions: int
+    max_bytes: int
+    fields: Fields
+
+
+def read_session_settings(record: Record) -> SessionSettings:
+    """The settings as `dataclasses.asdict` writes them.
+
+    Raises:
+        ManifestError: they are not.
+    """
+    state = record.text("state")
+    if len(state) != 32 or set(state) - set("0123456789abcdef"):
+        raise wrong(f"{record.at}state", "32 hex digits", state)
+    return SessionSettings(
+        store=record.one_of("store", ("disk", "redis", "client")),
+        state=state,
+        directory=record.optional("directory", record.text),
+        redis=record.optional("redis", lambda key: _redis(record.inner(key))),
+        key_env=record.optional("key_env", record.text),
+        idle_seconds=record.number("idle_seconds"),
+        max_sessions=record.whole("max_sessions"),
+        max_bytes=record.whole("max_bytes"),
+        fields=Fields(**record.texts("fields")),
+    )
+
+
+def _redis(record: Record) -> Redis:
+    return Redis(
+        url=record.text("url"),
+        username=record.optional("username", record.text),
+        password_env=record.optional("password_env", record.text),
+        ca_file=record.optional("ca_file", record.text),
+        timeout_seconds=record.number("timeout_seconds"),
+    )
