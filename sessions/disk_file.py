@@ -30,7 +30,8 @@ CREATE INDEX session_by_last ON session (ended, last);
 CREATE TABLE tally (open INTEGER NOT NULL, bytes INTEGER NOT NULL);
 INSERT INTO tally VALUES (0, 0);
 """
-_PAGE_BYTES = 8192
+_PAGE_BYTES = 4096
+"""Records of 6 KB are written no faster in larger pages, and take a third more room in them."""
 _CACHE_KIBIBYTES = 8192
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 """A log that had to grow beyond this is cut to it when it is begun again."""
