@@ -192,7 +192,7 @@ def _begin_read(connection: sqlite3.Connection) -> None:
 def _begin_write(connection: sqlite3.Connection) -> None:
     """Wait for those who write now, as they take a millisecond: SQLite's own waiting soon sleeps for 100.
 
-    Of four workers at once that each wrote 32 records again and again, the unluckiest waited for 40 ms, and not for 330.
+    Of four workers that wrote 32 records again and again, the unluckiest waited for 40 ms so, and for 330 otherwise.
     """
     deadline = time.monotonic() + _BUSY_SECONDS
     connection.execute("PRAGMA busy_timeout = 0")

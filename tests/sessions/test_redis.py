@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -83,6 +84,15 @@ def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(start: St
 def test_a_server_that_cannot_be_reached_is_told(store_on: MakeStore) -> None:
     """By its address; nothing is raised before the first call."""
     with pytest.raises(StoreUnavailable, match=r"the session store redis://127\.0\.0\.1:1/0 cannot be used"):
+        store_on("redis://127.0.0.1:1").read(["a"])
+
+
+def test_a_host_without_the_client_is_told_what_to_install(
+    store_on: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is needed by this store alone."""
+    monkeypatch.setitem(sys.modules, "redis", None)
+    with pytest.raises(StoreUnavailable, match="need the package redis: pip install redis"):
         store_on("redis://127.0.0.1:1").read(["a"])
 
 
