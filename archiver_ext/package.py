@@ -30,6 +30,7 @@ from .engines.verify import Case, draw_cases
 from .errors import PackagingError
 from .lowering import lower
 from .lowering.program import Program
+from .lowering.streaming import refuse_what_cannot_stream
 from .progress import showing
 from .source import check_codec, importable, load_model
 
@@ -120,6 +121,8 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
     check_codec(build.config.codec, build.staged)
     model = load_model(build.staged / Path(str(build.flags.model_file)).name, build.weights, build.config.model.args)
     program = lower(model, build.config)
+    if build.config.streaming is not None:
+        refuse_what_cannot_stream(program)
     threads = _threads(build.config)
     config = choose_lengths(program, build.config, threads, build.work / "lengths", build.console)
     build = replace(build, config=config)

@@ -98,7 +98,7 @@ class StreamingConfig(Strict):
     redis: RedisConfig | None = None
     """With `store: redis`: the server."""
     key_env: Variable | None = None
-    """With `store: client`: the environment variable with the key of the seal, 32 bytes in base64, the same on all
+    """With `store: client`: the environment variable with the key of the seal, 64 hex digits, the same on all
     hosts; left out, each host makes one for itself."""
     idle_seconds: Positive = 600.0
     """A session that gets no piece for so long is over."""

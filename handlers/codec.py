@@ -30,8 +30,10 @@ class Codec(Protocol):
     def decode(self, raw: RawRequest) -> Request:
         """The sequences that a row asks for."""
 
-    def encode(self, request: Request, answers: Sequence[Answer]) -> tuple[bytes, str]:
-        """The body of a response and its content type."""
+    def encode(
+        self, request: Request, answers: Sequence[Answer], session: Mapping[str, object] | None = None
+    ) -> tuple[bytes, str]:
+        """The body of a response and its content type; `session` is what an answer says of its session."""
 
 
 def load_codec(manifest: Manifest, directory: Path, identity: Identity) -> Codec:
@@ -80,13 +82,15 @@ class StandardCodec:
         """
         return decode(raw, self.manifest)
 
-    def encode(self, request: Request, answers: Sequence[Answer]) -> tuple[bytes, str]:
+    def encode(
+        self, request: Request, answers: Sequence[Answer], session: Mapping[str, object] | None = None
+    ) -> tuple[bytes, str]:
         """The body and its content type.
 
         Raises:
             RequestError: the format cannot say the answer.
         """
-        return encode(request, answers, self.manifest, self.identity, self.labels)
+        return encode(request, answers, self.manifest, self.identity, self.labels, session)
 
 
 @dataclass(frozen=True)
@@ -113,8 +117,12 @@ class CustomCodec:
             return Request(read_items(made, self.manifest, "sequences"), Form.CODEC_LIST)
         raise TypeError(f"the codec's decode must return a mapping or a list of mappings, not {shown(made)}")
 
-    def encode(self, request: Request, answers: Sequence[Answer]) -> tuple[bytes, str]:
+    def encode(
+        self, request: Request, answers: Sequence[Answer], session: Mapping[str, object] | None = None
+    ) -> tuple[bytes, str]:
         """What the user's `encode` makes of each sequence's outputs, as JSON unless it gives bytes.
+
+        Of the session it says nothing: the body is the user's own, and the response's headers have it.
 
         Raises:
             RequestError: 400 with the user's own message, or 500 for what is no answer.

@@ -28,6 +28,10 @@ class Counts:
     """Requests without an answer, by the kind of their RequestError."""
     seconds: float = 0.0
     """From the rows to the responses: decoding and encoding included."""
+    repeated: int = 0
+    """Pieces of sessions that were applied before: they were answered as they were then."""
+    expired: int = 0
+    """Sessions that were removed because they were idle."""
 
     @property
     def sequences(self) -> int:

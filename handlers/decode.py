@@ -55,6 +55,21 @@ def read_json(body: Body) -> object:
         raise malformed("the body is not JSON that can be read: a number has too many digits") from None
 
 
+def parsed_json(body: Body) -> object:
+    """The same, by the fastest reader that can.
+
+    Raises:
+        RequestError: as `read_json`.
+    """
+    fast = fast_json()
+    if fast is not None and isinstance(body.value, _BINARY):
+        try:
+            return fast.loads(body.value)
+        except ValueError:
+            pass  # the standard library has the last word on what is refused
+    return read_json(body)
+
+
 def _decode_text(body: Body, manifest: Manifest) -> Request:
     request = _decode_fast(body, manifest)
     return _decode_json(read_json(body), manifest) if request is None else request

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from ..bucketing.grid import Bucket
 from ..bucketing.spec import TensorSpec
 from ..config.manifest import Manifest
+from ..config.session_settings import SessionSettings
 
 
 def describe(manifest: Manifest, threads: int) -> dict[str, object]:
@@ -23,6 +26,7 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "runs": {"as": manifest.kind, "reason": manifest.kind_reason, "shapes": manifest.shapes},
         "longest": manifest.longest,
         "carried": [_describe_tensor(value.spec) for value in manifest.carried],
+        "streaming": None if manifest.streaming is None else _describe_streaming(manifest.streaming),
         "checks": [_describe_bucket(check.bucket) | {"max_error": check.max_error} for check in manifest.checks],
         "costs": [
             {"program": cost.part} | _describe_bucket(cost.bucket) | {"milliseconds": cost.milliseconds}
@@ -31,6 +35,17 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "requires": {distribution: version for distribution, _, version in manifest.requires},
         "host": dict(manifest.host),
         "produced_by": dict(manifest.produced_by),
+    }
+
+
+def _describe_streaming(settings: SessionSettings) -> dict[str, object]:
+    return {
+        "store": settings.store,
+        "idle_seconds": settings.idle_seconds,
+        "max_sessions": settings.max_sessions,
+        "max_bytes": settings.max_bytes,
+        "fields": asdict(settings.fields),
+        "state": settings.state,
     }
 
 

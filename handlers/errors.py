@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Literal
 
-Status = Literal[400, 406, 413, 422, 500, 501]
+Status = Literal[400, 406, 409, 410, 413, 422, 429, 500, 501, 503, 507]
 
 
 class RequestError(Exception):
     """One request that gets no answer, and why.
 
     `status` is the HTTP status, `kind` the body's `type` (one word that a program can compare), `message` the body's
-    `message` (for people). None of them ever holds more of the request than a few characters.
+    `message` (for people). None of them ever holds more of the request than a few characters. `retry_after` is the
+    number of seconds after which the same request may be answered; None where it will not be.
     """
 
-    def __init__(self, status: Status, kind: str, message: str) -> None:
+    def __init__(self, status: Status, kind: str, message: str, retry_after: float | None = None) -> None:
         self.status: Status = status
         self.kind = kind
         self.message = message
+        self.retry_after = retry_after
         super().__init__(message)
 
     def within(self, place: str) -> RequestError:
@@ -26,7 +28,7 @@ class RequestError(Exception):
         >>> str(invalid("input 'ids': the sequence is empty").within("instances[3]"))
         "instances[3]: input 'ids': the sequence is empty"
         """
-        return RequestError(self.status, self.kind, f"{place}: {self.message}")
+        return RequestError(self.status, self.kind, f"{place}: {self.message}", self.retry_after)
 
 
 def malformed(message: str) -> RequestError:

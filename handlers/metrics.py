@@ -54,6 +54,8 @@ METRICS = (
     Metric("neuron_lstm_padded_timesteps_total", "counter", lambda counts, _: {"": counts.padded_timesteps}),
     Metric("neuron_lstm_executions_total", "counter", lambda counts, grid: counts.executions(grid), "Bucket"),
     Metric("neuron_lstm_rejected_total", "counter", lambda counts, _: counts.rejected, "Reason"),
+    Metric("neuron_lstm_repeated_total", "counter", lambda counts, _: {"": counts.repeated}),
+    Metric("neuron_lstm_sessions_expired_total", "counter", lambda counts, _: {"": counts.expired}),
     Metric("neuron_lstm_plan_milliseconds_total", "counter", lambda counts, _: {"": counts.work.plan_seconds * 1000}),
     Metric("neuron_lstm_engine_seconds", "histogram", lambda counts, _: {"": counts.work.engine_seconds}),
     Metric("neuron_lstm_batch_seconds", "histogram", lambda counts, _: {"": counts.seconds}),

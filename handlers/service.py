@@ -7,32 +7,30 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from math import ceil
+from typing import TypeVar, cast
 
 from .codec import Codec, error_body
 from .counts import Counts
 from .encode import Answer
 from .errors import RequestError, internal
 from .json_text import to_json
+from .kept_sessions import Sessions
 from .request import Request
-from .rows import JSON, RawRequest
+from .responses import RawResponse
+from .rows import RawRequest
+from .streams import AskedPiece, Streams
+from .streams import Model as OnwardModel
 from .v2 import Identity
-from .work import UNEXPECTED, Model, answer_items
+from .work import UNEXPECTED, Model, Work, answer_items
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 LARGEST_RESPONSE = 6_553_500
 """Bytes: TorchServe's default `max_response_size`. One body beyond it costs the whole batch its worker."""
-
-
-class RawResponse(NamedTuple):
-    """What one row gets."""
-
-    status: int
-    body: bytes
-    content_type: str = JSON
 
 
 def _tell_nobody(counts: Counts) -> None:
@@ -52,6 +50,8 @@ class Service:
     """Is told what each batch came to, once its responses are made."""
     clock: Callable[[], float] = time.perf_counter
     """Seconds."""
+    sessions: Sessions | None = None
+    """Where a streaming model's sessions are; None: every request is a whole sequence."""
 
     def answer(self, rows: Sequence[RawRequest]) -> list[RawResponse]:
         """One response for each row, in order; never raises for what a row holds."""
@@ -59,28 +59,57 @@ class Service:
             return [RawResponse(200, to_json(self.description))]
         began = self.clock()
         decoded = [_attempt(self._decode, raw) for raw in rows]
-        accepted = [request for request in decoded if isinstance(request, Request)]
-        answers, work = answer_items(self.model, [item for request in accepted for item in request.items], self.clock)
-        made = map(self._respond, accepted, _by_request(accepted, answers))
-        outcomes = [next(made) if isinstance(request, Request) else request for request in decoded]
+        made, work = self._answered([request for request in decoded if not isinstance(request, RequestError)])
+        answered = iter(made)
+        outcomes = [request if isinstance(request, RequestError) else next(answered) for request in decoded]
         responses = [
             self._refuse(raw, outcome) if isinstance(outcome, RequestError) else outcome
             for raw, outcome in zip(rows, outcomes, strict=True)
         ]
         rejected = Counter(outcome.kind for outcome in outcomes if isinstance(outcome, RequestError))
-        self._tell(Counts(len(rows), work, rejected, self.clock() - began))
+        self._tell(
+            Counts(
+                len(rows),
+                work,
+                rejected,
+                self.clock() - began,
+                repeated=sum(response.repeated for response in responses),
+                expired=0 if self.sessions is None else self.sessions.expired(),
+            )
+        )
         return responses
 
-    def _decode(self, raw: RawRequest) -> Request:
+    @cached_property
+    def _streams(self) -> Streams | None:
+        settings = self.model.manifest.streaming
+        if settings is None or self.sessions is None:
+            return None
+        encode = partial(_attempt, self._made)
+        state = bytes.fromhex(settings.state)
+        model = cast(OnwardModel, self.model)  # the manifest says that it runs in pieces of time
+        return Streams(model, self.codec, self.sessions, state, settings.fields, self.clock, encode)
+
+    def _decode(self, raw: RawRequest) -> Request | AskedPiece:
         if raw.asks_explanation:
             raise RequestError(501, "ExplanationsNotSupported", "a compiled model gives no explanations")
-        return self.codec.decode(raw)
+        return self.codec.decode(raw) if self._streams is None else self._streams.decode(raw)
+
+    def _answered(self, accepted: Sequence[Request | AskedPiece]) -> tuple[Sequence[RawResponse | RequestError], Work]:
+        if self._streams is not None:
+            pieces = [piece for piece in accepted if isinstance(piece, AskedPiece)]
+            outcome = _attempt(self._streams.answer, pieces)
+            return ([outcome] * len(pieces), Work()) if isinstance(outcome, RequestError) else outcome
+        requests = [request for request in accepted if isinstance(request, Request)]
+        answers, work = answer_items(self.model, [item for request in requests for item in request.items], self.clock)
+        return [*map(self._respond, requests, _by_request(requests, answers))], work
 
     def _respond(self, request: Request, answers: list[Answer] | RequestError) -> RawResponse | RequestError:
-        return answers if isinstance(answers, RequestError) else _attempt(self._encode, request, answers)
+        if isinstance(answers, RequestError):
+            return answers
+        return _attempt(self._made, partial(self.codec.encode, request, answers))
 
-    def _encode(self, request: Request, answers: list[Answer]) -> RawResponse:
-        body, content_type = self.codec.encode(request, answers)
+    def _made(self, encode: Callable[[], tuple[bytes, str]]) -> RawResponse:
+        body, content_type = encode()
         if len(body) > self.largest_response:
             raise RequestError(
                 413,
@@ -98,7 +127,9 @@ class Service:
             _log.exception("a batch was answered and could not be counted")
 
     def _refuse(self, raw: RawRequest, error: RequestError) -> RawResponse:
-        return RawResponse(error.status, error_body(error, raw, self.model.manifest, self.identity))
+        body = error_body(error, raw, self.model.manifest, self.identity)
+        later = {} if error.retry_after is None else {"Retry-After": str(ceil(error.retry_after))}
+        return RawResponse(error.status, body, headers=later)
 
 
 def _attempt(step: Callable[..., _T], *given: object) -> _T | RequestError:

@@ -19,8 +19,10 @@ from .cores import available_cores, threads_per_worker
 from .counts import Counts
 from .description import describe
 from .metrics import Declared, Metric, Reporter, declared_units
+from .open_sessions import open_sessions
+from .responses import RawResponse
 from .rows import RawRequest
-from .service import LARGEST_RESPONSE, RawResponse, Service
+from .service import LARGEST_RESPONSE, Service
 from .v2 import Identity
 from .variants import load_variants
 
@@ -47,6 +49,9 @@ class Context(Protocol):
         """Of one row."""
 
     def set_response_content_type(self, idx: int, value: str) -> None:
+        """Of one row."""
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
         """Of one row."""
 
 
@@ -101,6 +106,7 @@ def _load(directory: Path, context: Context) -> Service:
         describe(variants.manifest, variants.threads),
         largest_response(os.environ),
         _telling(reporter),
+        sessions=open_sessions(variants.manifest, identity.name, os.environ),
     )
 
 
@@ -135,6 +141,8 @@ def _telling(reporter: Reporter) -> Callable[[Counts], None]:
 def _set_status(response: RawResponse, index: int, context: Context) -> None:
     """The reason phrase is a constant: a line break in it would cost TorchServe its worker thread."""
     context.set_response_content_type(index, response.content_type)
+    for name, value in response.headers.items():
+        context.set_response_header(index, name, value)
     if response.status != 200:
         context.set_response_status(response.status, HTTPStatus(response.status).phrase, index)
 

@@ -15,7 +15,7 @@ from ..backends.registry import get_backend
 from ..backends.weights import read_weights
 from ..bucketing.cost import CostModel
 from ..bucketing.execute import Pad, execute
-from ..bucketing.execute_staircase import Pieces, execute_staircase
+from ..bucketing.execute_staircase import Past, Pieces, execute_onward, execute_staircase
 from ..bucketing.grid import AnyShape, Bucket, Shapes
 from ..bucketing.padding import pad, torch_dtype
 from ..bucketing.plan import Plan, plan_in
@@ -76,6 +76,16 @@ class Variants:
                 return execute_staircase(plan, requests, lengths, self.pieces, self.run, pad)
             run = partial(self.run, "sequence")
             return execute(plan, requests, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad)
+
+    def answer_onward(
+        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], past: Past
+    ) -> tuple[list[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
+        """The answers to the next piece of each sequence, and what the one after it goes on from.
+
+        Only for a model that runs in pieces of time.
+        """
+        with torch.no_grad():
+            return execute_onward(plan, requests, lengths, self.pieces, self.run, past)
 
 
 def load_variants(directory: Path, threads: int | None = None) -> Variants:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
 import torch
 
@@ -16,6 +16,8 @@ from .errors import RequestError, internal
 from .request import Item
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
+R = TypeVar("R")
 UNEXPECTED = "the server failed on this request; the cause is in its log"
 
 
@@ -50,10 +52,30 @@ class Work:
     """Padding, programs, and taking their answers apart."""
 
 
+Together: TypeAlias = Callable[[Sequence[T]], tuple[list[R], Work]]
+"""Answers some sequences by one plan, or fails."""
+
+
 def answer_items(
     model: Model, items: Sequence[Item], clock: Callable[[], float]
 ) -> tuple[list[Answer | RequestError], Work]:
-    """The answer to each sequence, or why there is none; `clock` gives seconds.
+    """The answer to each sequence, or why there is none; `clock` gives seconds."""
+
+    def together(own: Sequence[Item]) -> tuple[list[Answer], Work]:
+        lengths = tuple(item.length for item in own)
+        began = clock()
+        plan = model.plan(lengths)
+        planned = clock()
+        answers = model.answer(plan, [item.tensors for item in own], lengths)
+        return answers, Work(lengths, sum(lengths), (plan,), planned - began, clock() - planned)
+
+    return together_else_alone(items, [item.length for item in items], together)
+
+
+def together_else_alone(
+    items: Sequence[T], lengths: Sequence[int], together: Together[T, R]
+) -> tuple[list[R | RequestError], Work]:
+    """What `together` gives for each sequence, or why there is nothing.
 
     All runs of a plan belong together, and where one fails nothing tells by whose fault. Then each sequence is answered
     alone: the guilty ones fail again, the others do not.
@@ -61,35 +83,32 @@ def answer_items(
     if not items:
         return [], Work()
     try:
-        return _together(model, items, clock)
+        answers, work = together(items)
     except Exception:  # noqa: BLE001 - an engine may raise anything
         _log.exception("%d sequences planned together failed", len(items))
+    else:
+        return [*answers], work
     if len(items) == 1:
-        return [internal(UNEXPECTED)], Work((items[0].length,))
-    parts = [_alone(model, item, clock) for item in items]
-    return [answer for answer, _ in parts], _combined(work for _, work in parts)
+        return [internal(UNEXPECTED)], Work(tuple(lengths))
+    answered: list[R | RequestError] = []
+    works: list[Work] = []
+    for item, length in zip(items, lengths, strict=True):
+        alone = _alone(item, length, together)
+        answered.append(alone[0])
+        works.append(alone[1])
+    return answered, combined(works)
 
 
-def _together(
-    model: Model, items: Sequence[Item], clock: Callable[[], float]
-) -> tuple[list[Answer | RequestError], Work]:
-    lengths = tuple(item.length for item in items)
-    began = clock()
-    plan = model.plan(lengths)
-    planned = clock()
-    answers = model.answer(plan, [item.tensors for item in items], lengths)
-    return [*answers], Work(lengths, sum(lengths), (plan,), planned - began, clock() - planned)
-
-
-def _alone(model: Model, item: Item, clock: Callable[[], float]) -> tuple[Answer | RequestError, Work]:
+def _alone(item: T, length: int, together: Together[T, R]) -> tuple[R | RequestError, Work]:
     try:
-        (answer,), work = _together(model, [item], clock)
+        (answer,), work = together([item])
     except Exception:  # noqa: BLE001 - it failed with its batch before, and that was logged
-        return internal(UNEXPECTED), Work((item.length,))
+        return internal(UNEXPECTED), Work((length,))
     return answer, work
 
 
-def _combined(works: Iterable[Work]) -> Work:
+def combined(works: Iterable[Work]) -> Work:
+    """Several as one."""
     parts = list(works)
     return Work(
         lengths=tuple(length for part in parts for length in part.lengths),

@@ -13,6 +13,8 @@ from ..processes import PACKAGE
 
 SHIM = "neuron_lstm.py"
 PROGRAMS = "programs"
+_MANIFEST = ("manifest.py", "record.py", "session_settings.py")
+"""What of `config` reads a manifest, and needs the standard library alone."""
 _OURS = (SHIM, PACKAGE, PROGRAMS, "variants.json", "MAR-INF")
 
 
@@ -62,6 +64,6 @@ def _serving_files(package: Path) -> list[Path]:
     return [
         package / "__init__.py",
         package / "config" / "__init__.py",
-        package / "config" / "manifest.py",
+        *(package / "config" / name for name in _MANIFEST),
         *(file for files in folders for file in files),
     ]

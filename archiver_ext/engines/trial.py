@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from ...backends import registry
-from ...backends.interface import Backend, Precision, precision_of
+from ...backends.interface import Backend, Precision, Requirement, precision_of
 from ...bucketing.cost import CostModel
 from ...bucketing.grid import Bucket, BucketGrid
 from ...bucketing.spec import Part
@@ -22,12 +22,14 @@ from ...handlers.variants import Variants, load_variants, planner_of
 from ..archive import tree as trees
 from ..errors import PackagingError
 from ..lowering.program import Program
+from ..lowering.streaming import state_id
 from ..processes import PACKAGE
 from ..progress import Report
 from .calibrate import Costs, measure_costs
 from .candidates import Trial, takes_any_shape
 from .compile import Compiled, Job
 from .verify import Case, Checked, verify, verify_planned, worse
+from .verify_onward import verify_onward
 
 CONSTANTS = f"{trees.PROGRAMS}/constants.pt"
 
@@ -157,8 +159,12 @@ def _check(
     for done, bucket in enumerate(buckets, 1):
         checked[bucket] = verify(variants, bucket, subject.program, cases, subject.tolerance)
         report(done, len(buckets), f"{engine.name} {bucket.batch} x {bucket.length}")
-    planned = verify_planned(variants, subject.program, cases, buckets[-1].batch, subject.tolerance)
-    checked[buckets[-1]] = worse(checked[buckets[-1]], planned)
+    largest, rows = buckets[-1], buckets[-1].batch
+    planned = verify_planned(variants, subject.program, cases, rows, subject.tolerance)
+    checked[largest] = worse(checked[largest], planned)
+    if subject.config.streaming is not None:
+        onward = verify_onward(variants, subject.program, cases, rows, subject.tolerance)
+        checked[largest] = worse(checked[largest], onward)
     return checked
 
 
@@ -198,11 +204,11 @@ def write_tree_manifest(subject: Subject, engine: Backend, trial: Trial | None) 
 
 def manifest_of(subject: Subject, engine: Backend, trial: Trial | None, costs: Costs) -> Manifest:
     """Everything the serving half needs to know."""
-    config, program = subject.config, subject.program
+    config, program, files = subject.config, subject.program, digest_files(subject.tree)
     split = program.split
     return Manifest(
         backend=engine.name,
-        requires=tuple((need.distribution, need.module, need.version) for need in engine.requirements()),
+        requires=tuple((need.distribution, need.module, need.version) for need in _requirements(engine, config)),
         host=dict(engine.host()),
         inputs=program.inputs,
         takes_lengths=program.takes_lengths,
@@ -226,11 +232,23 @@ def manifest_of(subject: Subject, engine: Backend, trial: Trial | None, costs: C
         constants=CONSTANTS if program.constants else None,
         codec=config.codec,
         threads=config.threads,
+        streaming=None if config.streaming is None else config.streaming.settings(_state_id(subject, files)),
         precision=precision_of(engine, config.precision),
         tolerance=subject.tolerance,
-        files=digest_files(subject.tree),
+        files=files,
         produced_by=versions(),
     )
+
+
+def _state_id(subject: Subject, files: Mapping[str, str]) -> str:
+    return state_id(subject.program, [] if subject.weights is None else [files[subject.weights]])
+
+
+def _requirements(engine: Backend, config: ServingConfig) -> Iterator[Requirement]:
+    """What the host needs: for the engine, and to reach a store of sessions."""
+    yield from engine.requirements()
+    if config.streaming is not None and config.streaming.store == "redis":
+        yield Requirement("redis", "redis", metadata.version("redis"))
 
 
 def versions() -> dict[str, str]:

@@ -29,7 +29,9 @@ with warnings.catch_warnings():
 FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 GRID = BucketGrid(batches=(1, 4), lengths=(8, 16))
 PLAN = Plan((Run(Bucket(1, 16), (0,)), Run(Bucket(4, 8), (1, 2)), Run(Bucket(4, 8), (3, 4))))
-FULL = Counts(7, Work((12, 3, 8, 5, 5), 33, (PLAN,), 0.00012, 0.0034), {"InvalidInput": 2, "SequenceTooLong": 1}, 0.006)
+FULL = Counts(
+    7, Work((12, 3, 8, 5, 5), 33, (PLAN,), 0.00012, 0.0034), {"InvalidInput": 2, "SequenceTooLong": 1}, 0.006, 2, 3
+)
 
 # What TorchServe's frontend takes for a metric; it drops other lines that begin so, with an error in its log.
 LINE = re.compile(
@@ -110,6 +112,8 @@ def test_a_batch_is_told_in_full() -> None:
         ("executions_total Bucket:4x8", "Count"): 2,
         ("rejected_total Reason:InvalidInput", "Count"): 2,
         ("rejected_total Reason:SequenceTooLong", "Count"): 1,
+        ("repeated_total", "Count"): 2,
+        ("sessions_expired_total", "Count"): 3,
         ("plan_milliseconds_total", "Milliseconds"): 0.12,
         ("engine_seconds", "Seconds"): 0.0034,
         ("batch_seconds", "Seconds"): 0.006,

@@ -14,8 +14,9 @@ from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.codec import StandardCodec
 from torchserve_neuron_lstm.handlers.counts import Counts
 from torchserve_neuron_lstm.handlers.labels import Labels
+from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.rows import RawRequest
-from torchserve_neuron_lstm.handlers.service import RawResponse, Service
+from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.v2 import Identity
 
 IDENTITY = Identity("model", "1.0")

@@ -12,8 +12,9 @@ import torch
 from fake_model import SUMS, TOTAL, FakeModel, make_manifest
 
 from torchserve_neuron_lstm.handlers.codec import CustomCodec
+from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.rows import RawRequest
-from torchserve_neuron_lstm.handlers.service import RawResponse, Service
+from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.user_codec import load_user_codec
 from torchserve_neuron_lstm.handlers.v2 import Identity
 

@@ -20,6 +20,7 @@ class FakeContext:
     metrics: Any = None
     statuses: dict[int, int] = field(default_factory=dict)
     content_types: dict[int, str] = field(default_factory=dict)
+    response_headers: dict[int, dict[str, str]] = field(default_factory=dict)
 
     @property
     def system_properties(self) -> Mapping[str, Any]:
@@ -42,3 +43,11 @@ class FakeContext:
         assert value.isascii()
         assert value.isprintable()
         self.content_types[idx] = value
+
+    def set_response_header(self, idx: int, key: str, value: str) -> None:
+        """Nor may it hold anything else but text that a header can hold."""
+        assert 0 <= idx < len(self.headers)
+        assert isinstance(value, str)
+        assert value.isascii()
+        assert value.isprintable()
+        self.response_headers.setdefault(idx, {})[key] = value

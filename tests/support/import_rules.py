@@ -17,7 +17,7 @@ ALLOWED_SISTERS = {
     "config": ("bucketing",),
     "backends": ("bucketing",),
     "sessions": (),
-    "handlers": ("bucketing", "backends", "config.manifest", "sessions"),
+    "handlers": ("bucketing", "backends", "config.manifest", "config.session_settings", "sessions"),
     "archiver_ext": ("bucketing", "backends", "config", "handlers", "sessions"),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",)}
@@ -25,10 +25,12 @@ FORBIDDEN = {"archiver_ext": ("handlers.torchserve",)}
 ONE_DOOR = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
 """Distributions that enter by one file: that one, or any one file of that folder."""
 
-SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", "config/manifest.py", "config/__init__.py")
+READS_MANIFEST = ("config/manifest.py", "config/record.py", "config/session_settings.py")
+
+SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", *READS_MANIFEST, "config/__init__.py")
 """What is copied into an archive, and so has the standard library, torch and one engine to live on."""
 
-WITHOUT_TORCH = ("bucketing/", "sessions/", "config/manifest.py")
+WITHOUT_TORCH = ("bucketing/", "sessions/", *READS_MANIFEST)
 WITH_TORCH = (
     "bucketing/padding.py",
     "bucketing/execute.py",
