@@ -13,7 +13,12 @@ from staircases import any_staircase
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
-from torchserve_neuron_lstm.bucketing.execute_staircase import Pieces, execute_staircase
+from torchserve_neuron_lstm.bucketing.execute_staircase import (
+    Past,
+    Pieces,
+    execute_onward,
+    execute_staircase,
+)
 from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, BucketGrid
 from torchserve_neuron_lstm.bucketing.plan import Plan, Run, plan_in
 from torchserve_neuron_lstm.bucketing.planner import planner_for
@@ -308,3 +313,49 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
 
     with pytest.raises(ValueError, match=r"marks, item 0: expected int64 \[time<=3, 2\], got int64 \[3, 1\]"):
         execute_staircase(plan_in(Bucket(1, 3), [3], "chunk"), [(ids, salt, marks[:, :1])], [3], PIECES, Hostile())
+
+
+@given(some_lengths, st.randoms(use_true_random=False), st.integers(0, 1000))
+def test_sequences_that_come_in_pieces_are_answered_as_whole_ones(
+    lengths: list[int], choose: random.Random, seed: int
+) -> None:
+    """However each is cut, and whichever pieces of whichever sequences run together."""
+    draw = random.Random(seed)
+    requests = [request_of(length, draw) for length in lengths]
+    done = [0] * len(lengths)
+    carried: list[Tensors | None] = [None] * len(lengths)
+    answers: list[list[Tensors]] = [[] for _ in lengths]
+    program = Hostile()
+
+    while waiting := [row for row, length in enumerate(lengths) if done[row] < length]:
+        rows = choose.sample(waiting, k=choose.randint(1, len(waiting)))
+        steps = [choose.randint(1, lengths[row] - done[row]) for row in rows]
+        spans = [slice(done[row], done[row] + count) for row, count in zip(rows, steps, strict=True)]
+        pieces = [
+            (ids[span], salt, marks[span])
+            for span, (ids, salt, marks) in zip(spans, map(requests.__getitem__, rows), strict=True)
+        ]
+        going = [place for place, row in enumerate(rows) if carried[row] is not None]
+        states = [state for place in going if (state := carried[rows[place]]) is not None]
+        past = Past(tuple(going), tuple(done[rows[place]] for place in going), _joined(states))
+        given, left = execute_onward(any_staircase(steps, choose), pieces, steps, PIECES, program, past)
+        for place, row in enumerate(rows):
+            answers[row].append(given[place])
+            carried[row] = tuple(
+                value.narrow(spec.batch_dim or 0, place, 1) for value, spec in zip(left, CARRIED_SPECS, strict=True)
+            )
+            done[row] += steps[place]
+
+    for request, parts in zip(requests, answers, strict=True):
+        whole, hashes, most, sums = zip(*parts, strict=True)
+        ours = (whole[-1], torch.cat(hashes), most[-1], torch.cat(sums, 1))
+        assert all(torch.equal(answer, right) for answer, right in zip(ours, alone(request), strict=True))
+
+
+CARRIED_SPECS = [value.spec for value in PIECES.carried]
+
+
+def _joined(states: Sequence[Tensors]) -> Tensors:
+    """Carried values of single sequences as those of a batch."""
+    parts = zip(*states, strict=True)
+    return tuple(torch.cat(own, spec.batch_dim or 0) for own, spec in zip(parts, CARRIED_SPECS, strict=False))

@@ -1,0 +1,79 @@
+"""A model that runs in pieces of time, made by hand: its answers are known without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from fake_model import make_manifest
+
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.execute_staircase import Past, Pieces, execute_onward
+from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.plan import Plan
+from torchserve_neuron_lstm.bucketing.planner import planner_for
+from torchserve_neuron_lstm.bucketing.spec import Carried, Part, TensorSpec
+from torchserve_neuron_lstm.config.manifest import Manifest, Variant
+from torchserve_neuron_lstm.config.session_settings import Fields, SessionSettings
+
+FIELDS = Fields(
+    id="ts_request_sequence_id",
+    start="ts_request_sequence_start",
+    end="ts_request_sequence_end",
+    step="ts_request_sequence_step",
+    token="ts_request_sequence_token",
+)
+STATE = "ab" * 16
+SETTINGS = SessionSettings("disk", STATE, None, None, None, 600.0, 100, 10**6, FIELDS)
+SUMS = TensorSpec("sums", "float32", ("batch", "time"))
+TOTAL = TensorSpec("total", "float32", ("batch",))
+CARRIED = (Carried(TensorSpec("sum", "float32", ("batch", 1)), 0.0),)
+
+
+def streaming_manifest(**facts: object) -> Manifest:
+    """Of a model whose answers are the running sum of its ids and the sum so far."""
+    given: dict[str, object] = {
+        "outputs": (SUMS, TOTAL),
+        "kind": "chunk",
+        "carried": CARRIED,
+        "longest": 64,
+        "streaming": SETTINGS,
+        "variants": (Variant("chunk", None, "programs/fake/chunk"), Variant("head", None, "programs/fake/head")),
+    }
+    return make_manifest(**(given | facts))  # type: ignore[arg-type]
+
+
+@dataclass
+class OnwardModel:
+    """Sums. A run that holds `poison` fails."""
+
+    manifest: Manifest = field(default_factory=streaming_manifest)
+    poison: int = 66
+    batches: list[int] = field(default_factory=list)
+    """Sequences of each batch."""
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        grid = self.manifest.grid
+        return planner_for("chunk", grid, CostModel.proportional(grid), longest=self.manifest.longest).plan(lengths)
+
+    def answer(
+        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
+    ) -> list[tuple[torch.Tensor, ...]]:
+        raise AssertionError("a streaming model is asked for pieces alone")
+
+    def answer_onward(
+        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], past: Past
+    ) -> tuple[list[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
+        self.batches.append(len(requests))
+        pieces = Pieces(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
+        return execute_onward(plan, requests, lengths, pieces, self.run, past)
+
+    def run(self, part: Part, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        if part == "head":
+            return [tensors[1][:, 0].clone()]
+        ids, lengths, before = tensors
+        if bool((ids == self.poison).any()):
+            raise RuntimeError("a kernel failed")
+        sums = ids.float().cumsum(1) + before
+        return [sums, sums.gather(1, lengths[:, None] - 1)]
