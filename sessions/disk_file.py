@@ -6,6 +6,7 @@ import fcntl
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,7 +82,7 @@ def open_file(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, Iden
         StoreUnavailable: it must not be.
     """
     _make_directory(file.parent)
-    with _alone(file.parent):
+    with _alone(file.parent, busy_seconds):
         identity = _make_file(file)
         connection = sqlite3.connect(file, timeout=busy_seconds, isolation_level=None, check_same_thread=False)
         try:
@@ -125,14 +126,27 @@ def _make_directory(directory: Path) -> None:
 
 
 @contextmanager
-def _alone(directory: Path) -> Iterator[None]:
+def _alone(directory: Path, busy_seconds: float) -> Iterator[None]:
     """Files in `directory` are made and prepared by one process at a time."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        deadline = time.monotonic() + busy_seconds
+        while not _is_locked(descriptor):
+            if time.monotonic() > deadline:
+                raise sqlite3.OperationalError("its folder is locked")
+            time.sleep(0.001)
         yield
     finally:
         os.close(descriptor)
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Whether it is ours now."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _make_file(file: Path) -> Identity:

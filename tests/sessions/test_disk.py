@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sqlite3
@@ -7,7 +8,7 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -39,6 +40,14 @@ def read(store: DiskStore, name: str) -> bytes | None:
     """What is there."""
     (found,) = store.read([name])
     return found and found.record
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """What another process is about to do."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def files(directory: Path) -> dict[str, str]:
@@ -167,6 +176,28 @@ def test_a_deleted_file_is_made_anew(tmp_path: Path) -> None:
         second.close()
         assert read(store_in(tmp_path), "b") == b"by the other"
         first.file.unlink()
+
+
+def test_a_file_that_is_deleted_while_others_write_is_whole_when_made_anew(tmp_path: Path) -> None:
+    """Though its companions were left, which the others still have open."""
+    with writer(tmp_path, "rounds", "0") as process:
+        assert process.stdout is not None
+        store = store_in(tmp_path)
+        process.stdout.readline()
+        for number in range(10):
+            process.stdout.readline()
+            process.send_signal(signal.SIGSTOP)
+            store.file.unlink()
+            for name in range(20):
+                write(store, f"{number} {name}", bytes(6000))
+            process.send_signal(signal.SIGCONT)
+            wait_for(lambda: read(store, "0") is not None)
+            assert [read(store, f"{number} {name}") for name in range(20)] == [bytes(6000)] * 20
+    store.close()
+
+    connection = sqlite3.connect(store.file)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
 
 
 def test_a_file_that_was_replaced_is_what_counts(tmp_path: Path) -> None:
@@ -298,6 +329,18 @@ def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch:
     holder.execute("ROLLBACK")
     holder.close()
     write(store, "b", b"record")
+
+
+def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others do not hang with it."""
+    monkeypatch.setattr("torchserve_neuron_lstm.sessions.disk._BUSY_SECONDS", 0.2)
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    with pytest.raises(StoreUnavailable, match=r"locked; another process has held it for 0\.2 seconds"):
+        store_in(tmp_path).read(["a"])
+    os.close(descriptor)
+    write(store_in(tmp_path), "a", b"record")
 
 
 def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
