@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser's."""
     command = commands.add_parser("inspect", help="say what is in an archive")
     command.add_argument("archive", type=Path, help="a .mar, a .tar.gz or a folder")
-    command.add_argument("--json", action="store_true", help="print the manifest as it is")
+    command.add_argument("--json", action="store_true", help="print the manifest as it is; a stream's with step_times")
     command.set_defaults(run=_inspect)
 
 
@@ -21,9 +22,14 @@ def _inspect(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from .inspect_archive import print_manifest, read_manifest_text
+    from .step_times import step_times
 
     text = read_manifest_text(options.archive)
-    if options.json:
-        sys.stdout.write(text)
+    manifest = json.loads(text)
+    if not options.json:
+        print_manifest(manifest, Console())
+    elif times := step_times(manifest):
+        told = {**manifest, "step_times": [asdict(time) for time in times]}
+        sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     else:
-        print_manifest(json.loads(text), Console())
+        sys.stdout.write(text)

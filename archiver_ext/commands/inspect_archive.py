@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from rich.table import Table
 
 from ...config.manifest import FILE_NAME
 from ..errors import PackagingError
+from .step_times import StepTime, step_times
+
+_STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
 
 
 def read_manifest_text(archive: Path) -> str:
@@ -25,29 +29,42 @@ def read_manifest_text(archive: Path) -> str:
     if not archive.exists():
         raise PackagingError(f"there is no archive {archive}")
     try:
-        return _read(archive).decode("utf-8")
+        return _read(archive, FILE_NAME).decode("utf-8")
     except (KeyError, FileNotFoundError) as error:
         raise PackagingError(f"{archive} has no {FILE_NAME}: it was not packaged with --handler neuron_lstm") from error
 
 
-def _read(archive: Path) -> bytes:
+def read_model_name(archive: Path) -> str:
+    """The name that the archive was given, under which TorchServe serves it unless it is told another.
+
+    Raises:
+        PackagingError: the archive does not say.
+    """
+    try:
+        name = json.loads(_read(archive, _STOCK_MANIFEST))["model"]["modelName"]
+    except (KeyError, TypeError, ValueError, FileNotFoundError) as error:
+        raise PackagingError(f"{archive} does not say what its model is called: give --name") from error
+    return str(name)
+
+
+def _read(archive: Path, name: str) -> bytes:
     if archive.is_dir():
-        return (archive / FILE_NAME).read_bytes()
+        return (archive / name).read_bytes()
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as file:
-            return file.read(FILE_NAME)
+            return file.read(name)
     if tarfile.is_tarfile(archive):
-        return _read_from_tar(archive)
+        return _read_from_tar(archive, name)
     raise PackagingError(f"{archive} is no archive: expected a .mar, a .tar.gz or a folder")
 
 
-def _read_from_tar(archive: Path) -> bytes:
+def _read_from_tar(archive: Path, name: str) -> bytes:
     """All files of such an archive lie in one folder, which is named after the model."""
     with tarfile.open(archive) as file:
-        names = [name for name in file.getnames() if name.partition("/")[2] == FILE_NAME]
+        names = [found for found in file.getnames() if found.partition("/")[2] == name]
         member = file.extractfile(names[0]) if names else None
         if member is None:
-            raise KeyError(FILE_NAME)
+            raise KeyError(name)
         return member.read()
 
 
@@ -69,6 +86,18 @@ def print_manifest(manifest: Mapping[str, Any], console: Console) -> None:
     for line in _facts(manifest):
         console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(table)
+    if times := step_times(manifest):
+        console.print(_table_of(times))
+
+
+def _table_of(times: Sequence[StepTime]) -> Table:
+    """A stream's next timestep, beside a whole sequence of the largest bucket's length."""
+    table = Table("sessions at once", highlight=False)
+    table.add_column("one step ms", justify="right")
+    table.add_column(f"{times[0].whole_timesteps} steps at once ms", justify="right")
+    for time in times:
+        table.add_row(str(time.sessions), f"{time.step_ms:.3f}", f"{time.whole_ms:.3f}")
+    return table
 
 
 def _shape(bucket: Mapping[str, int]) -> str:
@@ -91,8 +120,16 @@ def _facts(manifest: Mapping[str, Any]) -> list[str]:
         *(f"carried     {_layout(value['spec'])}" for value in manifest["carried"]),
         f"shapes      {'any' if manifest['shapes'] == 'any' else 'the buckets'}, up to {manifest['longest']} timesteps",
         f"overflow    {manifest['overflow']}",
+        *_streaming(manifest.get("streaming")),
         f"made by     {made}",
     ]
+
+
+def _streaming(settings: Mapping[str, Any] | None) -> list[str]:
+    if settings is None:
+        return []
+    kept = {"disk": "on the host's disk", "redis": "on a server", "client": "by the client"}[settings["store"]]
+    return [f"streams     sessions are kept {kept}; state {settings['state']}"]
 
 
 def _allowed(tolerance: Mapping[str, float]) -> str:

@@ -1,0 +1,92 @@
+"""How many sessions an archive's store holds on this host, asked of the store that its workers use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...config.manifest import ManifestError, parse_manifest
+from ...config.session_settings import SessionSettings
+from ...handlers.open_sessions import open_store
+from ...sessions.disk import DiskStore
+from ...sessions.store import StoreUnavailable, Totals
+from ..errors import PackagingError
+from ..report import human_size
+from .inspect_archive import read_manifest_text, read_model_name
+
+
+@dataclass(frozen=True)
+class OpenSessions:
+    """What a store holds of one model."""
+
+    model: str
+    where: str
+    """The file, or the server's address."""
+    settings: SessionSettings
+    totals: Totals
+
+
+def count_sessions(archive: Path, name: str | None, environment: Mapping[str, str]) -> OpenSessions:
+    """What the store of `archive`, served as `name`, holds; None: under the archive's own name.
+
+    Looking changes nothing: where there is no file yet, none is made.
+
+    Raises:
+        PackagingError: the archive does not stream, its clients carry the sessions, or the store cannot be read.
+    """
+    settings = _settings(archive)
+    model = read_model_name(archive) if name is None else name
+    try:
+        store = open_store(settings, model, environment)
+        if isinstance(store, DiskStore):
+            there = store.file.exists()
+            return OpenSessions(model, str(store.file), settings, store.totals() if there else Totals(0, 0, None))
+        assert settings.redis is not None  # the other kind of store
+        return OpenSessions(model, settings.redis.url, settings, store.totals())
+    except (StoreUnavailable, OSError, ValueError) as error:
+        raise PackagingError(str(error)) from error
+
+
+def sentence_of(found: OpenSessions) -> str:
+    """For people.
+
+    >>> from torchserve_neuron_lstm.config.streaming import StreamingConfig
+    >>> settings = StreamingConfig().settings("0" * 32)
+    >>> print(sentence_of(OpenSessions("tagger", "/s/tagger.sessions", settings, Totals(2, 8192, 61.4))))
+    tagger: 2 of 10000 sessions open, 8 KB of 1024.0 MB, none waits longer than 61 s for its next piece
+    in /s/tagger.sessions
+    """
+    totals, limits = found.totals, found.settings
+    oldest = totals.oldest_seconds
+    waits = "" if oldest is None else f", none waits longer than {oldest:.0f} s for its next piece"
+    room = f"{human_size(totals.bytes)} of {human_size(limits.max_bytes)}"
+    return f"{found.model}: {totals.sessions} of {limits.max_sessions} sessions open, {room}{waits}\nin {found.where}"
+
+
+def to_json(found: OpenSessions) -> dict[str, Any]:
+    """The same for machines; `oldest_seconds` is null where no session is open."""
+    return {
+        "model": found.model,
+        "store": found.settings.store,
+        "where": found.where,
+        "sessions": found.totals.sessions,
+        "bytes": found.totals.bytes,
+        "oldest_seconds": found.totals.oldest_seconds,
+        "max_sessions": found.settings.max_sessions,
+        "max_bytes": found.settings.max_bytes,
+        "idle_seconds": found.settings.idle_seconds,
+    }
+
+
+def _settings(archive: Path) -> SessionSettings:
+    try:
+        settings = parse_manifest(read_manifest_text(archive)).streaming
+    except ManifestError as error:
+        raise PackagingError(f"{archive}: {error}") from error
+    if settings is None:
+        raise PackagingError(f"{archive} does not stream: it was packaged without `streaming`, and keeps no sessions")
+    if settings.store == "client":
+        raise PackagingError(f"{archive} keeps no sessions: with `store: client` each client carries its own")
+    return settings

@@ -1,0 +1,162 @@
+"""`neuron-lstm sessions`: what the store of an archive holds, asked where its workers keep it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from redis_server import RedisServer, running, server_programs
+from streaming_archive import streaming_manifest, write_streaming_archive
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.config.streaming import StreamingConfig
+from torchserve_neuron_lstm.sessions.disk import DiskStore
+from torchserve_neuron_lstm.sessions.redis import RedisStore
+from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
+from torchserve_neuron_lstm.sessions.store import Change, Limits
+
+Capture = pytest.CaptureFixture[str]
+Packaged = Callable[..., str]
+LIMITS = Limits(sessions=3, bytes=100_000, idle_seconds=60)
+
+
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the host keeps sessions."""
+    directory = tmp_path / "kept"
+    monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(directory))
+    return directory
+
+
+@pytest.fixture
+def packaged(tmp_path: Path) -> Packaged:
+    """Makes an archive of a model called tiny, with these settings under `streaming`."""
+
+    def package(**settings: object) -> str:
+        config = StreamingConfig.model_validate(settings)
+        return str(write_streaming_archive(tmp_path / "tiny", streaming_manifest(config.settings("0" * 32))))
+
+    return package
+
+
+@pytest.fixture
+def archive(packaged: Packaged) -> str:
+    """One for at most 3 sessions."""
+    return packaged(max_sessions=3, max_bytes=100_000, idle_seconds=60)
+
+
+def open_in(directory: Path, model: str, *names: str) -> None:
+    """Sessions of 100 bytes each, as a worker would have left them."""
+    store = DiskStore(directory, model, LIMITS)
+    store.write([Change(name, b"x" * 100, None) for name in names])
+    store.close()
+
+
+def told(capsys: Capture, *arguments: str) -> dict[str, object]:
+    """What the command prints for machines."""
+    assert cli.main(["sessions", *arguments, "--json"]) == 0
+    figures: dict[str, object] = json.loads(capsys.readouterr().out)
+    return figures
+
+
+def test_sessions_of_the_archives_own_name_are_counted(archive: str, directory: Path, capsys: Capture) -> None:
+    """How many, their bytes, how long one waits, the limits, and where that is."""
+    open_in(directory, "tiny", "a", "b")
+    figures = told(capsys, archive)
+
+    waits = figures.pop("oldest_seconds")
+    assert isinstance(waits, float)
+    assert 0 <= waits < 60
+    assert figures == {
+        "model": "tiny",
+        "store": "disk",
+        "where": str(directory / "tiny.sessions"),
+        "sessions": 2,
+        "bytes": 200,
+        "max_sessions": 3,
+        "max_bytes": 100_000,
+        "idle_seconds": 60.0,
+    }
+
+
+def test_an_archive_that_is_served_under_another_name_has_other_sessions(
+    archive: str, directory: Path, capsys: Capture
+) -> None:
+    """The name is the server's to give."""
+    open_in(directory, "tiny", "a")
+    open_in(directory, "other", "a", "b", "c")
+
+    assert told(capsys, archive, "--name", "other")["sessions"] == 3
+
+
+def test_people_get_a_sentence(archive: str, directory: Path, capsys: Capture) -> None:
+    """With the same figures."""
+    open_in(directory, "tiny", "a")
+
+    assert cli.main(["sessions", archive]) == 0
+    sentence = capsys.readouterr().out
+    assert sentence.startswith("tiny: 1 of 3 sessions open, 0 KB of 98 KB, none waits longer than 0 s")
+    assert sentence.endswith(f"in {directory / 'tiny.sessions'}\n")
+
+
+def test_looking_makes_no_store(archive: str, directory: Path, capsys: Capture) -> None:
+    """Who looks may be someone whose files the server could not write."""
+    figures = told(capsys, archive)
+
+    assert (figures["sessions"], figures["bytes"], figures["oldest_seconds"]) == (0, 0, None)
+    assert not directory.exists()
+
+
+def test_an_archive_that_does_not_stream_says_so(tmp_path: Path, capsys: Capture) -> None:
+    """One message, and exit code 1."""
+    archive = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None))
+
+    assert cli.main(["sessions", str(archive)]) == 1
+    assert "does not stream: it was packaged without `streaming`" in capsys.readouterr().err
+
+
+def test_sessions_that_clients_carry_are_nowhere_to_count(packaged: Packaged, capsys: Capture) -> None:
+    """The same."""
+    assert cli.main(["sessions", packaged(store="client")]) == 1
+    assert "keeps no sessions: with `store: client` each client carries its own" in capsys.readouterr().err
+
+
+def test_an_archive_without_a_name_asks_for_one(archive: str, directory: Path, capsys: Capture) -> None:
+    """An archive that was put together by hand."""
+    (Path(archive) / "MAR-INF" / "MANIFEST.json").unlink()
+
+    assert cli.main(["sessions", archive]) == 1
+    assert "give --name" in capsys.readouterr().err
+    assert told(capsys, archive, "--name", "tiny")["sessions"] == 0
+
+
+def test_a_store_that_cannot_be_read_is_a_refusal(archive: str, directory: Path, capsys: Capture) -> None:
+    """With what the store says about it, not a traceback."""
+    directory.mkdir()
+    (directory / "tiny.sessions").write_bytes(b"no database " * 100)
+
+    assert cli.main(["sessions", archive]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: the session store ")
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("program", server_programs().values(), ids=server_programs())
+def test_a_server_is_asked_over_the_network(packaged: Packaged, program: Path, tmp_path: Path, capsys: Capture) -> None:
+    """With `store: redis`, what all hosts have open, whatever lies on this one's disk."""
+    with running(RedisServer(program, tmp_path)) as server:
+        store = RedisStore(RedisSettings(server.url, timeout_seconds=30.0), "tiny", LIMITS)
+        store.write([Change("a", b"x" * 100, None)])
+        store.close()
+        figures = told(capsys, packaged(store="redis", redis={"url": server.url, "timeout_seconds": 30.0}))
+
+    assert (figures["store"], figures["where"]) == ("redis", server.url)
+    assert (figures["sessions"], figures["bytes"]) == (1, 100)
+
+
+def test_a_server_that_is_not_there_is_a_refusal(packaged: Packaged, capsys: Capture) -> None:
+    """Nothing listens on that port."""
+    assert cli.main(["sessions", packaged(store="redis", redis={"url": "redis://127.0.0.1:1/0"})]) == 1
+    assert "the session store redis://127.0.0.1:1/0 cannot be used" in capsys.readouterr().err

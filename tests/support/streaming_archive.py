@@ -1,0 +1,41 @@
+"""What an archive of a streaming model says of itself, without its programs: enough for whoever only reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fake_model import GRID, make_manifest
+
+from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.spec import Carried, TensorSpec
+from torchserve_neuron_lstm.config.manifest import Check, Cost, Manifest, Variant, write_manifest
+from torchserve_neuron_lstm.config.session_settings import SessionSettings
+
+CARRIED = (Carried(TensorSpec("lstm.h", "float32", ("batch", 1, 2)), 0.0),)
+
+
+def streaming_manifest(streaming: SessionSettings | None, **facts: object) -> Manifest:
+    """Of a model with an answer per timestep, in pieces of time: a call takes 1 ms, and 0.1 for each row's timestep."""
+    given: dict[str, object] = {
+        "kind": "chunk",
+        "carried": CARRIED,
+        "variants": tuple(Variant("chunk", bucket, "programs/fake") for bucket in GRID.buckets),
+        "checks": tuple(Check(bucket, 0.0) for bucket in GRID.buckets),
+        "costs": tuple(Cost("chunk", bucket, call_ms(bucket)) for bucket in GRID.buckets),
+        "streaming": streaming,
+    }
+    return make_manifest(**(given | facts))  # type: ignore[arg-type]
+
+
+def call_ms(bucket: Bucket) -> float:
+    """As the manifest has it."""
+    return 1.0 + 0.1 * bucket.batch * bucket.length
+
+
+def write_streaming_archive(folder: Path, manifest: Manifest, name: str = "tiny") -> Path:
+    """Both manifests in a new folder, as `--archive-format no-archive` leaves them."""
+    (folder / "MAR-INF").mkdir(parents=True)
+    (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": {"modelName": name}}))
+    write_manifest(manifest, folder)
+    return folder
