@@ -1,0 +1,114 @@
+"""`make chaos`: sessions go on whatever is killed.
+
+Many clients send their sessions piece by piece while a random worker is killed every 2 seconds, and once a whole
+server: first one server that keeps sessions on its disk and is started again, then two that share a Redis server, one
+of which stays dead. Every answer is held against the model in eager mode. Run from the repository's root:
+`python -m chaos`. Exits 1 if a session was lost, an answer is wrong, or too little was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from redis_server import RedisServer, running, server_programs
+from torchserve_process import DidNotStart
+
+from .archive import make_archive, make_model
+from .expected import Expected, expect
+from .host import Host
+from .model import TOKENS, Tagger
+from .report import table
+from .script import Script, draw_scripts
+from .tally import Tally, failures
+from .trial import Trouble, run_trial
+
+Sessions = Sequence[tuple[Script, Expected]]
+TRIALS = ("disk", "redis")
+
+
+def main() -> int:
+    """Package, serve, kill, compare, report. Returns the exit code."""
+    options = _options()
+    # Several processes compute at once: threads that wait by spinning would take the cores from those that work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    began = time.monotonic()
+    model = make_model()
+    scripts = draw_scripts(options.sessions, options.pieces, TOKENS, options.seed)
+    sessions = [(script, expect(model, script)) for script in scripts]
+    tallies: dict[str, Tally] = {}
+    wrong: list[str] = []
+    for name in options.trial or TRIALS:
+        with _hosts(name, model, options.workers) as hosts:
+            trouble = Trouble(options.kill_seconds, len(hosts) == 1, options.hang_ups, options.seed)
+            tallies[name] = asyncio.run(run_trial(model, sessions, hosts, trouble))
+        found = failures(tallies[name], options.sessions, options.pieces, options.kills, 1)
+        wrong += [f"{name}: {line}" for line in found]
+    Console().print(table(tallies))
+    print("\n".join(wrong[:50]) or "no session was lost, no answer is wrong, no piece was applied twice")
+    print(f"All of it took {time.monotonic() - began:.0f} s.")
+    return 1 if wrong else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
+    parser.add_argument("--sessions", type=int, default=200, help="at once (default: %(default)s)")
+    parser.add_argument("--pieces", type=int, default=100, help="of each session (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=4, help="of all servers together (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
+    parser.add_argument("--kill-seconds", type=float, default=2.0, help="between two kills (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=5, help="of workers needed in a trial (default: %(default)s)")
+    parser.add_argument("--hang-ups", type=float, default=0.02, metavar="SHARE",
+                        help="of pieces whose client does not wait for the answer (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--trial", choices=TRIALS, action="append", help="only this one")
+    return parser.parse_args()
+
+
+@contextmanager
+def _hosts(name: str, model: Tagger, workers: int) -> Iterator[list[Host]]:
+    """The servers of a trial, started."""
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
+        streaming, count = _SETTINGS[name](stack, work)
+        make_archive(model, work, workers // count, streaming)
+        environment = {"NEURON_LSTM_SESSIONS": str(work / "sessions")}
+        hosts = [stack.enter_context(closing(Host(work, environment))) for _ in range(count)]
+        for host in hosts:
+            host.start()
+        yield hosts
+
+
+def _on_disk(stack: ExitStack, work: Path) -> tuple[str, int]:
+    """The archive's `streaming:`, and how many servers there are."""
+    return "{}", 1
+
+
+def _on_redis(stack: ExitStack, work: Path) -> tuple[str, int]:
+    (program, *_) = server_programs().values()
+    server = stack.enter_context(running(RedisServer(program, work)))
+    return f"{{store: redis, redis: {{url: '{server.url}'}}}}", 2
+
+
+_SETTINGS: dict[str, Callable[[ExitStack, Path], tuple[str, int]]] = {"disk": _on_disk, "redis": _on_redis}
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except DidNotStart as failed:
+        sys.exit(f"the trial failed: {failed}")
+    except subprocess.CalledProcessError as failed:
+        sys.exit(f"the trial failed: {failed}\n{failed.output}")

@@ -1,0 +1,61 @@
+"""The model as an archive that TorchServe serves, made by the stock command."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from .model import Tagger
+from .script import LONGEST_PIECE
+
+NAME = "tagger"
+
+_CONFIG = f"""\
+minWorkers: WORKERS
+maxWorkers: WORKERS
+batchSize: 16
+maxBatchDelay: 2
+responseTimeout: 30
+neuron_lstm:
+  inputs:
+    ids: {{dtype: int64, shape: [batch, time]}}
+  lengths: lengths
+  outputs: [tags, topic]
+  buckets: {{batch: [1, 16], length: [{LONGEST_PIECE}]}}
+  backend: onnxruntime
+  streaming: STREAMING
+"""
+
+
+def make_model() -> Tagger:
+    """With weights that are always the same."""
+    torch.manual_seed(0)
+    return Tagger().eval()
+
+
+def make_archive(model: Tagger, store: Path, workers: int, streaming: str) -> None:
+    """`tagger.mar` in the folder `store`, with these settings of its sessions.
+
+    Raises:
+        subprocess.CalledProcessError: the archiver failed; `output` holds what it said.
+    """
+    shutil.copy(Path(__file__).with_name("model.py"), store)
+    torch.save(model.state_dict(), store / "weights.pt")
+    config = _CONFIG.replace("WORKERS", str(workers)).replace("STREAMING", streaming)
+    (store / "model-config.yaml").write_text(config)
+    flags = "--version 1.0 --model-file model.py --serialized-file weights.pt --handler neuron_lstm"
+    subprocess.run(
+        [
+            *(str(Path(sys.executable).with_name("torch-model-archiver")), "--model-name", NAME, *flags.split()),
+            *("--config-file", "model-config.yaml", "--force"),
+        ],
+        cwd=store,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )

@@ -1,0 +1,120 @@
+"""A client of one session, as a careful one is: a piece that got no answer is sent again, with the same step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import cycle
+
+from .archive import NAME
+from .connection import Connection, NoAnswer, Reply
+from .expected import Expected, doubled
+from .model import Tagger
+from .script import Piece, Script
+from .tally import Tally
+from .verdict import END, ID, START, STEP, Verdict, judge
+
+_PATH = f"/predictions/{NAME}"
+_MOST_PAUSE = 0.4
+"""Seconds before a piece is sent again, on average half of it."""
+_HANG_UP_WITHIN = 0.05
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds."""
+
+    answer: float = 15.0
+    """For an answer, before its connection is given up."""
+    piece: float = 120.0
+    """For a piece, before its session is."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """Sends one session."""
+
+    model: Tagger
+    script: Script
+    expected: Expected
+    ports: Sequence[int]
+    """Of servers that share their sessions: they are asked in turns."""
+    tally: Tally
+    hang_ups: float
+    """The share of pieces whose answer the client does not wait for."""
+    patience: Patience = Patience()
+
+    async def run(self) -> None:
+        """From the first piece to the last, or until the session is lost."""
+        chance = random.Random(self.script.id)
+        with ExitStack() as stack:
+            opened = [stack.enter_context(closing(Connection(port, self.patience.answer))) for port in self.ports]
+            # Clients begin at different servers.
+            turns = cycle(chance.sample(opened, len(opened)))
+            for piece in self.script.pieces():
+                reply = await self._answered(piece, turns, chance)
+                if reply is None or not self._go_on(piece, reply):
+                    return
+        self.tally.finished += 1
+
+    async def _answered(self, piece: Piece, turns: cycle[Connection], chance: random.Random) -> Reply | None:
+        """The answer or refusal of a piece, sent as often as it takes; None where patience is at its end."""
+        body, headers = _request(self.script, piece)
+        deadline = time.monotonic() + self.patience.piece
+        hang_up = chance.random() < self.hang_ups
+        why = ""
+        while time.monotonic() < deadline:
+            if why:
+                self.tally.retries[why] += 1
+                await asyncio.sleep(chance.random() * _MOST_PAUSE)
+            try:
+                if hang_up:
+                    hang_up, why = False, "the client hung up"
+                    await next(turns).post_and_hang_up(_PATH, body, headers, chance.random() * _HANG_UP_WITHIN)
+                    continue
+                reply = await next(turns).post(_PATH, body, headers)
+            except NoAnswer as error:
+                why = str(error)
+                continue
+            if not _may_be_sent_again(reply):
+                return reply
+            why = f"{reply.status}"
+        self.tally.lost.append(f"{self.script.id}: piece {piece.number} got no answer, at last: {why}")
+        return None
+
+    def _go_on(self, piece: Piece, reply: Reply) -> bool:
+        where = f"{self.script.id}, piece {piece.number}"
+        if reply.status != 200:
+            self.tally.lost.append(f"{where}: {reply.status} {reply.body[:200].decode(errors='replace')}")
+            return False
+        verdict = judge(
+            reply.body,
+            reply.headers,
+            self.script.id,
+            piece,
+            self.expected.of(piece),
+            lambda: doubled(self.model, self.script, piece),
+        )
+        self.tally.answers[verdict] += 1
+        if verdict is not Verdict.RIGHT:
+            self.tally.strange.append(f"{where}: {verdict.value}: {reply.body[:200].decode(errors='replace')}")
+        return True
+
+
+def _request(script: Script, piece: Piece) -> tuple[bytes, dict[str, str]]:
+    headers = {"Content-Type": "application/json", ID: script.id, STEP: str(piece.begin)}
+    if piece.number == 0:
+        headers[START] = "true"
+    if piece.last:
+        headers[END] = "true"
+    return json.dumps(piece.tokens).encode(), headers
+
+
+def _may_be_sent_again(reply: Reply) -> bool:
+    """An error of the server, or two pieces of one session at once: one was sent again while it was still applied."""
+    return reply.status >= 500 or (reply.status == 409 and b'"SessionBusy"' in reply.body)

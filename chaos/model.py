@@ -1,0 +1,27 @@
+"""The model that is served: small, so that what is tried is the service."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+TOKENS = 50
+
+
+class Tagger(nn.Module):
+    """Tags every token, and says after each piece what the text so far is about."""
+
+    def __init__(self, features: int = 8, hidden: int = 16, tags: int = 4, topics: int = 3) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(TOKENS, features)
+        self.lstm = nn.LSTM(features, hidden, num_layers=2, batch_first=True)
+        self.tag = nn.Linear(hidden, tags)
+        self.topic = nn.Linear(hidden, topics)
+
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Ids int64[B, T], lengths int64[B] -> tags float32[B, T, 4], topic float32[B, 3]."""
+        packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
+        packed, (state, _) = self.lstm(packed)
+        steps, _ = pad_packed_sequence(packed, batch_first=True)
+        return self.tag(steps), self.topic(state[-1])

@@ -1,0 +1,54 @@
+"""Whether an answer is the right one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum
+
+import torch
+
+from .script import Piece
+
+TOLERANCE = 1e-5
+ID, START, END, STEP = (f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step"))
+
+
+class Verdict(Enum):
+    """What an answer is."""
+
+    RIGHT = "right"
+    WRONG = "wrong"
+    TWICE = "twice"
+    """The piece was applied more than once."""
+
+
+def judge(
+    body: bytes,
+    headers: Mapping[str, str],
+    session: str,
+    piece: Piece,
+    expected: Mapping[str, torch.Tensor],
+    doubled: Callable[[], Mapping[str, torch.Tensor]],
+) -> Verdict:
+    """What the answer to `piece` of `session` is, where it should be `expected`; `doubled` if it was applied before.
+
+    `headers` by their names in lower case.
+    """
+    try:
+        answer = json.loads(body)
+        told = {(answer[ID], answer[STEP]), (headers[ID], int(headers[STEP]))}
+        values = {name: torch.tensor(answer[name]) for name in expected}
+    except (ValueError, KeyError, TypeError):
+        return Verdict.WRONG
+    if told == {(session, piece.end)} and _equal(values, expected):
+        return Verdict.RIGHT
+    steps = max(step for _, step in told)
+    return Verdict.TWICE if steps > piece.end or _equal(values, doubled()) else Verdict.WRONG
+
+
+def _equal(values: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
+    return all(
+        values[name].shape == one.shape and torch.allclose(values[name], one, rtol=TOLERANCE, atol=TOLERANCE)
+        for name, one in expected.items()
+    )

@@ -1,0 +1,13 @@
+"""The folder `chaos/` as a package, without anything else of the repository's root becoming importable."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import ModuleSpec
+from importlib.util import module_from_spec
+from pathlib import Path
+
+_SPEC = ModuleSpec("chaos", None, is_package=True)
+_SPEC.submodule_search_locations = [str(Path(__file__).parents[2] / "chaos")]
+
+sys.modules.setdefault("chaos", module_from_spec(_SPEC))

@@ -1,0 +1,152 @@
+"""A careful client against servers of ours that fail in every way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from chaos.archive import make_model
+from chaos.client import Client, Patience
+from chaos.expected import Expected, expect
+from chaos.script import draw_scripts
+from chaos.tally import Tally
+from chaos.verdict import ID, STEP, Verdict
+
+MODEL = make_model()
+(SCRIPT,) = draw_scripts(sessions=1, pieces=8, tokens=50, seed=0)
+EXPECTED = expect(MODEL, SCRIPT)
+
+Fails = Callable[[int], bytes | None]
+"""What is sent in the place of an answer to the request of this number: None for the answer."""
+
+
+@dataclass
+class Server:
+    """Answers as the model does, wherever `fails` does not say otherwise. It reads what the client counts on."""
+
+    fails: Fails
+    asked: list[int] = field(default_factory=list)
+    """The step of every request."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection."""
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+                headers = dict(line.split(": ", 1) for line in head[1:] if line)
+                await reader.readexactly(int(headers["content-length"]))
+                step = int(headers[STEP])
+                self.asked.append(step)
+                failure = self.fails(len(self.asked) - 1)
+                writer.write(right_answer(step) if failure is None else failure)
+                await writer.drain()
+                if failure is not None:
+                    return
+        except asyncio.IncompleteReadError:
+            return
+        finally:
+            writer.close()
+
+
+def right_answer(step: int) -> bytes:
+    """To the piece that begins there."""
+    piece = next(piece for piece in SCRIPT.pieces() if piece.begin == step)
+    values = {name: value.tolist() for name, value in EXPECTED.of(piece).items()}
+    body = json.dumps({**values, ID: SCRIPT.id, STEP: piece.end})
+    head = f"HTTP/1.1 200 OK\r\n{ID}: {SCRIPT.id}\r\n{STEP}: {piece.end}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return (head + body).encode()
+
+
+def refusal(status: int, body: str = "{}") -> bytes:
+    """With a body."""
+    return f"HTTP/1.1 {status} No\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+
+
+def served(*servers: Server, hang_ups: float = 0.0, patience: float = 30.0, expected: Expected = EXPECTED) -> Tally:
+    """What came of the session."""
+    tally = Tally()
+
+    async def run() -> None:
+        opened = [await asyncio.start_server(server.serve, "127.0.0.1", 0) for server in servers]
+        ports = [one.sockets[0].getsockname()[1] for one in opened]
+        await Client(MODEL, SCRIPT, expected, ports, tally, hang_ups, Patience(piece=patience)).run()
+        for one in opened:
+            one.close()
+
+    asyncio.run(run())
+    return tally
+
+
+def test_without_trouble_each_piece_is_sent_once() -> None:
+    """In order, each with the step that comes before it."""
+    server = Server(lambda number: None)
+    tally = served(server)
+
+    assert server.asked == [piece.begin for piece in SCRIPT.pieces()]
+    assert (tally.finished, tally.answers, tally.retries) == (1, Counter({Verdict.RIGHT: 8}), Counter())
+
+
+def test_a_piece_without_an_answer_is_sent_again_with_the_same_step() -> None:
+    """After an error of the server, a lost connection, and half an answer."""
+    failing = {1: refusal(500), 2: refusal(507), 4: b"", 6: right_answer(0)[:-5]}
+    server = Server(failing.get)
+    tally = served(server)
+
+    begins = [piece.begin for piece in SCRIPT.pieces()]
+    assert server.asked == sorted([*begins, begins[1], begins[1], begins[2], begins[3]])
+    assert (tally.finished, tally.answers[Verdict.RIGHT], sum(tally.retries.values())) == (1, 8, 4)
+
+
+def test_a_refusal_for_good_loses_the_session() -> None:
+    """410 and 409 say that something was lost; it is told, and nothing more is sent."""
+    for lost in (refusal(410), refusal(409, '{"type": "StepGap"}')):
+        server = Server({3: lost}.get)
+        tally = served(server)
+
+        assert len(server.asked) == 4
+        assert (tally.finished, len(tally.lost)) == (0, 1)
+
+
+def test_two_pieces_at_once_are_no_loss() -> None:
+    """The one that was sent again may meet the one before it."""
+    tally = served(Server({3: refusal(409, '{"type": "SessionBusy"}')}.get))
+
+    assert (tally.finished, tally.retries) == (1, Counter({"409": 1}))
+
+
+def test_a_server_that_never_answers_loses_the_session() -> None:
+    """Patience ends."""
+    tally = served(Server(lambda number: refusal(503)), patience=0.5)
+
+    assert (tally.finished, len(tally.lost)) == (0, 1)
+
+
+def test_a_client_that_hangs_up_sends_the_piece_again() -> None:
+    """Whether or not it was applied."""
+    server = Server(lambda number: None)
+    tally = served(server, hang_ups=1.0)
+
+    assert (tally.finished, tally.retries) == (1, Counter({"the client hung up": 8}))
+    assert set(server.asked) == {piece.begin for piece in SCRIPT.pieces()}
+
+
+def test_servers_are_asked_in_turns_and_a_dead_one_is_passed_over() -> None:
+    """Each gets about half of the pieces; where one refuses everything, the other answers all."""
+    both = Server(lambda number: None), Server(lambda number: None)
+    served(*both)
+    dead, alive = Server(lambda number: b""), Server(lambda number: None)
+    tally = served(dead, alive)
+
+    assert [len(server.asked) for server in both] == [4, 4]
+    assert (tally.finished, len(alive.asked)) == (1, 8)
+
+
+def test_a_wrong_answer_is_told_and_the_session_goes_on() -> None:
+    """All of them are counted."""
+    wrong = Expected(EXPECTED.tags + 1, EXPECTED.topics)
+    tally = served(Server(lambda number: None), expected=wrong)
+
+    assert (tally.finished, tally.answers[Verdict.WRONG], len(tally.strange)) == (1, 8, 8)

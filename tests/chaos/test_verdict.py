@@ -1,0 +1,100 @@
+"""A judge that lets nothing pass."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from chaos.archive import make_model
+from chaos.expected import doubled, expect
+from chaos.script import Piece, Script, draw_scripts
+from chaos.verdict import ID, STEP, Verdict, judge
+
+MODEL = make_model()
+(SCRIPT,) = draw_scripts(sessions=1, pieces=6, tokens=50, seed=0)
+PIECE = list(SCRIPT.pieces())[3]
+
+
+def served(script: Script, piece: Piece) -> dict[str, Any]:
+    """The answer that a server should give."""
+    answer = expect(MODEL, script).of(piece)
+    return {**{name: value.tolist() for name, value in answer.items()}, ID: script.id, STEP: piece.end}
+
+
+def verdict(body: dict[str, Any], headers: dict[str, str] | None = None) -> Verdict:
+    """On an answer whose headers say what its body says, unless others are given."""
+    said = {ID: str(body.get(ID)), STEP: str(body.get(STEP))} if headers is None else headers
+    expected = expect(MODEL, SCRIPT).of(PIECE)
+    return judge(json.dumps(body).encode(), said, SCRIPT.id, PIECE, expected, lambda: doubled(MODEL, SCRIPT, PIECE))
+
+
+def test_the_right_answer_is_right_within_the_tolerance() -> None:
+    """Compiled programs add in another order."""
+    answer = served(SCRIPT, PIECE)
+
+    assert verdict(answer) is Verdict.RIGHT
+    assert verdict({**answer, "topic": [value + 5e-6 for value in answer["topic"]]}) is Verdict.RIGHT
+
+
+@pytest.mark.parametrize("output", ["tags", "topic"])
+def test_a_value_beyond_the_tolerance_is_wrong(output: str) -> None:
+    """In either output."""
+    answer = served(SCRIPT, PIECE)
+
+    assert verdict({**answer, output: (torch.tensor(answer[output]) + 1e-3).tolist()}) is Verdict.WRONG
+
+
+def test_an_answer_of_another_length_is_wrong() -> None:
+    """Even if what is there is right."""
+    answer = served(SCRIPT, PIECE)
+
+    assert verdict({**answer, "tags": answer["tags"][:-1]}) is Verdict.WRONG
+
+
+@pytest.mark.parametrize("change", [{ID: "another"}, {STEP: PIECE.begin}, {ID: None}, {"topic": "none"}])
+def test_what_is_said_of_the_session_must_be_true(change: dict[str, Any]) -> None:
+    """Its id, its step, and that there is an answer at all."""
+    assert verdict({**served(SCRIPT, PIECE), **change}) is Verdict.WRONG
+
+
+@pytest.mark.parametrize("headers", [{}, {ID: SCRIPT.id}, {ID: SCRIPT.id, STEP: "0"}, {ID: "x", STEP: str(PIECE.end)}])
+def test_headers_must_say_the_same(headers: dict[str, str]) -> None:
+    """A body alone is not enough."""
+    assert verdict(served(SCRIPT, PIECE), headers) is Verdict.WRONG
+
+
+def test_a_piece_that_was_applied_twice_is_told_by_its_step_and_by_its_values() -> None:
+    """A server could count right and compute twice."""
+    again = {name: value.tolist() for name, value in doubled(MODEL, SCRIPT, PIECE).items()}
+    answer = served(SCRIPT, PIECE)
+
+    assert verdict({**answer, **again, STEP: PIECE.end + len(PIECE.tokens)}) is Verdict.TWICE
+    assert verdict({**answer, **again}) is Verdict.TWICE
+
+
+def test_the_answer_to_another_piece_is_wrong() -> None:
+    """Nobody else's answer passes."""
+    (other,) = draw_scripts(sessions=1, pieces=6, tokens=50, seed=1)
+    theirs = served(other, list(other.pieces())[3])
+
+    assert verdict({**theirs, ID: SCRIPT.id, STEP: PIECE.end}) is Verdict.WRONG
+
+
+def test_a_body_that_is_no_json_is_wrong() -> None:
+    """The judge itself does not fail."""
+    expected = expect(MODEL, SCRIPT).of(PIECE)
+
+    assert judge(b"oops", {}, SCRIPT.id, PIECE, expected, lambda: doubled(MODEL, SCRIPT, PIECE)) is Verdict.WRONG
+
+
+def test_what_is_expected_of_each_piece_is_the_uninterrupted_run() -> None:
+    """Tags of the whole sequence at once, and the topic of the text so far."""
+    expected = expect(MODEL, SCRIPT)
+    with torch.inference_mode():
+        tags, topic = MODEL(torch.tensor([SCRIPT.tokens]), torch.tensor([len(SCRIPT.tokens)]))
+    pieces = list(SCRIPT.pieces())
+
+    torch.testing.assert_close(torch.cat([expected.of(piece)["tags"] for piece in pieces]), tags[0])
+    torch.testing.assert_close(expected.of(pieces[-1])["topic"], topic[0])
