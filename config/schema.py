@@ -226,7 +226,8 @@ class NeuronLstmBlock(Strict):
 
     @classmethod
     def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Inputs, buckets, lengths and constants that do not go together."""
+        """Inputs, buckets, lengths and constants that do not go together, and what a stream cannot have."""
+        yield from _not_of_streams(given)
         inputs = as_mapping(given.get("inputs"))
         yield from _names_taken_twice(given, inputs)
         shapes = {name: as_mapping(entry).get("shape") for name, entry in inputs.items()}
@@ -307,6 +308,18 @@ class ServingConfig(NeuronLstmBlock):
 
 def _is_shape(value: Any) -> bool:
     return bool(value) and isinstance(value, list | tuple) and all(type(size) is int or size in _AXES for size in value)
+
+
+def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    if given.get("streaming") is None:
+        return
+    if given.get("overflow") == "truncate":
+        yield ("overflow",), "expected reject: what is cut from a piece would be missing in the middle of its sequence"
+    if as_mapping(given["streaming"]).get("store") == "client" and given.get("codec") is not None:
+        yield (
+            ("streaming", "store"),
+            "expected disk or redis: the session goes to the client in the answer's body, which is the codec's own",
+        )
 
 
 def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

@@ -56,7 +56,7 @@ def read_session_settings(record: Record) -> SessionSettings:
     state = record.text("state")
     if len(state) != 32 or set(state) - set("0123456789abcdef"):
         raise wrong(f"{record.at}state", "32 hex digits", state)
-    return SessionSettings(
+    settings = SessionSettings(
         store=record.one_of("store", ("disk", "redis", "client")),
         state=state,
         directory=record.optional("directory", record.text),
@@ -65,8 +65,21 @@ def read_session_settings(record: Record) -> SessionSettings:
         idle_seconds=record.number("idle_seconds"),
         max_sessions=record.whole("max_sessions"),
         max_bytes=record.whole("max_bytes"),
-        fields=Fields(**record.texts("fields")),
+        fields=_fields(record),
     )
+    for key in ("idle_seconds", "max_sessions", "max_bytes"):
+        if not (value := getattr(settings, key)) > 0:
+            raise wrong(f"{record.at}{key}", "a positive number", value)
+    if (settings.store == "redis") != (settings.redis is not None):
+        raise wrong(f"{record.at}redis", "a server with store redis alone", settings.store)
+    return settings
+
+
+def _fields(record: Record) -> Fields:
+    names = record.texts("fields")
+    if set(names) != set(Fields.__annotations__):
+        raise wrong(f"{record.at}fields", ", ".join(Fields.__annotations__), list(names))
+    return Fields(**names)
 
 
 def _redis(record: Record) -> Redis:

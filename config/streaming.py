@@ -30,17 +30,24 @@ def _variable(name: str) -> str:
 
 
 def _redis_url(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        usable = False
-    if not usable:
+    if not _is_usable(url):
         raise worded(f"expected redis://HOST:PORT/DATABASE, or rediss:// for TLS, got {said(url)}")
-    if parts.password is not None or parts.username is not None:
+    if "@" in urlsplit(url).netloc:
         raise worded("expected no user and no password in the address: everyone can read an archive; name the user as "
                      "username, and in password_env the environment variable that holds the password")  # fmt: skip
     return url
+
+
+def _is_usable(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    database = parts.path.strip("/")
+    is_database = not database or (database.isascii() and database.isdigit())
+    whole = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and not parts.query and not parts.fragment
+    return whole and has_port and is_database
 
 
 FieldName = Annotated[str, Field(json_schema_extra={"pattern": f"^{_FIELD}$"}), AfterValidator(_field_name)]
@@ -61,6 +68,15 @@ class RedisConfig(Strict):
     """Certificates to check the server's against, on the serving host; left out, those of the system."""
     timeout_seconds: Positive = 1.0
     """For how long a batch waits for the server before its requests are refused with 503."""
+
+    @classmethod
+    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+        """A user without a password, and certificates without TLS."""
+        if given.get("username") is not None and given.get("password_env") is None:
+            yield ("password_env",), "is missing: a username needs the environment variable that holds its password"
+        url = given.get("url")
+        if given.get("ca_file") is not None and isinstance(url, str) and not url.startswith("rediss:"):
+            yield ("ca_file",), f"expected none without TLS: the address begins with {url.partition(':')[0]}://"
 
 
 class FieldsConfig(Strict):

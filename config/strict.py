@@ -27,6 +27,8 @@ _EXPECTED = {
     "dict_type": "a mapping of keys",
     "model_type": "a mapping of keys",
     "model_attributes_type": "a mapping of keys",
+    "string_too_short": "some text",
+    "greater_than": "more than {gt:g}",
     "greater_than_equal": "{ge:g} or more",
     "less_than_equal": "{le:.10g} or less",
     "literal_error": "{expected}",

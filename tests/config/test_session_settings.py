@@ -1,0 +1,128 @@
+"""What variants.json says of streaming is read back as written, and refused by name where it is not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from streaming_archive import streaming_manifest
+
+from torchserve_neuron_lstm.config.manifest import ManifestError, manifest_text, parse_manifest
+from torchserve_neuron_lstm.config.streaming import StreamingConfig
+
+STATE = "0123456789abcdef" * 2
+CONFIG = StreamingConfig.model_validate({"store": "redis", "redis": {"url": "redis://cache:6379/0"}})
+
+
+def written() -> dict[str, Any]:
+    """The manifest of a streaming archive, as JSON has it."""
+    found: dict[str, Any] = json.loads(manifest_text(streaming_manifest(CONFIG.settings(STATE))))
+    return found
+
+
+def refusal(manifest: dict[str, Any]) -> str:
+    """What is said about it."""
+    with pytest.raises(ManifestError) as refused:
+        parse_manifest(json.dumps(manifest))
+    return str(refused.value)
+
+
+def test_settings_are_written_under_their_own_names() -> None:
+    """A person can read them."""
+    assert written()["streaming"] == {
+        "store": "redis",
+        "state": STATE,
+        "directory": None,
+        "redis": {
+            "url": "redis://cache:6379/0",
+            "username": None,
+            "password_env": None,
+            "ca_file": None,
+            "timeout_seconds": 1.0,
+        },
+        "key_env": None,
+        "idle_seconds": 600.0,
+        "max_sessions": 10_000,
+        "max_bytes": 2**30,
+        "fields": {
+            "id": "ts_request_sequence_id",
+            "start": "ts_request_sequence_start",
+            "end": "ts_request_sequence_end",
+            "step": "ts_request_sequence_step",
+            "token": "ts_request_sequence_token",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("store", "memory", "streaming.store: expected disk or redis or client, got 'memory'"),
+        ("state", "0" * 31, "streaming.state: expected 32 hex digits"),
+        ("state", "G" * 32, "streaming.state: expected 32 hex digits"),
+        ("state", None, "streaming.state: expected a text, got None"),
+        ("directory", 7, "streaming.directory: expected a text, got 7"),
+        ("redis", [], "streaming.redis: expected an object"),
+        ("redis", {"url": 3}, "streaming.redis.url: expected a text, got 3"),
+        ("idle_seconds", "600", "streaming.idle_seconds: expected a number, got '600'"),
+        ("max_sessions", 1.5, "streaming.max_sessions: expected a whole number, got 1.5"),
+        ("max_bytes", True, "streaming.max_bytes: expected a whole number, got True"),
+        ("fields", {"id": 1}, "streaming.fields.id: expected a text, got 1"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(key: str, value: Any, said: str) -> None:
+    """With what was expected."""
+    manifest = written()
+    manifest["streaming"][key] = value
+
+    assert f"variants.json: {said}" in refusal(manifest)
+
+
+@pytest.mark.parametrize("key", sorted(written()["streaming"]))
+def test_a_setting_that_is_missing_is_named(key: str) -> None:
+    """None has a default here: packaging wrote them all."""
+    manifest = written()
+    del manifest["streaming"][key]
+
+    assert refusal(manifest).startswith(f"variants.json: streaming.{key} is missing")
+
+
+@pytest.mark.parametrize("fields", [{"id": "a"}, {**written()["streaming"]["fields"], "colour": "b"}])
+def test_field_names_are_those_five(fields: dict[str, str]) -> None:
+    """None fewer, and none that nobody knows."""
+    manifest = written()
+    manifest["streaming"]["fields"] = fields
+
+    assert "streaming.fields" in refusal(manifest)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("idle_seconds", 0), ("idle_seconds", -1), ("max_sessions", 0), ("max_bytes", -5)]
+)
+def test_limits_are_positive(key: str, value: int) -> None:
+    """Else no session could begin."""
+    manifest = written()
+    manifest["streaming"][key] = value
+
+    assert f"streaming.{key}: expected a positive number, got {value}" in refusal(manifest)
+
+
+def test_a_server_belongs_to_its_store() -> None:
+    """Neither without the other: the store is chosen by it."""
+    manifest = written()
+    manifest["streaming"]["redis"] = None
+    assert "streaming.redis: expected a server with store redis alone" in refusal(manifest)
+    manifest = written()
+    manifest["streaming"]["store"] = "disk"
+    assert "streaming.redis: expected a server with store redis alone" in refusal(manifest)
+
+
+def test_only_a_model_in_pieces_of_time_can_stream() -> None:
+    """A whole sequence has nothing to go on from."""
+    manifest = written()
+    manifest["kind"] = "sequence"
+    for variant in manifest["variants"]:
+        variant["part"] = "sequence"
+
+    assert "streaming: expected a model that runs in pieces of time, got 'sequence'" in refusal(manifest)

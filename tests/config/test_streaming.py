@@ -1,0 +1,235 @@
+"""`streaming:` of the YAML: defaults, every contradiction with its path, and nothing that serving would refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.manifest import manifest_text, parse_manifest
+from torchserve_neuron_lstm.config.problems import ConfigError
+from torchserve_neuron_lstm.config.schema import ServingConfig, json_schema
+from torchserve_neuron_lstm.config.session_settings import SessionSettings
+from torchserve_neuron_lstm.config.streaming import StreamingConfig
+from torchserve_neuron_lstm.handlers.open_sessions import open_store
+
+REDIS = "store: redis, redis: {url: 'redis://cache:6379/0'"
+STATE = "0123456789abcdef" * 2
+
+
+def text_of(streaming: str, **keys: str) -> str:
+    """A small configuration that streams."""
+    block = {
+        "inputs": "{ids: {dtype: int64, shape: [batch, time]}}",
+        "buckets": "{batch: [1], length: [8]}",
+        "streaming": streaming,
+        **keys,
+    }
+    return "neuron_lstm:\n" + "".join(f"  {key}: {value}\n" for key, value in block.items())
+
+
+def parsed(streaming: str, **keys: str) -> ServingConfig:
+    """The same, read."""
+    return parse_config(text_of(streaming, **keys), "f")
+
+
+def settings(streaming: str) -> SessionSettings:
+    """What the serving half is told."""
+    config = parsed(streaming).streaming
+    assert config is not None
+    return config.settings(STATE)
+
+
+def complaints(streaming: str, **keys: str) -> list[str]:
+    """What is said about one, without the lines."""
+    with pytest.raises(ConfigError) as refused:
+        parsed(streaming, **keys)
+    return [f"{problem.path}: {problem.message}" for problem in refused.value.problems]
+
+
+def test_without_the_block_nothing_streams() -> None:
+    """A request is a whole sequence, as ever."""
+    assert parse_config(text_of("null"), "f").streaming is None
+    assert parse_config(text_of("{}").replace("  streaming: {}\n", ""), "f").streaming is None
+
+
+def test_an_empty_block_takes_all_the_defaults() -> None:
+    """On disk, for ten minutes, ten thousand of them, by TorchServe's own names."""
+    found = settings("{}")
+
+    assert (found.store, found.directory, found.redis, found.key_env) == ("disk", None, None, None)
+    assert (found.idle_seconds, found.max_sessions, found.max_bytes) == (600.0, 10_000, 2**30)
+    assert found.fields.id == "ts_request_sequence_id"
+    assert found.fields.step == "ts_request_sequence_step"
+
+
+def test_the_serving_half_is_told_what_was_written() -> None:
+    """Every key."""
+    found = settings(
+        "{store: redis, redis: {url: 'rediss://cache:6380/2', username: lstm, password_env: SECRET, "
+        "ca_file: /etc/ca.pem, timeout_seconds: 0.5}, idle_seconds: 30, max_sessions: 7, max_bytes: 4096, "
+        "fields: {id: X-Session, token: X-Token}}"
+    )
+
+    assert found.redis is not None
+    assert (found.redis.url, found.redis.username) == ("rediss://cache:6380/2", "lstm")
+    assert (found.redis.password_env, found.redis.ca_file) == ("SECRET", "/etc/ca.pem")
+    assert found.redis.timeout_seconds == 0.5
+    assert (found.idle_seconds, found.max_sessions, found.max_bytes) == (30.0, 7, 4096)
+    assert (found.fields.id, found.fields.token, found.fields.end) == (
+        "X-Session",
+        "X-Token",
+        "ts_request_sequence_end",
+    )
+    assert found.state == STATE
+
+
+CONTRADICTIONS = [
+    ("{store: redis}", "redis: is missing: store: redis needs the server's address"),
+    (
+        "{redis: {url: 'redis://cache:6379/0'}}",
+        "redis: expected none: it belongs to store: redis, and the store is disk",
+    ),
+    (f"{{{REDIS}}}, directory: /srv}}", "directory: expected none: it belongs to store: disk, and the store is redis"),
+    ("{key_env: KEY}", "key_env: expected none: it belongs to store: client, and the store is disk"),
+    ("{store: client, directory: /srv}", "directory: expected none: it belongs to store: disk"),
+    (f"{{{REDIS}, username: lstm}}}}", "redis.password_env: is missing: a username needs"),
+    (f"{{{REDIS}, ca_file: ca.pem}}}}", "redis.ca_file: expected none without TLS: the address begins with redis://"),
+    ("{fields: {id: session, start: Session}}", "fields.start: expected a name of its own, got that of id"),
+    ("{fields: {step: TS_REQUEST_SEQUENCE_ID}}", "fields.step: expected a name of its own, got that of id"),
+    ("{fields: {id: 'a b'}}", "fields.id: expected a name that a header can have"),
+    ("{fields: {id: 7th}}", "fields.id: expected a name that a header can have"),
+    ("{store: client, key_env: MY-KEY}", "key_env: expected the name of an environment variable"),
+    ("{store: memory}", "store: expected"),
+    ("{idle_seconds: 0}", "idle_seconds: expected more than 0, got 0"),
+    ("{idle_seconds: .inf}", "idle_seconds: expected"),
+    ("{max_sessions: 0}", "max_sessions: expected"),
+    ("{max_bytes: 1.5}", "max_bytes: expected"),
+    ("{store: disk, directory: ''}", "directory: expected some text"),
+    ("{stoer: disk}", "stoer: is not a key here: did you mean store?"),
+]
+
+
+@pytest.mark.parametrize(("streaming", "said"), CONTRADICTIONS)
+def test_what_does_not_go_together_is_refused_with_its_path(streaming: str, said: str) -> None:
+    """One complaint, at the key that has to change."""
+    (complaint,) = complaints(streaming)
+
+    assert complaint.startswith(f"neuron_lstm.streaming.{said}")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "cache:6379",
+        "http://cache:6379/0",
+        "redis://",
+        "redis://cache:port/0",
+        "redis://cache:0/0",
+        "redis://cache:6379/first",
+        "redis://cache:6379/0?password=x",
+        "redis://cache:6379/0#x",
+        "redis://[cache/0",
+    ],
+)
+def test_an_address_that_the_server_could_not_use_is_refused(url: str) -> None:
+    """While packaging, not when the archive is loaded."""
+    (complaint,) = complaints(f"{{store: redis, redis: {{url: '{url}'}}}}")
+
+    assert complaint.startswith("neuron_lstm.streaming.redis.url: expected redis://HOST:PORT/DATABASE, or rediss://")
+
+
+@pytest.mark.parametrize("url", ["redis://me:secret@cache:6379/0", "redis://me@cache/0", "redis://@cache/0"])
+def test_an_address_with_a_secret_is_refused_without_repeating_it(url: str) -> None:
+    """Everyone can read an archive, and its log."""
+    (complaint,) = complaints(f"{{store: redis, redis: {{url: '{url}'}}}}")
+
+    assert "expected no user and no password in the address" in complaint
+    assert "secret" not in complaint
+
+
+urls = st.builds(
+    "{}://{}{}{}".format,
+    st.sampled_from(["redis", "rediss", "http", ""]),
+    st.sampled_from(["cache", "[::1]", "127.0.0.1", "", "a@cache"]),
+    st.sampled_from(["", ":6379", ":0", ":70000", ":x"]),
+    st.sampled_from(["", "/", "/0", "/15", "/x", "/0?a=b", "/0#a", "/-1"]),
+)
+
+
+@given(urls, st.none() | st.just("lstm"), st.none() | st.just("SECRET"), st.none() | st.just("ca.pem"))
+def test_what_is_packaged_can_be_opened(
+    url: str, username: str | None, password_env: str | None, ca_file: str | None
+) -> None:
+    """The rules of the YAML are those of the store: nothing that passes here fails on the serving host."""
+    server = {"url": url, "username": username, "password_env": password_env, "ca_file": ca_file}
+    try:
+        config = StreamingConfig.model_validate({"store": "redis", "redis": server})
+    except ValueError:
+        return
+    open_store(config.settings(STATE), "tagger", {})
+
+
+def test_a_cut_piece_would_leave_a_hole_in_its_sequence() -> None:
+    """So overflow: truncate is refused."""
+    (complaint,) = complaints("{}", overflow="truncate")
+
+    assert complaint.startswith("neuron_lstm.overflow: expected reject: what is cut from a piece")
+
+
+def test_a_codecs_body_has_no_place_for_a_session() -> None:
+    """With the client as the store it would never get one."""
+    (complaint,) = complaints("{store: client}", codec="codec:Codec")
+
+    assert complaint.startswith("neuron_lstm.streaming.store: expected disk or redis")
+    assert parsed("{}", codec="codec:Codec").streaming is not None
+
+
+def is_valid(text: str) -> bool:
+    """To an editor that has the JSON Schema."""
+    return bool(jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(text)))
+
+
+@pytest.mark.parametrize(
+    "streaming", ["{}", "null", "{store: client, key_env: KEY}", f"{{{REDIS}}}}}", "{fields: {id: X-Session}}"]
+)
+def test_an_editor_takes_what_the_loader_takes(streaming: str) -> None:
+    """Every way to write it."""
+    parsed(streaming)
+
+    assert is_valid(text_of(streaming))
+
+
+@pytest.mark.parametrize(
+    "streaming",
+    ["{store: memory}", "{idle_seconds: 0}", "{max_sessions: 0}", "{stoer: disk}", "{fields: {id: 'a b'}}", "[]"],
+)
+def test_an_editor_sees_single_values_that_the_loader_refuses(streaming: str) -> None:
+    """What goes with what is for the loader alone."""
+    complaints(streaming)
+
+    assert not is_valid(text_of(streaming))
+
+
+whole = st.integers(1, 2**62)
+seconds = st.floats(1e-3, 1e9, allow_nan=False)
+
+
+@given(st.sampled_from(["disk", "redis", "client"]), whole, whole, seconds)
+def test_settings_come_back_from_a_manifest_as_they_were(
+    store: str, max_sessions: int, max_bytes: int, idle_seconds: float
+) -> None:
+    """Of every store, whatever the limits."""
+    from streaming_archive import streaming_manifest
+
+    values: dict[str, Any] = {"store": store, "max_sessions": max_sessions, "max_bytes": max_bytes}
+    own: dict[str, Any] = {"redis": {"redis": {"url": "redis://cache:6379/0"}}, "client": {"key_env": "KEY"}}
+    config = StreamingConfig.model_validate({**values, "idle_seconds": idle_seconds, **own.get(store, {})})
+    manifest = streaming_manifest(config.settings(STATE))
+
+    assert parse_manifest(manifest_text(manifest)) == manifest
