@@ -134,10 +134,14 @@ def _select(states: States, node: torch.fx.Node) -> bool:
 
 
 def _gather(states: States, node: torch.fx.Node) -> bool:
-    """Each row's own last timestep: gather along time at lengths - 1."""
+    """Each row's own last timestep: gather along time at lengths - 1. Along other dimensions, each step from itself."""
     x, dim, index = node.args[:3]
     time = states.time_of(x)
-    return time is not None and int(dim) % _rank(x) == time and is_last_step(states, index)  # type: ignore[arg-type]
+    if time is None:
+        return False
+    if int(dim) % _rank(x) == time:  # type: ignore[arg-type]
+        return is_last_step(states, index)
+    return states.time_dims(index) == states.time_dims(x)
 
 
 def _index(states: States, node: torch.fx.Node) -> bool:

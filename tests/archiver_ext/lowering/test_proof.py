@@ -60,6 +60,7 @@ HARMLESS: dict[str, Callable[[Model, Tensor], Any]] = {
     "a vector for every step": lambda m, x: x + m.table[:1, None].repeat(x.size(0), x.size(1), 1),
     "repeated features": lambda m, x: m.lstm(x)[0].repeat(1, 1, 2),
     "two conditions": lambda m, x: torch.where((x > 0) & (x < 1), x, 0.0),
+    "a feature picked at each step": lambda m, x: m.linear(x).gather(2, m.lstm(x)[0].argmax(2, keepdim=True)),
     "zeros of its shape": lambda m, x: x + torch.zeros(x.size(0), x.size(1), 4),
 }
 HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
@@ -81,6 +82,8 @@ HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
     "the bucket's last step by index": lambda m, x: x[
         torch.arange(x.size(0)), torch.ones(x.size(0)).long() * x.size(1) - 1
     ],
+    "steps picked from others": lambda m, x: x.gather(1, x.argsort(1)),
+    "a feature picked at some steps": lambda m, x: x.gather(2, x[:, -2:].argmax(2, keepdim=True)),
     "repeated steps": lambda m, x: x.repeat(1, 2, 1)[:, : x.size(1)],
     "convolution": lambda m, x: nn.functional.conv1d(x.transpose(1, 2), torch.ones(4, 4, 3), padding=1),
     "normalised over time": lambda m, x: nn.functional.normalize(x, dim=1),

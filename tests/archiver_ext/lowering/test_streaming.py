@@ -55,6 +55,14 @@ class ShiftedElsewhere(Plain):
         return self.linear(self.lstm(x + torch.tensor([1.0, 2.0, 4.0]))[0])
 
 
+class PicksAScore(Plain):
+    """Its answer at each step is one of that step's scores, as in a language model's loss."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        scores = self.linear(self.lstm(x)[0]).log_softmax(-1)
+        return scores.gather(2, x[:, :, :2].argmax(2, keepdim=True))[:, :, 0]
+
+
 class BeginsWithLength(Plain):
     """Its first state is made of how long the sequence will be."""
 
@@ -84,6 +92,11 @@ def program_of(model: nn.Module, buckets: str = BUCKETS) -> Program:
 def test_a_model_of_the_past_alone_streams(name: str) -> None:
     """Answers per step, answers of all so far, and states that are learned or given."""
     refuse_what_cannot_stream(lowered(ZOO[name]).program)
+
+
+def test_a_score_picked_at_each_step_streams() -> None:
+    """Nothing of another timestep is in it."""
+    refuse_what_cannot_stream(program_of(PicksAScore()))
 
 
 @pytest.mark.parametrize(
