@@ -1,7 +1,9 @@
 """The sessions of one model on a Redis or Valkey server, shared by all workers of several hosts.
 
 Each call is one step of the server's, with nobody else's in between. What is written outlasts the server as its
-configuration says: `appendonly yes` for a crash of its process, replicas for one of its host.
+configuration says: `appendonly yes` with `appendfsync always` for a crash of its process, replicas for one of its host.
+With `appendfsync everysec` a server that is killed may have lost the last two seconds: it puts off what it writes while
+its disk is busy.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from torchserve_neuron_lstm.sessions.store import Change, Limits, StoreFull, Sto
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 PROGRAMS = server_programs()
-OPTIONS = ("--appendonly", "yes", "--appendfsync", "everysec")
+OPTIONS = ("--appendonly", "yes", "--appendfsync", "always")
 
 Start = Callable[..., RedisServer]
 MakeStore = Callable[..., RedisStore]
