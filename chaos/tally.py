@@ -15,8 +15,6 @@ class Tally:
     answers: Counter[Verdict] = field(default_factory=Counter)
     retries: Counter[str] = field(default_factory=Counter)
     """Pieces that were sent again, by why."""
-    hung_up: int = 0
-    """Of the retries, those after which the client itself had not waited for the answer."""
     lost: list[str] = field(default_factory=list)
     """A line for each session that could not go on."""
     strange: list[str] = field(default_factory=list)

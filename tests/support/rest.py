@@ -6,7 +6,7 @@ import http.client
 import json
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +22,8 @@ class Reply:
     status: int
     content_type: str
     body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """By their names in lower case."""
 
     @property
     def json(self) -> Any:
@@ -43,7 +45,8 @@ class Connection:
         """One request."""
         self._http.request("POST", path, body, dict(headers or {}))
         response = self._http.getresponse()
-        reply = Reply(response.status, response.getheader("Content-Type", ""), response.read())
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        reply = Reply(response.status, headers.get("content-type", ""), response.read(), headers)
         if reply.status >= 400:
             self._http.close()
         return reply

@@ -1,0 +1,398 @@
+"""Streaming sessions over a real TorchServe: their interface, and what becomes of them without a store."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from archiving import Source, archived, write_source
+from redis_server import RedisServer, running, server_programs
+from rest import JSON, Reply, assert_close, assert_refused, post
+from torchserve_process import TorchServe, serving
+
+from .conftest import SCORER
+
+ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token"))
+ROUNDS = 12
+"""Of pieces that come at once."""
+RECOVERY_SECONDS = 20
+
+BLOCK = """
+inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
+lengths: lengths
+outputs: [scores]
+buckets: {{batch: [1, 8], length: [16]}}
+backend: onnxruntime
+streaming: {streaming}
+"""
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """A server with a model of each store."""
+
+    server: TorchServe
+    source: Source
+    sessions: Path
+    """The folder of the store on disk."""
+    redis: RedisServer
+
+    def send(self, model: str, body: object = None, **headers: object) -> Reply:
+        """A piece of JSON, or no body; headers by their last word: `id`, `start`, `end`, `step`, `token`."""
+        named = {f"ts_request_sequence_{word}": str(value) for word, value in headers.items()}
+        content = b"" if body is None else json.dumps(body).encode()
+        return post(self.server.inference, f"/predictions/{model}", content, {**JSON, **named})
+
+    def eager(self, frames: torch.Tensor) -> torch.Tensor:
+        """The answer to the whole sequence [T, 3] at once: [T, 4]."""
+        with torch.inference_mode():
+            scores: torch.Tensor = self.source.model(frames[None], torch.tensor([len(frames)]))[0]
+        return scores
+
+
+@pytest.fixture(scope="module")
+def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
+    """The scorer with every store, on one TorchServe."""
+    folder, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("sources")
+    (program, *_) = server_programs().values()
+    # With less than this, a server that is killed may have lost what it had just confirmed.
+    kept = ("--appendonly", "yes", "--appendfsync", "always")
+    redis = RedisServer(program, tmp_path_factory.mktemp("redis"), *kept)
+    settings = {
+        "disk": "{}",
+        "few": "{max_sessions: 2}",
+        "client": "{store: client}",
+        "redis": f"{{store: redis, redis: {{url: '{redis.url}'}}}}",
+    }
+    sources = {
+        name: write_source(work / name, SCORER, BLOCK.format(streaming=block)) for name, block in settings.items()
+    }
+    config = sources["disk"].folder / "model-config.yaml"
+    config.write_text(config.read_text().replace("Workers: 1", "Workers: 2"))
+    with ThreadPoolExecutor(2) as packagers:
+        list(packagers.map(lambda name: archived(sources[name], name, folder), sources))
+    sessions = work / "sessions"
+    with (
+        running(redis),
+        serving(
+            folder,
+            {name: f"{name}.mar" for name in sources},
+            environment={"NEURON_LSTM_SESSIONS": str(sessions), "OMP_WAIT_POLICY": "passive"},
+        ) as server,
+    ):
+        yield Streaming(server, sources["disk"], sessions, redis)
+
+
+def draw(length: int) -> torch.Tensor:
+    """Frames [T, 3] of a sequence."""
+    return torch.randn(length, 3)
+
+
+def cut(frames: torch.Tensor, *ends: int) -> list[list[list[float]]]:
+    """The pieces of a sequence that end there."""
+    return [frames[begin:end].tolist() for begin, end in zip((0, *ends), (*ends, len(frames)), strict=True)]
+
+
+def told(reply: Reply) -> tuple[str, int]:
+    """What headers and body say alike: the session's id and its step."""
+    assert reply.status == 200, reply.body
+    said = reply.json[ID], reply.json[STEP]
+    assert said == (reply.headers[ID], int(reply.headers[STEP]))
+    return said
+
+
+def test_a_session_without_an_id_gets_one_and_pieces_are_answered_as_the_whole(streaming: Streaming) -> None:
+    """Every timestep is the uninterrupted run's, on whichever worker its piece was."""
+    frames = draw(40)
+    pieces = cut(frames, 7, 8, 24)
+    first = streaming.send("disk", pieces[0])
+    session, step = told(first)
+    scores = list(first.json["scores"])
+    for piece in pieces[1:]:
+        reply = streaming.send("disk", piece, id=session, step=step)
+        assert told(reply) == (session, step + len(piece))
+        step += len(piece)
+        scores += reply.json["scores"]
+
+    assert len(session) >= 20
+    assert_close(scores, streaming.eager(frames))
+
+
+@pytest.mark.parametrize("spelling", [str, str.upper, str.title, lambda name: name.replace("_", "-")])
+def test_headers_may_be_spelled_as_proxies_spell_them(streaming: Streaming, spelling: Any) -> None:
+    """In any case, and with dashes."""
+    frames = draw(5)
+    one, other = cut(frames, 3)
+    session, _ = told(streaming.send("disk", one))
+    headers = {**JSON, spelling(ID): session, spelling(STEP): "3", spelling(END): "TRUE"}
+    reply = post(streaming.server.inference, "/predictions/disk", json.dumps(other).encode(), headers)
+
+    assert told(reply) == (session, 5)
+    assert_close(reply.json["scores"], streaming.eager(frames)[3:])
+    assert_refused(streaming.send("disk", one, id=session), 410)
+
+
+def test_fields_of_the_body_say_the_same_as_headers(streaming: Streaming) -> None:
+    """For gRPC, and for proxies that drop what has underscores."""
+    frames = draw(6)
+    one, other = cut(frames, 2)
+    first = streaming.send("disk", {"frames": one, ID: "by-fields", START: True})
+    second = streaming.send("disk", {"frames": other, ID: "by-fields", STEP: 2, END: True})
+
+    assert [told(first), told(second)] == [("by-fields", 2), ("by-fields", 6)]
+    assert_close(first.json["scores"] + second.json["scores"], streaming.eager(frames))
+    contrary = streaming.send("disk", {"frames": other, STEP: 2}, id="by-fields", step=3)
+    assert_refused(contrary, 400)
+
+
+def test_the_open_inference_protocol_has_them_among_its_parameters(streaming: Streaming) -> None:
+    """In and out."""
+    frames = draw(6)
+    scores: list[float] = []
+    for begin, end in ((0, 4), (4, 6)):
+        piece = frames[begin:end]
+        tensor = {"name": "frames", "shape": [*piece.shape], "datatype": "FP32", "data": piece.flatten().tolist()}
+        parameters = {"sequence_id": "by-parameters", "sequence_start": begin == 0, "sequence_end": end == 6}
+        body = json.dumps({"inputs": [tensor], "parameters": parameters}).encode()
+        reply = post(streaming.server.inference, "/v2/models/disk/infer", body, JSON)
+        assert reply.status == 200, reply.body
+        assert reply.json["parameters"] == {ID: "by-parameters", STEP: end}
+        (output,) = reply.json["outputs"]
+        scores += output["data"]
+
+    assert_close(torch.tensor(scores).reshape(6, 4).tolist(), streaming.eager(frames))
+
+
+def test_npy_goes_in_and_out_with_headers_alone(streaming: Streaming) -> None:
+    """The answer is an array and no more; its session stands in the headers."""
+    frames = draw(9)
+    scores: list[Any] = []
+    for piece in (frames[:4], frames[4:]):
+        content = io.BytesIO()
+        np.save(content, piece.numpy())
+        headers = {"Content-Type": "application/x-npy", "Accept": "application/x-npy", ID: "by-npy"}
+        headers |= {START: "true"} if not scores else {STEP: "4"}
+        reply = post(streaming.server.inference, "/predictions/disk", content.getvalue(), headers)
+        assert (reply.status, reply.content_type) == (200, "application/x-npy"), reply.body
+        scores.append(np.load(io.BytesIO(reply.body), allow_pickle=False))
+
+    assert (reply.headers[ID], reply.headers[STEP]) == ("by-npy", "9")
+    assert_close(np.concatenate(scores).tolist(), streaming.eager(frames))
+
+
+def test_an_unknown_session_is_told_and_never_begins_by_itself(streaming: Streaming) -> None:
+    """410 with or without a step, and on another model that has not seen the id."""
+    frames = draw(3).tolist()
+    session, _ = told(streaming.send("disk", frames))
+
+    for headers in ({"id": "never-was"}, {"id": "never-was", "step": 3}):
+        assert assert_refused(streaming.send("disk", frames, **headers), 410)["type"] == "SessionUnknown"
+    assert_refused(streaming.send("redis", frames, id=session), 410)
+
+
+def test_an_id_that_cannot_stand_in_a_header_is_refused_and_not_repeated(streaming: Streaming) -> None:
+    """Its characters and its length are limited."""
+    for session in ("a b", "x" * 129, "<script>"):
+        refused = streaming.send("disk", [[0.0, 0.0, 0.0]], id=session, start="true")
+        assert_refused(refused, 400)
+        assert ID not in refused.headers
+        assert session not in refused.body.decode()
+
+
+def test_the_same_step_again_is_answered_with_the_same_bytes(streaming: Streaming) -> None:
+    """The first piece, one in the middle, and the last one; the session goes on as if it had come once."""
+    frames = draw(9)
+    pieces = cut(frames, 3, 5)
+    scores: list[Any] = []
+    for number, piece in enumerate(pieces):
+        headers = {"id": "again", "step": len(scores)}
+        headers |= {"start": "true"} if number == 0 else {}
+        headers |= {"end": "true"} if number == 2 else {}
+        replies = [streaming.send("disk", piece, **headers) for _ in range(3)]
+        assert {reply.body for reply in replies} == {replies[0].body}
+        assert {told(reply) for reply in replies} == {("again", len(scores) + len(piece))}
+        scores += replies[0].json["scores"]
+
+    assert_close(scores, streaming.eager(frames))
+
+
+def test_a_gap_is_refused_and_nothing_is_lost(streaming: Streaming) -> None:
+    """A step too far on, one long gone, and another piece for one that was applied; then the right one."""
+    frames = draw(12)
+    pieces = cut(frames, 3, 6, 9)
+    session, _ = told(streaming.send("disk", pieces[0]))
+    told(streaming.send("disk", pieces[1], id=session, step=3))
+
+    for step, kind in ((9, "StepGap"), (0, "StepGap"), (3, "StepTaken")):
+        assert assert_refused(streaming.send("disk", pieces[2], id=session, step=step), 409)["type"] == kind
+    reply = streaming.send("disk", pieces[2], id=session, step=6)
+    assert_close(reply.json["scores"], streaming.eager(frames)[6:9])
+
+
+def in_order(answers: Sequence[Any], frames: Sequence[torch.Tensor], begun: torch.Tensor, eager: Any) -> torch.Tensor:
+    """What was applied, where every answer is that of its frames after those of the others."""
+    orders = [frames, frames[::-1]]
+    for order in orders:
+        whole = torch.cat([begun, *order])
+        expected = eager(whole)[len(begun) :]
+        given = torch.cat([torch.tensor(answers[next(i for i, f in enumerate(frames) if f is one)]) for one in order])
+        if given.shape == expected.shape and torch.allclose(given, expected, rtol=1e-5, atol=1e-5):
+            return whole
+    raise AssertionError("the answers are of no order")
+
+
+def test_two_pieces_at_once_are_applied_in_some_order_or_refused(streaming: Streaming) -> None:
+    """Without numbers: none is lost or mixed, and the session is what was applied."""
+    applied = draw(2)
+    session, _ = told(streaming.send("disk", applied.tolist()))
+    with ThreadPoolExecutor(2) as clients:
+        for _ in range(ROUNDS):
+            both = [draw(2), draw(3)]
+            replies = list(clients.map(lambda one: streaming.send("disk", one.tolist(), id=session), both))
+            assert all(reply.status in {200, 409} for reply in replies), [reply.body for reply in replies]
+            done = [(reply, one) for reply, one in zip(replies, both, strict=True) if reply.status == 200]
+            answers, frames = [reply.json["scores"] for reply, _ in done], [one for _, one in done]
+            applied = in_order(answers, frames, applied, streaming.eager) if done else applied
+    last = draw(1)
+    reply = streaming.send("disk", last.tolist(), id=session, step=len(applied))
+    assert_close(reply.json["scores"], streaming.eager(torch.cat([applied, last]))[-1:])
+
+
+def test_of_two_pieces_for_one_step_one_is_applied(streaming: Streaming) -> None:
+    """The other one is refused; the same piece sent twice at once is applied once, and answered twice alike."""
+    session, step = told(streaming.send("disk", draw(2).tolist()))
+    with ThreadPoolExecutor(2) as clients:
+        for _ in range(ROUNDS):
+            both = [draw(2).tolist(), draw(2).tolist()]
+            replies = list(clients.map(partial(streaming.send, "disk", id=session, step=step), both))
+            assert sorted(reply.status for reply in replies) == [200, 409]
+            step += 2
+            same = [draw(1).tolist()] * 2
+            replies = list(clients.map(partial(streaming.send, "disk", id=session, step=step), same))
+            assert [told(reply) for reply in replies] == [(session, step + 1)] * 2
+            assert replies[0].body == replies[1].body
+            step += 1
+
+
+def test_after_its_end_a_session_is_over_until_it_starts_anew(streaming: Streaming) -> None:
+    """With the last piece, or by an end without a body."""
+    frames = draw(4)
+    for name, ending in (("ends-with", frames.tolist()), ("ends-alone", None)):
+        told(streaming.send("disk", frames.tolist(), id=name, start="true"))
+        reply = streaming.send("disk", ending, id=name, end="true")
+        assert told(reply) == (name, 4 if ending is None else 8)
+        assert_refused(streaming.send("disk", frames.tolist(), id=name), 410)
+        anew = streaming.send("disk", frames.tolist(), id=name, start="true")
+        assert_close(anew.json["scores"], streaming.eager(frames))
+
+
+def test_beyond_the_most_sessions_a_new_one_is_refused_with_a_time_to_wait(streaming: Streaming) -> None:
+    """Open ones go on, and one that ends makes room."""
+    piece = [[0.0, 0.0, 0.0]]
+    sessions = [told(streaming.send("few", piece))[0] for _ in range(2)]
+    refused = streaming.send("few", piece)
+    assert_refused(refused, 429)
+    assert 1 <= int(refused.headers["retry-after"]) <= 600
+    told(streaming.send("few", piece, id=sessions[0]))
+    told(streaming.send("few", id=sessions[1], end="true"))
+    told(streaming.send("few", piece))
+
+
+def test_a_client_carries_its_session_in_a_token(streaming: Streaming) -> None:
+    """There and back; an old token is answered as before, and a changed one is refused."""
+    frames = draw(10)
+    pieces = cut(frames, 4, 7)
+    first = streaming.send("client", pieces[0])
+    session, _ = told(first)
+    token = first.json[TOKEN]
+    second = streaming.send("client", {"frames": pieces[1], ID: session, TOKEN: token, STEP: 4})
+    assert told(second) == (session, 7)
+    third = streaming.send("client", pieces[2], id=session, token=second.json[TOKEN], end="true")
+    assert TOKEN not in third.json
+    scores = [*first.json["scores"], *second.json["scores"], *third.json["scores"]]
+    assert_close(scores, streaming.eager(frames))
+
+    again = streaming.send("client", pieces[1], id=session, token=token)
+    assert again.json["scores"] == second.json["scores"]
+    for place in (0, len(token) // 2, len(token) - 1):
+        changed = token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :]
+        refusal = assert_refused(streaming.send("client", pieces[1], id=session, token=changed), 400)
+        assert refusal["type"] == "InvalidToken"
+        assert changed not in refusal["message"]
+    assert_refused(streaming.send("client", pieces[1], id=session), 410)
+
+
+def assert_others_are_served(streaming: Streaming, model: str) -> None:
+    """A session that begins and ends with one piece needs no store."""
+    frames = draw(5)
+    reply = streaming.send(model, frames.tolist(), start="true", end="true")
+    assert reply.status == 200, reply.body
+    assert_close(reply.json["scores"], streaming.eager(frames))
+
+
+def assert_unavailable(reply: Reply) -> None:
+    """Told as what it is, and worth another try."""
+    assert assert_refused(reply, 503)["type"] == "StoreUnavailable"
+    assert int(reply.headers["retry-after"]) >= 1
+
+
+def recovered(streaming: Streaming, model: str, body: object, headers: Mapping[str, object]) -> Reply:
+    """The answer, as soon as it is not 503."""
+    deadline = time.monotonic() + RECOVERY_SECONDS
+    while (reply := streaming.send(model, body, **headers)).status == 503 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return reply
+
+
+def test_a_damaged_store_is_told_and_replaced_without_a_restart(streaming: Streaming) -> None:
+    """Sessions get 503 and pieces by themselves their answers; with the file away, sessions begin again."""
+    frames = draw(4)
+    session, _ = told(streaming.send("disk", frames.tolist()))
+    before = streaming.server.worker_pids("disk")
+    file = streaming.sessions / "disk.sessions"
+    assert file.stat().st_mode & 0o077 == 0
+    for path in streaming.sessions.glob("disk.sessions*"):
+        path.unlink()
+    garbage = file.with_name("garbage")
+    garbage.write_bytes(b"\x00garbage " * 5000)
+    garbage.replace(file)
+
+    for headers in ({"id": session, "step": 4}, {"start": "true"}):
+        for _ in range(3):
+            assert_unavailable(streaming.send("disk", frames.tolist(), **headers))
+            assert_others_are_served(streaming, "disk")
+    for path in streaming.sessions.glob("disk.sessions*"):
+        path.unlink()
+    assert_refused(recovered(streaming, "disk", frames.tolist(), {"id": session, "step": 4}), 410)
+    session, _ = told(streaming.send("disk", frames.tolist()))
+    told(streaming.send("disk", frames.tolist(), id=session, step=4))
+    assert streaming.server.worker_pids("disk") == before
+
+
+def test_sessions_go_on_when_their_server_is_back(streaming: Streaming) -> None:
+    """Without it they get 503, without a restart of anything; what was applied is applied."""
+    frames = draw(9)
+    pieces = cut(frames, 3, 6)
+    session, _ = told(streaming.send("redis", pieces[0]))
+    before = streaming.server.worker_pids("redis")
+    for number in (1, 2):
+        streaming.redis.kill()
+        for _ in range(3):
+            assert_unavailable(streaming.send("redis", pieces[number], id=session, step=3 * number))
+            assert_others_are_served(streaming, "redis")
+        streaming.redis.start()
+        reply = recovered(streaming, "redis", pieces[number], {"id": session, "step": 3 * number})
+        assert told(reply) == (session, 3 * number + 3)
+        assert_close(reply.json["scores"], streaming.eager(frames)[3 * number : 3 * number + 3])
+
+    assert streaming.server.worker_pids("redis") == before
