@@ -97,7 +97,7 @@ class OnnxRuntime:
         # Torch only copies here, and its threads would spin for more work beside the engine's own.
         torch.set_num_threads(1)
         try:
-            return _run(signature, *_session(directory, real, threads))
+            return _Program(signature, *_session(directory, real, threads))
         except Exception as error:
             raise CannotLoad(
                 f"this host's ONNX Runtime cannot load {directory}: {error}; install the version the program was "
@@ -146,19 +146,41 @@ def _version() -> tuple[int, ...]:
     return tuple(int(part) for part in version("onnxruntime").split(".")[:2])
 
 
-def _run(signature: Signature, session: Any, kept: Mapping[str, Any]) -> Run:
-    """`kept` must live as long as the session does."""
-    # The exporter may leave out inputs that nothing reads: go by name.
-    taken = {node.name for node in session.get_inputs()}
-    names = [name if name in taken else None for name in signature.inputs]
+class _Program:
+    """The session as a program. `kept` must live as long as it does."""
 
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        assert kept is not None
-        feeds = {name: tensor.detach().numpy() for name, tensor in zip(names, inputs, strict=True) if name is not None}
-        return [torch.from_numpy(output) for output in session.run(None, feeds)]
+    def __init__(self, signature: Signature, session: Any, kept: Mapping[str, Any]) -> None:
+        self.signature, self.session, self.kept = signature, session, kept
+        # The exporter may leave out inputs that nothing reads: go by name.
+        taken = {node.name for node in session.get_inputs()}
+        self.names = [name if name in taken else None for name in signature.inputs]
+        self.outputs = [node.name for node in session.get_outputs()]
 
-    return run
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """One call."""
+        self.signature.check_inputs(inputs)
+        return [torch.from_numpy(output) for output in self.session.run(self.outputs, self._feeds(inputs))]
+
+    def chain(
+        self, buckets: Sequence[Bucket], calls: Sequence[list[torch.Tensor]], carried: list[torch.Tensor]
+    ) -> Sequence[Sequence[torch.Tensor]]:
+        """Several calls in a row, with nothing between them but the views of the rows that go on."""
+        for bucket, call in zip(buckets, calls, strict=True):
+            self.signature.check_inputs([*call, *(value[: bucket.batch] for value in carried)])
+        names = self.names[len(self.names) - len(carried) :]
+        feeds = [self._feeds(call) for call in calls]
+        values = [value.detach().numpy() for value in carried]
+        given = []
+        for bucket, feed in zip(buckets, feeds, strict=True):
+            for name, value in zip(names, values, strict=True):
+                if name is not None:
+                    feed[name] = value[: bucket.batch]
+            given.append(self.session.run(self.outputs, feed))
+            values = given[-1][len(self.outputs) - len(carried) :]
+        return [[torch.from_numpy(output) for output in outputs] for outputs in given]
+
+    def _feeds(self, inputs: Sequence[torch.Tensor]) -> dict[str, Any]:
+        return {name: tensor.detach().numpy() for name, tensor in zip(self.names, inputs, strict=False) if name}
 
 
 def is_large(tensor: torch.Tensor) -> bool:

@@ -67,5 +67,6 @@ class Carried:
     """A tensor that goes on from one piece of a sequence to the next, as a recurrence's state does."""
 
     spec: TensorSpec
+    """Its rows are in front, so that those of a batch's first sequences are a stretch of it."""
     fill: float | None
     """What it holds before the first timestep; None where a program computes that."""

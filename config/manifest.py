@@ -318,8 +318,8 @@ def _carried(record: Record) -> Carried:
     endless = record.get_any("fill") in ("inf", "-inf")
     fill = float(record.text("fill")) if endless else record.optional("fill", record.number)
     spec = _spec(record.inner("spec"))
-    if spec.batch_dim is None or spec.time_dim is not None:
-        raise wrong(f"{record.at}spec.shape", "batch and sizes", list(spec.shape))
+    if spec.batch_dim != 0 or spec.time_dim is not None:
+        raise wrong(f"{record.at}spec.shape", "batch, then sizes", list(spec.shape))
     return Carried(spec, fill)
 
 

@@ -37,12 +37,12 @@ class StateBytes:
 
     def write(self, values: Sequence[torch.Tensor]) -> list[bytes]:
         """The bytes of each row of the carried values."""
-        rows = values[0].shape[_batch_dim(self.specs[0])] if values else 0
+        rows = len(values[0]) if values else 0
         whole = bytearray(max(1, rows * self.size))
         table = torch.frombuffer(whole, dtype=torch.uint8)[: rows * self.size].view(rows, self.size)
         begin = 0
-        for value, spec, width in zip(values, self.specs, self._widths, strict=True):
-            own = value.movedim(_batch_dim(spec), 0).reshape(rows, -1).contiguous()
+        for value, width in zip(values, self._widths, strict=True):
+            own = value.reshape(rows, -1).contiguous()
             table[:, begin : begin + width] = own.view(torch.uint8)
             begin += width
         return [bytes(whole[row * self.size : (row + 1) * self.size]) for row in range(rows)]
@@ -61,14 +61,9 @@ class StateBytes:
         values, begin = [], 0
         for spec, width in zip(self.specs, self._widths, strict=True):
             own = table[:, begin : begin + width].contiguous().view(torch_dtype(spec))
-            values.append(own.view(len(states), *_sizes(spec)).movedim(0, _batch_dim(spec)))
+            values.append(own.view(len(states), *_sizes(spec)))
             begin += width
         return tuple(values)
-
-
-def _batch_dim(spec: TensorSpec) -> int:
-    assert spec.batch_dim is not None  # the manifest sees to that
-    return spec.batch_dim
 
 
 def _sizes(spec: TensorSpec) -> tuple[int, ...]:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
+from ..backends.interface import Chaining, Weights
 from ..backends.interface import Run as Program
-from ..backends.interface import Weights
 from ..backends.registry import get_backend
 from ..backends.weights import read_weights
 from ..bucketing.cost import CostModel
 from ..bucketing.execute import Pad, execute
-from ..bucketing.execute_staircase import Past, Pieces, execute_onward, execute_staircase
+from ..bucketing.execute_staircase import Past, Pieces, RunChain, execute_onward, execute_staircase
 from ..bucketing.grid import AnyShape, Bucket, Shapes
 from ..bucketing.padding import pad, torch_dtype
 from ..bucketing.plan import Plan, plan_in
@@ -54,6 +54,12 @@ class Variants:
         programs = self.programs[part]
         return (programs.get(bucket) or programs[None])(tensors)
 
+    @property
+    def chain(self) -> RunChain | None:
+        """Pieces in a row, where the engine has a way of its own for it."""
+        program = self.programs["chunk"].get(None)
+        return program.chain if isinstance(program, Chaining) else None
+
     def plan(self, lengths: Sequence[int]) -> Plan:
         """The cheapest runs for sequences of these lengths.
 
@@ -73,7 +79,7 @@ class Variants:
         facts = self.manifest
         with torch.no_grad():
             if facts.kind == "chunk":
-                return execute_staircase(plan, requests, lengths, self.pieces, self.run, pad)
+                return execute_staircase(plan, requests, lengths, self.pieces, self.run, pad, self.chain)
             run = partial(self.run, "sequence")
             return execute(plan, requests, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad)
 
@@ -85,7 +91,7 @@ class Variants:
         Only for a model that runs in pieces of time.
         """
         with torch.no_grad():
-            return execute_onward(plan, requests, lengths, self.pieces, self.run, past)
+            return execute_onward(plan, requests, lengths, self.pieces, self.run, past, self.chain)
 
 
 def load_variants(directory: Path, threads: int | None = None) -> Variants:

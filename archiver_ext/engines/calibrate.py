@@ -66,8 +66,8 @@ def _advance(variants: Variants, bucket: Bucket) -> Call:
     lengths = [2 * bucket.length] * bucket.batch
     plan = plan_in(bucket, lengths, "chunk")
     item = [_blank_item(spec, lengths[0]) for spec in variants.manifest.inputs]
-    batch = InFlight(plan, [item] * bucket.batch, lengths, variants.pieces, variants.run)
-    return partial(batch.advance, plan.runs[0])
+    batch = InFlight(plan, [item] * bucket.batch, lengths, variants.pieces, variants.run, chain=variants.chain)
+    return partial(batch.advance, plan.runs[:1])
 
 
 def _run(variants: Variants, part: Part, bucket: Bucket) -> Call:

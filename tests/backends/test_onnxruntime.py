@@ -12,9 +12,10 @@ import torch
 from recurrent import Case, Recurrent, exported, ragged_batch
 
 from torchserve_neuron_lstm.backends import onnxruntime
-from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.interface import CannotCompile, Chaining
 from torchserve_neuron_lstm.backends.onnxruntime import OnnxRuntime
 from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.bucketing.grid import Bucket
 
 
 def test_an_operator_without_counterpart_is_named(tmp_path: Path) -> None:
@@ -79,3 +80,43 @@ def test_an_owner_may_turn_reporting_on(monkeypatch: pytest.MonkeyPatch) -> None
     onnxruntime._engine()
 
     assert os.environ["ORT_DISABLE_TELEMETRY"] == "0"
+
+
+class Adder(torch.nn.Module):
+    """The running sum of x[B, T, 2] after what was carried [B, 2], per step and at the end."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        sums = x.cumsum(1) + before[:, None]
+        last = (lengths - 1)[:, None, None].expand(-1, 1, 2)
+        return sums, sums.gather(1, last)[:, 0]
+
+
+def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
+    """Each goes on with the first rows of what the one before it left, and all outputs stay as they were given."""
+    batch, time = torch.export.Dim("batch", min=1), torch.export.Dim("time", min=1)
+    example = (torch.zeros(3, 5, 2), torch.tensor([5, 2, 1]), torch.zeros(3, 2))
+    program = torch.export.export(Adder(), example, dynamic_shapes=({0: batch, 1: time}, {0: batch}, {0: batch}))
+    OnnxRuntime().compile(program, None, tmp_path)
+    run = OnnxRuntime().load(tmp_path, weights_of(program), {}, threads=1)
+    assert isinstance(run, Chaining)
+    buckets = [Bucket(4, 3), Bucket(4, 1), Bucket(2, 5), Bucket(1, 2)]
+    calls = [[torch.randn(*bucket, 2), torch.full((bucket.batch,), bucket.length)] for bucket in buckets]
+
+    given = run.chain(buckets, calls, [torch.ones(4, 2)])
+
+    before = torch.ones(4, 2)
+    for (sums, last), bucket, call in zip(given, buckets, calls, strict=True):
+        right, before = run([*call, before[: bucket.batch].contiguous()])
+        assert torch.equal(sums, right)
+        assert torch.equal(last, before)
+
+
+def test_pieces_in_a_row_are_refused_before_the_first_is_run(tmp_path: Path) -> None:
+    """As a single call is that does not fit."""
+    program = exported(Recurrent(Case()), *ragged_batch(0.0))
+    OnnxRuntime().compile(program, None, tmp_path)
+    run = OnnxRuntime().load(tmp_path, weights_of(program), {}, threads=1)
+    assert isinstance(run, Chaining)
+
+    with pytest.raises(ValueError, match="but the program was compiled for"):
+        run.chain([Bucket(1, 2)], [[torch.zeros(1, 2, 3, dtype=torch.int64)]], [torch.ones(1)])

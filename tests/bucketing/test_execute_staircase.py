@@ -41,7 +41,7 @@ PIECES = Pieces(
         TensorSpec("sums", "int64", ("batch", 2, "time")),
     ),
     carried=(
-        Carried(TensorSpec("hash", "int64", (1, "batch")), None),
+        Carried(TensorSpec("hash", "int64", ("batch", 1)), None),
         Carried(TensorSpec("sum", "int64", ("batch", 2)), 0.0),
         Carried(TensorSpec("most", "int64", ("batch",)), LEAST),
         Carried(TensorSpec("last", "int64", ("batch", 1)), 0.0),
@@ -103,7 +103,7 @@ class Hostile:
         return self.change(part, answers)
 
     def start(self, inputs: list[torch.Tensor], lengths: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [7 * inputs[0][None] + 1]
+        return [7 * inputs[0][:, None] + 1]
 
     def chunk(self, inputs: list[torch.Tensor], lengths: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
         ids, _, marks = inputs
@@ -113,7 +113,7 @@ class Hostile:
         for row, length in enumerate(lengths.tolist()):
             for time in range(length):
                 number, mark = int(ids[row, time]), marks[time, row]
-                after[0][0, row] = hashes[time, row] = step(int(after[0][0, row]), number, mark.tolist())
+                after[0][row, 0] = hashes[time, row] = step(int(after[0][row, 0]), number, mark.tolist())
                 after[1][row] += mark + number
                 sums[row, :, time] = after[1][row]
                 after[2][row] = max(int(after[2][row]), number)
@@ -122,7 +122,7 @@ class Hostile:
 
     def head(self, inputs: list[torch.Tensor], lengths: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
         hashed, total, most, last = state
-        return [torch.stack([hashed[0] + last[:, 0], total.sum(1) + lengths * inputs[0]]), most.clone()]
+        return [torch.stack([hashed[:, 0] + last[:, 0], total.sum(1) + lengths * inputs[0]]), most.clone()]
 
 
 def garbage(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
@@ -337,25 +337,18 @@ def test_sequences_that_come_in_pieces_are_answered_as_whole_ones(
         ]
         going = [place for place, row in enumerate(rows) if carried[row] is not None]
         states = [state for place in going if (state := carried[rows[place]]) is not None]
-        past = Past(tuple(going), tuple(done[rows[place]] for place in going), _joined(states))
+        past = Past(
+            tuple(going),
+            tuple(done[rows[place]] for place in going),
+            tuple(map(torch.cat, zip(*states, strict=True))),
+        )
         given, left = execute_onward(any_staircase(steps, choose), pieces, steps, PIECES, program, past)
         for place, row in enumerate(rows):
             answers[row].append(given[place])
-            carried[row] = tuple(
-                value.narrow(spec.batch_dim or 0, place, 1) for value, spec in zip(left, CARRIED_SPECS, strict=True)
-            )
+            carried[row] = tuple(value[place : place + 1] for value in left)
             done[row] += steps[place]
 
     for request, parts in zip(requests, answers, strict=True):
         whole, hashes, most, sums = zip(*parts, strict=True)
         ours = (whole[-1], torch.cat(hashes), most[-1], torch.cat(sums, 1))
         assert all(torch.equal(answer, right) for answer, right in zip(ours, alone(request), strict=True))
-
-
-CARRIED_SPECS = [value.spec for value in PIECES.carried]
-
-
-def _joined(states: Sequence[Tensors]) -> Tensors:
-    """Carried values of single sequences as those of a batch."""
-    parts = zip(*states, strict=True)
-    return tuple(torch.cat(own, spec.batch_dim or 0) for own, spec in zip(parts, CARRIED_SPECS, strict=False))

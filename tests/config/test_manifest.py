@@ -41,7 +41,7 @@ EXAMPLE = Manifest(
     kind="chunk",
     kind_reason="pieces of time hand on lstm.h, amax",
     carried=(
-        Carried(TensorSpec("lstm.h", "float32", (1, "batch", 7)), 0.0),
+        Carried(TensorSpec("lstm.h", "float32", ("batch", 1, 7)), 0.0),
         Carried(TensorSpec("amax", "float32", ("batch", 7)), float("-inf")),
     ),
     grid=BucketGrid((1, 4), (16,)),
@@ -113,8 +113,8 @@ GOLDEN = """\
         "name": "lstm.h",
         "dtype": "float32",
         "shape": [
-          1,
           "batch",
+          1,
           7
         ],
         "pad_value": 0,
@@ -274,7 +274,7 @@ carried = st.builds(
         TensorSpec,
         name=names,
         dtype=st.sampled_from(["float32", "int64", "bool"]),
-        shape=st.sampled_from([("batch",), (2, "batch", 3), ("batch", 1, 8)]),
+        shape=st.sampled_from([("batch",), ("batch", 2, 3), ("batch", 1, 8)]),
     ),
     fill=fills,
 )
@@ -400,8 +400,8 @@ def changed(path: str, value: Any) -> str:
         ("carried.0.fill", True, "carried[0].fill: expected a number, got True"),
         ("carried.0.spec", "h", "carried[0].spec: expected an object, got 'h'"),
         ("carried.0.spec.dtype", "float", "carried[0].spec.dtype: expected float32 or"),
-        ("carried.0.spec.shape", [1, 7], "carried[0].spec.shape: expected batch and sizes, got [1, 7]"),
-        ("carried.0.spec.shape", ["batch", "time"], "carried[0].spec.shape: expected batch and sizes"),
+        ("carried.0.spec.shape", [1, 7], "carried[0].spec.shape: expected batch, then sizes, got [1, 7]"),
+        ("carried.0.spec.shape", ["batch", "time"], "carried[0].spec.shape: expected batch, then sizes"),
         ("shapes", "every", "shapes: expected grid or any, got 'every'"),
         ("shapes", "any", "variants: expected a chunk program for every shape, got [Bucket("),
         ("longest", 0, "longest: expected a positive number, got 0"),
