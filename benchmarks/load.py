@@ -6,7 +6,7 @@ import random
 import selectors
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -29,14 +29,17 @@ class Load:
     """All together."""
 
 
-def http_post(path: str, body: bytes, content_type: str = "application/json") -> bytes:
+def http_post(
+    path: str, body: bytes, content_type: str = "application/json", headers: Mapping[str, str] | None = None
+) -> bytes:
     r"""A whole request.
 
     >>> http_post("/predictions/m", b"[1]").partition(b"\r\n")[0]
     b'POST /predictions/m HTTP/1.1'
     """
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {content_type}\r\nContent-Length: {len(body)}"
-    return head.encode() + _END_OF_HEAD + body
+    further = "".join(f"\r\n{name}: {value}" for name, value in (headers or {}).items())
+    return (head + further).encode() + _END_OF_HEAD + body
 
 
 def load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
@@ -45,15 +48,32 @@ def load(port: int, requests: Sequence[bytes], connections: int, seconds: float)
     Raises:
         Refused: an answer was not 200, or did not come; says which.
     """
+    return _send(port, lambda elapsed: random.choice(requests) if elapsed < seconds else None, connections)
+
+
+def send_each(port: int, requests: Sequence[bytes], connections: int) -> Load:
+    """Send every request once, over so many kept connections.
+
+    Raises:
+        Refused: as `load`.
+    """
+    waiting = iter(requests)
+    return _send(port, lambda _: next(waiting, None), connections)
+
+
+def _send(port: int, draw: Callable[[float], bytes | None], connections: int) -> Load:
+    """Until `draw`, told the seconds since the first request, gives no further one."""
     done = Load()
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         opened = (socket.create_connection(("127.0.0.1", port), _SECONDS) for _ in range(connections))
         clients = [_Client(stack.enter_context(one)) for one in opened]
         began = time.perf_counter()
+        waiting = 0
         for client in clients:
-            selector.register(client.socket, selectors.EVENT_READ, client)
-            client.send(random.choice(requests))
-        waiting = len(clients)
+            if (request := draw(0.0)) is not None:
+                selector.register(client.socket, selectors.EVENT_READ, client)
+                client.send(request)
+                waiting += 1
         while waiting:
             readable = selector.select(_SECONDS)
             if not readable:
@@ -64,8 +84,8 @@ def load(port: int, requests: Sequence[bytes], connections: int, seconds: float)
                     continue
                 now = time.perf_counter()
                 done.milliseconds.append((now - client.sent) * 1000)
-                if now - began < seconds:
-                    client.send(random.choice(requests))
+                if (request := draw(now - began)) is not None:
+                    client.send(request)
                 else:
                     selector.unregister(client.socket)
                     waiting -= 1

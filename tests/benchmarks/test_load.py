@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from benchmarks.load import Refused, http_post, load
+from benchmarks.load import Refused, http_post, load, send_each
 
 
 class Echo(BaseHTTPRequestHandler):
@@ -57,6 +57,23 @@ def test_every_request_is_answered_and_timed(server: tuple[int, Counter[tuple[st
     assert set(seen) <= {("/a", b"[1, 2]"), ("/b", b"x" * 100_000)}
     assert done.seconds >= 0.3
     assert all(0 < milliseconds <= done.seconds * 1000 for milliseconds in done.milliseconds)
+
+
+@pytest.mark.parametrize("connections", [1, 3, 20])
+def test_each_request_is_sent_once(server: tuple[int, Counter[tuple[str, bytes]]], connections: int) -> None:
+    """However many clients there are, and more clients than requests."""
+    port, seen = server
+    done = send_each(port, [http_post(f"/{number}", b"[]") for number in range(10)], connections)
+
+    assert seen == {(f"/{number}", b"[]"): 1 for number in range(10)}
+    assert len(done.milliseconds) == 10
+
+
+def test_further_headers_stand_in_the_request() -> None:
+    """After the usual ones."""
+    head = http_post("/a", b"", headers={"X-One": "1", "X-Two": "2"}).decode()
+
+    assert head.endswith("Content-Length: 0\r\nX-One: 1\r\nX-Two: 2\r\n\r\n")
 
 
 def test_a_refusal_ends_it(server: tuple[int, Counter[tuple[str, bytes]]]) -> None:

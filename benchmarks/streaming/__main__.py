@@ -1,0 +1,135 @@
+"""What sessions cost: their bytes, the time of a step, and the throughput beside requests without a session.
+
+One stock server with 10,000 open sessions on its disk answers pieces of one token over 64 connections: steps of the
+sessions, and in turns with them pieces that begin and end a session at once, which are the same work without a store.
+Then, without a server, one more timestep against all 20 again. Run from the repository's root:
+`python -m benchmarks.streaming`. Exits 1 if a floor is missed, which the last lines name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+
+from torchserve_process import DidNotStart, serving
+
+from ..load import Refused
+from ..standing import Standing, missed, plain_table, standings_json, standings_table
+from .archive import NAME, PREFIX, make_archive
+from .compute import Compute, WrongAnswer, measure_compute
+from .served import ALONE, STEP, Served, measure_served
+
+
+def main() -> int:
+    """Package, serve, load, compute, report. Returns the exit code."""
+    options = _options()
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    with tempfile.TemporaryDirectory(prefix="streaming-") as folder:
+        store, sessions = Path(folder), Path(folder) / "sessions"
+        model = make_archive(store, options.workers)
+        environment = {"NEURON_LSTM_SESSIONS": str(sessions)}
+        with serving(store, {NAME: f"{NAME}.mar"}, environment=environment) as server:
+            served = measure_served(
+                server, sessions, options.sessions, options.connections, options.rounds, options.seconds
+            )
+        computed = measure_compute(store / f"{NAME}.mar", model, options.rows, options.rounds)
+    found = standings(served, computed)
+    console = Console()
+    print_served(served, console)
+    print_computed(computed, console)
+    console.print(standings_table(found))
+    if options.json:
+        options.json.write_text(json.dumps(to_json(served, computed, found), indent=2) + "\n")
+    lines = missed(found)
+    print("\n".join(lines) or "every floor holds")
+    return 1 if lines else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__)
+    parser.add_argument("--sessions", type=int, default=10_000, help="open at once (default: %(default)s)")
+    parser.add_argument("--connections", type=int, default=64, help="clients at once (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=1, help="of the server (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of load in a turn (default: %(default)s)")
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32], help="of a computed batch")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    return parser.parse_args()
+
+
+def standings(served: Served, computed: Sequence[Compute]) -> list[Standing]:
+    """What must hold."""
+    return [
+        Standing("requests/s of sessions, times those without", served.ratio, 0.6, 0.8),
+        *(
+            Standing(f"{PREFIX} steps again, times one more step, {one.rows} rows", one.ratio, 1.0, 4.0)
+            for one in computed
+        ),
+    ]
+
+
+def print_served(served: Served, console: Console) -> None:
+    """A row for each kind of request."""
+    table = plain_table(f"{served.sessions} open sessions")
+    table.add_column("")
+    for heading in ("req/s", "p50 ms", "p99 ms"):
+        table.add_column(heading, justify="right")
+    for name in (STEP, ALONE):
+        figures = served.percentile(name, 50), served.percentile(name, 99)
+        table.add_row(name, f"{served.rate(name):,.0f}", *(f"{figure:.1f}" for figure in figures))
+    console.print(table)
+    stored, on_disk = served.bytes_stored / served.sessions, served.bytes_on_disk / served.sessions
+    console.print(f"A session takes {stored:,.0f} bytes, with all around it {on_disk:,.0f} on disk.", highlight=False)
+
+
+def print_computed(computed: Sequence[Compute], console: Console) -> None:
+    """A row for each number of rows."""
+    table = plain_table("Without a server, on one thread")
+    for heading in ("rows", "one more step us", f"all {PREFIX} again us", "ratio"):
+        table.add_column(heading, justify="right")
+    for one in computed:
+        table.add_row(f"{one.rows}", f"{one.step_us:.0f}", f"{one.whole_us:.0f}", f"{one.ratio:.1f}")
+    console.print(table)
+
+
+def to_json(served: Served, computed: Sequence[Compute], found: Sequence[Standing]) -> dict[str, Any]:
+    """All figures for machines."""
+    return {
+        "sessions": served.sessions,
+        "bytes_per_session": served.bytes_stored / served.sessions,
+        "bytes_per_session_on_disk": served.bytes_on_disk / served.sessions,
+        "ratio": served.ratio,
+        "requests": {
+            name: {
+                "requests_per_s": served.rate(name),
+                "p50_ms": served.percentile(name, 50),
+                "p99_ms": served.percentile(name, 99),
+                "rounds": [len(done.milliseconds) / done.seconds for done in served.rounds[name]],
+            }
+            for name in (STEP, ALONE)
+        },
+        "compute": [
+            {"rows": one.rows, "step_us": one.step_us, "whole_us": one.whole_us, "ratio": one.ratio} for one in computed
+        ],
+        "floors": standings_json(found),
+    }
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except (DidNotStart, Refused, WrongAnswer) as failed:
+        sys.exit(f"the benchmark failed: {failed}")
+    except subprocess.CalledProcessError as failed:
+        sys.exit(f"the benchmark failed: {failed}\n{failed.output}")

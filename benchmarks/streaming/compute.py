@@ -1,0 +1,84 @@
+"""What one more timestep costs, beside running all of them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from torchserve_neuron_lstm.archiver_ext.archive.unpack import unpacked
+from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace, take_turns
+from torchserve_neuron_lstm.bucketing.execute_staircase import Past
+from torchserve_neuron_lstm.handlers.variants import Variants, load_variants
+
+from ..rest.model import TokenClassifier
+from .archive import PREFIX
+
+TOLERANCE = 1e-5
+
+
+class WrongAnswer(RuntimeError):
+    """A step that is not answered as the model does: its time means nothing."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Of one batch, without a server."""
+
+    rows: int
+    step_us: float
+    """The next timestep of each session."""
+    whole_us: float
+    """All timesteps of each sequence."""
+
+    @property
+    def ratio(self) -> float:
+        """How many times longer it takes to run all of them again."""
+        return self.whole_us / self.step_us
+
+
+def measure_compute(archive: Path, model: TokenClassifier, rows: Sequence[int], rounds: int) -> list[Compute]:
+    """Both in turns, on one thread, for each number of rows.
+
+    Raises:
+        WrongAnswer: the two differ from the model.
+    """
+    with unpacked(archive) as directory:
+        variants = load_variants(directory, threads=1)
+        return [_measured(variants, model, count, rounds) for count in rows]
+
+
+def _measured(variants: Variants, model: TokenClassifier, rows: int, rounds: int) -> Compute:
+    torch.set_num_threads(1)
+    ids = torch.randint(model.embed.num_embeddings, (rows, PREFIX))
+    fresh, wholes, ones = Past((), (), ()), [PREFIX] * rows, [1] * rows
+    plan = variants.plan([PREFIX - 1] * rows)
+    _, carried = variants.answer_onward(plan, [(row[:-1],) for row in ids], [PREFIX - 1] * rows, fresh)
+    past = Past(tuple(range(rows)), (PREFIX - 1,) * rows, carried)
+    whole = partial(_whole, variants, [(row,) for row in ids], wholes)
+    step = partial(_step, variants, [(row[-1:],) for row in ids], ones, past)
+    with torch.inference_mode():
+        expected = model(ids, torch.tensor(wholes))
+    for what, answers in (("a step", step()), ("a whole sequence", whole())):
+        if not torch.allclose(torch.stack([one for (one,) in answers]), expected, rtol=TOLERANCE, atol=TOLERANCE):
+            raise WrongAnswer(f"{what} is not answered as the model does, {rows} rows")
+    taken = take_turns({"step": step, "whole": whole}, Pace(rounds=rounds))
+    return Compute(rows, *(1e6 * median(taken[name]) for name in ("step", "whole")))
+
+
+def _step(
+    variants: Variants, pieces: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int], past: Past
+) -> list[tuple[torch.Tensor, ...]]:
+    """As the server does it: planned, run, and what is carried put in the order of the sessions."""
+    answers, _ = variants.answer_onward(variants.plan(lengths), pieces, lengths, past)
+    return answers
+
+
+def _whole(
+    variants: Variants, sequences: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int]
+) -> list[tuple[torch.Tensor, ...]]:
+    return variants.answer(variants.plan(lengths), sequences, lengths)
