@@ -1,0 +1,28 @@
+"""A piece of text in, its surprise out. Travels in the archive as an extra file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+
+class PieceCodec:
+    """A request is the next bytes of a text behind the one byte before them, a newline where it begins."""
+
+    def decode(self, body: bytes, content_type: str) -> dict[str, list[int]]:
+        r"""The model's inputs from a request's body.
+
+        Raises:
+            ValueError: the client's mistake; it gets this message with status 400.
+
+        >>> PieceCodec().decode(b"\nHi", "text/plain")
+        {'before': [10, 72], 'ids': [72, 105]}
+        """
+        if len(body) < 2:
+            raise ValueError("send the byte before the piece, and then the piece: two bytes or more")
+        return {"before": list(body[:-1]), "ids": list(body[1:])}
+
+    def encode(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, object]:
+        """The answer: a number of bits for each byte of the piece."""
+        return {"bits": outputs["surprise"].tolist()}

@@ -1,0 +1,157 @@
+"""Type a text into the served model, piece by piece, and plot its surprise as it goes. Standard library only.
+
+python typist.py "The value is a string. asdkfj q;weoriu"
+python typist.py --piece 8 --picture surprise.png "The value is a string."
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import secrets
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BEGINNING = b"\n"
+"""What the model reads before the first byte."""
+PALETTE = ("", "\033[33m", "\033[1;31m")
+"""Expected, unusual, surprising."""
+BITS_A_BAR = 0.5
+TRIES, PAUSE_SECONDS = 20, 0.5
+
+
+class Refused(Exception):
+    """The server does not apply the piece, and would not another time."""
+
+
+@dataclass
+class Session:
+    """A text on its way to the model. Whatever gets lost between here and there, each piece is applied once.
+
+    The id is made here, so that even the first piece can be sent again without beginning a second session. Nobody can
+    guess it: who has it has the session.
+    """
+
+    url: str
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(18))
+    steps: int = 0
+    """Bytes that were applied."""
+    before: bytes = BEGINNING
+
+    def send(self, piece: bytes, *, end: bool = False) -> list[float]:
+        """The surprise of each byte of the next piece, in bits.
+
+        Raises:
+            Refused: the server says why.
+        """
+        bits: list[float] = self._ask(self.before + piece, end)["bits"]
+        self.steps += len(piece)
+        self.before = piece[-1:]
+        return bits
+
+    def end(self) -> None:
+        """Let the server forget it. One that is left alone is forgotten after a while."""
+        if self.steps:
+            self._ask(b"", end=True)
+
+    def _ask(self, body: bytes, end: bool) -> dict[str, list[float]]:
+        """With the step number, a piece whose answer was lost can be sent again: it is answered as it was before."""
+        headers = {
+            "Content-Type": "text/plain",
+            "ts_request_sequence_id": self.id,
+            "ts_request_sequence_step": str(self.steps),
+            "ts_request_sequence_start": str(self.steps == 0).lower(),
+            "ts_request_sequence_end": str(end).lower(),
+        }
+        return _answer(urllib.request.Request(self.url, data=body, headers=headers), TRIES)
+
+
+def _answer(request: urllib.request.Request, tries: int) -> dict[str, list[float]]:
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            answer: dict[str, list[float]] = json.load(response)
+            return answer
+    except urllib.error.HTTPError as error:
+        if error.code < 500:
+            raise Refused(f"{error.code}: {json.load(error)['message']}") from error
+        failed: Exception = error
+    except (OSError, http.client.HTTPException) as error:
+        failed = error
+    if tries == 1:
+        raise Refused(f"no answer after {TRIES} tries: {failed}")
+    time.sleep(PAUSE_SECONDS)
+    return _answer(request, tries - 1)
+
+
+def pieces(text: bytes, size: int) -> Iterator[bytes]:
+    """A text in pieces, as it is typed.
+
+    >>> list(pieces(b"Hello", 2))
+    [b'He', b'll', b'o']
+    """
+    return (text[begin : begin + size] for begin in range(0, len(text), size))
+
+
+def bar(byte: int, bits: float, *, coloured: bool = True) -> str:
+    """One byte's line of the plot.
+
+    >>> bar(ord("T"), 4.2, coloured=False)
+    'T   4.2 ━━━━━━━━'
+    """
+    shown = chr(byte) if 32 < byte < 127 else "·"
+    colour = PALETTE[(bits > 5) + (bits > 9)] if coloured else ""
+    line = f"{shown} {bits:5.1f} {'━' * round(bits / BITS_A_BAR)}"
+    return f"{colour}{line}\033[0m" if colour else line
+
+
+def type_text(session: Session, text: bytes, size: int = 1, *, coloured: bool = True) -> list[float]:
+    """Send a text piece by piece and print the plot of each as it is answered. Returns all bits.
+
+    Raises:
+        Refused: the server says why.
+    """
+    bits = []
+    for piece in pieces(text, size):
+        answered = session.send(piece)
+        bits += answered
+        for byte, amount in zip(piece, answered, strict=True):
+            print(bar(byte, amount, coloured=coloured), flush=True)
+    return bits
+
+
+def draw(text: bytes, bits: list[float], file: Path) -> None:
+    """The same plot as a picture; needs matplotlib."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(4.0, 0.18 * len(text)), 3.0), layout="constrained")
+    axes = figure.subplots()
+    colours = [("tab:blue", "tab:orange", "tab:red")[(amount > 5) + (amount > 9)] for amount in bits]
+    axes.bar(range(len(bits)), bits, color=colours)
+    axes.set_xticks(range(len(bits)), [chr(byte) if 32 < byte < 127 else "·" for byte in text], family="monospace")
+    axes.set_ylabel("surprise, bits")
+    figure.savefig(file)
+
+
+def main() -> None:
+    """Type the text of the command line."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("text")
+    arguments.add_argument("--url", default="http://127.0.0.1:8080/predictions/typing")
+    arguments.add_argument("--piece", type=int, default=1, metavar="BYTES", help="sent at once (%(default)s)")
+    arguments.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the surprise; needs matplotlib")
+    options = arguments.parse_args()
+    text, session = options.text.encode(), Session(options.url)
+    bits = type_text(session, text, max(1, options.piece))
+    session.end()
+    print(f"{sum(bits):.1f} bits for {len(text)} bytes")
+    if options.picture:
+        draw(text, bits, options.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""`examples/streaming`, with next to no training: typed byte by byte, plotted, compared, cleaned up."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "examples" / "streaming"
+TEXT = "If x is."
+LINE = re.compile(r"^(\S) +(\d+\.\d) ━+$", re.MULTILINE)
+SUMS = re.compile(r"^([\d.]+) bits for (\d+) bytes, one at a time; ([\d.]+) bits in one piece$", re.MULTILINE)
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A temporary folder of a short name: sockets lie in it."""
+    with tempfile.TemporaryDirectory(prefix="type-") as folder:
+        yield Path(folder)
+
+
+def test_a_text_is_typed_and_adds_up_to_the_whole(temporary: Path, tmp_path: Path) -> None:
+    """A line of the plot for each byte; the sum is that of one piece; a picture; and nothing else stays."""
+    picture = tmp_path / "surprise.png"
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "run.py"), "--steps", "5", "--picture", str(picture), TEXT],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+        timeout=300,
+        env={**os.environ, "TMPDIR": str(temporary), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    plotted = LINE.findall(done.stdout)
+    assert "".join(sign for sign, _ in plotted) == TEXT.replace(" ", "·")
+    ((typed, count, whole),) = SUMS.findall(done.stdout)
+    assert int(count) == len(TEXT)
+    assert float(typed) == pytest.approx(float(whole), abs=1e-3)
+    assert sum(float(bits) for _, bits in plotted) == pytest.approx(float(whole), abs=0.05 * len(TEXT))
+    assert "typing: 1 of 10000 sessions open" in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    left = {entry.name for entry in temporary.iterdir() if not entry.name.startswith("torchinductor_")}
+    assert left == set()  # torch's own cache, which torch.optim makes, is torch's business
+
+
+def test_the_readmes_commands_are_those_of_the_example() -> None:
+    """The archiver's words are the program's, and every file that is named is there."""
+    readme = (FOLDER / "README.md").read_text()
+    (words,) = re.findall(r"^torch-model-archiver (.*?[^\\])$", readme, re.MULTILINE | re.DOTALL)
+    program = (FOLDER / "run.py").read_text()
+
+    for option in re.findall(r"--[\w-]+(?: [\w.]+)?", " ".join(shlex.split(words.replace("\\\n", " ")))):
+        assert option in program or option == "--model-name typing"
+    for name in re.findall(r"^\| `([\w.-]+)` \|", readme, re.MULTILINE):
+        assert (FOLDER / name).is_file()
+    for link in re.findall(r"\]\(([^)#:]+)\)", readme):
+        assert (FOLDER / link).exists()
+
+
+@pytest.mark.parametrize("file", ["typist.py", "codec.py"])
+def test_worked_examples_of_its_files_hold(file: str) -> None:
+    """The doctests in the files that users copy."""
+    done = subprocess.run(
+        [sys.executable, "-m", "doctest", file], cwd=FOLDER, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stdout

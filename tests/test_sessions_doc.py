@@ -1,0 +1,186 @@
+"""What docs/sessions.md shows is what happens: its commands are answered so, its YAML is read, its words are ours."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+import yaml
+from archiving import model_class
+from worker import Told, loaded, predict, request
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.config.load import load_config, parse_config
+from torchserve_neuron_lstm.config.streaming import FieldsConfig, StreamingConfig
+from torchserve_neuron_lstm.sessions.decide import Refused
+from torchserve_neuron_lstm.sessions.ids import MAX_CHARACTERS, make_id
+from torchserve_neuron_lstm.sessions.store import Limits
+from torchserve_neuron_lstm.sessions.token import token_characters
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8")
+SPACE = "neuron_lstm:\n  inputs: {ids: {dtype: int64, shape: [batch, time]}}\n  buckets: {batch: [1], length: [8]}\n"
+STANDS_FOR = "…"
+
+
+def blocks(language: str, text: str = TEXT) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+
+
+def conversation() -> list[tuple[list[str], str]]:
+    """The words of each command, and the answer that is shown."""
+    shown = [block.splitlines() for block in blocks("console")]
+    return [(shlex.split(command.removeprefix("$ ")), answer) for command, answer in shown]
+
+
+def asked(words: list[str]) -> dict[str, Any]:
+    """The request of a curl command as it reaches a worker."""
+    given = [words[place + 1] for place, word in enumerate(words) if word == "-H"]
+    headers = dict(line.split(": ", 1) for line in given)
+    body = words[words.index("-d") + 1].encode() if "-d" in words else None
+    return request(body, headers.get("Content-Type", ""), headers)
+
+
+def agrees(shown: Any, found: Any) -> bool:
+    """Whether an answer is what is shown, where `…` stands for a text and `[…]` for a list."""
+    if shown == STANDS_FOR:
+        return isinstance(found, str)
+    if shown == [STANDS_FOR]:
+        return isinstance(found, list)
+    if isinstance(shown, dict) and isinstance(found, dict):
+        return shown.keys() == found.keys() and all(agrees(shown[key], found[key]) for key in shown)
+    return bool(shown == found)
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The README's tagger in one direction, packaged with the page's configuration."""
+    folder = tmp_path_factory.mktemp("tagger")
+    (code,) = (block for block in blocks("python", (ROOT / "README.md").read_text()) if block.startswith("# model.py"))
+    (folder / "model.py").write_text(code.replace(", bidirectional=True", "").replace("2 * hidden", "hidden"))
+    config = next(block for block in blocks("yaml") if block.startswith("neuron_lstm:"))
+    (folder / "model-config.yaml").write_text(f"{config}  backend: eager\n")
+    torch.manual_seed(0)
+    torch.save(model_class(folder / "model.py")().state_dict(), folder / "weights.pt")
+    words = "--model-name tagger --version 1.0 --archive-format no-archive"
+    files = {"--model-file": "model.py", "--serialized-file": "weights.pt", "--config-file": "model-config.yaml"}
+    flags = [word for option, name in files.items() for word in (option, str(folder / name))]
+    assert cli.main(["archive", *words.split(), *flags, "--export-path", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def answers(tagger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Told]]:
+    """What a worker says to each command of the page, one after the other."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path_factory.mktemp("kept") / "sessions"))
+        with loaded(tagger / "tagger") as service:
+            yield [predict(service, [asked(words)])[0] for words, _ in conversation()]
+
+
+def test_the_conversation_goes_as_shown(answers: list[Told]) -> None:
+    """Every status, every key, every word; only ids that are made and tags are left open."""
+    shown = [json.loads(answer.replace("[…]", '["…"]')) for _, answer in conversation()]
+
+    assert len(shown) >= 7
+    for told, expected in zip(answers, shown, strict=True):
+        found = json.loads(told.body)
+        assert told.status == found.get("code", 200)
+        assert agrees(expected, found), (expected, found)
+
+
+def test_id_and_step_are_headers_of_every_answer(answers: list[Told]) -> None:
+    """As the page says; a refusal has none."""
+    for told in answers:
+        found = json.loads(told.body)
+        for name in ("ts_request_sequence_id", "ts_request_sequence_step"):
+            assert told.headers.get(name) == (str(found[name]) if told.status == 200 else None)
+
+
+def test_a_piece_that_is_sent_again_gets_the_same_bytes(answers: list[Told]) -> None:
+    """The fourth command is the third."""
+    commands = [words for words, _ in conversation()]
+
+    assert commands[3] == commands[2]
+    assert answers[3].body == answers[2].body
+
+
+def test_the_pieces_are_answered_as_the_whole_sequence(tagger: Path, answers: list[Told]) -> None:
+    """By the model itself, in eager mode."""
+    model = model_class(tagger / "model.py")().eval()
+    model.load_state_dict(torch.load(tagger / "weights.pt", weights_only=True))
+    with torch.inference_mode():
+        expected = model(torch.tensor([[5, 17, 99, 42, 7]]), torch.tensor([5]))[0]
+    tags = json.loads(answers[1].body)["tags"] + json.loads(answers[2].body)["tags"]
+
+    torch.testing.assert_close(torch.tensor(tags), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block.split(":")[0])
+def test_every_configuration_is_valid(block: str, tmp_path: Path) -> None:
+    """As it stands, or in a small one."""
+    whole = block if block.startswith("neuron_lstm:") else SPACE + "".join(f"  {line}\n" for line in block.splitlines())
+    config = parse_config(whole, "docs/sessions.md", tmp_path)
+
+    assert config.streaming is not None
+
+
+def test_the_settings_that_are_shown_are_the_defaults() -> None:
+    """Limits and the time to wait."""
+    written: dict[str, Any] = {}
+    for block in blocks("yaml"):
+        if block.startswith("streaming:"):
+            written |= yaml.safe_load(block)["streaming"]
+
+    defaults = StreamingConfig()
+    assert [written[key] for key in ("idle_seconds", "max_sessions", "max_bytes")] == [
+        defaults.idle_seconds,
+        defaults.max_sessions,
+        defaults.max_bytes,
+    ]
+    assert set(written) == set(StreamingConfig.model_fields) - {"fields"}
+
+
+def test_the_table_of_fields_has_each_by_its_name() -> None:
+    """As the defaults are."""
+    rows = re.findall(r"^\| `(ts_\w+)` \|", TEXT, re.MULTILINE)
+
+    assert rows == [field.default for field in FieldsConfig.model_fields.values()]
+
+
+def test_the_table_of_statuses_has_every_kind_with_its_status() -> None:
+    """Whatever a session can be refused with, by the code that refuses."""
+    rows = re.findall(r"^\| (\d{3}) \| (.*?) \|", TEXT, re.MULTILINE)
+    told = {(code, kind) for code, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
+    sources = [(ROOT / "handlers" / name).read_text() for name in ("streams.py", "kept_sessions.py", "piece_fields.py")]
+    raised = {pair for source in sources for pair in re.findall(r'RequestError\(\s*(\d{3}), "(\w+)"', source)}
+    decided = set(get_args(get_type_hints(Refused)["kind"]))
+
+    assert raised <= told
+    assert decided <= {kind for _, kind in told}
+    assert {kind for _, kind in told} == {kind for _, kind in raised} | decided | {"InvalidInput"}
+
+
+def test_numbers_of_the_page_are_those_of_the_code() -> None:
+    """Characters of an id and of a token, and for how long an end can be sent again."""
+    assert f"| 1 to {MAX_CHARACTERS} of `A-Z" in TEXT
+    assert f"the one that was made: {len(make_id())} characters" in TEXT
+    assert f"which hand on 4096 bytes, {token_characters(4096)}." in TEXT
+    assert f"for {Limits(1, 1, 1.0).retry_seconds:g} seconds" in TEXT
+
+
+def test_links_of_the_page_lead_to_files_and_headings() -> None:
+    """And to presets."""
+    for link, heading in re.findall(r"\]\(([^)#:]+)(?:#([^)]+))?\)", TEXT):
+        target = ROOT / "docs" / link
+        assert target.exists(), link
+        assert not heading or f"## {heading.replace('-', ' ')}" in target.read_text().lower()
+    for preset in re.findall(r"`(config/presets/[\w.-]+)`", TEXT):
+        load_config(ROOT / preset)
