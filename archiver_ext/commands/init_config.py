@@ -29,6 +29,7 @@ _REST = """\
   precision: float32     # or bfloat16, held to 1e-2 instead of 1e-5: then leave tolerance out
   tolerance: {atol: 1.0e-5, rtol: 1.0e-5}  # |ours - eager| <= atol + rtol x |eager|
   overflow: reject       # a sequence beyond the largest length: reject answers 413, truncate cuts it
+  # streaming: {}        # serve pieces of sequences as they come, in sessions; then leave overflow at reject
   # codec: my_codec:TextCodec  # a class in one of --extra-files that turns request bodies into inputs
   # threads: 4           # per worker; left out, the host's cores are shared out over maxWorkers
 """

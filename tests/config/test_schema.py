@@ -249,6 +249,8 @@ def test_a_preset_is_there_for_each_way_of_serving() -> None:
         "cpu.yaml",
         "final-state-classifier.yaml",
         "frames.yaml",
+        "streaming-low-latency.yaml",
+        "streaming-throughput.yaml",
     ]
 
 
