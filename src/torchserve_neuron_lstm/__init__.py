@@ -1,7 +1,25 @@
 """Serve LSTM and GRU models over sequences of every length with TorchServe.
 
 The package is made of the folders beside it; ARCHITECTURE.md says which line of code lives where. It imports
-nothing here, because a copy of it travels inside every archive and is imported by every TorchServe worker.
+nothing before it is asked for, because a copy of it travels inside every archive and is imported by every TorchServe
+worker.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .training import lower
+
+__all__ = ["lower"]
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "lower":
+        from .training import lower
+
+        return lower
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -10,13 +10,14 @@ from pathlib import Path
 
 PACKAGE = "torchserve_neuron_lstm"
 
-FOLDERS = ("archiver_ext", "backends", "bucketing", "config", "handlers", "sessions")
+FOLDERS = ("archiver_ext", "backends", "bucketing", "config", "handlers", "sessions", "training")
 
 ALLOWED_SISTERS = {
     "bucketing": (),
     "config": ("bucketing",),
     "backends": ("bucketing",),
     "sessions": (),
+    "training": (),
     "handlers": ("bucketing", "backends", "config.manifest", "config.session_settings", "sessions"),
     "archiver_ext": ("bucketing", "backends", "config", "handlers", "sessions"),
 }

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import rnn as rnn_modules
+from torch.nn.utils import rnn as rnn_utils
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, unpack_sequence
+
+import torchserve_neuron_lstm
+from torchserve_neuron_lstm.training import lower, recurrence
+
+X = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+LENGTHS = torch.tensor([3, 5, 1])
+
+
+class Encoder(nn.Module):
+    """Packs, encodes, unpacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 3, batch_first=True, bidirectional=True)
+        self.calls = 0
+
+    def forward(self, x: Tensor, lengths: Tensor, *, times: float = 1.0) -> Tensor:
+        """Twice the states."""
+        self.calls += 1
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0] * times
+
+
+@pytest.fixture
+def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Grows by one with every packed recurrence that takes our way."""
+    seen: list[bool] = []
+    stack = recurrence._stack
+
+    def counting(*args: Any) -> Any:
+        seen.append(True)
+        return stack(*args)
+
+    monkeypatch.setattr(recurrence, "_stack", counting)
+    return seen
+
+
+def test_the_package_offers_it() -> None:
+    """Under its own name, and nothing else that is not there."""
+    assert torchserve_neuron_lstm.lower is lower
+    with pytest.raises(AttributeError, match="has no attribute 'raise_'"):
+        _ = torchserve_neuron_lstm.raise_
+
+
+def test_it_is_the_same_model(used: list[bool]) -> None:
+    """One state under two views: the class, the parameters, the keys, and whatever is set on either."""
+    model = Encoder()
+    faster = lower(model)
+    faster.eval()
+    answer = faster(X, LENGTHS, times=2.0)
+
+    assert used
+    torch.testing.assert_close(answer, model(X, LENGTHS, times=2.0))
+    assert isinstance(faster, Encoder)
+    assert repr(faster) == repr(model)
+    assert [id(parameter) for parameter in faster.parameters()] == [id(parameter) for parameter in model.parameters()]
+    assert list(faster.state_dict()) == list(model.state_dict())
+    assert (model.calls, model.training) == (2, False)
+    assert inspect.signature(faster.forward) == inspect.signature(model.forward)
+    assert lower(faster) is faster
+
+
+def test_the_model_itself_goes_torchs_way(used: list[bool]) -> None:
+    """Before and after, and torch's files are as they were."""
+    model = Encoder()
+    faster = lower(model)
+    model(X, LENGTHS)
+    faster(X, LENGTHS)
+    count = len(used)
+    model(X, LENGTHS)
+
+    assert count == len(used) == 1
+    assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]
+
+
+def test_optimizers_made_for_the_model_train_the_lowered_one() -> None:
+    """They hold the same parameters, and a checkpoint of one fits the other."""
+    model = Encoder()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = copy.deepcopy(model.state_dict())
+    lower(model)(X, LENGTHS).square().sum().backward()
+    optimizer.step()
+
+    assert all(not torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    lower(model).load_state_dict(before)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_copies_and_pickles_are_lowered_models_of_their_own(used: list[bool]) -> None:
+    """With equal parameters that are not the same ones."""
+    faster = lower(Encoder())
+    file = io.BytesIO()
+    torch.save(faster, file)
+    file.seek(0)
+    for other in (copy.deepcopy(faster), torch.load(file, weights_only=False)):
+        count = len(used)
+        torch.testing.assert_close(other(X, LENGTHS), faster(X, LENGTHS))
+
+        assert len(used) == count + 2
+        assert isinstance(other, Encoder)
+        assert other.lstm is not faster.lstm
+
+
+def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
+    """The keys stay what they were, and lowering the whole as well changes nothing."""
+    whole = nn.ModuleDict({"encoder": Encoder()})
+    keys = list(whole.state_dict())
+    whole["encoder"] = lower(whole["encoder"])
+    whole["encoder"](X, LENGTHS)
+
+    assert used
+    assert list(whole.state_dict()) == keys
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: torch.jit.script(nn.Linear(2, 2)), "scripted"),
+        (lambda: torch.compile(Encoder()), "compile then: torch.compile"),
+        (lambda: nn.Linear(2, 2).forward, "takes an nn.Module, not method"),
+    ],
+    ids=["scripted", "compiled", "no module"],
+)
+def test_what_cannot_be_lowered_is_refused(make: Any, message: str) -> None:
+    """With the reason, and with what to do instead."""
+    with pytest.raises(TypeError, match=message):
+        lower(make())
+
+
+def test_a_forward_that_fails_leaves_no_trace() -> None:
+    """Torch's files are as they were."""
+    with pytest.raises(RuntimeError):
+        lower(Encoder())(X, LENGTHS + 9)
+
+    assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]
+
+
+def test_other_threads_keep_torchs_way(used: list[bool]) -> None:
+    """While a lowered model runs here, a model that is not lowered runs there as ever."""
+    inside, done = threading.Event(), threading.Event()
+
+    class Waiting(Encoder):
+        def forward(self, x: Tensor, lengths: Tensor, *, times: float = 1.0) -> Tensor:
+            inside.set()
+            assert done.wait(30)
+            return super().forward(x, lengths, times=times)
+
+    lowered = threading.Thread(target=lower(Waiting()), args=(X, LENGTHS))
+    lowered.start()
+    assert inside.wait(30)
+    Encoder()(X, LENGTHS)
+    count = len(used)
+    done.set()
+    lowered.join(30)
+
+    assert (count, len(used)) == (0, 1)
+    assert rnn_modules._VF is torch._VF  # type: ignore[attr-defined]
+
+
+class Own(nn.Module):
+    """What people do with packed data beside recurrences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 4)
+        self.norm = nn.LayerNorm(4)
+        self.first = nn.GRU(4, 4)
+        self.second = nn.LSTM(4, 3, bidirectional=True)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Any:
+        """Embeds, normalizes and drops on packed data, and makes PackedSequences by hand."""
+        packed = pack_padded_sequence(ids, lengths.tolist(), batch_first=True, enforce_sorted=False)
+        x = PackedSequence(self.embed(packed.data), *packed[1:])
+        y, h = self.first(x)
+        y = y._replace(data=nn.functional.dropout(self.norm(y.data + x.data), 0.0, inplace=True))
+        z, (_, c) = self.second(PackedSequence(y.data, y.batch_sizes, y.sorted_indices))
+        return (
+            z,
+            z.batch_sizes,
+            packed.unsorted_indices,
+            h,
+            c,
+            pad_packed_sequence(z, padding_value=-1.0),
+            x.cpu().data,
+        )
+
+
+def test_packed_data_may_be_used_as_torchs(used: list[bool]) -> None:
+    """Its data, its numbers, its parts; made by hand; and as an answer."""
+    torch.manual_seed(0)
+    model = Own()
+    ids = torch.randint(0, 9, (3, 5))
+    ours, theirs = lower(model)(ids, LENGTHS), model(ids, LENGTHS)
+    torch.testing.assert_close(ours, theirs)
+    gradients = [
+        torch.autograd.grad(answer[0].data.square().sum(), list(model.parameters())) for answer in (ours, theirs)
+    ]
+
+    assert len(used) == 2
+    assert isinstance(ours[0], PackedSequence)
+    torch.testing.assert_close(*gradients)
+
+
+class Lists(nn.Module):
+    """Sequences in a list, packed and unpacked as such."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.RNN(4, 3)
+
+    def forward(self, sequences: list[Tensor]) -> list[Tensor]:
+        """The outputs of each."""
+        return unpack_sequence(self.rnn(pack_sequence(sequences, enforce_sorted=False))[0])
+
+
+def test_lists_of_sequences_are_packed_too(used: list[bool]) -> None:
+    """By pack_sequence and unpack_sequence."""
+    model = Lists()
+    sequences = [X[0, :2], X[1], X[2, :3]]
+
+    torch.testing.assert_close(lower(model)(sequences), model(sequences))
+    assert used
+
+
+def test_recorded_programs_hold_torchs_own_operators(used: list[bool]) -> None:
+    """A trace is of the model, not of the way one batch took."""
+    model = Encoder()
+    with torch.no_grad():
+        traced = torch.jit.trace(lower(model), (X, LENGTHS.sort(descending=True).values), check_trace=False)
+
+    assert not used
+    assert "_pack_padded_sequence" in str(traced.inlined_graph)

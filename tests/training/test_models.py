@@ -1,0 +1,139 @@
+"""Every model of the zoo trains as with torch's own packing: outputs, gradients, and where training ends."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from ragged import padded, ragged
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils import _pytree as pytree
+from zoo import CASES, Case, FinalStateOnly, NoTime, PackedSorted
+
+from torchserve_neuron_lstm.archiver_ext.lowering.binding import bind
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.training import lower, recurrence
+
+LENGTHS = ([16, 11, 11, 6, 5, 2, 1, 1], [9, 9, 9], [7, 1])
+SHUFFLED = [3, 0, 6, 2, 7, 1, 5, 4]
+SORTED_BEFORE = (PackedSorted, FinalStateOnly)
+
+
+@pytest.fixture(autouse=True)
+def cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small batches are not worth a cut; here they are cut all the same."""
+    monkeypatch.setattr(recurrence, "price", lambda weights: 8)
+
+
+def call_of(case: Case, lengths: list[int], seed: int = 0) -> dict[str, Any]:
+    """The arguments of forward() for a random batch of these lengths, in any order where the model takes any."""
+    if case.make not in SORTED_BEFORE:
+        lengths = [lengths[place] for place in SHUFFLED if place < len(lengths)]
+    config = parse_config(case.yaml, "model-config.yaml")
+    requests = ragged(config.input_specs, lengths, seed)
+    tensors = [padded(requests, spec, index, max(lengths), 0.0) for index, spec in enumerate(config.input_specs)]
+    return bind(config, tensors, torch.tensor(lengths))
+
+
+def answers(model: nn.Module, arguments: dict[str, Any]) -> list[Tensor]:
+    """The floating-point tensors of the answer, in any nesting."""
+    # Some models write to their inputs.
+    leaves = pytree.tree_leaves(model(**pytree.tree_map_only(Tensor, Tensor.clone, arguments)))
+    return [leaf for leaf in leaves if leaf.is_floating_point()]
+
+
+def loss_of(tensors: list[Tensor]) -> Tensor:
+    """A number in which every finite answer has a weight of its own."""
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(tensor.shape, generator=generator) for tensor in tensors]
+    finite = [(t * w)[t.isfinite()].mean() for t, w in zip(tensors, weights, strict=True)]
+    return torch.stack(finite).sum()
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """Numbers to drop are drawn in another order by every way to compute."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module, nn.RNNBase):
+            module.dropout = 0.0
+    return model
+
+
+def gradients(model: nn.Module, answers: list[Tensor]) -> list[Tensor] | str:
+    """Of every parameter, zeros where it has none; or why there are none: two models write to what gradients need."""
+    try:
+        return list(torch.autograd.grad(loss_of(answers), list(model.parameters()), materialize_grads=True))
+    except RuntimeError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.make is not NoTime], ids=lambda case: case.name)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_outputs_and_gradients_are_those_of_the_model(case: Case, training: bool) -> None:
+    """To 1e-5, and to 1e-5 of each gradient's norm."""
+    torch.manual_seed(0)
+    model = without_dropout(case.make().train(training))
+    for lengths in LENGTHS:
+        arguments = call_of(case, lengths)
+        theirs, ours = answers(model, arguments), answers(lower(model), arguments)
+        wanted, found = gradients(model, theirs), gradients(model, ours)
+
+        for mine, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+        if isinstance(wanted, str) or isinstance(found, str):
+            assert wanted == found
+            continue
+        largest = max(float(gradient.norm()) for gradient in wanted)
+        for mine, other in zip(found, wanted, strict=True):
+            # A gradient of zero is nothing but rounding: that of a bias before a softmax, say.
+            assert float((mine - other).norm()) <= 1e-5 * max(float(other.norm()), 1e-3 * largest)
+
+
+class Classifier(nn.Module):
+    """The sum over time of scores for every timestep."""
+
+    def __init__(self, kind: type[nn.LSTM | nn.GRU]) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(10, 16, padding_idx=0)
+        self.recurrence = kind(16, 32, batch_first=True)
+        self.out = nn.Linear(32, 2)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        """Scores float32[B, 2]."""
+        packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
+        scores: Tensor = self.out(pad_packed_sequence(self.recurrence(packed)[0], batch_first=True)[0])
+        return scores.sum(1)
+
+
+def trained(model: nn.Module, steps: int) -> float:
+    """The loss after so many steps of a task with an answer: whether the first id is above the last."""
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loss = torch.zeros(())
+    for _ in range(steps):
+        lengths = torch.randint(1, 25, (16,), generator=generator)
+        ids = torch.randint(1, 10, (16, 24), generator=generator)
+        ids[torch.arange(24) >= lengths[:, None]] = 0
+        target = (ids[:, 0] > ids.gather(1, lengths[:, None] - 1)[:, 0]).long()
+        loss = nn.functional.cross_entropy(model(ids, lengths), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU], ids=lambda kind: kind.__name__)
+def test_training_ends_where_it_ends_with_torchs_packing(kind: type[nn.LSTM | nn.GRU]) -> None:
+    """The loss after 200 steps, to 1e-4; and something was learned."""
+    torch.manual_seed(0)
+    model = Classifier(kind)
+    other = copy.deepcopy(model)
+    first = trained(copy.deepcopy(model), 1)
+    ours, theirs = trained(lower(model), 200), trained(other, 200)
+
+    assert abs(ours - theirs) <= 1e-4
+    assert theirs < 0.8 * first

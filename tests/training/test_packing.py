@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import _VF, Tensor
+
+from torchserve_neuron_lstm.training.packing import pack, put, put_flagged, take, unpack
+
+LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=9).map(lambda rows: sorted(rows, reverse=True))
+
+
+def batch(lengths: list[int], batch_first: bool, longer: int = 0, features: tuple[int, ...] = (3,)) -> Tensor:
+    """Random rows, padded to `longer` steps more than the longest."""
+    sizes = (len(lengths), lengths[0] + longer) if batch_first else (lengths[0] + longer, len(lengths))
+    return torch.randn(*sizes, *features, generator=torch.Generator().manual_seed(0))
+
+
+def outcome(function: Callable[..., tuple[Tensor, Tensor]], x: Tensor, lengths: Tensor) -> str:
+    """What comes of packing."""
+    try:
+        return str([tensor.tolist() for tensor in function(x, lengths, True)])
+    except (RuntimeError, IndexError) as error:
+        return str(error).splitlines()[0]
+
+
+@given(LENGTHS, st.booleans(), st.booleans(), st.sampled_from([0, 2]), st.sampled_from([(), (3,), (2, 2)]))
+def test_pack_is_that_of_torch(
+    lengths: list[int], batch_first: bool, turned: bool, longer: int, features: tuple[int, ...]
+) -> None:
+    """Data, batch sizes and gradients, to the bit, however the input lies in memory."""
+    x = batch(lengths, batch_first, longer, features)
+    if turned:
+        x = x.transpose(0, 1).contiguous().transpose(0, 1)
+    x.requires_grad_()
+    data, sizes = pack(x, torch.tensor(lengths), batch_first)
+    theirs, their_sizes = _VF._pack_padded_sequence(x, torch.tensor(lengths), batch_first)
+    weights = torch.arange(float(data.numel())).view(data.shape)
+
+    assert torch.equal(data, theirs)
+    assert torch.equal(sizes, their_sizes)
+    assert torch.equal(*(torch.autograd.grad((d * weights).sum(), x)[0] for d in (data, theirs)))
+
+
+@given(LENGTHS, st.booleans(), st.sampled_from([0, 3]), st.sampled_from([0.0, -1.5, float("-inf")]))
+def test_unpack_is_that_of_torch(lengths: list[int], batch_first: bool, longer: int, padding: float) -> None:
+    """Values, lengths, gradients and the order in memory, with any padding and total length."""
+    data, sizes = _VF._pack_padded_sequence(batch(lengths, batch_first), torch.tensor(lengths), batch_first)
+    data.requires_grad_()
+    total = lengths[0] + longer
+    padded, n = unpack(data, sizes, batch_first, padding, total)
+    theirs, their_n = _VF._pad_packed_sequence(data, sizes, batch_first, padding, total)
+    weights = torch.arange(float(padded.numel())).view(padded.shape)
+    real = torch.isfinite(theirs)
+
+    assert torch.equal(padded, theirs)
+    assert torch.equal(n, their_n)
+    if len(lengths) > 1 and total > 1:
+        assert padded.stride() == theirs.stride()
+    assert torch.equal(*(torch.autograd.grad((p * weights)[real].sum(), data)[0] for p in (padded, theirs)))
+
+
+def test_ids_stay_ids() -> None:
+    """Whole numbers are packed and unpacked as such."""
+    ids = torch.tensor([[5, 6, 7], [8, 9, 0]])
+    data, sizes = pack(ids, torch.tensor([3, 2]), True)
+    back, _ = unpack(data, sizes, True, 0.0, 3)
+
+    assert data.tolist() == [5, 8, 6, 9, 7]
+    assert torch.equal(back, ids)
+
+
+@pytest.mark.parametrize("lengths", [[3, 3], [3, 2]], ids=str)
+def test_writing_to_packed_or_unpacked_data_changes_nothing_else(lengths: list[int]) -> None:
+    """They are copies, as torch's are, even where all rows are of one length."""
+    x = torch.zeros(2, 3, 1)
+    data, sizes = pack(x, torch.tensor(lengths), True)
+    data += 1
+    padded, n = unpack(data, sizes, True, 0.0, 3)
+    padded += 1
+    n += 1
+
+    assert x.sum() == 0
+    assert torch.equal(data, torch.ones_like(data))
+    assert unpack(data, sizes, True, 0.0, 3)[1].tolist() == lengths
+
+
+@pytest.mark.parametrize(
+    "lengths", [[2, 3], [3, 0], [3, 2, 1], [4, 2], [[3, 2]], []], ids=["unsorted", "zero", "rows", "long", "2d", "none"]
+)
+def test_what_torch_refuses_is_refused_by_torch(lengths: list[int]) -> None:
+    """With torch's own message, or whatever it does."""
+    x, n = torch.zeros(2, 3, 1), torch.tensor(lengths, dtype=torch.int64)
+
+    assert outcome(pack, x, n) == outcome(_VF._pack_padded_sequence, x, n)
+
+
+def test_gradients_of_gradients() -> None:
+    """Each step is differentiable as often as one likes."""
+    index = torch.tensor([3, 0, 1])
+    values = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    padded = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+
+    assert torch.autograd.gradgradcheck(lambda v: put(v, index, 4).square(), values)
+    assert torch.autograd.gradgradcheck(lambda v: put_flagged(v, index, 4).square(), values)
+    assert torch.autograd.gradgradcheck(lambda p: take(p, index).square(), padded)
+
+
+def test_the_flag_stands_where_no_values_do() -> None:
+    """One column more, 1 on padding."""
+    assert put_flagged(torch.tensor([[5.0], [6.0]]), torch.tensor([2, 0]), 3).tolist() == [[6, 0], [0, 1], [5, 0]]

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from torchserve_neuron_lstm.training import recurrence
+from torchserve_neuron_lstm.training.intercept import intercepting
+
+FEATURES, HIDDEN, PROJECTED = 5, 6, 4
+LENGTHS = ([9, 9, 6, 5, 5, 1], [4, 4, 4], [7], [1, 1])
+
+
+@pytest.fixture(params=["one stretch", "many stretches"], autouse=True)
+def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small batches are not worth a cut; here they are cut all the same."""
+    if request.param == "many stretches":
+        monkeypatch.setattr(recurrence, "price", lambda weights: 3)
+        monkeypatch.setattr(recurrence, "largest", lambda gates: 13)
+
+
+def packed(lengths: list[int], dtype: torch.dtype = torch.float32) -> PackedSequence:
+    """Random rows that want gradients."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(lengths[0], len(lengths), FEATURES, generator=generator).to(dtype)
+    sequence = pack_padded_sequence(x, torch.tensor(lengths))
+    sequence.data.requires_grad_()
+    return sequence
+
+
+def states(layer: nn.RNNBase, rows: int) -> Any:
+    """Random ones that want gradients, as forward() takes them."""
+    generator = torch.Generator().manual_seed(1)
+    number = layer.num_layers * (2 if layer.bidirectional else 1)
+    widths = [layer.proj_size or layer.hidden_size, layer.hidden_size][: 2 if isinstance(layer, nn.LSTM) else 1]
+    given = [torch.randn(number, rows, width, generator=generator).requires_grad_() for width in widths]
+    return tuple(given) if isinstance(layer, nn.LSTM) else given[0]
+
+
+def leaves(value: Any) -> list[Tensor]:
+    """Tensors of answers and states in any nesting, without the numbers of packed data."""
+    if isinstance(value, PackedSequence):
+        return [value.data]
+    return [value] if isinstance(value, Tensor) else [leaf for part in value or () for leaf in leaves(part)]
+
+
+def answers_and_gradients(layer: nn.RNNBase, x: PackedSequence, state: Any) -> tuple[list[Tensor], list[Tensor]]:
+    """All that a layer gives, and the gradients of a sum in which every number has another weight."""
+    answers = leaves(layer(x, state))
+    weighted = [answer * torch.linspace(-1, 2, answer.numel()).view(answer.shape) for answer in answers]
+    loss = torch.cat([answer.flatten() for answer in weighted]).sum()
+    wanted = [x.data, *leaves(state), *layer.parameters()]
+    return answers, list(torch.autograd.grad(loss, wanted))
+
+
+KINDS: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (nn.LSTM, {}),
+    (nn.LSTM, {"proj_size": PROJECTED}),
+    (nn.GRU, {}),
+    (nn.RNN, {}),
+    (nn.RNN, {"nonlinearity": "relu"}),
+)
+STACKS = ((1, False, True), (2, True, True), (3, False, False))  # layers, both directions, bias
+LAYERS = [
+    pytest.param(
+        kind,
+        {"num_layers": depth, "bidirectional": both, "bias": bias, **options},
+        id="-".join([kind.__name__, *map(str, options.values()), str(depth), *(["both"] if both else [])]),
+    )
+    for (kind, options), (depth, both, bias) in itertools.product(KINDS, STACKS)
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), LAYERS)
+@pytest.mark.parametrize("given", [False, True], ids=["zeros", "given state"])
+def test_answers_and_gradients_are_those_of_torch(kind: Any, options: dict[str, Any], given: bool) -> None:
+    """Outputs, both states after each row's own end, and every gradient."""
+    torch.manual_seed(0)
+    layer = kind(FEATURES, HIDDEN, **options)
+    for lengths in LENGTHS:
+        state = states(layer, len(lengths)) if given else None
+        theirs, their_gradients = answers_and_gradients(layer, packed(lengths), state)
+        with intercepting():
+            ours, gradients = answers_and_gradients(layer, packed(lengths), state)
+
+        for mine, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
+        for mine, other in zip(gradients, their_gradients, strict=True):
+            assert float((mine - other).norm()) <= 1e-5 * float(other.norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_other_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
+    """A layer in double or half precision answers in it, as near to torch's as it allows."""
+    torch.manual_seed(0)
+    layer = nn.LSTM(FEATURES, HIDDEN, 2, bidirectional=True).to(dtype)
+    theirs = layer(packed(LENGTHS[0], dtype))[0].data
+    with intercepting():
+        ours = layer(packed(LENGTHS[0], dtype))[0].data
+    ours.sum().backward()
+
+    assert ours.dtype == dtype
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=16 * torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize(("kind", "options"), LAYERS)
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("given", [False, True], ids=["zeros", "given state"])
+def test_autocast_gives_the_dtypes_of_torch(
+    kind: Any, options: dict[str, Any], narrow: torch.dtype, given: bool
+) -> None:
+    """The same dtypes, nearly the same numbers, and gradients too."""
+    torch.manual_seed(0)
+    layer = kind(FEATURES, HIDDEN, **options)
+    state = states(layer, len(LENGTHS[0])) if given else None
+    with torch.autocast("cpu", narrow):
+        theirs = leaves(layer(packed(LENGTHS[0]), state))
+        with intercepting():
+            ours = leaves(layer(packed(LENGTHS[0]), state))
+    ours[0].float().sum().backward()
+
+    assert [answer.dtype for answer in ours] == [answer.dtype for answer in theirs]
+    for mine, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=0.05)
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+
+
+def test_gradients_of_gradients() -> None:
+    """A penalty on gradients has the gradients that it has with torch."""
+    torch.manual_seed(0)
+    layer = nn.LSTM(FEATURES, HIDDEN)
+    penalties = []
+    for context in (torch.enable_grad, intercepting):
+        x = packed(LENGTHS[0])
+        with context():
+            y = layer(x)[0].data
+        (gradient,) = torch.autograd.grad(y.square().sum(), x.data, create_graph=True)
+        penalties.append(torch.autograd.grad(gradient.square().sum(), list(layer.parameters())[:2]))
+
+    for mine, other in zip(penalties[1], penalties[0], strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_stands_between_layers_in_training_alone() -> None:
+    """With all dropped, the last layer sees zeros; in eval nothing is dropped."""
+    torch.manual_seed(0)
+    layer = nn.LSTM(FEATURES, HIDDEN, 2, dropout=0.5)
+    silenced = nn.LSTM(FEATURES, HIDDEN, 2, dropout=1.0)
+    silenced.load_state_dict(layer.state_dict())
+    x = packed(LENGTHS[0])
+    with intercepting():
+        once, twice = layer(x)[0].data, layer(x)[0].data
+        silent, silent_state = silenced(x)
+        calm = layer.eval()(x)[0].data
+    torchs_silent, torchs_state = silenced(x)
+
+    assert not torch.equal(once, twice)
+    torch.testing.assert_close(calm, layer(x)[0].data)
+    torch.testing.assert_close(silent.data, torchs_silent.data)
+    torch.testing.assert_close(silent_state, torchs_state)
+
+
+def test_what_stands_in_the_padding_has_no_influence() -> None:
+    """Neither on answers nor on gradients, not even where it is infinite."""
+    torch.manual_seed(0)
+    layer = nn.LSTM(FEATURES, HIDDEN, batch_first=True, bidirectional=True)
+    clean = torch.randn(3, 5, FEATURES)
+    gradients = []
+    for garbage in (0.0, 1e30, float("inf"), float("nan")):
+        x = clean.clone()
+        x[1, 3:] = x[2, 1:] = garbage
+        x.requires_grad_()
+        with intercepting():
+            sequence = pack_padded_sequence(x, torch.tensor([5, 3, 1]), batch_first=True)
+            y, (_, c) = layer(sequence)
+            padded, _ = pad_packed_sequence(y, batch_first=True)
+        gradients.append(
+            torch.cat([g.flatten() for g in torch.autograd.grad(padded.sum() + c.sum(), [x, *layer.parameters()])])
+        )
+
+    assert all(torch.equal(gradients[0], other) for other in gradients[1:])
+
+
+def test_packed_outputs_may_be_written_to() -> None:
+    """As torch's may: the gradients do not need them."""
+    layer = nn.LSTM(FEATURES, HIDDEN)
+    for lengths in LENGTHS:
+        with intercepting():
+            y = layer(packed(lengths))[0].data
+            y.mul_(2.0)
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_what_torch_refuses_is_refused(kind: Any) -> None:
+    """A state for other rows than there are, with torch's own message."""
+    layer = kind(FEATURES, HIDDEN)
+    x, state = packed(LENGTHS[0]), states(layer, 7)
+    with pytest.raises(RuntimeError) as theirs:
+        layer(x, state)
+    with intercepting(), pytest.raises(RuntimeError) as ours:
+        layer(x, state)
+
+    assert str(ours.value).splitlines()[0] == str(theirs.value).splitlines()[0]

@@ -1,0 +1,104 @@
+"""Our own functions in the place of torch's, for as long as a forward() runs and in its thread alone.
+
+`pack_padded_sequence`, `pad_packed_sequence` and the layers, whatever way the user imported them, call torch's kernels
+through the name `_VF` of the two files they stand in. There a table stands while any lowered model runs; a thread that
+runs none gets torch's own functions from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import _VF
+from torch.nn.modules import rnn as rnn_modules
+from torch.nn.utils import rnn as rnn_utils
+
+from . import packing, recurrence
+
+_FILES: tuple[Any, ...] = (rnn_modules, rnn_utils)
+
+
+class _Depth(threading.local):
+    """How many forward()s of lowered models are on this thread's stack."""
+
+    value = 0
+
+
+_depth = _Depth()
+
+
+class _Table:
+    """`torch._VF`, but for the functions that packed data goes through."""
+
+    def __init__(self, ours: dict[str, Callable[..., Any]]) -> None:
+        for name, function in ours.items():
+            setattr(self, name, _in_lowered_models(function, getattr(_VF, name)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_VF, name)
+
+
+def _in_lowered_models(ours: Callable[..., Any], torchs: Callable[..., Any]) -> Any:
+    def call(*args: Any) -> Any:
+        # What records operators is to see torch's own.
+        recorded = torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
+        return ours(*args) if _depth.value and not recorded else torchs(*args)
+
+    # torch.compile goes around torch's kernels for packed data, and is to go around ours.
+    return torch.compiler.disable(call)
+
+
+@functools.cache
+def _table() -> _Table:
+    """Made when it is first needed: it loads the compiler."""
+    return _Table(
+        {
+            "_pack_padded_sequence": packing.pack,
+            "_pad_packed_sequence": packing.unpack,
+            "lstm": recurrence.lstm,
+            "gru": recurrence.gru,
+            "rnn_tanh": recurrence.rnn_tanh,
+            "rnn_relu": recurrence.rnn_relu,
+        }
+    )
+
+
+class _Exchange:
+    """The table stands in torch's files from the first thread that needs it to the last one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._needed = 0
+
+    def begin(self) -> None:
+        with self._lock:
+            self._needed += 1
+            for file in _FILES:
+                file._VF = _table()
+
+    def end(self) -> None:
+        with self._lock:
+            self._needed -= 1
+            if not self._needed:
+                for file in _FILES:
+                    file._VF = _VF
+
+
+_exchange = _Exchange()
+
+
+@contextlib.contextmanager
+def intercepting() -> Iterator[None]:
+    """Packed data takes our way while this is open, in this thread."""
+    _exchange.begin()
+    _depth.value += 1
+    try:
+        yield
+    finally:
+        _depth.value -= 1
+        _exchange.end()

@@ -1,0 +1,93 @@
+"""A model of packed sequences that trains without what packing costs, and is otherwise the model it was."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from .intercept import intercepting
+
+Model = TypeVar("Model", bound=nn.Module)
+
+_ORIGINAL = "_neuron_lstm_lowered_from"
+
+
+def lower(model: Model) -> Model:
+    """The same model, whose forward() packs, runs packed recurrences and unpacks faster, above all backward.
+
+    What is given and what is given back are one module in all but forward(): parameters, buffers, submodules, hooks,
+    training mode and whatever else is set on either is set on both. So optimizers, checkpoints, `state_dict` keys,
+    `model.to(...)`, copies and `torch.compile(lower(model))` work as before. Answers and gradients are those of the
+    model up to rounding. Packed data may be used in every way that torch's may.
+
+    >>> from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+    >>> class Tagger(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.lstm = nn.LSTM(4, 3, batch_first=True)
+    ...     def forward(self, x, lengths):
+    ...         packed = pack_padded_sequence(x, lengths, batch_first=True)
+    ...         return pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0]
+    >>> tagger = Tagger()
+    >>> faster = lower(tagger)
+    >>> isinstance(faster, Tagger), faster.lstm is tagger.lstm
+    (True, True)
+    >>> faster(torch.ones(2, 5, 4), torch.tensor([5, 3])).shape
+    torch.Size([2, 5, 3])
+
+    Raises:
+        TypeError: `model` is no `nn.Module`, or its forward() is compiled or scripted already, or set on the instance.
+    """
+    _refuse_unsuitable(model)
+    cls: Any = type(model)
+    if hasattr(cls, _ORIGINAL):
+        return model
+    lowered: Model = _with_state_of(model, _lowered_class(cls))
+    return lowered
+
+
+def _refuse_unsuitable(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"lower() takes an nn.Module, not {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError("lower() cannot see into a scripted model: give it the nn.Module that was scripted")
+    if "forward" in vars(model):
+        raise TypeError(
+            f"forward() of this {type(model).__name__} is set on the instance, as torch.compile(model) does. Lower "
+            "first, compile then: torch.compile(lower(model)). A forward() of your own must stand in the class"
+        )
+
+
+def _with_state_of(model: nn.Module, cls: type[nn.Module]) -> Any:
+    """A second view of a module: another class, and the very same attributes."""
+    view = cls.__new__(cls)
+    view.__dict__ = model.__dict__
+    return view
+
+
+@functools.cache
+def _lowered_class(cls: Any) -> Any:
+    """The class with a forward() in which packed data takes our way; by name and signature the class it was."""
+
+    @functools.wraps(cls.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        with intercepting():
+            return cls.forward(self, *args, **kwargs)
+
+    def reduce(self: nn.Module, protocol: Any) -> Any:
+        """Copies and pickles name a class that can be found."""
+        return lower, (_with_state_of(self, cls),)
+
+    members = {
+        # The compiler goes past this frame to the user's own.
+        "forward": torch.compiler.disable(forward, recursive=False),
+        "__reduce_ex__": reduce,
+        "__doc__": cls.__doc__,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        _ORIGINAL: cls,
+    }
+    return type(cls)(cls.__name__, (cls,), members)
