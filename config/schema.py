@@ -26,7 +26,7 @@ from ..bucketing.spec import Axis, DType, TensorSpec
 from .buckets import LARGEST_SIZE, UNIQUE, AutoLengths, Buckets, Sizes
 from .frontend import Frontend
 from .problems import Location
-from .streaming import StreamingConfig
+from .streaming import StreamingConfig, plain_name
 from .strict import Strict, as_mapping, as_tuple, nearest, said, worded
 
 BLOCK = "neuron_lstm"
@@ -320,6 +320,13 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
             ("streaming", "store"),
             "expected disk or redis: the session goes to the client in the answer's body, which is the codec's own",
         )
+    outputs = as_tuple(given.get("outputs"))
+    names = [*as_mapping(given.get("inputs")), *(outputs if isinstance(outputs, tuple) else ())]
+    tensors = {plain_name(name): name for name in names if isinstance(name, str)}
+    for key, name in as_mapping(as_mapping(given["streaming"]).get("fields")).items():
+        if isinstance(name, str) and plain_name(name) in tensors:
+            own = tensors[plain_name(name)]
+            yield ("streaming", "fields", key), f"expected a name of its own, got that of the input or output {own}"
 
 
 def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

@@ -16,6 +16,19 @@ from .strict import Strict, as_mapping, said, worded
 _FIELD = "[A-Za-z][A-Za-z0-9_-]{0,63}"
 _VARIABLE = "[A-Za-z_][A-Za-z0-9_]*"
 
+_TAKEN = {"accept", "body", "connection", "content_length", "content_type", "data", "host", "id", "inputs", "instances"}
+_TAKEN |= {"parameters", "transfer_encoding"}
+"""Headers and JSON keys that are somebody's."""
+
+
+def plain_name(name: str) -> str:
+    """A field's name as it is compared: proxies change its case, and clients write `-` for `_`.
+
+    >>> plain_name("X-Session")
+    'x_session'
+    """
+    return name.lower().replace("-", "_")
+
 
 def _field_name(name: str) -> str:
     if not re.fullmatch(_FIELD, name):
@@ -95,12 +108,14 @@ class FieldsConfig(Strict):
 
     @classmethod
     def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Two of them with one name."""
-        names = {key: str(given.get(key, field.default)).lower() for key, field in cls.model_fields.items()}
+        """Two of them with one name, and names that mean something else in a request."""
+        names = {key: plain_name(str(given.get(key, field.default))) for key, field in cls.model_fields.items()}
         for key, name in names.items():
             first = next(other for other in names if names[other] == name)
             if first != key and key in given:
                 yield (key,), f"expected a name of its own, got that of {first}"
+            if name in _TAKEN:
+                yield (key,), f"expected a name of its own, got {given[key]}, which a request has for something else"
 
 
 class StreamingConfig(Strict):

@@ -102,6 +102,10 @@ CONTRADICTIONS = [
     (f"{{{REDIS}, ca_file: ca.pem}}}}", "redis.ca_file: expected none without TLS: the address begins with redis://"),
     ("{fields: {id: session, start: Session}}", "fields.start: expected a name of its own, got that of id"),
     ("{fields: {step: TS_REQUEST_SEQUENCE_ID}}", "fields.step: expected a name of its own, got that of id"),
+    ("{fields: {id: X-Session, start: x_session}}", "fields.start: expected a name of its own, got that of id"),
+    ("{fields: {id: Content-Type}}", "fields.id: expected a name of its own, got Content-Type, which a request has"),
+    ("{fields: {end: instances}}", "fields.end: expected a name of its own, got instances, which a request has"),
+    ("{fields: {id: IDS}}", "fields.id: expected a name of its own, got that of the input or output ids"),
     ("{fields: {id: 'a b'}}", "fields.id: expected a name that a header can have"),
     ("{fields: {id: 7th}}", "fields.id: expected a name that a header can have"),
     ("{store: client, key_env: MY-KEY}", "key_env: expected the name of an environment variable"),
@@ -188,6 +192,22 @@ def test_a_codecs_body_has_no_place_for_a_session() -> None:
 
     assert complaint.startswith("neuron_lstm.streaming.store: expected disk or redis")
     assert parsed("{}", codec="codec:Codec").streaming is not None
+
+
+def test_a_field_is_no_output_either() -> None:
+    """They stand beside each other in an answer."""
+    (complaint,) = complaints("{fields: {step: tags}}", outputs="[tags]")
+
+    assert complaint.startswith("neuron_lstm.streaming.fields.step: expected a name of its own, got that of the input")
+
+
+@pytest.mark.parametrize("outputs", ["7", "{tags: 1}", "[1, tags]", "tags"])
+@pytest.mark.parametrize(
+    "streaming", ["{fields: {step: tags}}", "{fields: {step: 7}}", "{fields: 7}", "7", "{store: 7}"]
+)
+def test_values_of_other_kinds_are_refused_like_any(streaming: str, outputs: str) -> None:
+    """Whatever else is looked at beside them."""
+    assert complaints(streaming, outputs=outputs, overflow="truncate", codec="codec:Codec")
 
 
 def is_valid(text: str) -> bool:
