@@ -1,6 +1,7 @@
 """What TorchServe's settings do to a lone request and to many at once: the measurement behind `config/presets/`.
 
-Run from the repository's root: `python -m benchmarks.settings [--rounds 8] [--seconds 1] [--backend onnxruntime]`.
+Run from the repository's root: `python -m benchmarks.settings [--rounds 8] [--seconds 1] [--backend onnxruntime]
+[--stream]`. With `--stream` a request is the next timestep of one of 1000 sessions, instead of a whole sequence.
 
 One TorchServe serves the same model under every setting. The settings take turns, round after round, so that whatever
 else the machine does falls on all of them; what is told is the median over the rounds, and the median of the ratios to
@@ -37,7 +38,7 @@ from torchserve_process import DidNotStart, TorchServe, serving
 
 from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
 
-from .load import Refused, http_post, load
+from .load import Refused, http_post, load, send_each
 from .ragged.cases import log_normal
 from .rest.model import TokenClassifier
 
@@ -50,7 +51,9 @@ neuron_lstm:
   outputs: [scores]
   buckets: {{batch: [1, 8, 32], length: [16, 64, 128, 330]}}
   backend: {backend}
+  streaming: {streaming}
 """
+SESSIONS = 1000
 TOKENS = 10_000
 LONGEST = 330
 LONE_LENGTH = 20
@@ -111,15 +114,18 @@ def main() -> None:
     options = _options()
     with ExitStack() as stack:
         store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="settings-")))
-        package(store, options.backend)
-        waits = sorted({setting.passive for setting in SETTINGS})
+        package(store, options.backend, stream=options.stream)
+        settings = [setting for setting in SETTINGS if not (options.stream and setting.threads > 1)]
+        waits = sorted({setting.passive for setting in settings})
         servers = {passive: stack.enter_context(started(store, passive)) for passive in waits}
-        for setting in SETTINGS:
+        asked = {}
+        for setting in settings:
             register(servers[setting.passive], setting)
-        figures = {setting: Figures() for setting in SETTINGS}
+            asked[setting] = ask_for(servers[setting.passive].inference, setting, stream=options.stream)
+        figures = {setting: Figures() for setting in settings}
         for _ in range(options.rounds):
             for setting, own in figures.items():
-                measure(servers[setting.passive].inference, setting, own, options.seconds)
+                measure(servers[setting.passive].inference, asked[setting], own, options.seconds)
     Console().print(table(figures))
 
 
@@ -128,14 +134,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=8, help="turns of each setting (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=1.0, help="of load in a turn (default: %(default)s)")
     parser.add_argument("--backend", default="onnxruntime", help="the engine (default: %(default)s)")
+    parser.add_argument("--stream", action="store_true", help="steps of sessions instead of whole sequences")
     return parser.parse_args()
 
 
-def package(store: Path, backend: str) -> None:
+def package(store: Path, backend: str, *, stream: bool = False) -> None:
     """An archive for each number of threads, `threads1` and so on: copies of one, so that all have the same costs."""
     shutil.copy(Path(__file__).parent / "rest" / "model.py", store)
     torch.save(TokenClassifier().state_dict(), store / "weights.pt")
-    (store / "model-config.yaml").write_text(CONFIG.format(backend=backend))
+    (store / "model-config.yaml").write_text(CONFIG.format(backend=backend, streaming="{}" if stream else "null"))
     what = [
         "--model-name",
         "packaged",
@@ -157,7 +164,8 @@ def package(store: Path, backend: str) -> None:
 
 def started(store: Path, passive: bool) -> AbstractContextManager[TorchServe]:
     """A server to which models can be added; the one that it has is not asked anything."""
-    environment = {"OMP_WAIT_POLICY": "passive"} if passive else {}
+    environment = {"NEURON_LSTM_SESSIONS": str(store / "sessions")}
+    environment |= {"OMP_WAIT_POLICY": "passive"} if passive else {}
     settings = {"enable_model_api": "true", "job_queue_size": "1000"}
     return serving(store, {"first": f"threads{CORES}"}, settings=settings, environment=environment)
 
@@ -185,16 +193,35 @@ def manage(server: TorchServe, method: str, path: str, words: Mapping[str, objec
         answer.read()
 
 
-def measure(port: int, setting: Setting, figures: Figures, seconds: float) -> None:
-    """One round of one setting."""
+@dataclass(frozen=True)
+class Asked:
+    """The requests of one setting."""
+
+    lone: bytes
+    many: Sequence[bytes]
+
+
+def ask_for(port: int, setting: Setting, *, stream: bool) -> Asked:
+    """Whole sequences; or steps of sessions, which begin now."""
     generator = random.Random(0)
     path = f"/predictions/{setting.name}"
+    if not stream:
+        lone = http_post(path, body(LONE_LENGTH, generator))
+        return Asked(lone, [http_post(path, body(n, generator)) for n in log_normal(SEQUENCES, generator, LONGEST)])
+    names = [{"ts_request_sequence_id": f"session-{number}"} for number in range(SESSIONS)]
+    begin = {"ts_request_sequence_start": "true"}
+    send_each(port, [http_post(path, body(1, generator), headers={**name, **begin}) for name in names], connections=16)
+    steps = [http_post(path, body(1, generator), headers=name) for name in names]
+    return Asked(steps[0], steps)
+
+
+def measure(port: int, asked: Asked, figures: Figures, seconds: float) -> None:
+    """One round of one setting."""
     settle()
-    lone = load(port, [http_post(path, body(LONE_LENGTH, generator))], connections=1, seconds=seconds / 2)
+    lone = load(port, [asked.lone], connections=1, seconds=seconds / 2)
     figures.lone.append(median(lone.milliseconds))
-    many = [http_post(path, body(length, generator)) for length in log_normal(SEQUENCES, generator, LONGEST)]
     for connections in CONNECTIONS:
-        done = load(port, many, connections, seconds)
+        done = load(port, asked.many, connections, seconds)
         figures.rates.setdefault(connections, []).append(len(done.milliseconds) / done.seconds)
         figures.tails.setdefault(connections, []).append(quantiles(done.milliseconds, n=100)[98])
 
