@@ -45,12 +45,19 @@ class _Table:
 
 def _in_lowered_models(ours: Callable[..., Any], torchs: Callable[..., Any]) -> Any:
     def call(*args: Any) -> Any:
-        # What records operators is to see torch's own.
-        recorded = torch._C._get_tracing_state() is not None or torch.compiler.is_exporting()
-        return ours(*args) if _depth.value and not recorded else torchs(*args)
+        return ours(*args) if _depth.value and not _is_transformed() else torchs(*args)
 
     # torch.compile goes around torch's kernels for packed data, and is to go around ours.
     return torch.compiler.disable(call)
+
+
+def _is_transformed() -> bool:
+    """Whether operators are being recorded, or transformed as torch.func does: both know torch's own."""
+    return (
+        torch._C._get_tracing_state() is not None
+        or torch._C._are_functorch_transforms_active()
+        or torch.compiler.is_exporting()
+    )
 
 
 @functools.cache

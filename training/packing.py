@@ -35,13 +35,9 @@ def put_flagged(values: Tensor, index: Tensor, size: int) -> Tensor:
 
 class _Take(torch.autograd.Function):
     @staticmethod
-    def forward(padded: Tensor, index: Tensor) -> Tensor:
+    def forward(ctx: Any, padded: Tensor, index: Tensor) -> Tensor:
+        ctx.index, ctx.size = index, padded.shape[0]
         return padded.index_select(0, index)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        padded, ctx.index = inputs
-        ctx.size = padded.shape[0]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -50,13 +46,9 @@ class _Take(torch.autograd.Function):
 
 class _Put(torch.autograd.Function):
     @staticmethod
-    def forward(values: Tensor, index: Tensor, size: int, filler: float) -> Tensor:
-        whole = values.new_full((size, *values.shape[1:]), filler)
-        return whole.index_copy_(0, index, values)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.index = inputs[1]
+    def forward(ctx: Any, values: Tensor, index: Tensor, size: int, filler: float) -> Tensor:
+        ctx.index = index
+        return values.new_full((size, *values.shape[1:]), filler).index_copy_(0, index, values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -65,17 +57,11 @@ class _Put(torch.autograd.Function):
 
 class _PutFlagged(torch.autograd.Function):
     @staticmethod
-    def forward(values: Tensor, index: Tensor, size: int) -> Tensor:
-        features = values.shape[1]
-        whole = values.new_zeros(size, features + 1)
-        whole[:, features] = 1
-        whole.index_copy_(0, index, functional.pad(values, (0, 1)))
-        return whole
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        values, ctx.index, _ = inputs
-        ctx.features = values.shape[1]
+    def forward(ctx: Any, values: Tensor, index: Tensor, size: int) -> Tensor:
+        ctx.index, ctx.features = index, values.shape[1]
+        whole = values.new_zeros(size, ctx.features + 1)
+        whole[:, ctx.features] = 1
+        return whole.index_copy_(0, index, functional.pad(values, (0, 1)))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

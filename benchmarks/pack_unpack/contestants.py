@@ -1,0 +1,88 @@
+"""Four ways to train the same parameters, and whether they come to the same."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm import lower
+
+from .experiment import Batch, Classifier, Pass
+from .measured import COMPILED, MASKED, OURS, PACKED
+
+Call = Callable[[], object]
+
+
+class WrongAnswers(RuntimeError):
+    """A contestant that does not come to what pack/unpack comes to: its time means nothing."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A view of the model, and whether it is to pack."""
+
+    model: nn.Module
+    packs: bool
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Cross entropy."""
+        return nn.functional.cross_entropy(self.model(batch.ids, batch.lengths, self.packs), batch.target)
+
+
+def contestants(model: Classifier, compiles: bool) -> dict[str, Contestant]:
+    """All of them, on the same parameters."""
+    ways = {PACKED: Contestant(model, True), MASKED: Contestant(model, False), OURS: Contestant(lower(model), True)}
+    if compiles:
+        ways[COMPILED] = Contestant(torch.compile(lower(model), dynamic=True), True)  # type: ignore[arg-type]
+    return ways
+
+
+def cannot_compile(device: torch.device) -> str | None:
+    """Why the compiled line must be left out, if it must."""
+    if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
+        return "there is no C++ compiler"
+    return None
+
+
+def calls(ways: Mapping[str, Contestant], batch: Batch, which: Pass) -> dict[str, Call]:
+    """What is timed of each of them."""
+    run = _forward if which == "forward" else _forward_and_backward
+    return {name: partial(run, way, batch) for name, way in ways.items()}
+
+
+def _forward(way: Contestant, batch: Batch) -> None:
+    with torch.no_grad():
+        way.loss(batch)
+
+
+def _forward_and_backward(way: Contestant, batch: Batch) -> None:
+    way.model.zero_grad()
+    way.loss(batch).backward()
+
+
+def check(ways: Mapping[str, Contestant], batch: Batch) -> None:
+    """All come to the logits of pack/unpack, |a - e| <= 1e-5 + 1e-5 |e|, and to its gradients, to 1e-5 of their norms.
+
+    Raises:
+        WrongAnswers: one does not.
+    """
+    logits, gradients = _outcome(ways[PACKED], batch)
+    names = [name for name, _ in ways[PACKED].model.named_parameters()]
+    for way, contestant in ways.items():
+        own_logits, own_gradients = _outcome(contestant, batch)
+        if not torch.allclose(own_logits, logits, rtol=1e-5, atol=1e-5):
+            raise WrongAnswers(f"{way}: logits differ by {float((own_logits - logits).abs().max()):.2g}")
+        for name, own, expected in zip(names, own_gradients, gradients, strict=True):
+            if not float((own - expected).norm()) <= 1e-5 * float(expected.norm()):
+                raise WrongAnswers(f"{way}: the gradient of {name} differs from that of {PACKED}")
+
+
+def _outcome(way: Contestant, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
+    logits = way.model(batch.ids, batch.lengths, way.packs)
+    loss = nn.functional.cross_entropy(logits, batch.target)
+    return logits.detach(), torch.autograd.grad(loss, list(way.model.parameters()))

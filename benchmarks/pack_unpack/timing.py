@@ -1,0 +1,86 @@
+"""Seconds of calls in turns, on a CPU by its clock and on a GPU by its events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import ceil
+from statistics import median
+
+import torch
+
+from .contestants import Call
+
+Timer = Callable[[Call], float]
+"""The seconds of one call."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long is measured."""
+
+    rounds: int = 11
+    """Turns of each contestant at most."""
+    fewest: int = 3
+    budget_s: float = 6.0
+    """Seconds of one batch in one pass, unless the fewest rounds take longer."""
+    turn_s: float = 0.04
+    """Seconds of a turn: short calls are repeated."""
+
+    def rounds_for(self, round_s: float) -> int:
+        """How many rounds of so many seconds.
+
+        >>> Effort().rounds_for(0.1), Effort().rounds_for(1.0), Effort().rounds_for(9.0)
+        (11, 6, 3)
+        """
+        return max(self.fewest, min(self.rounds, int(self.budget_s / round_s)))
+
+    def repeats(self, call_s: float) -> int:
+        """Calls in one turn.
+
+        >>> Effort().repeats(0.015), Effort().repeats(2.0)
+        (3, 1)
+        """
+        return ceil(self.turn_s / call_s)
+
+
+FULL = Effort(rounds=20, fewest=20)
+
+
+def take_turns(calls: Mapping[str, Call], effort: Effort, timer: Timer) -> dict[str, tuple[float, ...]]:
+    """The seconds of each, a value a round: the median of its turn.
+
+    Every call is made twice before anything counts: the first one may compile, the second tells how often to repeat.
+    Every round begins with another one.
+    """
+    for call in calls.values():
+        timer(call)
+    once = {name: timer(call) for name, call in calls.items()}
+    repeats = {name: effort.repeats(taken) for name, taken in once.items()}
+    rounds = effort.rounds_for(sum(once[name] * repeats[name] for name in calls))
+    order = list(calls)
+    seconds: dict[str, list[float]] = {name: [] for name in order}
+    for number in range(rounds):
+        first = number % len(order)
+        for name in order[first:] + order[:first]:
+            seconds[name].append(median(timer(calls[name]) for _ in range(repeats[name])))
+    return {name: tuple(taken) for name, taken in seconds.items()}
+
+
+def cpu_timer(call: Call) -> float:
+    """By the clock."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def cuda_timer(call: Call) -> float:
+    """By events on the GPU, from an idle one to an idle one."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) / 1000
