@@ -54,10 +54,12 @@ def _cost(compiled: Compiled | None) -> tuple[str, str]:
 def human_size(size: int) -> str:
     """Bytes as people read them.
 
-    >>> human_size(153_600), human_size(9_437_184)
-    ('150 KB', '9.0 MB')
+    >>> human_size(153_600), human_size(9_437_184), human_size(2**30)
+    ('150 KB', '9.0 MB', '1.0 GB')
     """
-    return f"{size / 1024:.0f} KB" if size < 1024**2 else f"{size / 1024**2:.1f} MB"
+    if size < 1024**2:
+        return f"{size / 1024:.0f} KB"
+    return f"{size / 1024**2:.1f} MB" if size < 1024**3 else f"{size / 1024**3:.1f} GB"
 
 
 def _remarks(outcome: Outcome) -> Iterator[str]:

@@ -55,7 +55,7 @@ def sentence_of(found: OpenSessions) -> str:
     >>> from torchserve_neuron_lstm.config.streaming import StreamingConfig
     >>> settings = StreamingConfig().settings("0" * 32)
     >>> print(sentence_of(OpenSessions("tagger", "/s/tagger.sessions", settings, Totals(2, 8192, 61.4))))
-    tagger: 2 of 10000 sessions open, 8 KB of 1024.0 MB, none waits longer than 61 s for its next piece
+    tagger: 2 of 10000 sessions open, 8 KB of 1.0 GB, none waits longer than 61 s for its next piece
     in /s/tagger.sessions
     """
     totals, limits = found.totals, found.settings
