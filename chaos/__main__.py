@@ -38,6 +38,8 @@ from .trial import Trouble, run_trial
 
 Sessions = Sequence[tuple[Script, Expected]]
 TRIALS = ("disk", "redis")
+SHOWN = 20
+"""Lines of what went wrong."""
 
 
 def main() -> int:
@@ -58,7 +60,9 @@ def main() -> int:
         found = failures(tallies[name], options.sessions, options.pieces, options.kills, 1)
         wrong += [f"{name}: {line}" for line in found]
     Console().print(table(tallies))
-    print("\n".join(wrong[:50]) or "no session was lost, no answer is wrong, no piece was applied twice")
+    print("\n".join(wrong[:SHOWN]) or "no session was lost, no answer is wrong, no piece was applied twice")
+    if len(wrong) > SHOWN:
+        print(f"... and {len(wrong) - SHOWN} more")
     print(f"All of it took {time.monotonic() - began:.0f} s.")
     return 1 if wrong else 0
 

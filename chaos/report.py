@@ -24,7 +24,7 @@ def table(tallies: Mapping[str, Tally]) -> Table:
 
 
 def _rows(tally: Tally) -> dict[str, str]:
-    reasons = ", ".join(f"{why}: {count}" for why, count in tally.retries.most_common())
+    reasons = "\n".join(f"{why}: {count}" for why, count in tally.retries.most_common())
     return {
         "sessions finished": f"{tally.finished}",
         "sessions lost": f"{len(tally.lost)}",

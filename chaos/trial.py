@@ -61,11 +61,11 @@ async def run_trial(
 async def _kill_workers(hosts: Sequence[Host], tally: Tally, trouble: Trouble) -> None:
     chance = random.Random(trouble.seed)
     while True:
-        await asyncio.sleep(trouble.kill_seconds)
         alive = [host for host in hosts if host.alive]
         if alive:
             host = chance.choice(alive)
             tally.worker_kills += await asyncio.to_thread(host.kill_worker, chance)
+        await asyncio.sleep(trouble.kill_seconds)
 
 
 async def _kill_server(host: Host, tally: Tally, answers: int, *, restart: bool) -> None:
