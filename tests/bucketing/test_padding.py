@@ -192,3 +192,13 @@ def test_lengths_outside_the_bucket_are_refused(lengths: list[int]) -> None:
     """The message shows the lengths and the bucket."""
     with pytest.raises(ValueError, match=r"do not fit a bucket of 2 x 4"):
         lengths_tensor(lengths, Bucket(2, 4))
+
+
+@pytest.mark.parametrize("shape", [("time", "batch"), ("batch", "time")])
+def test_a_pad_value_that_is_no_float_is_kept(shape: tuple[int | Axis, ...]) -> None:
+    """Whichever way a layout is filled."""
+    spec = TensorSpec("ids", "int64", shape, pad_value=2**53 + 1)
+
+    padded = pad([torch.tensor([1, 2])], spec, Bucket(2, 3))
+
+    assert sorted(padded.flatten().tolist()) == [1, 2] + [2**53 + 1] * 4
