@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,8 @@ from archiving import Source, archived, write_source
 from redis_server import RedisServer, running, server_programs
 from rest import JSON, Reply, assert_close, assert_refused, post
 from torchserve_process import TorchServe, serving
+
+from torchserve_neuron_lstm.sessions.ids import key_of
 
 from .conftest import SCORER
 
@@ -352,6 +356,26 @@ def recovered(streaming: Streaming, model: str, body: object, headers: Mapping[s
     while (reply := streaming.send(model, body, **headers)).status == 503 and time.monotonic() < deadline:
         time.sleep(0.1)
     return reply
+
+
+def test_a_damaged_record_is_told_to_its_own_session_alone(streaming: Streaming) -> None:
+    """500 for that one, in the same batches as others that go on; a new session can begin."""
+    frames = draw(6)
+    damaged, sound = (told(streaming.send("disk", frames[:3].tolist()))[0] for _ in range(2))
+    with closing(sqlite3.connect(streaming.sessions / "disk.sessions", timeout=30)) as connection, connection:
+        (record,) = connection.execute(
+            "SELECT record FROM session WHERE key = ?", (key_of(damaged, "disk"),)
+        ).fetchone()
+        changed = record[:-1] + bytes([record[-1] ^ 1])
+        connection.execute("UPDATE session SET record = ? WHERE key = ?", (changed, key_of(damaged, "disk")))
+    with ThreadPoolExecutor(2) as clients:
+        piece = frames[3:].tolist()
+        refused, answered = clients.map(lambda session: streaming.send("disk", piece, id=session), (damaged, sound))
+
+    assert assert_refused(refused, 500)["type"] == "SessionDamaged"
+    assert told(answered) == (sound, 6)
+    assert_close(answered.json["scores"], streaming.eager(frames)[3:])
+    told(streaming.send("disk", piece))
 
 
 def test_a_damaged_store_is_told_and_replaced_without_a_restart(streaming: Streaming) -> None:
