@@ -90,9 +90,14 @@ def has_body(raw: RawRequest) -> bool:
 def _add(found: dict[str, object], key: str, name: str, value: object) -> None:
     if value is None:
         return
-    if key in found and str(found[key]).lower() != str(value).lower():
+    if key in found and _compared(key, found[key]) != _compared(key, value):
         raise invalid(f"{shown(name)} is said twice, with different values")
     found[key] = value
+
+
+def _compared(key: str, value: object) -> str:
+    """As a header would say it. Of ids and tokens every letter counts."""
+    return str(value).lower() if key in ("start", "end") else str(value)
 
 
 def _typed(found: Mapping[str, object], names: Fields) -> PieceFields:
