@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .step_times import StepTime
 
 
 def add_to(commands: Any) -> None:
@@ -22,14 +26,23 @@ def _inspect(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from .inspect_archive import print_manifest, read_manifest_text
-    from .step_times import step_times
 
     text = read_manifest_text(options.archive)
     manifest = json.loads(text)
+    times = _step_times(manifest)
     if not options.json:
-        print_manifest(manifest, Console())
-    elif times := step_times(manifest):
+        print_manifest(manifest, Console(), times)
+    elif times:
         told = {**manifest, "step_times": [asdict(time) for time in times]}
         sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
     else:
         sys.stdout.write(text)
+
+
+def _step_times(manifest: Mapping[str, Any]) -> Sequence[StepTime]:
+    """Of a stream; what it takes to tell is imported for no other."""
+    if manifest.get("streaming") is None:
+        return ()
+    from .step_times import step_times
+
+    return step_times(manifest)

@@ -7,7 +7,7 @@ import tarfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,7 +15,9 @@ from rich.table import Table
 
 from ...config.manifest import FILE_NAME
 from ..errors import PackagingError
-from .step_times import StepTime, step_times
+
+if TYPE_CHECKING:
+    from .step_times import StepTime
 
 _STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
 
@@ -68,8 +70,8 @@ def _read_from_tar(archive: Path, name: str) -> bytes:
         return member.read()
 
 
-def print_manifest(manifest: Mapping[str, Any], console: Console) -> None:
-    """Print the manifest of an archive as people read it."""
+def print_manifest(manifest: Mapping[str, Any], console: Console, times: Sequence[StepTime] = ()) -> None:
+    """Print the manifest of an archive as people read it, and what a stream's next timestep costs."""
     errors = {_shape(check["bucket"]): f"{check['max_error']:.1e}" for check in manifest["checks"]}
     main = manifest["kind"]
     table = Table("program", "bucket", highlight=False)
@@ -86,7 +88,7 @@ def print_manifest(manifest: Mapping[str, Any], console: Console) -> None:
     for line in _facts(manifest):
         console.print(escape(line), highlight=False, soft_wrap=True)
     console.print(table)
-    if times := step_times(manifest):
+    if times:
         console.print(_table_of(times))
 
 
