@@ -1,6 +1,7 @@
 """From nothing to a typed text: train, archive, serve, type byte by byte, compare with the text in one piece.
 
 python examples/streaming/run.py                       about two minutes; --steps 50 for a quick look
+python examples/streaming/run.py --kill                kill the model's worker halfway: nothing is lost
 python examples/streaming/run.py --picture surprise.png
 
 What it starts, it stops; what it writes, but for the picture, is gone afterwards.
@@ -37,6 +38,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("text", nargs="?", default=TEXT, help="up to 256 bytes (default: %(default)s)")
     arguments.add_argument("--steps", type=int, default=1000, help="of training (%(default)s)")
+    arguments.add_argument("--kill", action="store_true", help="kill -9 the model's worker halfway")
     arguments.add_argument("--picture", type=Path, metavar="FILE.png", help="draw the surprise; needs matplotlib")
     options = arguments.parse_args()
     text = options.text.encode()
@@ -44,13 +46,13 @@ def main() -> None:
         arguments.error(f"the text has {len(text)} bytes: from 1 to {LONGEST} can be compared with one piece")
     signal.signal(signal.SIGTERM, terminated)
     with tempfile.TemporaryDirectory(prefix="typing-") as folder:
-        bits = serve_and_type(Path(folder), text, options.steps)
+        bits = serve_and_type(Path(folder), text, options.steps, kill=options.kill)
     if options.picture:
         draw(text, bits, options.picture)
         print(f"Wrote {options.picture}")
 
 
-def serve_and_type(folder: Path, text: bytes, steps: int) -> list[float]:
+def serve_and_type(folder: Path, text: bytes, steps: int, *, kill: bool) -> list[float]:
     """Everything that lies in `folder`, and what a text came to."""
     work = Path(shutil.copytree(EXAMPLES / "streaming", folder / "streaming"))
     print("1/4 Train the next-byte LSTM of the demo", flush=True)
@@ -62,7 +64,7 @@ def serve_and_type(folder: Path, text: bytes, steps: int) -> list[float]:
     environment = {"NEURON_LSTM_SESSIONS": str(folder / "sessions")}
     with serving(work, {NAME: f"{NAME}.mar"}, environment=environment) as server:
         print("4/4 Type, a byte at a time", flush=True)
-        return report(server, work, text, environment)
+        return report(server, work, text, environment, kill=kill)
 
 
 def archive(work: Path) -> None:
@@ -73,11 +75,17 @@ def archive(work: Path) -> None:
     run(work, archiver, "--model-name", NAME, *options.split(), *extra.split())
 
 
-def report(server: TorchServe, work: Path, text: bytes, environment: dict[str, str]) -> list[float]:
+def report(server: TorchServe, work: Path, text: bytes, environment: dict[str, str], *, kill: bool) -> list[float]:
     """Type, count the open sessions, and ask for the whole text at once."""
     url = f"http://127.0.0.1:{server.inference}/predictions/{NAME}"
     session = Session(url)
-    typed = type_text(session, text, coloured=sys.stdout.isatty())
+    coloured, half = sys.stdout.isatty(), len(text) // 2
+    typed = type_text(session, text[:half], coloured=coloured)
+    if kill:
+        (worker,) = server.worker_pids(NAME)
+        os.kill(worker, signal.SIGKILL)
+        print(f"(killed worker process {worker})", flush=True)
+    typed += type_text(session, text[half:], coloured=coloured)
     run(work, str(Path(sys.executable).with_name("neuron-lstm")), "sessions", f"{NAME}.mar", **environment)
     session.end()
     whole = Session(url).send(text, end=True)

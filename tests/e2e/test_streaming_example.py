@@ -27,10 +27,10 @@ def temporary() -> Iterator[Path]:
 
 
 def test_a_text_is_typed_and_adds_up_to_the_whole(temporary: Path, tmp_path: Path) -> None:
-    """A line of the plot for each byte; the sum is that of one piece; a picture; and nothing else stays."""
+    """With its worker killed. A line for each byte, the sum of one piece, a picture; nothing else is left."""
     picture = tmp_path / "surprise.png"
     done = subprocess.run(
-        [sys.executable, str(FOLDER / "run.py"), "--steps", "5", "--picture", str(picture), TEXT],
+        [sys.executable, str(FOLDER / "run.py"), "--steps", "5", "--kill", "--picture", str(picture), TEXT],
         capture_output=True,
         encoding="utf-8",
         check=False,
@@ -45,6 +45,7 @@ def test_a_text_is_typed_and_adds_up_to_the_whole(temporary: Path, tmp_path: Pat
     assert int(count) == len(TEXT)
     assert float(typed) == pytest.approx(float(whole), abs=1e-3)
     assert sum(float(bits) for _, bits in plotted) == pytest.approx(float(whole), abs=0.05 * len(TEXT))
+    assert "(killed worker process " in done.stdout
     assert "typing: 1 of 10000 sessions open" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     left = {entry.name for entry in temporary.iterdir() if not entry.name.startswith("torchinductor_")}
