@@ -1,6 +1,6 @@
 """What sessions cost: their bytes, the time of a step, and the throughput beside requests without a session.
 
-One stock server with 10,000 open sessions on its disk answers pieces of one token over 64 connections: steps of the
+One stock server with 10,000 open sessions on its disk answers pieces of a token over 64 connections: steps of the
 sessions, and in turns with them pieces that begin and end a session at once, which are the same work without a store.
 Then, without a server, one more timestep against all 20 again. Run from the repository's root:
 `python -m benchmarks.streaming`. Exits 1 if a floor is missed, which the last lines name.
@@ -40,9 +40,8 @@ def main() -> int:
         model = make_archive(store, options.workers)
         environment = {"NEURON_LSTM_SESSIONS": str(sessions)}
         with serving(store, {NAME: f"{NAME}.mar"}, environment=environment) as server:
-            served = measure_served(
-                server, sessions, options.sessions, options.connections, options.rounds, options.seconds
-            )
+            load = options.connections, options.rounds, options.seconds
+            served = measure_served(server, sessions, options.sessions, options.tokens, *load)
         computed = measure_compute(store / f"{NAME}.mar", model, options.rows, options.rounds)
     found = standings(served, computed)
     console = Console()
@@ -59,6 +58,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streaming", description=__doc__)
     parser.add_argument("--sessions", type=int, default=10_000, help="open at once (default: %(default)s)")
+    parser.add_argument("--tokens", type=int, default=1, help=f"of a piece, up to {PREFIX} (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=64, help="clients at once (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="of the server (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each (default: %(default)s)")

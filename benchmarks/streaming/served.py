@@ -53,11 +53,12 @@ def _rate(done: Load) -> float:
     return len(done.milliseconds) / done.seconds
 
 
-def requests(sessions: int, path: str = f"/predictions/{NAME}") -> tuple[list[bytes], dict[str, list[bytes]]]:
-    """Those that begin each session, and a piece of one token for each: within its session, and by itself."""
+def requests(sessions: int, tokens: int) -> tuple[list[bytes], dict[str, list[bytes]]]:
+    """Those that begin each session, and a piece of so many tokens for each: within its session, and by itself."""
+    path = f"/predictions/{NAME}"
     choice = random.Random(0)
     names = [f"session-{number}" for number in range(sessions)]
-    bodies = [json.dumps([choice.randrange(TOKENS)]).encode() for _ in names]
+    bodies = [json.dumps([choice.randrange(TOKENS) for _ in range(tokens)]).encode() for _ in names]
     pairs = list(zip(names, bodies, strict=True))
     begin = [http_post(path, body, headers={_ID: name, _START: "true"}) for name, body in pairs]
     alone = {_START: "true", _END: "true"}  # begun and over with one piece: nothing is kept
@@ -68,14 +69,14 @@ def requests(sessions: int, path: str = f"/predictions/{NAME}") -> tuple[list[by
 
 
 def measure_served(
-    server: TorchServe, directory: Path, sessions: int, connections: int, rounds: int, seconds: float
+    server: TorchServe, directory: Path, sessions: int, tokens: int, connections: int, rounds: int, seconds: float
 ) -> Served:
-    """Open the sessions, then load the server in turns, each first in every other round.
+    """Open the sessions, then load the server with pieces of so many tokens in turns, each first in every other round.
 
     Raises:
         Refused: an answer was not 200.
     """
-    begin, asked = requests(sessions)
+    begin, asked = requests(sessions, tokens)
     send_each(server.inference, begin, connections)
     found = Served(sessions, *_stored(directory), {name: [] for name in asked})
     for name in asked:

@@ -20,8 +20,8 @@ def served(step: list[Load], alone: list[Load]) -> Served:
 
 
 def test_both_kinds_of_request_are_the_same_but_for_what_they_say_of_their_session() -> None:
-    """As long to a few letters, for the same session, with the same token."""
-    begin, asked = requests(20)
+    """As long to a few letters, for the same session, with the same tokens."""
+    begin, asked = requests(20, tokens=3)
 
     assert len(begin) == len(asked[STEP]) == len(asked[ALONE]) == len(set(asked[STEP])) == 20
     for first, step, alone in zip(begin, asked[STEP], asked[ALONE], strict=True):
