@@ -23,7 +23,7 @@ from torchserve_neuron_lstm.handlers.cores import available_cores
 
 from ..standing import missed
 from .contestants import WrongAnswers, calls, cannot_compile, check, contestants
-from .experiment import BATCH, PASSES, SETUPS, Classifier, make_batch
+from .experiment import BATCH, PASSES, SETUPS, Classifier, make_batch, varied
 from .floors import standings
 from .measured import Measured, Run
 from .report import draw, print_run, to_json
@@ -71,7 +71,7 @@ def _run(device: torch.device, options: argparse.Namespace) -> Run:
         for setup in SETUPS:
             tell(f"measuring setup {setup}, T={longest}")
             batch = make_batch(setup, longest, options.batch, device)
-            check(ways, batch)
+            check(ways, varied(batch))
             for which in PASSES:
                 taken = take_turns(calls(ways, batch, which), effort, timer)
                 measured.append(Measured(setup, which, longest, taken))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,23 +67,36 @@ def _forward_and_backward(way: Contestant, batch: Batch) -> None:
 
 
 def check(ways: Mapping[str, Contestant], batch: Batch) -> None:
-    """All come to the logits of pack/unpack, |a - e| <= 1e-5 + 1e-5 |e|, and to its gradients, to 1e-5 of their norms.
+    """All come to the logits and the gradients of pack/unpack.
+
+    Logits: |a - e| <= 1e-5 + 1e-5 |e|. Gradients of ours: within 1e-5 of their norms of what float64 gives or, where
+    pack/unpack itself is farther off, within twice as far: float32 has no more to give in sums of 100,000 numbers.
+    The others, a rival and what a compiler made of sums, are only held to be of the same model.
 
     Raises:
         WrongAnswers: one does not.
     """
+    exact = _outcome(Contestant(deepcopy(ways[MASKED].model).double(), packs=False), batch)
     logits, gradients = _outcome(ways[PACKED], batch)
+    errors = _errors(gradients, exact[1])
     names = [name for name, _ in ways[PACKED].model.named_parameters()]
     for way, contestant in ways.items():
         own_logits, own_gradients = _outcome(contestant, batch)
         if not torch.allclose(own_logits, logits, rtol=1e-5, atol=1e-5):
             raise WrongAnswers(f"{way}: logits differ by {float((own_logits - logits).abs().max()):.2g}")
-        for name, own, expected in zip(names, own_gradients, gradients, strict=True):
-            if not float((own - expected).norm()) <= 1e-5 * float(expected.norm()):
-                raise WrongAnswers(f"{way}: the gradient of {name} differs from that of {PACKED}")
+        least = 1e-5 if way == OURS else 1e-3
+        for name, error, reference in zip(names, _errors(own_gradients, exact[1]), errors, strict=True):
+            limit = max(least, 2 * reference)
+            if not error <= limit:
+                raise WrongAnswers(f"{way}: the gradient of {name} is {error:.2g} of its norm off, not {limit:.2g}")
 
 
 def _outcome(way: Contestant, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]:
     logits = way.model(batch.ids, batch.lengths, way.packs)
     loss = nn.functional.cross_entropy(logits, batch.target)
     return logits.detach(), torch.autograd.grad(loss, list(way.model.parameters()))
+
+
+def _errors(gradients: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
+    """How far each is from the exact one, as a part of its norm."""
+    return [float((own - e).norm() / e.norm()) for own, e in zip(gradients, exact, strict=True)]
