@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 # Workers for `make test`; each end-to-end worker runs a TorchServe of its own.
 JOBS ?= auto
 
-.PHONY: help install demo test bench bench-rest chaos lint types format clean
+.PHONY: help install demo test bench bench-rest bench-backward chaos lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 5 minutes"
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
 	@echo "make chaos    workers and servers killed under 200 sessions, none of which may be lost: about 5 minutes"
+	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
 	@echo "make lint     ruff: rules and formatting"
 	@echo "make types    mypy --strict"
 	@echo "make format   let ruff format the code"
@@ -53,6 +54,9 @@ bench-rest: $(STAMP)
 
 chaos: $(STAMP)
 	@$(BIN)/python -m chaos
+
+bench-backward: $(STAMP)
+	@$(BIN)/python -m benchmarks.pack_unpack
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
