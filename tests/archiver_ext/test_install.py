@@ -21,6 +21,7 @@ SOURCES = (
     "config",
     "handlers",
     "sessions",
+    "training",
     "src",
     "pyproject.toml",
     "README.md",
