@@ -68,12 +68,17 @@ class _PutFlagged(torch.autograd.Function):
         return take(gradients[0], ctx.index)[:, : ctx.features], None, None
 
 
+def is_torchs(even: bool) -> bool:
+    """Whether a batch is left to torch: rows of one length are dear only on the way back."""
+    return even and not torch.is_grad_enabled()
+
+
 def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """The packed data [N, ...] of rows sorted longest first, and its `batch_sizes`, int64[T].
 
-    What torch refuses is left to torch.
+    What torch refuses is left to torch, and what it does as fast.
     """
-    if not _can_be_packed(padded, lengths, batch_first):
+    if not _can_be_packed(padded, lengths, batch_first) or is_torchs(bool(lengths[0] == lengths[-1])):
         theirs: tuple[Tensor, Tensor] = _VF._pack_padded_sequence(padded, lengths, batch_first)
         return theirs
     batch_sizes = batch_sizes_of(lengths)
@@ -108,6 +113,11 @@ def unpack(
     The inverse of `pack`. In memory it has time first, as torch's has.
     """
     steps = steps_of(batch_sizes)
+    if is_torchs(steps.even):
+        theirs: tuple[Tensor, Tensor] = _VF._pad_packed_sequence(
+            data, batch_sizes, batch_first, padding_value, total_length
+        )
+        return theirs
     if steps.even and total_length == steps.longest:
         time_major = data.clone().unflatten(0, (total_length, steps.rows))
     else:

@@ -18,7 +18,7 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional
 
-from .packing import put, put_flagged, take
+from .packing import is_torchs, put, put_flagged, take
 from .steps import Steps, steps_of
 from .stretches import Stretch, largest, price, stretches
 
@@ -85,13 +85,15 @@ def _autocast_dtypes(h_0: Tensor, c_0: Tensor) -> tuple[torch.dtype, torch.dtype
 
 
 def _is_ours(args: Sequence[Any]) -> bool:
-    """Whether a layer is called with packed data on a CPU, as it must be: where it is not, torch says what is wrong."""
+    """Whether a layer is called with packed data on a CPU that torch is slow with; what is wrong with it torch says."""
     if len(args) != 9 or isinstance(args[3], bool):  # padded: x, states, weights, bias, ...
         return False
     data, batch_sizes, states = args[:3]
     if data.device.type != "cpu" or data.dim() != 2 or not len(batch_sizes):
         return False
     steps = steps_of(batch_sizes)
+    if is_torchs(steps.even):
+        return False
     descending = all(one >= other for one, other in zip(steps.alive, [*steps.alive[1:], 1], strict=True))
     states = [states] if isinstance(states, Tensor) else states
     return descending and steps.count == len(data) and all(state.shape[1] == steps.rows for state in states)

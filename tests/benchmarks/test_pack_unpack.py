@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -136,3 +137,15 @@ def test_a_tiny_run_writes_all_it_is_asked_for(tmp_path: Path, capsys: pytest.Ca
         (setup, which, longest) for setup in "AB" for which in ("forward", "forward and backward") for longest in (4, 8)
     }
     assert sorted(file.name for file in tmp_path.glob("*.png")) == ["pack_unpack_A.png", "pack_unpack_B.png"]
+
+
+def test_the_note_shows_options_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each that docs/training.md names is the program's."""
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    named = set(re.findall(r"--[a-z-]+", text))
+
+    assert {"--lengths", "--full", "--device"} <= named
+    assert all(option in told for option in named)
