@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ..backends.interface import Backend
+from ..backends.interface import Backend, CompileSettings
 from ..backends.registry import get_backend
 from ..config.load import load_config
 from ..config.manifest import ManifestError
@@ -59,7 +59,7 @@ def package(flags: stock.Flags, manifest: str, console: Console) -> Outcome:
     """
     destination = stock.check_destination(flags, quiet=True)
     config = load_config(Path(_needed(flags)))
-    engines, dropped = to_try(config.backend, config.precision)
+    engines, dropped = to_try(config)
     with private_directory() as private, temporary_files_in(private):
         staged = stock.stage(flags, _made(private / "staged"))
         tree.refuse_collisions(staged, _files_of_flags(flags))
@@ -182,7 +182,7 @@ def _compile(
     programs = {part: build.work / f"{part}.pt2" for part in subject.program.parts}
     for part, program in subject.program.parts.items():
         torch.export.save(program, programs[part])
-    jobs = trial.jobs_for(engines, programs, build.config.grid, build.work, build.config.precision)
+    jobs = trial.jobs_for(engines, programs, build.config.grid, build.work, _settings(build))
     done = 0
 
     def tell(result: Result) -> None:
@@ -198,6 +198,17 @@ def _compile(
         if isinstance(result, Compiled) and result.job.backend not in failed:
             compiled.setdefault(result.job.backend, []).append(result)
     return compiled, [Dropped(name, f"{result.job}: {result.reason}") for name, result in failed.items()]
+
+
+def _settings(build: _Build) -> CompileSettings:
+    """Paths of the YAML are relative to it, as those of its other files."""
+    config, beside = build.config, Path(_needed(build.flags)).resolve().parent
+    return CompileSettings(
+        precision=config.precision,
+        workdir=None if config.compiler_workdir is None else beside / config.compiler_workdir,
+        args=config.compiler_args or (),
+        python=None if config.compiler_python is None else beside / config.compiler_python,
+    )
 
 
 def _sentence(result: Result) -> str:

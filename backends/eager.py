@@ -11,7 +11,7 @@ import torch
 
 from ..bucketing.grid import Bucket
 from . import masked as _masked  # noqa: F401  the program calls its operators
-from .interface import CannotLoad, Requirement, Run, Weights
+from .interface import DEFAULTS, CannotLoad, CompileSettings, Option, Precision, Requirement, Run, Weights
 from .signature import Signature, read_signature, signature_of, write_signature
 
 _PROGRAM = "program.pt2"
@@ -23,6 +23,8 @@ class Eager:
     name = "eager"
     polymorphic = True
     any_shape = True
+    precisions: tuple[Precision, ...] = ("float32",)
+    options: tuple[Option, ...] = ()
 
     def unavailable(self) -> str | None:
         """Never: it is torch."""
@@ -36,7 +38,13 @@ class Eager:
         """Any machine."""
         return {}
 
-    def compile(self, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path) -> None:
+    def compile(
+        self,
+        program: torch.export.ExportedProgram,
+        bucket: Bucket | None,
+        directory: Path,
+        settings: CompileSettings = DEFAULTS,
+    ) -> None:
         """Write the program with nothing but the shapes of its weights."""
         write_signature(signature_of(program, None), directory)
         state, constants = program._state_dict, program._constants

@@ -26,7 +26,17 @@ import torch
 
 from ..bucketing.grid import Bucket
 from . import masked
-from .interface import CannotCompile, CannotLoad, Requirement, Run, Weights
+from .interface import (
+    DEFAULTS,
+    CannotCompile,
+    CannotLoad,
+    CompileSettings,
+    Option,
+    Precision,
+    Requirement,
+    Run,
+    Weights,
+)
 from .signature import Signature, read_signature, signature_of, write_signature
 
 _LIBRARY = "program.so"
@@ -55,6 +65,8 @@ class Inductor:
     name = "inductor"
     polymorphic = False
     any_shape = False
+    precisions: tuple[Precision, ...] = ("float32",)
+    options: tuple[Option, ...] = ()
 
     def unavailable(self) -> str | None:
         """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
@@ -77,7 +89,13 @@ class Inductor:
         isa = target.isa if target else "unknown"
         return {"system": sys.platform, "machine": machine, "isa": isa, "torch": _minor(_torch_version())}
 
-    def compile(self, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path) -> None:
+    def compile(
+        self,
+        program: torch.export.ExportedProgram,
+        bucket: Bucket | None,
+        directory: Path,
+        settings: CompileSettings = DEFAULTS,
+    ) -> None:
         """Write the library for one bucket.
 
         Raises:
@@ -238,6 +256,8 @@ def _compile(program: torch.export.ExportedProgram, package: Path) -> None:
         package_path=str(package),
         inductor_configs={
             "aot_inductor.package_constants_in_so": False,
+            # Not even small ones, whose numbers would be written into the code: other weights may take their place.
+            "always_keep_tensor_constants": True,
             # Compiled once into a cache that is thrown away, and into a folder shared by all processes.
             "aot_inductor.precompile_headers": False,
             # The wrapper only calls kernels: half the compile time, a third less to ship, not slower.

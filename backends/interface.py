@@ -19,6 +19,25 @@ Precision = Literal["float32", "bfloat16"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
+Option = Literal["compiler_workdir", "compiler_args", "compiler_python"]
+"""What the YAML can say to a compiler itself, by its keys there."""
+
+
+@dataclass(frozen=True)
+class CompileSettings:
+    """What is asked of a compiler beside the program and its shape. No engine is given what it does not take."""
+
+    precision: Precision = "float32"
+    workdir: Path | None = None
+    """An existing directory of this program's own, in which the compiler leaves what people may want to look at."""
+    args: tuple[str, ...] = ()
+    """Arguments for the compiler's command line."""
+    python: Path | None = None
+    """The interpreter in which the compiler lives, where that is not this one."""
+
+
+DEFAULTS = CompileSettings()
+
 Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 """A loaded program: flat inputs (the declared ones in order, then lengths[B] int64 where the program takes them)
 to flat outputs, all contiguous CPU tensors of exactly the bucket's shapes. The outputs are the caller's: no later call
@@ -69,6 +88,11 @@ class Backend(Protocol):
     """Whether a polymorphic engine runs a shape for the first time as fast as ever, so that batches may be planned in
     whatever shapes are best. False: in those of the grid alone, which are warmed up when an archive is loaded."""
 
+    precisions: tuple[Precision, ...]
+    """What it can compute in."""
+    options: tuple[Option, ...]
+    """The keys of the YAML that its compiler takes."""
+
     def unavailable(self) -> str | None:
         """Why this machine cannot compile for the engine, with what to install; None where it can."""
 
@@ -78,14 +102,23 @@ class Backend(Protocol):
     def host(self) -> Mapping[str, str]:
         """The kind of machine the compiled code is for (e.g. {"machine": "x86_64", "isa": "avx512"}); empty: any."""
 
-    def compile(self, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path) -> None:
+    def compile(
+        self,
+        program: torch.export.ExportedProgram,
+        bucket: Bucket | None,
+        directory: Path,
+        settings: CompileSettings = DEFAULTS,
+    ) -> None:
         """Write the compiled program, without its weights, into an empty `directory`.
 
         `program` holds the abstract masked operators of `masked.py` and symbolic batch and time. `bucket` is None
-        for a polymorphic engine. Runs in a process of its own. The program computes in float32.
+        for a polymorphic engine. Runs in a process of its own. Where the program computes in another precision than
+        float32, its inputs, outputs and carried values still have their own dtypes, and `load` must refuse a host
+        that cannot compute in it.
 
         Raises:
-            CannotCompile: the engine does not take this program.
+            CannotCompile: the engine does not take this program or these arguments, or this machine cannot compute in
+                this precision.
         """
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
@@ -97,22 +130,32 @@ class Backend(Protocol):
 
 
 @runtime_checkable
-class LowPrecision(Backend, Protocol):
-    """An engine that computes in other precisions than float32 too."""
+class Estimating(Backend, Protocol):
+    """An engine whose compiler knows how long a program will take on its device."""
 
-    precisions: tuple[Precision, ...]
-    """Those beside float32."""
+    def estimate_us(self, directory: Path) -> float | None:
+        """Microseconds of one call of what `compile` wrote, by the compiler's own count; None where it has none."""
 
-    def compile_in(
-        self, precision: Precision, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path
-    ) -> None:
-        """Like `compile`, in one of `precisions`. `load` must refuse a host that cannot compute in it.
 
-        Raises:
-            CannotCompile: the engine does not take this program, or this machine cannot compute in this precision.
-        """
+@runtime_checkable
+class Selective(Backend, Protocol):
+    """An engine that can say operator by operator what it takes, without compiling."""
+
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Why it cannot take this call of an exported program; None where it can."""
+
+
+@runtime_checkable
+class Inlining(Backend, Protocol):
+    """An engine that may compile the weights into its programs, so that other weights need other programs."""
+
+    inlines_weights: bool
 
 
 def precision_of(engine: Backend, wanted: Precision) -> Precision:
-    """What an engine computes in where `wanted` is asked for: that, or float32 where it knows nothing else."""
-    return wanted if isinstance(engine, LowPrecision) and wanted in engine.precisions else "float32"
+    """What an engine computes in where `wanted` is asked for: that, else what it prefers.
+
+    Some know float32 alone, whose answers are within every tolerance that bfloat16's are. An engine that knows no
+    float32 must not be tried where float32 is asked for.
+    """
+    return wanted if wanted in engine.precisions else engine.precisions[0]

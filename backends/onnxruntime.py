@@ -23,7 +23,17 @@ import torch
 
 from ..bucketing.grid import Bucket
 from . import masked
-from .interface import CannotCompile, CannotLoad, Requirement, Run, Weights
+from .interface import (
+    DEFAULTS,
+    CannotCompile,
+    CannotLoad,
+    CompileSettings,
+    Option,
+    Precision,
+    Requirement,
+    Run,
+    Weights,
+)
 from .signature import Signature, read_signature, signature_of, weights_of, write_signature
 
 _GRAPH = "program.onnx"
@@ -47,6 +57,8 @@ class OnnxRuntime:
     name = "onnxruntime"
     polymorphic = True
     any_shape = True
+    precisions: tuple[Precision, ...] = ("float32",)
+    options: tuple[Option, ...] = ()
 
     def unavailable(self) -> str | None:
         """What is missing of the exporter and the engine."""
@@ -64,7 +76,13 @@ class OnnxRuntime:
         """Any machine: the engine compiles while it loads."""
         return {}
 
-    def compile(self, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path) -> None:
+    def compile(
+        self,
+        program: torch.export.ExportedProgram,
+        bucket: Bucket | None,
+        directory: Path,
+        settings: CompileSettings = DEFAULTS,
+    ) -> None:
         """Write the ONNX graph without weights.
 
         Raises:

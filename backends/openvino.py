@@ -24,7 +24,17 @@ import torch
 
 from ..bucketing.grid import Bucket
 from . import masked
-from .interface import CannotCompile, CannotLoad, Precision, Requirement, Run, Weights
+from .interface import (
+    DEFAULTS,
+    CannotCompile,
+    CannotLoad,
+    CompileSettings,
+    Option,
+    Precision,
+    Requirement,
+    Run,
+    Weights,
+)
 from .signature import Signature, read_signature, signature_of, weights_of, write_signature
 
 _GRAPH = "program.onnx"
@@ -39,7 +49,8 @@ class OpenVino:
     name = "openvino"
     polymorphic = True
     any_shape = False
-    precisions: tuple[Precision, ...] = ("bfloat16",)
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    options: tuple[Option, ...] = ()
 
     def unavailable(self) -> str | None:
         """What is missing of the exporter and the engine."""
@@ -57,22 +68,19 @@ class OpenVino:
         """Any machine: the engine compiles while it loads, and asks the processor then for what it needs."""
         return {}
 
-    def compile(self, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path) -> None:
-        """Write the ONNX graph without weights.
-
-        Raises:
-            CannotCompile: an operator has no counterpart in ONNX, or the engine lacks it.
-        """
-        self.compile_in("float32", program, bucket, directory)
-
-    def compile_in(
-        self, precision: Precision, program: torch.export.ExportedProgram, bucket: Bucket | None, directory: Path
+    def compile(
+        self,
+        program: torch.export.ExportedProgram,
+        bucket: Bucket | None,
+        directory: Path,
+        settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """The same, to be computed in `precision`. The graph itself is in float32, and so is what goes in and out.
+        """Write the ONNX graph without weights. It is in float32 in any precision, and so is what goes in and out.
 
         Raises:
             CannotCompile: an operator has no counterpart in ONNX, the engine lacks it, or the processor the precision.
         """
+        precision = settings.precision
         if lacking := _lacking(precision):
             raise CannotCompile(lacking)
         from .onnxruntime import is_large, onnx_graph

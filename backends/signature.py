@@ -16,6 +16,10 @@ from .interface import CannotLoad, Weights
 FILE_NAME = "signature.json"
 
 
+class WrongInput(ValueError):
+    """A call with another number of tensors, another shape or another dtype than a program was compiled for."""
+
+
 @dataclass(frozen=True)
 class TensorType:
     """A tensor without its values. A size given as a text varies, equal texts alike."""
@@ -43,20 +47,20 @@ class Signature:
         >>> signature = Signature({"x": TensorType("float32", ("s0", 3)), "y": TensorType("int64", ("s0",))}, {})
         >>> signature.check_inputs([torch.zeros(2, 3), torch.ones(5, dtype=torch.int64)])
         Traceback (most recent call last):
-        ValueError: input 'y' is int64 [5], but the program was compiled for int64 [2]
+        torchserve_neuron_lstm.backends.signature.WrongInput: input 'y' is int64 [5], but the program was ...
 
         Raises:
-            ValueError: names the input, what it is and what it must be.
+            WrongInput: names the input, what it is and what it must be.
         """
         if len(inputs) != len(self.inputs):
-            raise ValueError(
+            raise WrongInput(
                 f"{len(inputs)} inputs, but the program takes {len(self.inputs)}: {', '.join(self.inputs)}"
             )
         sizes: dict[str, int] = {}
         for name, wanted, tensor in zip(self.inputs, self.inputs.values(), inputs, strict=True):
             if not _fits(tensor, wanted, sizes):
                 expected = [sizes.get(size, size) if isinstance(size, str) else size for size in wanted.shape]
-                raise ValueError(
+                raise WrongInput(
                     f"input {name!r} is {_describe(tensor)}, but the program was compiled for {wanted.dtype} {expected}"
                 )
 

@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import nn
 
 from torchserve_neuron_lstm.backends import masked as _masked  # noqa: F401  registers the operators
-from torchserve_neuron_lstm.backends.interface import LowPrecision, Precision, Run
+from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision, Run
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
 
@@ -106,10 +106,7 @@ def _loaded(features: int, hidden: int, layers: int, threads: int, directory: Pa
     for label, (name, precision) in CONTESTANTS.items():
         engine, place = get_backend(name), directory / label.replace(" ", "_")
         place.mkdir()
-        if isinstance(engine, LowPrecision):
-            engine.compile_in(precision, program, None, place)
-        else:
-            engine.compile(program, None, place)
+        engine.compile(program, None, place, CompileSettings(precision=precision))
         runs[label] = engine.load(place, weights_of(program), engine.host(), threads)
     return runs
 

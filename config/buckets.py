@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal
@@ -23,6 +24,7 @@ from .strict import Strict, as_tuple, said, worded
 LARGEST_SIZE = 2**31 - 1
 UNIQUE = {"uniqueItems": True}
 _MOST_CHOSEN = 256
+_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 
 
 def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -39,6 +41,15 @@ Sizes = Annotated[
     BeforeValidator(as_tuple),
     AfterValidator(_ascending),
 ]
+
+
+def _function_path(path: str) -> str:
+    if not re.fullmatch(_PATH, path):
+        raise worded(f"expected module:function, as in my_kernel:choose, got {said(path)}")
+    return path
+
+
+FunctionPath = Annotated[str, Field(json_schema_extra={"pattern": f"^{_PATH}$"}), AfterValidator(_function_path)]
 
 
 class AutoLengths(Strict):
@@ -120,6 +131,9 @@ class Buckets(Strict):
     longest: Size | None = None
     """Timesteps of the longest sequence that is served, where that is more than the largest length: for a model that
     runs in pieces of time, or an engine that takes every shape. Left out, it is the largest length."""
+
+    kernel: FunctionPath | None = None
+    """`module:function` that chooses each sequence's length; its file is an extra file. Left out, cost decides."""
 
     @classmethod
     def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

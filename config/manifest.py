@@ -16,7 +16,7 @@ from .session_settings import SessionSettings, read_session_settings
 
 __all__ = ["FILE_NAME", "ManifestError"]
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Variant:
     """None: it serves every bucket."""
     directory: str
     """Relative to the archive's root."""
+    estimate_us: float | None = None
+    """Microseconds of one call on the engine's device by its compiler's count, where it has one."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,10 @@ class Manifest:
     constants: str | None
     """A .pt file of tensors that programs need beside the state dict, relative to the archive's root."""
     codec: str | None = None
+    kernel: str | None = None
+    """`module:function` that chooses the length of the bucket for a sequence; None: whatever costs least."""
+    placement: Literal["cores"] | None = None
+    """Whether each worker keeps to cores of its own."""
     threads: int | None = None
     """Threads per worker; None: the host's cores shared out over maxWorkers."""
     streaming: SessionSettings | None = None
@@ -206,6 +212,8 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
         "weights": manifest.weights,
         "constants": manifest.constants,
         "codec": manifest.codec,
+        "kernel": manifest.kernel,
+        "placement": manifest.placement,
         "threads": manifest.threads,
         "streaming": None if manifest.streaming is None else asdict(manifest.streaming),
         "precision": manifest.precision,
@@ -258,6 +266,8 @@ def parse_manifest(text: str) -> Manifest:
         weights=record.optional("weights", record.path),
         constants=record.optional("constants", record.path),
         codec=record.optional("codec", record.text),
+        kernel=record.optional("kernel", record.text),
+        placement=record.optional("placement", lambda key: record.one_of(key, ("cores",))),
         threads=record.optional("threads", record.whole),
         streaming=record.optional("streaming", lambda key: read_session_settings(record.inner(key))),
         precision=record.text("precision"),
@@ -373,4 +383,5 @@ def _variant(record: Record) -> Variant:
         part=record.one_of("part", get_args(Part)),
         bucket=None if record.get_any("bucket") is None else _bucket(record),
         directory=record.path("directory"),
+        estimate_us=record.optional("estimate_us", record.number),
     )

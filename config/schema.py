@@ -24,6 +24,7 @@ from ..bucketing.grid import BucketGrid
 from ..bucketing.spacing import CostOfLength
 from ..bucketing.spec import Axis, DType, TensorSpec
 from .buckets import LARGEST_SIZE, UNIQUE, AutoLengths, Buckets, Sizes
+from .compiler import Arguments, PartitionerConfig, Place, contradictions_of_compiling
 from .frontend import Frontend
 from .problems import Location
 from .streaming import StreamingConfig, plain_name
@@ -201,6 +202,14 @@ class NeuronLstmBlock(Strict):
     """The sizes to compile for: `batch` and `length`, each an ascending list; lengths can be chosen for the traffic."""
     backend: Engine = "auto"
     """The engine: auto (the fastest that verifies), inductor, onnxruntime, eager, or one that another package adds."""
+    compiler_workdir: Place | None = None
+    """Where the engine's compiler leaves its intermediate files; left out, they are thrown away."""
+    compiler_args: Arguments | None = None
+    """Arguments for the engine's compiler, as a text or a list, as in [--target, trn1]."""
+    compiler_python: Place | None = None
+    """The Python interpreter in which the engine's compiler is installed, where that is not this one."""
+    partitioner_config: PartitionerConfig | None = None
+    """Run on the CPU what the engine cannot take; left out, such a model is refused. {} takes all the defaults."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """The least precision that programs may compute in; with bfloat16 whichever is measured faster, float32 or that."""
     tolerance: Annotated[Tolerance, Field(validate_default=True)] = Tolerance()
@@ -213,6 +222,8 @@ class NeuronLstmBlock(Strict):
     """Serve pieces of sequences as they come; left out, a request is a whole sequence. {} takes all the defaults."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """Threads per worker; left out, the host's cores are shared out over maxWorkers."""
+    placement: Literal["cores"] | None = None
+    """cores: each worker keeps to cores of its own; left out, the system places them."""
 
     @field_validator("tolerance", mode="before")
     @classmethod
@@ -228,6 +239,7 @@ class NeuronLstmBlock(Strict):
     def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """Inputs, buckets, lengths and constants that do not go together, and what a stream cannot have."""
         yield from _not_of_streams(given)
+        yield from contradictions_of_compiling(given)
         inputs = as_mapping(given.get("inputs"))
         yield from _names_taken_twice(given, inputs)
         shapes = {name: as_mapping(entry).get("shape") for name, entry in inputs.items()}

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
-from ...backends.interface import Backend, Precision, precision_of
+from ...backends.interface import Backend, Option, Precision
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.grid import Bucket
 from ...config.schema import ServingConfig
@@ -54,15 +55,15 @@ class Dropped:
     reason: str
 
 
-def to_try(wanted: str, precision: Precision = "float32") -> tuple[list[Backend], list[Dropped]]:
+def to_try(config: ServingConfig) -> tuple[list[Backend], list[Dropped]]:
     """The engines to compile for, and those that this machine cannot compile for.
 
     Raises:
-        PackagingError: the engine asked for by name is unknown, cannot be used here or not in this precision.
+        PackagingError: the engine asked for by name is unknown, cannot be used here or not so.
     """
-    if wanted != AUTO:
-        return [_by_name(wanted, precision)], []
-    names = _FAST if precision == "float32" else (*_FAST, *_FAST_IN_BFLOAT16)
+    if config.backend != AUTO:
+        return [_by_name(config)], []
+    names = _FAST if config.precision == "float32" else (*_FAST, *_FAST_IN_BFLOAT16)
     fast = [get_backend(name) for name in names if name in backend_names()]
     dropped = [Dropped(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
     out = {engine.backend for engine in dropped}
@@ -92,7 +93,8 @@ def last_resort(wanted: str, tried: Sequence[str]) -> list[Backend]:
     return [get_backend(_LAST_RESORT)] if wanted == AUTO and _LAST_RESORT not in tried else []
 
 
-def _by_name(name: str, precision: Precision) -> Backend:
+def _by_name(config: ServingConfig) -> Backend:
+    name, precision = config.backend, config.precision
     try:
         engine = get_backend(name)
     except Exception as error:
@@ -100,12 +102,28 @@ def _by_name(name: str, precision: Precision) -> Backend:
     reason = engine.unavailable()
     if reason is not None:
         raise PackagingError(f"neuron_lstm.backend: {name} cannot be used here: {reason}")
-    if precision_of(engine, precision) != precision:
+    if precision not in engine.precisions:
+        raise PackagingError(f"neuron_lstm.precision: {_other_precision(engine, precision)}")
+    untaken = [key for key in get_args(Option) if getattr(config, key) is not None and key not in engine.options]
+    if untaken:
         raise PackagingError(
-            f"neuron_lstm.precision: {name} computes in float32 alone, not in {precision}: leave precision out, or "
-            f"write backend: {AUTO} to have it compete with engines that do ({', '.join(_FAST_IN_BFLOAT16)})"
+            "\n".join(
+                f"neuron_lstm.{key}: {name} has nothing to do with it"
+                + (f", but takes {', '.join(engine.options)}" if engine.options else ": leave it out")
+                for key in untaken
+            )
         )
     return engine
+
+
+def _other_precision(engine: Backend, wanted: Precision) -> str:
+    if "float32" not in engine.precisions:
+        known = " or ".join(engine.precisions)
+        return f"{engine.name} computes in {known} alone, not in {wanted}: write precision: {known} if that will do"
+    return (
+        f"{engine.name} computes in float32 alone, not in {wanted}: leave precision out, or write backend: {AUTO} to "
+        f"have it compete with engines that do ({', '.join(_FAST_IN_BFLOAT16)})"
+    )
 
 
 def fastest(trials: Sequence[Trial]) -> Trial:

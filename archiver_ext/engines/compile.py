@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...backends.interface import Precision
+from ...backends.interface import DEFAULTS, CompileSettings
 from ...bucketing.grid import Bucket
 from ...bucketing.spec import Part
 from ..processes import describe_exit, package_path
@@ -38,7 +38,7 @@ class Job:
     program: Path
     """A file of torch.export.save."""
     directory: Path
-    precision: Precision = "float32"
+    settings: CompileSettings = DEFAULTS
 
     def __str__(self) -> str:
         """`inductor chunk 4 x 128`."""
@@ -126,12 +126,14 @@ class _Worker:
     def compile(self, job: Job) -> Result:
         """Do one job. Never raises on account of it: what goes wrong is the job's result."""
         job.directory.mkdir(parents=True)
+        if job.settings.workdir is not None:
+            job.settings.workdir.mkdir(parents=True, exist_ok=True)
         reply = self._ask(
             {
                 "program": str(job.program),
                 "backend": job.backend,
                 "bucket": job.bucket,
-                "precision": job.precision,
+                "settings": _settings_as_json(job.settings),
                 "directory": str(job.directory),
             }
         )
@@ -199,6 +201,15 @@ class _Worker:
             for pipe in filter(None, (self._process.stdin, self._process.stdout)):
                 with suppress(BrokenPipeError):  # what was still to be written to a dead process
                     pipe.close()
+
+
+def _settings_as_json(settings: CompileSettings) -> dict[str, Any]:
+    return {
+        "precision": settings.precision,
+        "workdir": None if settings.workdir is None else str(settings.workdir),
+        "args": settings.args,
+        "python": None if settings.python is None else str(settings.python),
+    }
 
 
 def size_of(path: Path) -> int:

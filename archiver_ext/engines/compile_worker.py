@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import torch
 
 from ...backends import masked  # noqa: F401 - the exported program names its operators
-from ...backends.interface import CannotCompile, LowPrecision
+from ...backends.interface import CannotCompile, CompileSettings
 from ...backends.registry import get_backend
 from ...bucketing.grid import Bucket
 
@@ -44,16 +44,18 @@ def _reply(job: dict[str, Any], program: torch.export.ExportedProgram) -> dict[s
     started = time.perf_counter()
     bucket = None if job["bucket"] is None else Bucket(*job["bucket"])
     try:
-        engine, directory = get_backend(job["backend"]), Path(job["directory"])
-        if isinstance(engine, LowPrecision) and job["precision"] in engine.precisions:
-            engine.compile_in(job["precision"], program, bucket, directory)
-        else:
-            engine.compile(program, bucket, directory)
+        engine = get_backend(job["backend"])
+        engine.compile(program, bucket, Path(job["directory"]), _settings(job["settings"]))
     except CannotCompile as error:
         return {"refused": str(error)}
     except Exception as error:  # noqa: BLE001 - an engine's own failure, reported as such
         return {"crashed": f"{type(error).__name__}: {error}", "log": traceback.format_exc()}
     return {"seconds": time.perf_counter() - started}
+
+
+def _settings(written: dict[str, Any]) -> CompileSettings:
+    workdir, python = (None if written[key] is None else Path(written[key]) for key in ("workdir", "python"))
+    return CompileSettings(written["precision"], workdir, tuple(written["args"]), python)
 
 
 if __name__ == "__main__":

@@ -5,14 +5,14 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
 import torch
 
 from ...backends import registry
-from ...backends.interface import Backend, Precision, Requirement, precision_of
+from ...backends.interface import DEFAULTS, Backend, CompileSettings, Requirement, precision_of
 from ...bucketing.cost import CostModel
 from ...bucketing.grid import Bucket, BucketGrid
 from ...bucketing.spec import Part
@@ -95,11 +95,12 @@ def jobs_for(
     programs: Mapping[Part, Path],
     grid: BucketGrid,
     compiled: Path,
-    precision: Precision = "float32",
+    settings: CompileSettings = DEFAULTS,
 ) -> list[Job]:
     """What to compile, from files of torch.export.save to folders below `compiled`.
 
-    An engine that cannot compute in `precision` computes in float32.
+    An engine that cannot compute in the precision of `settings` computes in what it prefers; each program has a
+    folder of its own below their `workdir`.
     """
     return [
         Job(
@@ -108,11 +109,16 @@ def jobs_for(
             bucket,
             programs[part],
             compiled / variant_directory(engine, part, bucket),
-            precision_of(engine, precision),
+            _own(settings, engine, variant_directory(engine, part, bucket)),
         )
         for engine in engines
         for part, bucket in programs_to_compile(engine, tuple(programs), grid)
     ]
+
+
+def _own(settings: CompileSettings, engine: Backend, directory: str) -> CompileSettings:
+    workdir = None if settings.workdir is None else settings.workdir / directory
+    return replace(settings, precision=precision_of(engine, settings.precision), workdir=workdir)
 
 
 def write_constants(subject: Subject) -> None:
@@ -134,9 +140,7 @@ def attempt(
     """
     write_tree_manifest(subject, engine, None)
     variants = load_variants(subject.tree, subject.threads)
-    checked = _check(subject, engine, variants, cases, report)
-    if not all(found.verdict.is_passing() for found in checked.values()):
-        raise Missed(engine.name, list(checked.values()), subject.tolerance)
+    checked = check(variants, cases, report)
     costs = measure_costs(variants)
     cost = CostModel(costs["sequence" if subject.program.split is None else "chunk"])
     return Trial(
@@ -150,21 +154,24 @@ def attempt(
     )
 
 
-def _check(
-    subject: Subject, engine: Backend, variants: Variants, cases: Sequence[Case], report: Report
-) -> dict[Bucket, Checked]:
-    """Each bucket of the grid; and with the largest, batches as they will be planned."""
-    buckets = subject.config.grid.buckets
+def check(variants: Variants, cases: Sequence[Case], report: Report) -> dict[Bucket, Checked]:
+    """Hold loaded programs against eager: in each bucket of the grid; and with the largest, as they will be planned.
+
+    Raises:
+        Missed: an answer differs from eager by more than the tolerance.
+    """
+    facts = variants.manifest
+    buckets = facts.grid.buckets
     checked: dict[Bucket, Checked] = {}
     for done, bucket in enumerate(buckets, 1):
-        checked[bucket] = verify(variants, bucket, subject.program, cases, subject.tolerance)
-        report(done, len(buckets), f"{engine.name} {bucket.batch} x {bucket.length}")
+        checked[bucket] = verify(variants, bucket, facts, cases, facts.tolerance)
+        report(done, len(buckets), f"{facts.backend} {bucket.batch} x {bucket.length}")
     largest, rows = buckets[-1], buckets[-1].batch
-    planned = verify_planned(variants, subject.program, cases, rows, subject.tolerance)
-    checked[largest] = worse(checked[largest], planned)
-    if subject.config.streaming is not None:
-        onward = verify_onward(variants, subject.program, cases, rows, subject.tolerance)
-        checked[largest] = worse(checked[largest], onward)
+    checked[largest] = worse(checked[largest], verify_planned(variants, facts, cases, rows, facts.tolerance))
+    if facts.streaming is not None:
+        checked[largest] = worse(checked[largest], verify_onward(variants, facts, cases, rows, facts.tolerance))
+    if not all(found.verdict.is_passing() for found in checked.values()):
+        raise Missed(facts.backend, list(checked.values()), facts.tolerance)
     return checked
 
 
@@ -231,6 +238,8 @@ def manifest_of(subject: Subject, engine: Backend, trial: Trial | None, costs: C
         weights=subject.weights,
         constants=CONSTANTS if program.constants else None,
         codec=config.codec,
+        kernel=config.buckets.kernel,
+        placement=config.placement,
         threads=config.threads,
         streaming=None if config.streaming is None else config.streaming.settings(_state_id(subject, files)),
         precision=precision_of(engine, config.precision),

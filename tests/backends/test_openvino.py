@@ -13,7 +13,13 @@ import torch
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
 from torchserve_neuron_lstm.backends import openvino as engine
-from torchserve_neuron_lstm.backends.interface import PRECISIONS, CannotCompile, CannotLoad, precision_of
+from torchserve_neuron_lstm.backends.interface import (
+    PRECISIONS,
+    CannotCompile,
+    CannotLoad,
+    CompileSettings,
+    precision_of,
+)
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.config.schema import NeuronLstmBlock
@@ -75,7 +81,7 @@ def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> No
     for precision in PRECISIONS:
         directory = tmp_path / precision
         directory.mkdir()
-        engine.OpenVino().compile_in(precision, program, None, directory)
+        engine.OpenVino().compile(program, None, directory, CompileSettings(precision))
         run = engine.OpenVino().load(directory, weights_of(program), {}, 1)
         inputs = ragged_batch(1e4, batch=8, time=12)
         answers = run(inputs)
@@ -119,7 +125,7 @@ def test_a_processor_without_bfloat16_is_refused_at_both_ends(capabilities: list
     capabilities[:] = SINGLE
 
     with pytest.raises(CannotCompile, match="no instructions for bfloat16"):
-        engine.OpenVino().compile_in("bfloat16", program, None, tmp_path / "other")
+        engine.OpenVino().compile(program, None, tmp_path / "other", CompileSettings("bfloat16"))
     with pytest.raises(CannotLoad, match=r"no instructions for bfloat16.*without precision: bfloat16"):
         engine.OpenVino().load(tmp_path, weights_of(program), {}, 1)
 

@@ -49,13 +49,14 @@ EXAMPLE = Manifest(
     longest=40,
     variants=(
         Variant("chunk", Bucket(1, 16), "programs/inductor/chunk/b1_t16"),
-        Variant("chunk", Bucket(4, 16), "programs/inductor/chunk/b4_t16"),
+        Variant("chunk", Bucket(4, 16), "programs/inductor/chunk/b4_t16", 6.5),
     ),
     checks=(Check(Bucket(1, 16), 1e-07), Check(Bucket(4, 16), 0.0)),
     costs=(Cost("chunk", Bucket(1, 16), 0.5), Cost("chunk", Bucket(4, 16), 1.25)),
     weights="weights.pt",
     constants=None,
     codec="my_codec:TextCodec",
+    kernel="my_kernel:choose",
     threads=None,
     files={"weights.pt": "ab", "model.py": "cd"},
     produced_by={"torch": "2.13.0", "torchserve-neuron-lstm": "0.1.0"},
@@ -63,7 +64,7 @@ EXAMPLE = Manifest(
 
 GOLDEN = """\
 {
-  "format": 3,
+  "format": 4,
   "backend": "inductor",
   "requires": [
     {
@@ -154,7 +155,8 @@ GOLDEN = """\
         "batch": 1,
         "length": 16
       },
-      "directory": "programs/inductor/chunk/b1_t16"
+      "directory": "programs/inductor/chunk/b1_t16",
+      "estimate_us": null
     },
     {
       "part": "chunk",
@@ -162,7 +164,8 @@ GOLDEN = """\
         "batch": 4,
         "length": 16
       },
-      "directory": "programs/inductor/chunk/b4_t16"
+      "directory": "programs/inductor/chunk/b4_t16",
+      "estimate_us": 6.5
     }
   ],
   "checks": [
@@ -202,6 +205,8 @@ GOLDEN = """\
   "weights": "weights.pt",
   "constants": null,
   "codec": "my_codec:TextCodec",
+  "kernel": "my_kernel:choose",
+  "placement": null,
   "threads": null,
   "streaming": null,
   "precision": "float32",
@@ -301,7 +306,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         shapes=shapes,
         longest=draw(st.integers(1, 10**6)),
         variants=tuple(
-            Variant(part, bucket, f"programs/{draw(names)}")
+            Variant(part, bucket, f"programs/{draw(names)}", draw(st.none() | amounts))
             for part in parts
             for bucket in ([None] if shapeless else where[part])
         ),
@@ -312,6 +317,8 @@ def manifests(draw: st.DrawFn) -> Manifest:
         host=draw(st.dictionaries(names, names, max_size=3)),
         files=draw(st.dictionaries(names, names, max_size=3)),
         codec=draw(st.none() | names),
+        kernel=draw(st.none() | names),
+        placement=draw(st.none() | st.just("cores")),
         threads=draw(st.none() | st.integers(1, 64)),
         tolerance=(draw(amounts), draw(amounts)),
     )
@@ -433,6 +440,8 @@ def changed(path: str, value: Any) -> str:
         ("weights", "", "weights: expected a path below the archive's root, got ''"),
         ("constants", "./constants.pt", "constants: expected a path below the archive's root"),
         ("tolerance.atol", False, "tolerance.atol: expected a number, got False"),
+        ("placement", "sockets", "placement: expected cores, got 'sockets'"),
+        ("variants.0.estimate_us", "fast", "variants[0].estimate_us: expected a number, got 'fast'"),
         ("threads", "4", "threads: expected a whole number, got '4'"),
         ("files", {"../model.py": "ab"}, "files: expected a path below the archive's root, got '../model.py'"),
         ("files", {"/etc/passwd": "ab"}, "files: expected a path below the archive's root, got '/etc/passwd'"),
@@ -473,8 +482,8 @@ def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path) -> None:
 
 def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
     """The version that wrote the archive, where it says so."""
-    assert refusal(tmp_path, GOLDEN.replace('"format": 3', '"format": 1')) == (
-        "variants.json has format 1, and this code reads format 3: serve the archive with "
+    assert refusal(tmp_path, GOLDEN.replace('"format": 4', '"format": 1')) == (
+        "variants.json has format 1, and this code reads format 4: serve the archive with "
         "torchserve-neuron-lstm 0.1.0, which wrote it, "
         "or package the model again with the version that is installed here"
     )

@@ -14,27 +14,27 @@ class Good(Eager):
     """Serves as eager does, in buckets, and prints a lot."""
     name = "good"
     polymorphic = False
-    def compile(self, program, bucket, directory):
+    def compile(self, program, bucket, directory, settings):
         print("noise on standard output")
         os.system("echo more of it")
-        super().compile(program, None, directory)
+        super().compile(program, None, directory, settings)
 
 
 class Refuses(Good):
     name = "refuses"
-    def compile(self, program, bucket, directory):
+    def compile(self, program, bucket, directory, settings):
         raise CannotCompile(f"no {bucket.batch} x {bucket.length} here")
 
 
 class Raises(Good):
     name = "raises"
-    def compile(self, program, bucket, directory):
+    def compile(self, program, bucket, directory, settings):
         raise ValueError("something odd")
 
 
 class Dies(Good):
     name = "dies"
-    def compile(self, program, bucket, directory):
+    def compile(self, program, bucket, directory, settings):
         sys.stderr.write("last words\\n")
         sys.stderr.flush()
         os.abort()
@@ -43,7 +43,7 @@ class Dies(Good):
 class Slow(Good):
     """Starts another process and waits for it for ever."""
     name = "slow"
-    def compile(self, program, bucket, directory):
+    def compile(self, program, bucket, directory, settings):
         child = subprocess.Popen(["sleep", "600"])
         with open(os.environ["SLOW_PIDS"], "a") as file:
             file.write(f"{os.getpid()} {child.pid}\\n")

@@ -6,11 +6,18 @@ import pytest
 
 from torchserve_neuron_lstm.archiver_ext.engines.candidates import to_try
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.config.schema import ServingConfig
+
+
+def config(**keys: object) -> ServingConfig:
+    """A configuration with these keys in its block."""
+    inputs = {"x": {"dtype": "float32", "shape": ["batch", "time", 3]}}
+    return ServingConfig.model_validate({"inputs": inputs, "buckets": {"batch": [1], "length": [4]}, **keys})
 
 
 def tried(wanted: str, precision: str) -> set[str]:
     """The names of engines that are compiled for or told to be unavailable."""
-    engines, dropped = to_try(wanted, "bfloat16" if precision == "bfloat16" else "float32")
+    engines, dropped = to_try(config(backend=wanted, precision=precision))
     return {engine.name for engine in engines} | {out.backend for out in dropped}
 
 
@@ -29,4 +36,14 @@ def test_an_engine_by_name_is_used_in_float32_as_well() -> None:
 def test_an_engine_by_name_must_compute_in_what_is_asked_for(name: str) -> None:
     """The refusal says which one does."""
     with pytest.raises(PackagingError, match=f"precision: {name} computes in float32 alone, not in bfloat16.*openvino"):
-        to_try(name, "bfloat16")
+        to_try(config(backend=name, precision="bfloat16"))
+
+
+def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:
+    """By its path in the YAML."""
+    with pytest.raises(PackagingError) as refusal:
+        to_try(config(backend="eager", compiler_args="-O1", compiler_workdir="work"))
+    assert str(refusal.value).splitlines() == [
+        "neuron_lstm.compiler_workdir: eager has nothing to do with it: leave it out",
+        "neuron_lstm.compiler_args: eager has nothing to do with it: leave it out",
+    ]
