@@ -1,0 +1,56 @@
+"""A contract double of torch_neuronx: what its documentation promises of the tracing API, on a CPU.
+
+It is no emulator. It holds callers to the documented contract, so that code which passes here calls the real package as
+documented. Put the folder that holds this package on PYTHONPATH. It needs nothing but torch (1.13 or later).
+
+What it promises:
+- `trace` runs the function and returns a ScriptModule that `torch.jit.save` and `torch.jit.load` take, in any process.
+- The module takes and gives CPU tensors, and refuses another number, shape or dtype of inputs at each call.
+- Options are keywords. By position they are inferred with a warning (`DeprecationWarning`).
+- Operators that the compiler cannot take (`UNSUPPORTED`, and all of other namespaces than aten) raise `RuntimeError`.
+- Compiling needs a device, or `cpu_backend=True` and `--target` among `compiler_args`. `NEURON_DOUBLE_CORES` says how
+  many cores this host has, 2 where it is not set; `NEURON_RT_VISIBLE_CORES` and `NEURON_RT_NUM_CORES` restrict them.
+- Weights are separated with `inline_weights_to_neff=False` alone; `replace_weights` warns of others and leaves them.
+- A weight-separated module computes with zeros where its weights are zeros: nothing remembers the old ones.
+- An aliased output goes to its state and is not among the answers. What the documentation leaves open is decided so.
+- Wrong values of the partitioner's and placement's options raise the documented ValueError or RuntimeError.
+- A dynamic batch that cannot be split raises what TorchScript makes of a ValueError: `torch.jit.Error` with that word.
+
+`__double__` tells it from the real one.
+"""
+
+from ._buckets import BucketModelConfig, bucket_model_trace
+from ._parallel import DataParallel
+from ._partitioner import PartitionerConfig, analyze
+from ._placement import (
+    async_load,
+    lazy_load,
+    move_trace_to_device,
+    multicore_context,
+    neuron_cores_context,
+    set_multicore,
+    set_neuron_cores,
+)
+from ._trace import UNSUPPORTED, dynamic_batch, replace_weights, trace
+
+__version__ = "2.9.0.2.15.0+double"
+__double__ = True
+
+__all__ = [
+    "UNSUPPORTED",
+    "BucketModelConfig",
+    "DataParallel",
+    "PartitionerConfig",
+    "analyze",
+    "async_load",
+    "bucket_model_trace",
+    "dynamic_batch",
+    "lazy_load",
+    "move_trace_to_device",
+    "multicore_context",
+    "neuron_cores_context",
+    "replace_weights",
+    "set_multicore",
+    "set_neuron_cores",
+    "trace",
+]
