@@ -36,17 +36,20 @@ def load_config(path: Path) -> ServingConfig:
     Raises:
         ConfigError: it cannot be read, or something in it cannot be used.
     """
-    source = str(path)
+    return parse_config(_text(path), str(path), path.parent)
+
+
+def _text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError(source, [Problem("", 1, f"cannot be read: {error.strerror or error}")]) from error
+        raise ConfigError(str(path), [Problem("", 1, f"cannot be read: {error.strerror or error}")]) from error
     try:
-        return parse_config(data.decode(), source, path.parent)
+        return data.decode()
     except UnicodeDecodeError as error:
         line = 1 + data.count(b"\n", 0, error.start)
         message = f"expected UTF-8 text, got the byte 0x{data[error.start]:02x}: save the file as UTF-8"
-        raise ConfigError(source, [Problem("", line, message)]) from error
+        raise ConfigError(str(path), [Problem("", line, message)]) from error
 
 
 def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig:
@@ -66,6 +69,21 @@ def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig
         if config is not None:
             return config
     raise ConfigError(source, document.problems)
+
+
+def load_block(path: Path) -> NeuronLstmBlock:
+    """The plug-in's block of a file that lies in an archive, where the histogram that it may name does not.
+
+    Raises:
+        ConfigError: it cannot be read, or something in it cannot be used.
+    """
+    document = _Document(str(path))
+    document.read(_composed(_text(path), str(path)))
+    written = document.values.get(BLOCK)
+    block = None if written is None else _checked(NeuronLstmBlock, document, written, (BLOCK,))
+    if block is None or document.problems:
+        raise ConfigError(str(path), document.problems)
+    return block
 
 
 def _observed(document: _Document, folder: Path) -> dict[int, int] | None:

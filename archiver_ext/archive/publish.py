@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from .. import stock
 from ..errors import PackagingError
+from .move import move
 from .workspace import private_directory
 
 
@@ -22,20 +22,7 @@ def publish(flags: stock.Flags, tree: Path, manifest: str) -> Path:
     try:
         with private_directory(destination.parent) as beside:
             archive = stock.write_archive(flags, tree, manifest, beside)
-            _move(archive, destination, beside / "previous")
+            move(archive, destination, beside / "previous")
     except OSError as error:
         raise PackagingError(f"{destination} cannot be written: {error}") from error
     return destination
-
-
-def _move(archive: Path, destination: Path, aside: Path) -> None:
-    """A folder cannot be moved over another, so an old one is moved aside first, and back if the move fails."""
-    if not (archive.is_dir() and destination.exists()):
-        os.replace(archive, destination)  # noqa: PTH105 - Path.replace does the same, without saying that it is one step
-        return
-    destination.rename(aside)
-    try:
-        archive.rename(destination)
-    except OSError:
-        aside.rename(destination)
-        raise

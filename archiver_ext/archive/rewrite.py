@@ -1,56 +1,96 @@
-"""An archive again with another manifest: every other file as it was."""
+"""An archive again with some of its files replaced: every other one as it was."""
 
 from __future__ import annotations
 
-import io
-import os
+import copy
+import shutil
 import tarfile
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...config.manifest import FILE_NAME
 from ..errors import PackagingError
+from .move import move
 from .workspace import private_directory
 
 
 def with_manifest(archive: Path, text: str, destination: Path) -> None:
     """Write `archive` to `destination` with this text as its variants.json; the two may be the same file.
 
-    It is written beside its destination first: what was there before is replaced in one step, or stays.
+    Raises:
+        PackagingError: as `with_files`.
+    """
+    with private_directory() as private:
+        written = private / FILE_NAME
+        written.write_text(text, encoding="utf-8")
+        with_files(archive, {FILE_NAME: written}, destination)
+
+
+def with_files(archive: Path, files: Mapping[str, Path], destination: Path) -> None:
+    """Write `archive` to `destination` with other files in the place of those named; the two may be the same.
+
+    `files` are by their paths relative to the archive's root, and are in it already. A folder stays a folder. All is
+    written beside the destination first: what was there before is replaced in one step, or stays.
 
     Raises:
-        PackagingError: it cannot be written, or a folder is to be written elsewhere than where it is.
+        PackagingError: it cannot be written.
     """
-    if archive.is_dir() and destination.resolve() != archive.resolve():
-        raise PackagingError(f"{archive} is a folder, which is rewritten where it is: leave --output out")
-    target = archive / FILE_NAME if archive.is_dir() else destination
     try:
-        with private_directory(target.parent) as beside:
-            written = beside / target.name
-            if archive.is_dir():
-                written.write_text(text, encoding="utf-8")
-            elif zipfile.is_zipfile(archive):
-                _rewrite_zip(archive, text, written)
-            else:
-                _rewrite_tar(archive, text, written)
-            os.replace(written, target)  # noqa: PTH105 - Path.replace does the same, without saying that it is one step
+        if archive.is_dir() and len(files) == 1 and destination.resolve() == archive.resolve():
+            _replace_one(archive, *next(iter(files.items())))  # the others need not be copied
+            return
+        with private_directory(destination.absolute().parent) as beside:
+            _rewrite(archive, files, beside / "written")
+            move(beside / "written", destination, beside / "previous")
     except OSError as error:
-        raise PackagingError(f"{target} cannot be written: {error}") from error
+        raise PackagingError(f"{destination} cannot be written: {error}") from error
 
 
-def _rewrite_zip(archive: Path, text: str, written: Path) -> None:
+def _replace_one(folder: Path, name: str, file: Path) -> None:
+    with private_directory(folder) as beside:
+        shutil.copyfile(file, beside / "written")
+        move(beside / "written", folder / name, beside / "previous")
+
+
+def _rewrite(archive: Path, files: Mapping[str, Path], written: Path) -> None:
+    if archive.is_dir():
+        _rewrite_folder(archive, files, written)
+    elif zipfile.is_zipfile(archive):
+        _rewrite_zip(archive, files, written)
+    else:
+        _rewrite_tar(archive, files, written)
+
+
+def _rewrite_folder(archive: Path, files: Mapping[str, Path], written: Path) -> None:
+    shutil.copytree(archive, written, symlinks=True)
+    for name, file in files.items():
+        (written / name).unlink()  # where it is a link, not what it leads to
+        shutil.copyfile(file, written / name)
+
+
+def _rewrite_zip(archive: Path, files: Mapping[str, Path], written: Path) -> None:
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile(written, "w") as new:
         for entry in old.infolist():
-            data = text.encode() if entry.filename == FILE_NAME else old.read(entry)
-            new.writestr(entry, data)
+            kept = copy.copy(entry)  # writing notes in it where it lies
+            if entry.filename in files:
+                kept.file_size = files[entry.filename].stat().st_size
+                with files[entry.filename].open("rb") as source, new.open(kept, "w") as target:
+                    shutil.copyfileobj(source, target)
+            elif entry.is_dir():
+                new.writestr(kept, b"")
+            else:
+                with old.open(entry) as source, new.open(kept, "w") as target:
+                    shutil.copyfileobj(source, target)
 
 
-def _rewrite_tar(archive: Path, text: str, written: Path) -> None:
+def _rewrite_tar(archive: Path, files: Mapping[str, Path], written: Path) -> None:
     with tarfile.open(archive) as old, tarfile.open(written, "w:gz") as new:
         for entry in old:
-            if entry.name.partition("/")[2] == FILE_NAME:
-                data = text.encode()
-                entry.size = len(data)
-                new.addfile(entry, io.BytesIO(data))
-            else:
+            replaced = files.get(entry.name.partition("/")[2])
+            if replaced is None:
                 new.addfile(entry, old.extractfile(entry))
+            else:
+                entry.size = replaced.stat().st_size
+                with replaced.open("rb") as source:
+                    new.addfile(entry, source)

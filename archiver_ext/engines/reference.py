@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...bucketing.spec import TensorSpec
-from ...config.schema import ServingConfig
+from ...config.schema import NeuronLstmBlock
 from ..errors import PackagingError
 from ..lowering.binding import bind
 
@@ -28,7 +28,7 @@ Answer = tuple[torch.Tensor, ...]
 Reference = Callable[[Request], Answer]
 
 
-def reference_of(model: torch.nn.Module, config: ServingConfig, outputs: Sequence[TensorSpec]) -> Reference:
+def reference_of(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Sequence[TensorSpec]) -> Reference:
     """The user's model as a function of one request.
 
     Raises (when called):

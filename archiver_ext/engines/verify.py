@@ -22,7 +22,6 @@ from ...bucketing.plan import Plan, plan_in
 from ...bucketing.planner import Kind
 from ...bucketing.spec import TensorSpec
 from ..errors import PackagingError
-from ..lowering.program import Program
 from ..progress import Report
 from .reference import Answer, Reference, Request, alone
 
@@ -47,6 +46,26 @@ class Model(Protocol):
         self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], pad: Pad
     ) -> list[tuple[torch.Tensor, ...]]:
         """The answers to sequences, in their order."""
+
+
+class Facts(Protocol):
+    """What has to be known of the programs: a `Program` that is packaged says it, or the `Manifest` of an archive."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Of one request."""
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Of one request."""
+
+    @property
+    def padding(self) -> Literal["masked", "exact_lengths"]:
+        """Whether requests may be padded to a bucket."""
+
+    @property
+    def kind(self) -> Kind:
+        """Whether they run over whole sequences or in pieces of time."""
 
 
 class Verdict(Enum):
@@ -91,7 +110,7 @@ class Batch:
 
 
 def draw_cases(
-    program: Program, grid: BucketGrid, reference: Reference, report: Report, seed: int = 0, longest: int = 1
+    program: Facts, grid: BucketGrid, reference: Reference, report: Report, seed: int = 0, longest: int = 1
 ) -> tuple[Case, ...]:
     """Requests of the lengths that matter in every bucket, with the eager model's answer to each alone.
 
@@ -150,7 +169,7 @@ def draw(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torc
     return torch.randint(0, bound, sizes, generator=rng).to(dtype)
 
 
-def served_by(bucket: Bucket, cases: Sequence[Case], program: Program) -> list[Case]:
+def served_by(bucket: Bucket, cases: Sequence[Case], program: Facts) -> list[Case]:
     """What a bucket can be asked to run.
 
     All that fits; its own length alone where nothing may be padded; and where it takes a piece of time, also what
@@ -158,7 +177,7 @@ def served_by(bucket: Bucket, cases: Sequence[Case], program: Program) -> list[C
     """
     if program.padding == "exact_lengths":
         return [case for case in cases if case.request.length == bucket.length]
-    longest = bucket.length * (1 if program.split is None else _MOST_PIECES)
+    longest = bucket.length * (1 if program.kind == "sequence" else _MOST_PIECES)
     return [case for case in cases if case.request.length <= longest]
 
 
@@ -213,7 +232,7 @@ def _rubbish(spec: TensorSpec, sizes: tuple[int, ...], padding: Padding, rng: to
 
 
 def verify(
-    model: Model, bucket: Bucket, program: Program, cases: Sequence[Case], tolerance: tuple[float, float], seed: int = 0
+    model: Model, bucket: Bucket, program: Facts, cases: Sequence[Case], tolerance: tuple[float, float], seed: int = 0
 ) -> Checked:
     """Run composed batches in one bucket alone, and compare every request's answer with its reference.
 
@@ -221,16 +240,15 @@ def verify(
     """
     rng = torch.Generator().manual_seed(seed)
     worst = Checked(bucket, Verdict.AGREES, 0.0, 0.0, "")
-    kind: Kind = "sequence" if program.split is None else "chunk"
     for batch in compose(bucket, served_by(bucket, cases, program), seed):
-        plan = plan_in(bucket, [case.request.length for case in batch.cases], kind)
+        plan = plan_in(bucket, [case.request.length for case in batch.cases], program.kind)
         for found in _try(model, plan, batch, bucket, program.outputs, tolerance, rng):
             worst = worse(worst, found)
     return worst
 
 
 def verify_planned(
-    model: Model, program: Program, cases: Sequence[Case], rows: int, tolerance: tuple[float, float], seed: int = 0
+    model: Model, program: Facts, cases: Sequence[Case], rows: int, tolerance: tuple[float, float], seed: int = 0
 ) -> Checked:
     """Run ragged batches of up to `rows` requests as they will be planned, whatever the shapes."""
     rng, choose = torch.Generator().manual_seed(seed), random.Random(seed)  # noqa: S311 - nothing here is secret

@@ -13,8 +13,7 @@ from ...bucketing.execute_staircase import Past
 from ...bucketing.grid import Bucket
 from ...bucketing.spec import TensorSpec
 from ...handlers.streams import Model
-from ..lowering.program import Program
-from .verify import Case, Checked, Verdict, difference
+from .verify import Case, Checked, Facts, Verdict, difference
 
 _BATCHES = 4
 _MOST_ROWS = 8
@@ -39,7 +38,7 @@ class _Stream:
 
 
 def verify_onward(
-    model: Model, program: Program, cases: Sequence[Case], rows: int, tolerance: tuple[float, float], seed: int = 0
+    model: Model, program: Facts, cases: Sequence[Case], rows: int, tolerance: tuple[float, float], seed: int = 0
 ) -> Checked:
     """Cut requests at random, and answer their pieces in batches in which others begin and end."""
     choose = random.Random(seed)  # noqa: S311 - nothing here is secret

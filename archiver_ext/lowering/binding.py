@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from ...bucketing.spec import Axis, TensorSpec
-from ...config.schema import ServingConfig
+from ...config.schema import NeuronLstmBlock
 from .refusal import LoweringRefused
 
 
-def bind(config: ServingConfig, tensors: Sequence[torch.Tensor], lengths: torch.Tensor | None) -> dict[str, Any]:
+def bind(config: NeuronLstmBlock, tensors: Sequence[torch.Tensor], lengths: torch.Tensor | None) -> dict[str, Any]:
     """The keyword arguments of one call of the user's forward().
 
     An input named `state.0` is the first element of a tuple argument `state`.
@@ -30,7 +30,7 @@ def bind(config: ServingConfig, tensors: Sequence[torch.Tensor], lengths: torch.
     return {**arguments, **config.model.forward}
 
 
-def check_signature(model: torch.nn.Module, config: ServingConfig) -> None:
+def check_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:
     """Refuse a configuration whose names are not those of the model's forward().
 
     Raises:

@@ -61,6 +61,11 @@ class Program:
     """Whether batch and time may be any number, not only what the grid spans."""
 
     @property
+    def kind(self) -> Literal["sequence", "chunk"]:
+        """Whether it is served over whole sequences or in pieces of time."""
+        return "sequence" if self.split is None else "chunk"
+
+    @property
     def parts(self) -> dict[Part, torch.export.ExportedProgram]:
         """What is compiled and served."""
         return {"sequence": self.exported} if self.split is None else self.split.parts

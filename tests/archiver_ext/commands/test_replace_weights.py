@@ -1,0 +1,342 @@
+"""Other weights in an archive's programs answer as a rebuilt archive does, or nothing is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from torchserve_neuron_lstm.archiver_ext import cli, stock
+from torchserve_neuron_lstm.archiver_ext.archive.unpack import unpacked
+from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, read_manifest
+from torchserve_neuron_lstm.handlers.variants import load_variants
+
+from ..conftest import Project
+
+Package = Callable[..., Path]
+Said = tuple[int, str, str]
+Replace = Callable[..., Said]
+
+ENGINES = '''
+import torch
+from torchserve_neuron_lstm.backends.eager import Eager
+
+
+class Stubborn(Eager):
+    """Keeps the weights that it was compiled with, and tells nobody."""
+    name = "stubborn"
+
+    def compile(self, program, bucket, directory, settings):
+        torch.save(dict(program.state_dict), directory / "inside.pt")
+        super().compile(program, bucket, directory, settings)
+
+    def load(self, directory, weights, host, threads):
+        return super().load(directory, {**weights, **torch.load(directory / "inside.pt")}, host, threads)
+
+
+class Inlines(Stubborn):
+    """The same, and says so."""
+    name = "inlines"
+    inlines_weights = True
+'''
+
+
+@pytest.fixture(autouse=True)
+def _here(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setenv("TMPDIR", str(project.temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
+
+
+@pytest.fixture
+def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
+    """Packages the user's folder; gives the archive."""
+
+    def run(name: str = "tiny", *more: str) -> Path:
+        given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), *more]
+        flags = stock.parse([*given, "--model-name", name])
+        assert cli.archive(flags, stock.manifest_json(flags)) == 0, capfd.readouterr().err
+        capfd.readouterr()
+        return stock.archive_path(project.folder, flags)
+
+    return run
+
+
+@pytest.fixture
+def replace(capfd: pytest.CaptureFixture[str]) -> Replace:
+    """Runs the command; gives exit code, standard output and error."""
+
+    def run(*words: object) -> Said:
+        return cli.main(["replace-weights", *map(str, words)]), *capfd.readouterr()
+
+    return run
+
+
+def trained_further(project: Project, name: str = "new.pt") -> dict[str, torch.Tensor]:
+    """Weights of the same names, shapes and dtypes; also in the user's folder."""
+    rng = torch.Generator().manual_seed(1)
+    old = torch.load(project.folder / "weights.pt")
+    new = {key: tensor + 0.5 * torch.randn(tensor.shape, generator=rng) for key, tensor in old.items()}
+    torch.save(new, project.folder / name)
+    return new
+
+
+def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
+    """Of one batch of ragged sequences."""
+    lengths = [4, 1, 3, 2]
+    with unpacked(archive) as folder:
+        variants = load_variants(folder, threads=1)
+        requests = [[(torch.arange(length) * 5 + length) % 11] for length in lengths]
+        found = variants.answer(variants.plan(lengths), requests, lengths)
+    return [tuple(tensor.clone() for tensor in answer) for answer in found]
+
+
+def manifest_of(archive: Path) -> Manifest:
+    """What is written in an archive, whose files are as it says."""
+    with unpacked(archive) as folder:
+        manifest = read_manifest(folder)
+        assert manifest.files == digest_files(folder)
+    return manifest
+
+
+def entries(archive: Path) -> dict[str, object]:
+    """Every file of an archive, with how it is packed."""
+    if archive.is_dir():
+        return {
+            path.relative_to(archive).as_posix(): path.read_bytes() for path in archive.rglob("*") if path.is_file()
+        }
+    if archive.suffix == ".mar":
+        with zipfile.ZipFile(archive) as file:
+            return {entry.filename: (file.read(entry), entry.compress_type) for entry in file.infolist()}
+    with tarfile.open(archive) as tar:
+        kept = {entry.name.partition("/")[2]: tar.extractfile(entry) for entry in tar if entry.isfile()}
+        return {name: file.read() for name, file in kept.items() if file is not None}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["eager", "onnxruntime", "inductor"])
+def test_the_answers_are_those_of_a_rebuilt_archive_bit_for_bit(
+    project: Project, package: Package, replace: Replace, backend: str
+) -> None:
+    """The old archive stays as it was, and so do the measured costs."""
+    project.configure(backend=backend, batch=[1], length=[2, 4])
+    old = package()
+    before = old.read_bytes()
+    trained_further(project)
+
+    code, output, error = replace(old, "new.pt", "-o", "replaced.mar", "--json")
+
+    assert code == 0, error
+    shutil.copy("new.pt", "weights.pt")
+    replaced, rebuilt = answers(project.folder / "replaced.mar"), answers(package("rebuilt"))
+    for ours, theirs, past in zip(replaced, rebuilt, answers(old), strict=True):
+        assert all(map(torch.equal, ours, theirs))
+        assert not any(map(torch.equal, ours, past))
+    assert old.read_bytes() == before
+    known, now = manifest_of(old), manifest_of(project.folder / "replaced.mar")
+    assert now.costs == known.costs
+    assert now.variants == known.variants
+    told = json.loads(output)
+    assert [check["max_error"] for check in told["checks"]] == [check.max_error for check in now.checks]
+    assert [check["before"] for check in told["checks"]] == [check.max_error for check in known.checks]
+    assert max(check.max_error for check in now.checks) <= 1e-4
+
+
+@pytest.mark.parametrize("archive_format", ["default", "zip-store", "tgz", "no-archive"])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_every_other_file_of_an_archive_stays_as_it_was(
+    project: Project, package: Package, replace: Replace, archive_format: str, in_place: bool
+) -> None:
+    """In each format, in the place of the old archive or beside it; nothing else is left anywhere."""
+    old = package("tiny", "--archive-format", archive_format)
+    trained_further(project)
+    known, listing = entries(old), project.listing()
+    target = old if in_place else old.with_name(f"other-{old.name}")
+
+    code, output, error = replace(old, "new.pt", *([] if in_place else ["-o", target]))
+
+    assert code == 0, error
+    assert "nothing was compiled" in output
+    found = entries(target)
+    assert list(found) == list(known)
+    assert {name for name in found if found[name] != known[name]} == {"weights.pt", "variants.json"}
+    manifest_of(target)
+    allowed = set() if in_place else {name for name in project.listing() if name.startswith(str(target))}
+    assert project.listing() - listing == allowed
+
+
+def test_weights_of_another_format_are_written_in_the_archives(
+    project: Project, package: Package, replace: Replace
+) -> None:
+    """The archive names its file, and so it keeps the name."""
+    old = package()
+    new = trained_further(project)
+    save_file(new, "new.safetensors")
+
+    assert replace(old, "new.pt", "-o", "one.mar")[0] == 0
+    assert replace(old, "new.safetensors", "-o", "other.mar")[0] == 0
+
+    for ours, theirs in zip(answers(Path("one.mar")), answers(Path("other.mar")), strict=True):
+        assert all(map(torch.equal, ours, theirs))
+
+
+def test_a_stream_is_told_from_that_of_the_old_weights_as_a_rebuilt_one_is(
+    project: Project, package: Package, replace: Replace
+) -> None:
+    """Archives with the same weights go on from each other's sessions, however they were made; others do not."""
+    config = Path("model-config.yaml")
+    config.write_text(config.read_text().replace(", longest: 4", "") + "  streaming: {}\n")
+    old = package()
+    trained_further(project)
+
+    code, output, error = replace(old, "new.pt", "-o", "replaced.mar")
+
+    assert code == 0, error
+    assert "begin anew" in output
+    shutil.copy("new.pt", "weights.pt")
+    states = [
+        streaming.state
+        for archive in (old, Path("replaced.mar"), package("rebuilt"))
+        if (streaming := manifest_of(archive).streaming) is not None
+    ]
+    assert states[1] == states[2] != states[0]
+
+
+def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """One name lost, another unknown, a shape and a dtype changed."""
+    return {
+        **{name: tensor for name, tensor in weights.items() if name != "head.bias"},
+        "head.scale": torch.zeros(3),
+        "head.weight": torch.zeros(4, 6),
+        "embedding.weight": weights["embedding.weight"].double(),
+    }
+
+
+def test_all_that_differs_is_named_at_once(project: Project, package: Package, replace: Replace) -> None:
+    """Names, shapes and dtypes, with what was expected."""
+    old = package()
+    torch.save(renamed(trained_further(project)), "new.pt")
+    before, listing = old.read_bytes(), project.listing()
+
+    code, output, error = replace(old, "new.pt")
+
+    assert (code, output) == (1, "")
+    for line in (
+        "head.bias: missing, expected float32 [3]",
+        "head.scale: float32 [3], expected none of this name",
+        "head.weight: float32 [4, 6], expected float32 [3, 6]",
+        "embedding.weight: float64 [11, 5], expected float32 [11, 5]",
+    ):
+        assert line in error
+    assert "package the model again" in error
+    assert (old.read_bytes(), project.listing()) == (before, listing)
+
+
+def no_file(project: Project, archive: Path) -> Sequence[object]:
+    """The new weights are not there."""
+    return [archive, "nowhere.pt"]
+
+
+def rubbish(project: Project, archive: Path) -> Sequence[object]:
+    """They are no weights."""
+    Path("new.pt").write_bytes(b"rubbish")
+    return [archive, "new.pt"]
+
+
+def not_a_number(project: Project, archive: Path) -> Sequence[object]:
+    """The model has no answer with them."""
+    torch.save({name: tensor * float("nan") for name, tensor in torch.load("weights.pt").items()}, "new.pt")
+    return [archive, "new.pt"]
+
+
+def no_archive(project: Project, archive: Path) -> Sequence[object]:
+    """The archive is none."""
+    return ["new.pt", "new.pt"]
+
+
+def damaged(project: Project, archive: Path) -> Sequence[object]:
+    """A file of the archive is not as it was packaged."""
+    with zipfile.ZipFile(archive) as old, zipfile.ZipFile("damaged.mar", "w") as new:
+        for entry in old.infolist():
+            new.writestr(entry, b"# other" if entry.filename == "model.py" else old.read(entry))
+    return ["damaged.mar", "new.pt"]
+
+
+def no_place(project: Project, archive: Path) -> Sequence[object]:
+    """There is no such folder."""
+    return [archive, "new.pt", "-o", "nowhere/new.mar"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (no_file, "there is no weights file nowhere.pt"),
+        (rubbish, "new.pt is damaged"),
+        (not_a_number, "nothing but NaN"),
+        (no_archive, "no variants.json"),
+        (damaged, "model.py was changed"),
+        (no_place, "nowhere/new.mar cannot be written"),
+    ],
+)
+def test_a_refusal_is_one_message_and_writes_nothing(
+    project: Project,
+    package: Package,
+    replace: Replace,
+    spoil: Callable[[Project, Path], Sequence[object]],
+    complaint: str,
+) -> None:
+    """The archive that was there is there as it was, and nothing beside it."""
+    old = package()
+    trained_further(project)
+    words = spoil(project, old)
+    before, listing = old.read_bytes(), project.listing()
+
+    code, output, error = replace(*words)
+
+    assert (code, output) == (1, "")
+    assert complaint in error
+    assert error.count("error:") == 1
+    assert "Traceback" not in error
+    assert (old.read_bytes(), project.listing()) == (before, listing)
+
+
+@pytest.mark.parametrize(
+    ("engine", "complaint"),
+    [("inlines", "inlines compiles the weights into its programs"), ("stubborn", "stubborn differs from the model")],
+)
+def test_programs_with_weights_inside_are_refused(
+    project: Project,
+    package: Package,
+    replace: Replace,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    engine: str,
+    complaint: str,
+) -> None:
+    """By what the engine says of itself, and where it says nothing, by what the programs answer."""
+    site = tmp_path / "site"
+    (site / "stubborn-1.dist-info").mkdir(parents=True)
+    (site / "stubborn_engines.py").write_text(ENGINES)
+    (site / "stubborn-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: stubborn\nVersion: 1\n")
+    (site / "stubborn-1.dist-info" / "entry_points.txt").write_text(
+        "[torchserve_neuron_lstm.backends]\nstubborn = stubborn_engines:Stubborn\ninlines = stubborn_engines:Inlines\n"
+    )
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+    project.configure(backend=engine)
+    old = package()
+    trained_further(project)
+    before, listing = old.read_bytes(), project.listing()
+
+    code, _, error = replace(old, "new.pt")
+
+    assert code == 1
+    assert complaint in error
+    assert (old.read_bytes(), project.listing()) == (before, listing)
