@@ -28,6 +28,7 @@ from .engines.reference import reference_of
 from .engines.trial import Missed, Subject
 from .engines.verify import Case, draw_cases
 from .errors import PackagingError
+from .kernel import check_kernel, for_kernel
 from .lowering import lower
 from .lowering.program import Program
 from .lowering.streaming import refuse_what_cannot_stream
@@ -120,11 +121,12 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
     """Lower, compile, verify and measure; leave the tree with the engine that is kept."""
     check_codec(build.config.codec, build.staged)
     model = load_model(build.staged / Path(str(build.flags.model_file)).name, build.weights, build.config.model.args)
-    program = lower(model, build.config)
+    program = for_kernel(lower(model, build.config), build.config)
     if build.config.streaming is not None:
         refuse_what_cannot_stream(program)
     threads = _threads(build.config)
     config = choose_lengths(program, build.config, threads, build.work / "lengths", build.console)
+    check_kernel(config, build.staged)
     build = replace(build, config=config)
     subject = Subject(
         tree=build.staged,

@@ -11,6 +11,7 @@ from .free_staircase import FreeStaircase
 from .grid import BucketGrid, Shapes
 from .grid_partition import GridPartition
 from .grid_staircase import GridStaircase
+from .kernel_partition import KernelPartition
 from .plan import Plan
 
 Kind = Literal["sequence", "chunk"]
@@ -40,17 +41,21 @@ def planner_for(
     padded: bool = True,
     longest: int | None = None,
     head_cost: CostModel | None = None,
+    table: tuple[int, ...] | None = None,
 ) -> Planner:
     """The planner for programs of this kind on an engine that takes these shapes.
 
     `padded` is for `sequence` programs: False where padding would change the answers. `longest` is the longest sequence
     served by `chunk` programs of fixed shapes, which have no limit of their own, and `head_cost` what their head costs
-    over buckets of length 1; None: no limit, and a stand-in.
+    over buckets of length 1; None: no limit, and a stand-in. `table` is for `sequence` programs on a grid, where the
+    user chooses the bucket length for 1, 2, 3, ... timesteps; None: whatever costs least.
     """
     if kind == "chunk":
         if isinstance(shapes, BucketGrid):
             return GridStaircase(shapes, cost, longest, head_cost)
         return FreeStaircase(shapes, cost)
     if isinstance(shapes, BucketGrid):
+        if table is not None:
+            return KernelPartition(shapes, cost, table)
         return GridPartition(shapes, cost, padded)
     return FreePartition(shapes, cost, padded)

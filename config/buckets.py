@@ -137,7 +137,9 @@ class Buckets(Strict):
 
     @classmethod
     def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """A longest sequence that is none."""
+        """A longest sequence that is none, and a choice of lengths where there are none."""
+        if given.get("kernel") is not None and given.get("length") is None:
+            yield ("kernel",), "expected lengths to choose from beside it: length is missing"
         longest, lengths = given.get("longest"), given.get("length")
         if type(longest) is int and isinstance(lengths, list | tuple) and lengths and type(lengths[-1]) is int:
             if longest < lengths[-1]:

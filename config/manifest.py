@@ -299,6 +299,8 @@ def _check_whole(manifest: Manifest) -> None:
         raise wrong("longest", "a positive number", manifest.longest)
     if manifest.streaming is not None and manifest.kind != "chunk":
         raise wrong("streaming", "a model that runs in pieces of time", manifest.kind)
+    if manifest.kernel is not None and (manifest.kind, manifest.shapes) != ("sequence", "grid"):
+        raise wrong("kernel", "none but for whole sequences in the grid's buckets", manifest.kernel)
     shapes = [(variant.part, variant.bucket) for variant in manifest.variants]
     twice = [shape for shape in shapes if shapes.count(shape) > 1]
     if twice:

@@ -325,6 +325,8 @@ def _is_shape(value: Any) -> bool:
 def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     if given.get("streaming") is None:
         return
+    if isinstance(buckets := given.get("buckets"), Mapping | Buckets) and as_mapping(buckets).get("kernel") is not None:
+        yield ("buckets", "kernel"), "expected none: it chooses by a sequence's whole length, which no piece tells"
     if given.get("overflow") == "truncate":
         yield ("overflow",), "expected reject: what is cut from a piece would be missing in the middle of its sequence"
     if as_mapping(given["streaming"]).get("store") == "client" and given.get("codec") is not None:

@@ -15,15 +15,13 @@ A ValueError tells the client what is wrong with the request (400, with its mess
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
+
+from .user_code import named, standing_in
 
 
 class UserCodec(Protocol):
@@ -42,34 +40,12 @@ def load_user_codec(reference: str, directory: Path) -> UserCodec:
     Raises:
         RuntimeError: the module or the class is not there, or making it failed; with the cause.
     """
-    module_name, _, class_name = reference.partition(":")
-    with _standing_in(directory):
+    with standing_in(directory):
         try:
-            codec = getattr(_import(module_name, directory), class_name)()
+            codec = named(reference, directory)()
         except Exception as error:
             raise RuntimeError(f"codec {reference}: {type(error).__name__}: {error}") from error
     for method in ("decode", "encode"):
         if not callable(getattr(codec, method, None)):
             raise RuntimeError(f"codec {reference}: the class has no method {method!r}")  # noqa: TRY004
     return cast("UserCodec", codec)
-
-
-def _import(name: str, directory: Path) -> object:
-    module = importlib.import_module(name)
-    file = Path(getattr(module, "__file__", None) or "")
-    if not file.resolve().is_relative_to(directory.resolve()):
-        raise ImportError(f"another module of this name is already there ({file}); give the codec's file another name")
-    return module
-
-
-@contextmanager
-def _standing_in(directory: Path) -> Iterator[None]:
-    """`directory` as the working directory meanwhile, and first on `sys.path` from now on: a codec may import late."""
-    before = Path.cwd()
-    if sys.path[:1] != [str(directory)]:
-        sys.path.insert(0, str(directory))
-    os.chdir(directory)
-    try:
-        yield
-    finally:
-        os.chdir(before)

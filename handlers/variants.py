@@ -24,6 +24,7 @@ from ..bucketing.spec import Part, TensorSpec
 from ..config.manifest import Manifest, read_manifest, verify_files
 from .cores import available_cores
 from .requirements import check_requirements
+from .user_kernel import chosen_lengths
 
 Programs = Mapping[Bucket | None, Program]
 """The loaded programs of one part, by the bucket that each serves; None serves every one."""
@@ -108,7 +109,7 @@ def load_variants(directory: Path, threads: int | None = None) -> Variants:
     threads = threads or manifest.threads or available_cores()
     variants = Variants(
         manifest=manifest,
-        planner=planner_of(manifest),
+        planner=planner_of(manifest, chosen_lengths(manifest, directory)),
         threads=threads,
         programs=_load_programs(directory, manifest, threads),
     )
@@ -117,8 +118,8 @@ def load_variants(directory: Path, threads: int | None = None) -> Variants:
     return variants
 
 
-def planner_of(manifest: Manifest) -> Planner:
-    """The planner for an archive's programs and their measured costs."""
+def planner_of(manifest: Manifest, table: tuple[int, ...] | None = None) -> Planner:
+    """The planner for an archive's programs and their measured costs; `table`: by `chosen_lengths`."""
     shapes = shapes_of(manifest)
     head = cost_of(manifest, "head")
     return planner_for(
@@ -128,6 +129,7 @@ def planner_of(manifest: Manifest) -> Planner:
         padded=manifest.padding == "masked",
         longest=manifest.longest,
         head_cost=head,
+        table=table,
     )
 
 

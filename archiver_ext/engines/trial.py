@@ -18,6 +18,7 @@ from ...bucketing.grid import Bucket, BucketGrid
 from ...bucketing.spec import Part
 from ...config.manifest import Check, Cost, Manifest, Variant, digest_files, write_manifest
 from ...config.schema import ServingConfig
+from ...handlers.user_kernel import chosen_lengths
 from ...handlers.variants import Variants, load_variants, planner_of
 from ..archive import tree as trees
 from ..errors import PackagingError
@@ -150,7 +151,7 @@ def attempt(
         checked=checked,
         costs=costs,
         milliseconds={bucket: cost.of(bucket) for bucket in subject.config.grid.buckets},
-        total_ms=_planned_ms(manifest_of(subject, engine, None, costs)),
+        total_ms=_planned_ms(manifest_of(subject, engine, None, costs), subject.tree),
     )
 
 
@@ -175,8 +176,8 @@ def check(variants: Variants, cases: Sequence[Case], report: Report) -> dict[Buc
     return checked
 
 
-def _planned_ms(manifest: Manifest) -> float:
-    planner = planner_of(manifest)
+def _planned_ms(manifest: Manifest, tree: Path) -> float:
+    planner = planner_of(manifest, chosen_lengths(manifest, tree))
     lengths = (_spread(batch, manifest) for batch in manifest.grid.batches)
     return sum(planner.plan(own).milliseconds(planner.cost) for own in lengths)
 
