@@ -31,6 +31,10 @@ class Measured:
         """Useful GFLOP/s."""
         return self.case.flop / self.took(contestant) / 1e9
 
+    def best_gflops(self, contestant: str) -> float:
+        """The rate of the best round."""
+        return self.case.flop / min(self.seconds[contestant]) / 1e9
+
     def times_faster(self, rival: str) -> float:
         """How many times as long as we a rival takes."""
         return self.took(rival) / self.took(OURS)
@@ -42,6 +46,8 @@ class Run:
 
     gemm_gflops: float
     """The machine's rate of matrix multiplication, the best of the run."""
+    usual_gemm_gflops: float
+    """The median of the run: by how much it lies below the best is what others on the machine cost everyone."""
     cores_obtained: float
     """The share of the cores' time that this process got while it asked for all of it."""
     measured: tuple[Measured, ...]

@@ -56,7 +56,7 @@ def race(
             products += seconds.pop(_GEMM)
             measured[case] = Measured(case, seconds)
     in_order = tuple(measured[case] for case in cases)
-    return Run(gemm_gflops(products), median(obtained), in_order, chunk_costs)
+    return Run(gemm_gflops(products), gemm_gflops([median(products)]), median(obtained), in_order, chunk_costs)
 
 
 def cores_obtained(threads: int, calls: int = 5) -> float:

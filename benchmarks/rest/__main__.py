@@ -49,7 +49,7 @@ def main() -> int:
     sequences = draw_sequences()
     with ExitStack() as stack:
         store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rest-")))
-        make_archives(model, store, options.batch_size, options.delay, options.backend)
+        make_archives(model, store, options.workers, options.batch_size, options.delay, options.backend)
         servers = {name: stack.enter_context(serving(store, {name: f"{name}.mar"})) for name in (PLAIN, OURS)}
         for name, server in servers.items():
             compare(server, name, model, sequences[:COMPARED])
@@ -71,8 +71,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="turns of each server (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of load in a turn (default: %(default)s)")
     parser.add_argument("--connections", type=int, default=64, help="clients at once (default: %(default)s)")
+    parser.add_argument("--workers", type=int, default=1, help="workers of each server (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="batchSize of both (default: %(default)s)")
-    parser.add_argument("--delay", type=int, default=2, help="maxBatchDelay of both, ms (default: %(default)s)")
+    parser.add_argument("--delay", type=int, default=1, help="maxBatchDelay of both, ms (default: %(default)s)")
     parser.add_argument("--backend", default="onnxruntime", help="the engine of our archive (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()

@@ -15,8 +15,8 @@ LONGEST = 330  # tokens
 PLAIN, OURS = "plain", "ours"
 
 _FRONTEND = """\
-minWorkers: 1
-maxWorkers: 1
+minWorkers: {workers}
+maxWorkers: {workers}
 batchSize: {batch_size}
 maxBatchDelay: {delay_ms}
 responseTimeout: 60
@@ -39,7 +39,9 @@ def make_model() -> TokenClassifier:
     return TokenClassifier().eval()
 
 
-def make_archives(model: TokenClassifier, store: Path, batch_size: int, delay_ms: int, backend: str) -> None:
+def make_archives(
+    model: TokenClassifier, store: Path, workers: int, batch_size: int, delay_ms: int, backend: str
+) -> None:
     """`plain.mar` and `ours.mar` in the folder `store`, with the same settings of TorchServe.
 
     Raises:
@@ -48,7 +50,7 @@ def make_archives(model: TokenClassifier, store: Path, batch_size: int, delay_ms
     for name in ("model.py", "plain_handler.py"):
         shutil.copy(Path(__file__).with_name(name), store)
     torch.save(model.state_dict(), store / "weights.pt")
-    frontend = _FRONTEND.format(batch_size=batch_size, delay_ms=delay_ms)
+    frontend = _FRONTEND.format(workers=workers, batch_size=batch_size, delay_ms=delay_ms)
     (store / "plain.yaml").write_text(frontend)
     (store / "ours.yaml").write_text(frontend + _BLOCK.replace("BACKEND", backend))
     for name, handler in _HANDLERS.items():

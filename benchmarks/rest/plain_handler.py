@@ -1,6 +1,6 @@
 """The rival: what someone writes who knows TorchServe and packed sequences, and has no time for more.
 
-Batches are padded and packed, the model runs in eager mode with all cores, without gradients.
+Batches are padded and packed, the model runs in eager mode with its share of the cores, without gradients.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class PlainHandler(BaseHandler):  # type: ignore[misc] # ts has no types
     def initialize(self, context: Any) -> None:
         """Load the model as TorchServe does."""
         super().initialize(context)
-        torch.set_num_threads(len(os.sched_getaffinity(0)))
+        workers = context.model_yaml_config["maxWorkers"]
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
 
     def preprocess(self, data: Sequence[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows to ids [B, T], lengths [B]."""

@@ -179,7 +179,7 @@ def run_of(shares: Sequence[float], packed: Sequence[float], onnx: Sequence[floa
     ]
     measured.append(at_share(LONE, 0.3, gemm, packed=lone[0], padded=lone[1], onnx=1.0))
     measured.append(at_share(ONE_LONG, 0.01, gemm, packed=0.1, onnx=0.1))
-    return Run(gemm, 0.99, tuple(measured), {MIDDLE: chunk_cost(call_ms=0.05)})
+    return Run(gemm, 0.9 * gemm, 0.99, tuple(measured), {MIDDLE: chunk_cost(call_ms=0.05)})
 
 
 def chunk_cost(call_ms: float) -> CostModel:
