@@ -14,6 +14,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -48,6 +49,7 @@ _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": 
 _KNOWS_SPIN_DURATION = (1, 26)
 _SPIN_US = "500"
 
+_OWN = ("neuron_lstm.lstm.default", "neuron_lstm.rnn.default")
 _OPERATOR = re.compile(r"\b(aten|prims|neuron_lstm|torchvision)(?:\.|::)(\w+)")
 
 
@@ -75,6 +77,14 @@ class OnnxRuntime:
     def host(self) -> Mapping[str, str]:
         """Any machine: the engine compiles while it loads."""
         return {}
+
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Why an operator cannot be written as ONNX.
+
+        Raises:
+            CannotCompile: the exporter is not installed.
+        """
+        return untranslated(node)
 
     def compile(
         self,
@@ -246,6 +256,37 @@ def onnx_graph(program: torch.export.ExportedProgram) -> Any:
     return model
 
 
+def untranslated(node: torch.fx.Node) -> str | None:
+    """Which operator of a call of an exported program the exporter has no translation for; None where it has all.
+
+    Raises:
+        CannotCompile: the exporter is not installed.
+    """
+    from .partition import operator_name, operators_of
+    from .support import alone
+
+    registry, table = _exporter()
+    if str(node.target) in _OWN or registry.is_registered(node.target):
+        return None
+    with _quiet():
+        parts = alone(node).run_decompositions(table)
+    missing = [part for part in operators_of(parts.graph) if not registry.is_registered(part.target)]
+    return _no_translation(operator_name(missing[0])) if missing else None
+
+
+@cache
+def _exporter() -> tuple[Any, Any]:
+    """What it translates as it is, and what it takes apart first."""
+    if find_spec("onnxscript") is None:
+        raise CannotCompile("onnxscript is not installed, which knows what can be written as ONNX")
+    from torch.onnx._internal.exporter import _decomp, _registration
+
+    with _quiet():  # about packages that it looked for
+        registry = _registration.ONNXRegistry.from_torchlib()
+    known = set(_decomp.get_onnx_implemented_overloads(registry))
+    return registry, _decomp.create_onnx_friendly_decomposition_table(known)
+
+
 def _refusal(error: BaseException) -> str:
     """The innermost reason, and the operator it is about."""
     texts = [text for cause in _causes(error) if (text := str(cause).strip())]
@@ -253,9 +294,14 @@ def _refusal(error: BaseException) -> str:
     if found is None:
         return f"the program cannot be written as ONNX: {texts[-1].splitlines()[0] if texts else type(error).__name__}"
     return (
-        f"the program cannot be written as ONNX: the exporter has no translation for the operator "
-        f"{found[1]}::{found[2]}; use another backend (inductor, eager), or write the model without it"
+        f"the program cannot be written as ONNX: {_no_translation(f'{found[1]}::{found[2]}')}; use another backend "
+        f"(inductor, eager), or write the model without it, or have it run on the CPU beside the engine: "
+        f"partitioner_config: {{}}"
     )
+
+
+def _no_translation(operator: str) -> str:
+    return f"the exporter has no translation for the operator {operator}"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -68,6 +68,16 @@ class OpenVino:
         """Any machine: the engine compiles while it loads, and asks the processor then for what it needs."""
         return {}
 
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Why an operator cannot be written as ONNX, which is what the engine reads.
+
+        Raises:
+            CannotCompile: the exporter is not installed.
+        """
+        from .onnxruntime import untranslated
+
+        return untranslated(node)
+
     def compile(
         self,
         program: torch.export.ExportedProgram,

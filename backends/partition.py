@@ -26,6 +26,8 @@ from .signature import signature_of
 
 Place = Literal["device", "cpu"]
 
+_ASSERTION = "aten::_assert"
+
 Supported = Callable[[torch.fx.Node], bool]
 """Whether an engine takes an operator of a program with fixed sizes."""
 
@@ -73,10 +75,11 @@ def partition(
     """
     config = config or PartitionerConfig()
     module = _graph_of(program)
-    found = {node: supported(node) for node in operators_of(module.graph) if not names_of(node) & config.ignored}
+    operators = operators_of(module.graph)
+    found = {node: supported(node) for node in what_is_asked(operators, config)}
     _check_support(found, config)
     on_cpu = {node for node, taken in found.items() if not taken}
-    on_cpu |= {node for node in operators_of(module.graph) if names_of(node) & config.on_cpu}
+    on_cpu |= {node for node in operators if names_of(node) & config.on_cpu}
     module = _fused(module, on_cpu)
     segments = _Order(program, module).segments()
     _check_segments(segments.segments, config)
@@ -96,8 +99,9 @@ def at_sizes(program: torch.export.ExportedProgram, bucket: Bucket) -> torch.exp
 
 
 def operators_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """The calls that compute something: not the picking of one result out of several, nor sums of sizes."""
-    return [node for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    """The calls that compute something: neither assertions, nor the picking of one result out of several."""
+    calls = (node for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload))
+    return [node for node in calls if not operator_name(node).startswith(_ASSERTION)]
 
 
 def operator_name(node: torch.fx.Node) -> str:
@@ -116,6 +120,11 @@ def names_of(node: torch.fx.Node) -> frozenset[str]:
     return frozenset({name})
 
 
+def what_is_asked(operators: Iterable[torch.fx.Node], config: PartitionerConfig) -> list[torch.fx.Node]:
+    """The operators that an engine is asked about."""
+    return [node for node in operators if not names_of(node) & config.ignored]
+
+
 def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
     """The program's graph to be changed: without assertions, and with every output computed.
 
@@ -129,7 +138,7 @@ def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
     if mutated:
         raise CannotCompile(f"the program writes to {', '.join(map(str, mutated))}: it cannot be divided")
     for node in reversed(list(graph.nodes)):
-        if str(node.target).startswith("aten._assert") and not node.users:
+        if isinstance(node.target, torch._ops.OpOverload) and operator_name(node).startswith(_ASSERTION):
             graph.erase_node(node)
     graph.eliminate_dead_code()
     _copy_outputs_not_computed(graph)
@@ -292,15 +301,14 @@ def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weigh
         else:
             copies[node] = graph.node_copy(node, lambda one: copies[one])
             if node.op == "placeholder":
-                inputs.append(_example(node))
+                inputs.append(example_of(node))
     module = torch.fx.GraphModule(_holding(weights.values()), graph)
     _forget_in_state_dict(module, [weight.target for weight in weights.values() if not weight.persistent])
-    with _quiet(), torch.no_grad():
-        return torch.export.export(module, tuple(inputs), strict=False)
+    return exported_quietly(module, tuple(inputs))
 
 
-def _example(node: torch.fx.Node) -> torch.Tensor:
-    """A tensor of the sizes of a value.
+def example_of(node: torch.fx.Node) -> torch.Tensor:
+    """A tensor of ones of the sizes of a value.
 
     Raises:
         CannotCompile: the value is no tensor.
@@ -333,6 +341,12 @@ def _forget_in_state_dict(module: torch.nn.Module, targets: Iterable[str]) -> No
     for target in targets:
         owner, _, name = target.rpartition(".")
         module.get_submodule(owner)._non_persistent_buffers_set.add(name)
+
+
+def exported_quietly(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+    """A program of the inputs' sizes."""
+    with _quiet(), torch.no_grad():
+        return torch.export.export(module, inputs, strict=False)
 
 
 @contextmanager

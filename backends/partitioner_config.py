@@ -70,7 +70,7 @@ class PartitionerConfig:
 
     @property
     def max_workers(self) -> int:
-        """How many operators are tried at once."""
+        """How many operators are tried at once, where they are tried: each in a process where that is more than one."""
         given = self._analyze("max_workers")
         return 1 if given is None else given
 
