@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from ..bucketing.grid import Bucket
 from . import masked as _masked  # noqa: F401  the program calls its operators
-from .interface import DEFAULTS, CannotLoad, CompileSettings, Option, Precision, Requirement, Run, Weights
+from .hollow import load_hollow, save_hollow
+from .interface import DEFAULTS, CompileSettings, Option, Precision, Requirement, Run, Weights
 from .signature import Signature, read_signature, signature_of, write_signature
 
 _PROGRAM = "program.pt2"
@@ -38,6 +37,10 @@ class Eager:
         """Any machine."""
         return {}
 
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Never: what was exported is torch's."""
+        return None
+
     def compile(
         self,
         program: torch.export.ExportedProgram,
@@ -47,14 +50,7 @@ class Eager:
     ) -> None:
         """Write the program with nothing but the shapes of its weights."""
         write_signature(signature_of(program, None), directory)
-        state, constants = program._state_dict, program._constants
-        program._state_dict, program._constants = _hollow(state), _hollow(constants)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that there are only the hollow tensors
-                torch.export.save(program, directory / _PROGRAM)
-        finally:
-            program._state_dict, program._constants = state, constants
+        save_hollow(program, directory / _PROGRAM)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
         """Put the weights back and run.
@@ -63,18 +59,9 @@ class Eager:
             CannotLoad: this torch cannot read the program, or the weights are others.
         """
         signature = read_signature(directory)
-        try:
-            program = torch.export.load(directory / _PROGRAM)
-        except Exception as error:
-            raise CannotLoad(
-                f"torch {torch.__version__} cannot read {directory / _PROGRAM} ({type(error).__name__}: {error}); "
-                f"install the version it was packaged with, or package the model again"
-            ) from error
-        real = signature.pick_weights(weights)
-        program._state_dict = {name: _like(hollow, real[name]) for name, hollow in program._state_dict.items()}
-        program._constants = {name: real.get(name, hollow) for name, hollow in program._constants.items()}
+        module = load_hollow(directory / _PROGRAM, signature.pick_weights(weights))
         torch.set_num_threads(threads)
-        return _run(signature, program.module())
+        return _run(signature, module)
 
 
 def _run(signature: Signature, module: torch.nn.Module) -> Run:
@@ -84,15 +71,3 @@ def _run(signature: Signature, module: torch.nn.Module) -> Run:
             return [output.contiguous() for output in module(*(tensor.contiguous() for tensor in inputs))]
 
     return run
-
-
-def _hollow(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of the same shapes with one number in memory each."""
-    return {name: _like(value, value.detach().new_zeros(()).expand(value.shape)) for name, value in tensors.items()}
-
-
-def _like(model: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A parameter where the program has one, sharing memory with `tensor`."""
-    if isinstance(model, torch.nn.Parameter):
-        return torch.nn.Parameter(tensor, requires_grad=False)
-    return tensor

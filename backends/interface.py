@@ -152,6 +152,22 @@ class Inlining(Backend, Protocol):
     inlines_weights: bool
 
 
+@runtime_checkable
+class WholeSequences(Backend, Protocol):
+    """An engine that cannot be handed a recurrence's state, and so runs no pieces of time."""
+
+    whole_sequences: str
+    """Why, for people."""
+
+
+@runtime_checkable
+class Simulating(Backend, Protocol):
+    """An engine whose programs run on something slower where its device is not there."""
+
+    def simulation(self) -> str | None:
+        """What stands in for the device on this host, and why; None where the device is there."""
+
+
 def precision_of(engine: Backend, wanted: Precision) -> Precision:
     """What an engine computes in where `wanted` is asked for: that, else what it prefers.
 

@@ -11,7 +11,15 @@ from .interface import Backend, CannotLoad
 GROUP = "torchserve_neuron_lstm.backends"
 """Entry points of this group name a class that is a `Backend`; the entry point's name is the engine's."""
 
-_BUILT_IN = {"inductor": "Inductor", "onnxruntime": "OnnxRuntime", "openvino": "OpenVino", "eager": "Eager"}
+_BUILT_IN = {
+    "inductor": "Inductor",
+    "onnxruntime": "OnnxRuntime",
+    "openvino": "OpenVino",
+    "vollo": "Vollo",
+    "neuronx": "NeuronX",
+    "neuron": "Neuron",
+    "eager": "Eager",
+}
 _HERE = Path(__file__).parent
 
 
@@ -39,8 +47,12 @@ def backend_names() -> tuple[str, ...]:
 
 
 def files_of_others(name: str) -> tuple[Path, ...]:
-    """The files of our engines other than `name`: what an archive that serves by `name` leaves out."""
-    return tuple(_HERE / f"{other}.py" for other in _built_in() if other != name)
+    """The files of our engines other than `name`: what an archive that serves by `name` leaves out.
+
+    Eager stays: it runs what an engine leaves to the CPU.
+    """
+    others = [other for other in _built_in() if other not in (name, "eager")]
+    return tuple(file for other in others for file in (_HERE / f"{other}.py", *_HERE.glob(f"{other}_*.py")))
 
 
 def _built_in() -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 PACKAGE = "torchserve_neuron_lstm"
 
-FOLDERS = ("archiver_ext", "backends", "bucketing", "config", "handlers", "sessions", "training")
+FOLDERS = ("archiver_ext", "backends", "bucketing", "config", "handlers", "sessions", "tracing", "training")
 
 ALLOWED_SISTERS = {
     "bucketing": (),
@@ -20,6 +20,7 @@ ALLOWED_SISTERS = {
     "training": (),
     "handlers": ("bucketing", "backends", "config.manifest", "config.session_settings", "sessions"),
     "archiver_ext": ("bucketing", "backends", "config", "handlers", "sessions"),
+    "tracing": ("bucketing", "backends", "archiver_ext.lowering", "archiver_ext.engines.compile"),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",)}
 
@@ -42,6 +43,8 @@ WITH_TORCH = (
 ENGINE_FILES = {
     "backends/onnxruntime.py": ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript"),
     "backends/openvino.py": ("onnx", "openvino"),
+    "backends/vollo.py": ("vollo_compiler", "vollo_rt"),
+    "backends/vollo_build.py": ("vollo_compiler", "vollo_torch"),
     "sessions/redis.py": ("redis",),
     "sessions/redis_client.py": ("redis",),
 }
@@ -57,6 +60,9 @@ ENGINES = (
     "torch._dynamo",
     "torch._inductor",
     "torch_neuronx",
+    "vollo_compiler",
+    "vollo_rt",
+    "vollo_torch",
 )
 """Heavy or optional: imported inside functions, wherever it is."""
 

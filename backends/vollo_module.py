@@ -1,0 +1,334 @@
+"""A program of fixed sizes as a module that Vollo's compiler reads: torch's own functions and layers, weights inside.
+
+The compiler knows modules like `nn.Linear` and functions like `torch.relu`, where an exported program has operators
+like `aten.linear`. What is not in the table below it is not asked for.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import vollo_operators as _operators  # noqa: F401  registers them
+from .interface import CannotCompile
+from .signature import weights_of
+
+_aten = torch.ops.aten
+
+
+def module_of(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
+    """The module. It takes and gives what the program does, a single answer by itself and not in a tuple.
+
+    Every operator must be one for which `refusal` has nothing to say.
+    """
+    return _Translation(program).module()
+
+
+def refusal(node: torch.fx.Node) -> str | None:
+    """Why Vollo cannot take a call of a program; None where it can."""
+    entry = _TABLE.get(node.target)
+    if entry is None:
+        return "its compiler has nothing that corresponds to it"
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    if not all(isinstance(value, torch.Tensor) and value.dtype is torch.float32 for value in values):
+        return "it computes with fractions alone"
+    return entry.limit(node)
+
+
+def computes(program: torch.export.ExportedProgram) -> bool:
+    """Whether a program does more than to move numbers, so that it is worth the way to a device."""
+    return any(node.target in _TABLE and node.target not in _MOVES for node in program.graph.nodes)
+
+
+class _Translation:
+    """A graph under construction. `value` has what stands for each node: a node of the new graph, or a weight."""
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        self._program = program
+        self._root = nn.Module()
+        self._graph = torch.fx.Graph()
+        self._values: dict[torch.fx.Node, torch.fx.Node | torch.Tensor] = {}
+
+    def module(self) -> torch.fx.GraphModule:
+        weights = self._weights()
+        for node in self._program.graph.nodes:
+            if node.op == "placeholder":
+                weight = weights.get(node.name)
+                self._values[node] = self._graph.placeholder(node.name) if weight is None else weight
+            elif node.op == "call_function":
+                self._values[node] = _TABLE[node.target].translate(self, node)
+            elif node.op == "output":
+                answers = tuple(self.node(one) for one in node.args[0])
+                self._graph.output(answers[0] if len(answers) == 1 else answers)
+        return torch.fx.GraphModule(self._root, self._graph)
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        """By placeholder."""
+        signature, tensors = self._program.graph_signature, weights_of(self._program)
+        named = {
+            **signature.inputs_to_parameters,
+            **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants,
+        }
+        return {placeholder: tensors[name].detach() for placeholder, name in named.items()}
+
+    def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> torch.fx.Node:
+        """A call of one of torch's functions."""
+        return self._graph.call_function(function, arguments, named)
+
+    def layer(self, layer: nn.Module, x: torch.fx.Node) -> torch.fx.Node:
+        """A call of a layer with weights of its own."""
+        name = f"layer_{len(list(self._root.children()))}"
+        self._root.add_module(name, layer.eval().requires_grad_(False))
+        return self._graph.call_module(name, (x,))
+
+    def node(self, argument: Any) -> torch.fx.Node:
+        """An argument as a value of the new graph; a weight becomes a constant of it."""
+        value = self._values[argument]
+        if isinstance(value, torch.fx.Node):
+            return value
+        name = f"constant_{len(list(self._root.buffers(recurse=False)))}"
+        self._root.register_buffer(name, value)
+        return self._graph.get_attr(name)
+
+    def weight(self, argument: Any) -> torch.Tensor | None:
+        """An argument that is a weight."""
+        value = None if argument is None else self._values[argument]
+        if isinstance(value, torch.fx.Node):
+            raise CannotCompile(f"Vollo takes weights that are constants, and {argument} is computed")
+        return value
+
+    def operand(self, argument: Any) -> Any:
+        """An argument that is a value or a plain number."""
+        return self.node(argument) if isinstance(argument, torch.fx.Node) else argument
+
+
+Translate = Callable[[_Translation, torch.fx.Node], torch.fx.Node]
+Limit = Callable[[torch.fx.Node], "str | None"]
+
+
+def _no_limit(node: torch.fx.Node) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """How an operator is said to the compiler, and which calls of it cannot be."""
+
+    translate: Translate
+    limit: Limit = _no_limit
+
+
+def _alone(function: Callable[..., Any]) -> _Entry:
+    """Of one value, whatever else it is told left at its default."""
+    return _Entry(lambda new, node: new.call(function, new.node(node.args[0])))
+
+
+def _pair(function: Callable[..., Any]) -> _Entry:
+    """Of two values or a value and a number."""
+
+    def limit(node: torch.fx.Node) -> str | None:
+        return None if node.kwargs.get("alpha", 1) == 1 else "it adds and subtracts without a factor alone"
+
+    return _Entry(lambda new, node: new.call(function, *map(new.operand, node.args[:2])), limit)
+
+
+def _same(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    return new.node(node.args[0])
+
+
+def _linear(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    x, weight, bias = (*node.args, None)[:3]
+    w, b = new.weight(weight), new.weight(bias)
+    assert w is not None
+    layer = nn.Linear(w.shape[1], w.shape[0], bias=b is not None, device="meta")
+    _fill(layer, {"weight": w, "bias": b})
+    return new.layer(layer, new.node(x))
+
+
+def _lstm(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    x, weights, bias, both = node.args
+    assert isinstance(weights, Sequence)
+    tensors = [new.weight(one) for one in weights]
+    w_ih, w_hh = tensors[:2]
+    assert w_ih is not None
+    assert w_hh is not None
+    features, hidden = w_ih.shape[1], w_hh.shape[1]
+    layer = nn.LSTM(features, hidden, bias=bool(bias), bidirectional=bool(both), batch_first=True, device="meta")
+    _fill(layer, dict(zip(layer._flat_weights_names, tensors, strict=True)))
+    return new.call(operator.getitem, new.layer(layer, new.node(x)), 0)
+
+
+def _layer_norm(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    x, shape, weight, bias, eps = (*node.args, None, None, 1e-5)[:5] if len(node.args) < 5 else node.args[:5]
+    w, b = new.weight(weight), new.weight(bias)
+    layer = nn.LayerNorm(list(shape), eps=float(eps), elementwise_affine=w is not None, bias=b is not None)  # type: ignore[arg-type]
+    _fill(layer, {"weight": w, "bias": b})
+    return new.layer(layer, new.node(x))
+
+
+def _last_dimension(node: torch.fx.Node) -> str | None:
+    shape = node.args[1]
+    assert isinstance(shape, Sequence)
+    return None if len(shape) == 1 else "it normalises over the last dimension alone"
+
+
+def _fill(layer: nn.Module, tensors: dict[str, torch.Tensor | None]) -> None:
+    """Let the layer have these weights, in the memory where they are."""
+    for name, tensor in tensors.items():
+        if tensor is not None:
+            setattr(layer, name, nn.Parameter(tensor, requires_grad=False))
+
+
+def _weights_known(*positions: int) -> Limit:
+    """Some arguments must be weights of the model, not computed."""
+
+    def limit(node: torch.fx.Node) -> str | None:
+        nodes = [one for at in positions if at < len(node.args) for one in _listed(node.args[at])]
+        known = all(not isinstance(one, torch.fx.Node) or one.op == "placeholder" for one in nodes)
+        return None if known else "its weights are constants, and these are computed"
+
+    return limit
+
+
+def _listed(argument: Any) -> list[Any]:
+    return list(argument) if isinstance(argument, (list, tuple)) else [argument]
+
+
+def _sum(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    x, dims, keep = (*node.args, False)[:3]
+    return new.call(torch.sum, new.node(x), dim=_listed(dims)[0], keepdim=bool(keep))
+
+
+def _mean(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    x, dims, _ = (*node.args, False)[:3]
+    assert isinstance(x, torch.fx.Node)
+    return new.call(operator.truediv, _sum(new, node), float(x.meta["val"].shape[_listed(dims)[0]]))
+
+
+def _one_dimension(node: torch.fx.Node) -> str | None:
+    return None if len(node.args) > 1 and len(_listed(node.args[1])) == 1 else "it sums over one dimension at a time"
+
+
+def _select(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    x, dim, index = node.args
+    return new.call(operator.getitem, new.node(x), _at(x, dim, index))
+
+
+def _slice(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    x, dim, start, end = (*node.args, 0, None, None)[:4] if len(node.args) < 4 else node.args[:4]
+    assert isinstance(x, torch.fx.Node)
+    size = x.meta["val"].shape[dim]
+    start, end, _ = slice(start, end).indices(size)
+    return new.call(operator.getitem, new.node(x), _at(x, dim, slice(start, end)))
+
+
+def _at(x: Any, dim: Any, index: Any) -> tuple[Any, ...]:
+    """An index of one dimension, as Python writes it."""
+    count = x.meta["val"].dim()
+    return tuple(index if position == dim % count else slice(None) for position in range(count))
+
+
+def _every_step(node: torch.fx.Node) -> str | None:
+    return None if len(node.args) < 5 or node.args[4] == 1 else "it takes slices without gaps alone"
+
+
+def _shaped(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    return new.call(torch.reshape, new.node(node.args[0]), tuple(int(size) for size in node.meta["val"].shape))
+
+
+def _told(function: Callable[..., Any]) -> _Entry:
+    """Of one value, and all the rest as it is."""
+    return _Entry(lambda new, node: new.call(function, new.node(node.args[0]), *node.args[1:]))
+
+
+def _joined(function: Callable[..., Any]) -> _Entry:
+    def translate(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+        parts = [new.node(one) for one in _listed(node.args[0])]
+        return new.call(function, parts, dim=node.args[1] if len(node.args) > 1 else 0)
+
+    return _Entry(translate)
+
+
+def _squared(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    x = new.node(node.args[0])
+    return new.call(operator.mul, x, x)
+
+
+def _power_of_two(node: torch.fx.Node) -> str | None:
+    return None if node.args[1] == 2 else "it raises to no power but 2"
+
+
+def _softmax(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    return new.call(torch.softmax, new.node(node.args[0]), dim=node.args[1])
+
+
+def _exact_gelu(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    return new.layer(nn.GELU(approximate=str(node.kwargs.get("approximate", "none"))), new.node(node.args[0]))
+
+
+def _plain_softplus(node: torch.fx.Node) -> str | None:
+    return None if tuple(node.args[1:]) in {(), (1,), (1, 20), (1.0,), (1.0, 20.0)} else "its softplus has no options"
+
+
+_MOVES: dict[Any, _Entry] = {
+    **dict.fromkeys(
+        (
+            _aten.dropout.default, _aten.contiguous.default, _aten.clone.default, _aten.alias.default,
+            _aten.detach.default, _aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default,
+        ),
+        _Entry(_same),
+    ),
+    **dict.fromkeys(
+        (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.flatten.using_ints),
+        _Entry(_shaped),
+    ),
+    _aten.transpose.int: _told(torch.transpose),
+    _aten.permute.default: _told(torch.permute),
+    _aten.unsqueeze.default: _told(torch.unsqueeze),
+    _aten.squeeze.dim: _told(torch.squeeze),
+    _aten.select.int: _Entry(_select),
+    _aten.slice.Tensor: _Entry(_slice, _every_step),
+    _aten.cat.default: _joined(torch.cat),
+    _aten.stack.default: _joined(torch.stack),
+}  # fmt: skip
+
+_TABLE: dict[Any, _Entry] = {
+    **_MOVES,
+    torch.ops.neuron_lstm.vollo_lstm.default: _Entry(_lstm, _weights_known(1)),
+    _aten.linear.default: _Entry(_linear, _weights_known(1, 2)),
+    _aten.layer_norm.default: _Entry(_layer_norm, _last_dimension),
+    _aten.relu.default: _alone(torch.relu),
+    _aten.sigmoid.default: _alone(torch.sigmoid),
+    _aten.tanh.default: _alone(torch.tanh),
+    _aten.silu.default: _alone(nn.functional.silu),
+    _aten.softplus.default: _Entry(
+        lambda new, node: new.call(nn.functional.softplus, new.node(node.args[0])), _plain_softplus
+    ),
+    _aten.gelu.default: _Entry(_exact_gelu),
+    _aten.exp.default: _alone(torch.exp),
+    _aten.exp2.default: _alone(torch.exp2),
+    _aten.log.default: _alone(torch.log),
+    _aten.log2.default: _alone(torch.log2),
+    _aten.log10.default: _alone(torch.log10),
+    _aten.sqrt.default: _alone(torch.sqrt),
+    _aten.rsqrt.default: _alone(torch.rsqrt),
+    _aten.reciprocal.default: _alone(torch.reciprocal),
+    _aten.neg.default: _alone(torch.neg),
+    _aten.softmax.int: _Entry(_softmax),
+    _aten.add.Tensor: _pair(operator.add),
+    _aten.sub.Tensor: _pair(operator.sub),
+    _aten.mul.Tensor: _pair(operator.mul),
+    _aten.div.Tensor: _pair(operator.truediv),
+    _aten.maximum.default: _pair(torch.maximum),
+    _aten.minimum.default: _pair(torch.minimum),
+    _aten.matmul.default: _pair(torch.matmul),
+    _aten.pow.Tensor_Scalar: _Entry(_squared, _power_of_two),
+    _aten.sum.dim_IntList: _Entry(_sum, _one_dimension),
+    _aten.mean.dim: _Entry(_mean, _one_dimension),
+}

@@ -1,0 +1,228 @@
+"""A program of fixed sizes rewritten for Vollo: its LSTMs by themselves, and what depends on lengths around them.
+
+What an LSTM gives on padding must be zeros wherever something could tell the difference. Where nothing can, the zeros
+are left out, so that layers and what follows them in time stay together on the device: what is computed step by step
+for an answer in time, a further layer of the same lengths, and each row's own last step.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import vollo_operators as _operators  # noqa: F401  registers them
+from .interface import CannotCompile
+from .vollo_module import refusal
+
+_aten = torch.ops.aten
+_ours = torch.ops.neuron_lstm
+_LSTM = _ours.lstm.default
+_RNN = _ours.rnn.default
+_VOLLO_LSTM = _ours.vollo_lstm.default
+_CLEANED = _ours.cleaned.default
+
+_ZEROS = {_aten.zeros.default, _aten.new_zeros.default, _aten.zeros_like.default}
+_FULL = {_aten.full.default: 1, _aten.new_full.default: 2}
+"""Operators with a value to fill with, and its place."""
+_KEEP_VALUES = {
+    _aten.expand.default, _aten.view.default, _aten.reshape.default, _aten.slice.Tensor, _aten.select.int,
+    _aten.unsqueeze.default, _aten.contiguous.default, _aten.clone.default, _aten.transpose.int, _aten.permute.default,
+    _aten.movedim.int, _aten.alias.default, _aten.repeat.default, _aten.detach.default, _aten.squeeze.dim,
+    _aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default, _aten.lift_fresh_copy.default,
+}  # fmt: skip
+"""Operators that move and copy what is in their first argument."""
+_STEPWISE = {
+    _aten.relu.default, _aten.sigmoid.default, _aten.tanh.default, _aten.silu.default, _aten.gelu.default,
+    _aten.softplus.default, _aten.exp.default, _aten.neg.default, _aten.dropout.default, _aten.contiguous.default,
+    _aten.clone.default, _aten.linear.default,
+}  # fmt: skip
+"""Operators that compute each timestep of their first argument x[B, T, F] by itself; all else they take are weights."""
+_BESIDE = _KEEP_VALUES | {
+    _ours.cleaned.default, _ours.last.default, _ours.mirrored.default, _aten.embedding.default, _aten.gather.default,
+    _aten.index.Tensor, _aten.index_select.default, _aten.where.self, _aten.where.ScalarSelf, _aten.where.ScalarOther,
+    _aten.masked_fill.Scalar, _aten.masked_fill.Tensor, _aten.flip.default, _aten.new_zeros.default,
+    _aten.zeros_like.default, _aten.new_full.default, _aten.new_ones.default, _aten.ones_like.default,
+    _aten.cat.default, _aten.stack.default, _aten.split.Tensor, _aten.split_with_sizes.default, _aten.chunk.default,
+    _aten.roll.default,
+}  # fmt: skip
+"""Operators that choose and move numbers, which the CPU does where the device does not."""
+_PAIRWISE = {_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor}
+"""Operators that do so with both of their arguments."""
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_TORCH = Path(torch.__file__).parent
+
+
+def lstm_refusal(node: torch.fx.Node) -> str | None:
+    """Why Vollo cannot take a recurrence of an exported program; None where it can, or `node` is none."""
+    if node.target is _RNN:
+        return f"its compiler has no {node.args[4]}, but LSTMs"
+    return _wanting(node) if node.target is _LSTM else None
+
+
+def _wanting(node: torch.fx.Node) -> str | None:
+    _, _, h_0, c_0, weights, *_ = node.args
+    assert isinstance(h_0, torch.fx.Node)
+    assert isinstance(c_0, torch.fx.Node)
+    if h_0.meta["val"].shape[2] != c_0.meta["val"].shape[2]:
+        return "its LSTMs know no proj_size"
+    if not (_is_zero(h_0) and _is_zero(c_0)):
+        return "its LSTMs begin with zeros, and cannot be handed a state"
+    if any(user.args[1] == 2 and user.users for user in node.users):
+        return "its LSTMs do not give their cell state at the end (c_n)"
+    if not all(isinstance(weight, torch.fx.Node) and weight.op == "placeholder" for weight in _flat(weights)):
+        return "the weights of its LSTMs are constants, and these are computed"
+    return None
+
+
+def _is_zero(node: torch.fx.Node) -> bool:
+    """Whether a tensor is known to hold zeros alone."""
+    if node.target in _ZEROS:
+        return True
+    if node.target in _FULL:
+        return bool(node.args[_FULL[node.target]] == 0)
+    return node.target in _KEEP_VALUES and isinstance(node.args[0], torch.fx.Node) and _is_zero(node.args[0])
+
+
+def refuse_recurrences(program: torch.export.ExportedProgram) -> None:
+    """Refuse a program with a recurrence that Vollo cannot take.
+
+    Raises:
+        CannotCompile: says why, and on which line of the model.
+    """
+    for node in program.graph.nodes:
+        if reason := lstm_refusal(node):
+            raise CannotCompile(f"Vollo cannot take {_name(node)}{_line(node)}: {reason}")
+
+
+def operator_refusal(node: torch.fx.Node) -> str | None:
+    """Why Vollo cannot take an operator that is no recurrence; None where it can, or where the CPU beside it does.
+
+    That is for whatever depends on lengths and ids, and for moving numbers about.
+    """
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target in (_LSTM, _RNN) or node.target in _BESIDE:
+        return None
+    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
+    fractions = all(isinstance(value, torch.Tensor) and value.is_floating_point() for value in values)
+    return refusal(node) if fractions and len(values) > 1 else None
+
+
+def rewritten(fixed: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """A program of fixed sizes, without a recurrence that Vollo refuses, with `vollo_lstm` in place of every LSTM."""
+    with _quiet():
+        program: torch.export.ExportedProgram = fixed.run_decompositions({_LSTM: _lstm})
+    graph = program.graph_module.graph
+    _take_from_stacks(graph)
+    graph.eliminate_dead_code()
+    _leave_out_zeros(graph)
+    graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program
+
+
+def _lstm(
+    x: Any, lengths: Any, h_0: Any, c_0: Any, weights: Any, bias: bool, layers: int, both: bool, need_cell: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The abstract operator, layer by layer. The states it begins with are zeros, and nobody reads the cell's."""
+    size = len(weights) // layers
+    finals: list[torch.Tensor] = []
+    for index in range(layers):
+        own = weights[index * size : (index + 1) * size]
+        x, ends = (_two_directions if both else _one_direction)(x, lengths, own, bias)
+        finals += ends
+    y = x if lengths is None else _ours.cleaned(x, lengths)
+    return y, torch.stack(finals), torch.zeros_like(c_0)
+
+
+def _one_direction(x: Any, lengths: Any, weights: Any, bias: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    y = _ours.vollo_lstm(x, weights, bias, False)
+    return y, [y[:, -1] if lengths is None else _ours.last(y, lengths)]
+
+
+def _two_directions(x: Any, lengths: Any, weights: Any, bias: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    half, hidden = len(weights) // 2, weights[1].shape[1]
+    if lengths is None:
+        y = _ours.vollo_lstm(x, weights, bias, True)
+        return y, [y[:, -1, :hidden], y[:, 0, hidden:]]
+    onward = _ours.vollo_lstm(x, weights[:half], bias, False)
+    back = _ours.vollo_lstm(_ours.mirrored(x, lengths), weights[half:], bias, False)
+    y = torch.cat([onward, _ours.mirrored(back, lengths)], 2)
+    return y, [_ours.last(onward, lengths), _ours.last(back, lengths)]
+
+
+def _take_from_stacks(graph: torch.fx.Graph) -> None:
+    """Where one of several states is taken, take that alone: the others need not leave the device."""
+    for node in list(graph.nodes):
+        if node.target is not _aten.select.int or node.args[1] != 0:
+            continue
+        stack, index = node.args[0], node.args[2]
+        if isinstance(stack, torch.fx.Node) and stack.target is _aten.stack.default and len(stack.args) == 1:
+            parts = stack.args[0]
+            assert isinstance(parts, Sequence)
+            assert isinstance(index, int)
+            node.replace_all_uses_with(parts[index])
+
+
+def _leave_out_zeros(graph: torch.fx.Graph) -> None:
+    """Give what lies below `cleaned` to those who cannot tell the difference."""
+    for node in graph.nodes:
+        if node.target is _CLEANED:
+            value, lengths = node.args
+            for user in list(node.users):
+                if user.op != "output" and _cannot_tell(user, node, lengths, set()):
+                    user.replace_input_with(node, value)
+
+
+def _cannot_tell(user: torch.fx.Node, value: torch.fx.Node, lengths: Any, seen: set[torch.fx.Node]) -> bool:
+    """Whether what `user` makes of `value` is the same on real timesteps, and none of its readers sees the others.
+
+    Answers are cut to their real timesteps, so an output sees none of the others.
+    """
+    if user.op == "output" or user in seen:
+        return True
+    seen.add(user)
+    if user.target in (_ours.last.default, _ours.mirrored.default, _CLEANED):
+        return user.args[1] is lengths
+    if user.target is _VOLLO_LSTM:
+        return user.args[3] is False and _read_as_far(user, lengths, seen)
+    alone = user.target in _STEPWISE and user.args[0] is value and user.all_input_nodes.count(value) == 1
+    if not (alone or (user.target in _PAIRWISE and _shape(user) == _shape(value))):
+        return False
+    return _read_as_far(user, lengths, seen)
+
+
+def _read_as_far(node: torch.fx.Node, lengths: Any, seen: set[torch.fx.Node]) -> bool:
+    return all(_cannot_tell(reader, node, lengths, seen) for reader in node.users)
+
+
+def _shape(node: torch.fx.Node) -> tuple[int, ...]:
+    return tuple(node.meta["val"].shape)
+
+
+def _flat(nodes: Any) -> list[Any]:
+    return list(nodes) if isinstance(nodes, (list, tuple)) else [nodes]
+
+
+def _name(node: torch.fx.Node) -> str:
+    return str(node.args[4]) if node.target is _RNN else "an LSTM"
+
+
+def _line(node: torch.fx.Node) -> str:
+    """Where the model asks for it, as far as the exporter wrote it down: the innermost frame that is not torch's."""
+    for match in reversed(list(_FRAME.finditer(node.meta.get("stack_trace") or ""))):
+        if not Path(match["file"]).is_relative_to(_TORCH):
+            return f" (at {Path(match['file']).name}:{match['line']})"
+    return ""
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about its internals
+        yield
