@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -66,7 +67,7 @@ class Inductor:
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[Option, ...] = ()
+    options: tuple[Option, ...] = ("compiler_workdir", "compiler_args")
 
     def unavailable(self) -> str | None:
         """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
@@ -76,7 +77,7 @@ class Inductor:
         lacking = _TARGETS[machine].cpu_flags - _cpu_flags()
         if lacking:
             return f"this machine's CPU lacks {', '.join(sorted(lacking))}, so programs could not be verified on it"
-        return _compiler_problem(os.environ.get("CXX", "g++"))
+        return _compiler_problem(_compiler())
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Torch, of the same minor version."""
@@ -89,6 +90,10 @@ class Inductor:
         isa = target.isa if target else "unknown"
         return {"system": sys.platform, "machine": machine, "isa": isa, "torch": _minor(_torch_version())}
 
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """What is no operator of torch's dispatcher; those that it cannot fuse it calls, others' own included."""
+        return None if isinstance(node.target, torch._ops.OpOverload) else f"{node.target} is no operator"
+
     def compile(
         self,
         program: torch.export.ExportedProgram,
@@ -98,20 +103,26 @@ class Inductor:
     ) -> None:
         """Write the library for one bucket.
 
+        The arguments of `settings` come last on the C++ compiler's command line; its `workdir` keeps sources, commands
+        and whatever else inductor wrote.
+
         Raises:
-            CannotCompile: no bucket is named, or inductor or the compiler refuses the program.
+            CannotCompile: no bucket is named, or inductor or the compiler refuses the program or an argument.
         """
         if bucket is None:
             raise CannotCompile("inductor compiles for one bucket at a time")
+        _refuse_other_instructions(settings.args)
         signature = signature_of(program, bucket)
         write_signature(signature, directory)
-        with tempfile.TemporaryDirectory(prefix="inductor-") as scratch:
-            package = Path(scratch) / "program.pt2"
+        with _scratch(settings.workdir) as scratch:
+            package = scratch / "program.pt2"
+            told = settings.workdir is not None or settings.args
+            compiler = _compiler_by_script(scratch, settings.args) if told else _compiler()
             try:
-                with _private_caches(Path(scratch)), _quiet(), torch.no_grad():
-                    _compile(_fixed(program, signature), package)
+                with _private_caches(scratch, keep=settings.workdir is not None), _quiet(), torch.no_grad():
+                    _compile(_fixed(program, signature), package, compiler)
             except Exception as error:
-                what = (str(error).strip() or type(error).__name__).splitlines()[0]
+                what = _reason(error)
                 raise CannotCompile(f"inductor cannot compile for {bucket.batch} x {bucket.length}: {what}") from error
             _unpack(package, directory)
         _strip(directory / _LIBRARY)
@@ -167,8 +178,75 @@ def _compiler_problem(compiler: str) -> str | None:
     return f"the C++ compiler {compiler} does not work ({reason.strip()}): {install}"
 
 
+def _refuse_other_instructions(args: Sequence[str]) -> None:
+    """A host is asked for the instructions of the target: code with others would be killed there."""
+    for arg in args:
+        if arg.startswith("-m") and not arg.startswith("-mtune="):
+            raise CannotCompile(
+                f"compiler_args: {arg} chooses instructions, but programs are compiled for those that every host is "
+                f"asked for ({_TARGETS[platform.machine()].isa}): leave it out"
+            )
+
+
 @contextlib.contextmanager
-def _private_caches(scratch: Path) -> Iterator[None]:
+def _scratch(workdir: Path | None) -> Iterator[Path]:
+    """A folder for all that is written on the way: gone afterwards, or left below `workdir` until the next time.
+
+    Raises:
+        CannotCompile: inductor cannot work there, for it writes commands without quotes.
+    """
+    if workdir is None:
+        with tempfile.TemporaryDirectory(prefix="inductor-") as scratch:
+            yield Path(scratch)
+        return
+    if any(sign.isspace() for sign in str(workdir)):
+        raise CannotCompile(f"compiler_workdir: inductor cannot work in a folder with a space in its path: {workdir}")
+    kept = workdir / "inductor"
+    shutil.rmtree(kept, ignore_errors=True)
+    kept.mkdir()
+    yield kept
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX", "g++")
+
+
+def _compiler_by_script(scratch: Path, args: Sequence[str]) -> str:
+    """A script for inductor to call as the C++ compiler, for inductor has no word for further arguments.
+
+    It writes down what it calls, to be called again. Its name is the compiler's, for inductor goes by that.
+    """
+    compiler = _compiler()
+    script = scratch / Path(compiler).name
+    call = f'{shlex.quote(compiler)} "$@" {shlex.join(args)}'
+    script.write_text(
+        f"""#!/bin/sh
+case "$1" in -dump*|--version) exec {shlex.quote(compiler)} "$@" ;; esac
+{{
+  printf "cd '%s' &&" "$PWD"
+  for word in {call}; do printf " '%s'" "$word"; done
+  echo
+}} >> {shlex.quote(str(scratch / "commands.txt"))}
+exec {call}
+""",
+        encoding="utf-8",
+    )
+    script.chmod(0o700)
+    return str(script)
+
+
+def _reason(error: BaseException) -> str:
+    """In one line, what went wrong: where it was the C++ compiler, its own first word on it."""
+    found: BaseException | None = error
+    while found is not None and type(found).__name__ != "CppCompileError":  # torch's; to import it makes a folder
+        found = found.__cause__ or found.__context__
+    lines = str(getattr(found, "output", "")).splitlines()
+    said = next((line for line in lines if "error" in line), "\n".join(lines[:1]))
+    return (said.strip() or str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+@contextlib.contextmanager
+def _private_caches(scratch: Path, *, keep: bool) -> Iterator[None]:
     """Whatever inductor and the compiler write goes below `scratch`: several processes compile at once."""
     names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
     before = {name: os.environ[name] for name in names if name in os.environ}
@@ -176,7 +254,7 @@ def _private_caches(scratch: Path) -> Iterator[None]:
     try:
         from torch._inductor.utils import fresh_cache  # makes a folder while it is imported, so not above
 
-        with fresh_cache(dir=str(scratch)):
+        with fresh_cache(dir=str(scratch), delete=not keep):
             yield
     finally:
         for name in names:
@@ -249,7 +327,7 @@ def _onednn_lstm(
     return y, (h_n, c_n)
 
 
-def _compile(program: torch.export.ExportedProgram, package: Path) -> None:
+def _compile(program: torch.export.ExportedProgram, package: Path, compiler: str) -> None:
     target = _TARGETS[platform.machine()]
     torch._inductor.aoti_compile_and_package(
         program,
@@ -262,6 +340,7 @@ def _compile(program: torch.export.ExportedProgram, package: Path) -> None:
             "aot_inductor.precompile_headers": False,
             # The wrapper only calls kernels: half the compile time, a third less to ship, not slower.
             "aot_inductor.compile_wrapper_opt_level": "Os",
+            "cpp.cxx": compiler,
             "cpp.march": target.isa,
             "cpp.simdlen": target.vector_bits,
             "cpp.vec_isa_ok": True,  # looked up by us; inductor would compile and run a probe of each kind

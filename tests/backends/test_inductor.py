@@ -12,7 +12,7 @@ from recurrent import BATCH, TIME, Case, Recurrent, exported, largest_error, rag
 
 from torchserve_neuron_lstm.backends import inductor
 from torchserve_neuron_lstm.backends.inductor import Inductor
-from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad
+from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad, CompileSettings
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 
@@ -153,7 +153,7 @@ def test_loading_gives_the_process_its_threads(module: Recurrent, directory: Pat
 def test_a_compiler_error_names_the_bucket(module: Recurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What fails inside is reported with the bucket it failed for, and the environment is as before."""
     before = dict(os.environ)
-    monkeypatch.setattr(inductor, "_compile", lambda program, package: (_ for _ in ()).throw(OSError("disk full")))
+    monkeypatch.setattr(inductor, "_compile", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
 
     with pytest.raises(CannotCompile, match="cannot compile for 4 x 9: disk full"):
         Inductor().compile(exported(module, *ragged_batch(0.0)), Bucket(BATCH, TIME), tmp_path)
@@ -164,6 +164,68 @@ def test_compiles_for_buckets_only(module: Recurrent, tmp_path: Path) -> None:
     """Without a bucket there is nothing to compile for."""
     with pytest.raises(CannotCompile, match="one bucket at a time"):
         Inductor().compile(exported(module, *ragged_batch(0.0)), None, tmp_path)
+
+
+def compiled(module: Recurrent, folder: Path, settings: CompileSettings) -> Path:
+    """The program for BATCH x TIME, compiled with these settings."""
+    target = folder / "program"
+    target.mkdir()
+    Inductor().compile(exported(module, *ragged_batch(0.0)), Bucket(BATCH, TIME), target, settings)
+    return target
+
+
+@torch.no_grad()
+def test_the_workdir_keeps_what_the_compiler_was_given(module: Recurrent, tmp_path: Path) -> None:
+    """Sources, and the commands, which can be given again; of the last time only; and the program is as ever."""
+    workdir = tmp_path / "work"
+    (workdir / "inductor").mkdir(parents=True)
+    (workdir / "inductor" / "of-last-time.cpp").write_text("")
+    (workdir / "mine.txt").write_text("kept")
+    program = compiled(module, tmp_path, CompileSettings(workdir=workdir))
+    commands = (workdir / "inductor" / "commands.txt").read_text().splitlines()
+
+    assert any("neuron_lstm" in source.read_text() for source in workdir.rglob("*.cpp"))
+    assert not (workdir / "inductor" / "of-last-time.cpp").exists()
+    assert (workdir / "mine.txt").read_text() == "kept"
+    assert len(commands) >= 2
+    assert all(" 'g++' " in command for command in commands)
+    subprocess.run(["sh", "-c", commands[0]], check=True, cwd="/")
+    run = Inductor().load(program, module.state_dict(), HOST, 1)
+    assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
+
+
+def test_a_workdir_that_inductor_cannot_use_is_refused(module: Recurrent, tmp_path: Path) -> None:
+    """Its commands would fall apart at the space."""
+    (tmp_path / "my work").mkdir()
+    with pytest.raises(
+        CannotCompile, match=r"compiler_workdir: inductor cannot work .* a space in its path: .*my work"
+    ):
+        compiled(module, tmp_path, CompileSettings(workdir=tmp_path / "my work"))
+
+
+@torch.no_grad()
+def test_arguments_reach_the_compiler(module: Recurrent, tmp_path: Path) -> None:
+    """Each as one word, after inductor's own."""
+    settings = CompileSettings(workdir=tmp_path, args=("-DNAME=a b", "-O1"))
+    program = compiled(module, tmp_path, settings)
+    commands = (tmp_path / "inductor" / "commands.txt").read_text().splitlines()
+
+    assert all(command.endswith(" '-DNAME=a b' '-O1'") for command in commands)
+    run = Inductor().load(program, module.state_dict(), HOST, 1)
+    assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
+
+
+def test_an_unknown_argument_is_refused_in_the_compilers_words(module: Recurrent, tmp_path: Path) -> None:
+    """The first of them."""
+    with pytest.raises(CannotCompile, match=r"4 x 9: .*error: unrecognized command-line option .*-fno-such-thing"):
+        compiled(module, tmp_path, CompileSettings(args=("-fno-such-thing",)))
+
+
+@pytest.mark.parametrize("arg", ["-march=native", "-mavx512f"])
+def test_other_instructions_are_refused(module: Recurrent, tmp_path: Path, arg: str) -> None:
+    """A host would be asked for fewer than the code has."""
+    with pytest.raises(CannotCompile, match=f"compiler_args: {arg} chooses instructions.*: leave it out"):
+        compiled(module, tmp_path, CompileSettings(args=("-O3", arg)))
 
 
 @torch.no_grad()
