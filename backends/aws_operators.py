@@ -1,0 +1,121 @@
+"""Which operators of an exported program the Neuron compilers take, as far as their makers have published it.
+
+For neuronx-cc there is no complete list: what it lowers by way of XLA is more than its own page names. So an operator
+is refused for a known reason alone. neuron-cc (Inf1) has a list, gathered from its release notes, and takes nothing
+else.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+
+_RECURRENT = ("neuron_lstm.lstm.default", "neuron_lstm.rnn.default")
+"""Written out as basic operators before a compiler sees them."""
+
+_WITHOUT_ADDED_WORK = frozenset({"alias", "detach", "lift_fresh_copy", "_assert_tensor_metadata", "_assert_scalar"})
+
+_DATA_DEPENDENT = frozenset(
+    {
+        "nonzero",
+        "nonzero_numpy",
+        "nonzero_static",
+        "argwhere",
+        "masked_select",
+        "unique_consecutive",
+        "unique_dim",
+        "_unique",
+        "_unique2",
+        "bincount",
+        "repeat_interleave",
+        "_local_scalar_dense",
+        "item",
+    }
+)
+"""Their answers have sizes that depend on the data."""
+
+_MISSING = frozenset({"sort", "argsort", "msort", "searchsorted", "multinomial", "histc", "kthvalue", "mode", "cross"})
+_MISSING_FAMILIES = ("fft_", "_fft_", "linalg_", "_linalg_", "special_", "complex", "view_as_complex", "quantize")
+
+_NEURON = frozenset(
+    """
+    Int ScalarImplicit __and__ _convolution _convolution_mode _shape_as_tensor _weight_norm abs adaptive_avg_pool1d
+    adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d add addmm all amax amin any arange argmax argmin
+    avg_pool2d baddbmm batch_norm bmm broadcast_tensors broadcast_to bucketize cat ceil chunk clamp clamp_max clamp_min
+    clip clone constant_pad_nd contiguous cos detach div dot dropout einsum embedding_renorm_ empty empty_like eq erf
+    exp expand expand_as eye fill_ flatten flip floor floor_divide full full_like ge gelu group_norm gt hardsigmoid
+    hardswish hardtanh index_select instance_norm isnan layer_norm le leaky_relu linear log log2 log_softmax logical_and
+    logical_not logical_or logical_xor lt masked_fill matmul max max_pool2d mean meshgrid min mm movedim mul mv ne neg
+    new_empty new_ones norm numel one_hot ones ones_like permute pixel_shuffle pow prelu reciprocal reflection_pad2d
+    relu remainder repeat reshape roll rsqrt rsub select sigmoid silu sin size slice softmax softplus split
+    split_with_sizes sqrt squeeze stack sub sum t tanh tensor_split tensordot threshold to topk transpose tril triu
+    true_divide trunc type_as unbind unsqueeze upsample_bilinear2d upsample_nearest2d values view where zero_ zeros
+    zeros_like
+    """.split()  # noqa: SIM905 - words, to be read
+)
+
+_EXPORTED_AS = {
+    "_to_copy": "to",
+    "_softmax": "softmax",
+    "_log_softmax": "log_softmax",
+    "native_layer_norm": "layer_norm",
+    "convolution": "_convolution",
+    "conv1d": "_convolution",
+    "conv2d": "_convolution",
+    "conv3d": "_convolution",
+    "slice_copy": "slice",
+    "_unsafe_view": "view",
+    "bitwise_and": "__and__",
+    "scalar_tensor": "full",
+    "new_zeros": "zeros",
+    "new_full": "full",
+    "pad": "constant_pad_nd",
+}
+"""What torch.export calls some operators of that list."""
+
+
+def refusal_by_neuronx(node: torch.fx.Node) -> str | None:
+    """Why neuronx-cc does not take a call of an exported program; None where nothing says so."""
+    found = _aten_name(node)
+    if isinstance(found, _Refused):
+        return str(found)
+    if found in _DATA_DEPENDENT:
+        return f"the size of what aten::{found} answers depends on the data, and a compiled program's sizes are fixed"
+    if found in _MISSING or found.startswith(_MISSING_FAMILIES):
+        return f"neuronx-cc does not support aten::{found}"
+    return _of_its_type(node)
+
+
+def refusal_by_neuron(node: torch.fx.Node) -> str | None:
+    """Why neuron-cc does not take a call of an exported program; None where its list has the operator."""
+    found = _aten_name(node)
+    if isinstance(found, _Refused):
+        return str(found)
+    if found and found not in _WITHOUT_ADDED_WORK and _EXPORTED_AS.get(found, found) not in _NEURON:
+        return f"aten::{found} is not among the operators that neuron-cc supports"
+    return _of_its_type(node)
+
+
+class _Refused(str):
+    """The reason why a call is no call of an aten operator."""
+
+    __slots__ = ()
+
+
+def _aten_name(node: torch.fx.Node) -> str:
+    """The operator without namespace and overload; empty for what is no operator or is written out by us."""
+    if node.op in ("placeholder", "output") or node.target is operator.getitem or str(node.target) in _RECURRENT:
+        return ""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return _Refused("a traced program has one course of control: it cannot branch on data")
+    if node.target.namespace != "aten":
+        return _Refused(f"the compiler knows no operators but torch's own, not {node.target.namespace}'s")
+    return node.target._opname
+
+
+def _of_its_type(node: torch.fx.Node) -> str | None:
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor) and value.dtype.is_complex:
+        return f"no tensor on the device can be {str(value.dtype).removeprefix('torch.')}"
+    return None
