@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ..backends.interface import Backend, CompileSettings
 from ..backends.registry import get_backend
+from ..config.compiler import TraceArguments
 from ..config.load import load_config
 from ..config.manifest import ManifestError
 from ..config.schema import ServingConfig
@@ -23,6 +24,7 @@ from .archive.workspace import private_directory, temporary_files_in
 from .engines import trial
 from .engines.candidates import Dropped, Trial, fastest, last_resort, to_try, too_short
 from .engines.compile import Compiled, Failed, Result, compile_all, size_of
+from .engines.division import divided, partitioner_of
 from .engines.grid_choice import choose_lengths
 from .engines.reference import reference_of
 from .engines.trial import Missed, Subject
@@ -136,9 +138,10 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
         threads=threads,
     )
     trial.write_constants(subject)
+    engines = _divided(build, subject, engines)
     trials, out = _try_all(build, subject, engines, _cases(build, subject, model))
     kept = fastest(trials)
-    _finish(build, subject, kept)
+    _finish(build, subject, kept, engines)
     others = tuple(other for other in trials if other is not kept)
     return Outcome(build.staged, 0, build.config, program, kept, others, (*dropped, *out))
 
@@ -202,13 +205,32 @@ def _compile(
     return compiled, [Dropped(name, f"{result.job}: {result.reason}") for name, result in failed.items()]
 
 
-def _settings(build: _Build) -> CompileSettings:
+def _divided(build: _Build, subject: Subject, engines: Sequence[Backend]) -> list[Backend]:
+    """The engines, with the CPU at their side where the YAML allows it and they leave operators out."""
+    config = partitioner_of(build.config, _beside(build))
+    if config is None:
+        return list(engines)
+    grid = build.config.grid
+    programs = {part: (program, trial.buckets_of(part, grid)[0]) for part, program in subject.program.parts.items()}
+    return [divided(engine, programs, config, _settings(build)) for engine in engines]
+
+
+def _beside(build: _Build) -> Path:
     """Paths of the YAML are relative to it, as those of its other files."""
-    config, beside = build.config, Path(_needed(build.flags)).resolve().parent
+    return Path(_needed(build.flags)).resolve().parent
+
+
+def _settings(build: _Build) -> CompileSettings:
+    """What `trace_kwargs` says to the compiler stands in place of the same keys outside."""
+    config, beside = build.config, _beside(build)
+    partitioner = config.partitioner_config
+    own = (partitioner and partitioner.trace_kwargs) or TraceArguments()
+    workdir = own.compiler_workdir or config.compiler_workdir
+    arguments = config.compiler_args if own.compiler_args is None else own.compiler_args
     return CompileSettings(
         precision=config.precision,
-        workdir=None if config.compiler_workdir is None else beside / config.compiler_workdir,
-        args=config.compiler_args or (),
+        workdir=None if workdir is None else beside / workdir,
+        args=arguments or (),
         python=None if config.compiler_python is None else beside / config.compiler_python,
     )
 
@@ -244,9 +266,9 @@ def _attempt(
     return trials, missed
 
 
-def _finish(build: _Build, subject: Subject, kept: Trial) -> None:
+def _finish(build: _Build, subject: Subject, kept: Trial, engines: Sequence[Backend]) -> None:
     """Put the kept engine into the tree with its measurements, and load it once more as a host will."""
-    engine = get_backend(kept.backend)
+    engine = next((engine for engine in engines if engine.name == kept.backend), None) or get_backend(kept.backend)
     trial.install(subject, engine, build.work)
     trial.write_tree_manifest(subject, engine, kept)
     load_variants(subject.tree, subject.threads)

@@ -59,7 +59,7 @@ class TraceArguments(Strict):
 
     compiler_workdir: Place | None = None
     """Where the compiler leaves its intermediate files."""
-    compiler_args: Arguments = ()
+    compiler_args: Arguments | None = None
     """Arguments for the compiler, as a text or a list."""
 
 
@@ -69,8 +69,8 @@ class AnalyzeParameters(Strict):
     compiler_workdir: Place | None = None
     """Where the compiler leaves what it wrote while operators were tried."""
     additional_ignored_ops: Operators = ()
-    """Operators that are taken to be supported without a question, as in [aten::sort]."""
-    max_workers: Annotated[int, Field(ge=1)] = 4
+    """Operators that are left to the engine without a question and do not count, as in [aten::sort]."""
+    max_workers: Annotated[int, Field(ge=1)] = 1
     """Operators that are tried at a time, where they are tried."""
 
 
@@ -82,9 +82,9 @@ class PartitionerConfig(Strict):
     model_support_percentage_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
     """The least part of the model's operators that the engine must take, from 0 to 1."""
     min_subgraph_size: SomeOrAny = -1
-    """The least number of operators in a part for the engine; -1 for any."""
+    """The least number of operators in a part, of the engine's or the CPU's; -1 for any."""
     max_subgraph_count: SomeOrAny = -1
-    """The largest number of parts; -1 for any."""
+    """The largest number of parts, the engine's and the CPU's together; -1 for any."""
     ops_to_partition: Operators = ()
     """Operators that run on the CPU even if the engine takes them, as in [aten::sort]."""
     analyze_parameters: AnalyzeParameters | None = None

@@ -11,6 +11,7 @@ import torch
 
 from ..backends.interface import Chaining, Weights
 from ..backends.interface import Run as Program
+from ..backends.partitioned import loader_of
 from ..backends.registry import get_backend
 from ..backends.weights import read_weights
 from ..bucketing.cost import CostModel
@@ -163,7 +164,8 @@ def _load_programs(directory: Path, manifest: Manifest, threads: int) -> dict[Pa
     weights = _load_weights(directory, manifest)
     loaded: dict[Part, dict[Bucket | None, Program]] = {}
     for variant in manifest.variants:
-        program = backend.load(directory / variant.directory, weights, manifest.host, threads)
+        place = directory / variant.directory
+        program = loader_of(backend, place).load(place, weights, manifest.host, threads)
         loaded.setdefault(variant.part, {})[variant.bucket] = program
     return loaded
 

@@ -10,7 +10,7 @@ within every tolerance that bfloat16's are. An engine by name must compute in th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
@@ -104,16 +104,26 @@ def _by_name(config: ServingConfig) -> Backend:
         raise PackagingError(f"neuron_lstm.backend: {name} cannot be used here: {reason}")
     if precision not in engine.precisions:
         raise PackagingError(f"neuron_lstm.precision: {_other_precision(engine, precision)}")
-    untaken = [key for key in get_args(Option) if getattr(config, key) is not None and key not in engine.options]
+    untaken = [path for path, key in _given_options(config) if key not in engine.options]
     if untaken:
         raise PackagingError(
             "\n".join(
-                f"neuron_lstm.{key}: {name} has nothing to do with it"
+                f"neuron_lstm.{path}: {name} has nothing to do with it"
                 + (f", but takes {', '.join(engine.options)}" if engine.options else ": leave it out")
-                for key in untaken
+                for path in untaken
             )
         )
     return engine
+
+
+def _given_options(config: ServingConfig) -> Iterator[tuple[str, Option]]:
+    """What the YAML says to a compiler: where it stands, and the option."""
+    trace = None if config.partitioner_config is None else config.partitioner_config.trace_kwargs
+    for option in get_args(Option):
+        if getattr(config, option) is not None:
+            yield option, option
+        if getattr(trace, option, None) is not None:
+            yield f"partitioner_config.trace_kwargs.{option}", option
 
 
 def _other_precision(engine: Backend, wanted: Precision) -> str:

@@ -16,11 +16,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ...backends.interface import DEFAULTS, CompileSettings
+from ...backends.partitioner_config import PartitionerConfig
 from ...bucketing.grid import Bucket
 from ...bucketing.spec import Part
 from ..processes import describe_exit, package_path
@@ -39,6 +40,8 @@ class Job:
     """A file of torch.export.save."""
     directory: Path
     settings: CompileSettings = DEFAULTS
+    partitioner: PartitionerConfig | None = None
+    """How the program is divided between the engine and the CPU; None where the engine takes the whole."""
 
     def __str__(self) -> str:
         """`inductor chunk 4 x 128`."""
@@ -134,6 +137,7 @@ class _Worker:
                 "backend": job.backend,
                 "bucket": job.bucket,
                 "settings": _settings_as_json(job.settings),
+                "partitioner": None if job.partitioner is None else asdict(job.partitioner),
                 "directory": str(job.directory),
             }
         )

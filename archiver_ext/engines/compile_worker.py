@@ -18,6 +18,8 @@ import torch
 
 from ...backends import masked  # noqa: F401 - the exported program names its operators
 from ...backends.interface import CannotCompile, CompileSettings
+from ...backends.partitioned import Partitioned
+from ...backends.partitioner_config import PartitionerConfig
 from ...backends.registry import get_backend
 from ...bucketing.grid import Bucket
 
@@ -45,6 +47,8 @@ def _reply(job: dict[str, Any], program: torch.export.ExportedProgram) -> dict[s
     bucket = None if job["bucket"] is None else Bucket(*job["bucket"])
     try:
         engine = get_backend(job["backend"])
+        if job["partitioner"] is not None:
+            engine = Partitioned(engine, PartitionerConfig(**job["partitioner"]))
         engine.compile(program, bucket, Path(job["directory"]), _settings(job["settings"]))
     except CannotCompile as error:
         return {"refused": str(error)}

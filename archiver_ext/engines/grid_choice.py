@@ -63,7 +63,7 @@ def measured_costs(program: Program, config: ServingConfig, threads: int, scratc
     file = scratch / "program.pt2"
     torch.export.save(program.exported, file)
     reasons = []
-    for engine in _engines(config.backend):
+    for engine in _engines(config):
         run = _compiled(engine, program, file, threads, scratch / engine.name)
         if not isinstance(run, str):
             return CostModel(_measure(run, engine, program, points(config.grid), report))
@@ -85,13 +85,17 @@ def points(grid: BucketGrid) -> tuple[Bucket, ...]:
     return tuple(Bucket(grid.batches[-1], length) for length in lengths)
 
 
-def _engines(wanted: str) -> Iterator[Backend]:
-    """The engine asked for, if one program of it serves every shape, or else what can stand in for it."""
+def _engines(config: ServingConfig) -> Iterator[Backend]:
+    """The engine asked for, if one program of it serves every shape, or else what can stand in for it.
+
+    Something must stand in for an engine that may leave operators to the CPU too.
+    """
     names = backend_names()
-    asked = get_backend(wanted) if wanted in names else None
+    asked = get_backend(config.backend) if config.backend in names else None
     if asked is not None and asked.polymorphic:
         yield asked
-        return
+        if config.partitioner_config is None:
+            return
     yield from (engine for name in _STAND_INS if name in names and not (engine := get_backend(name)).unavailable())
 
 

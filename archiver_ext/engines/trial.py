@@ -13,6 +13,7 @@ import torch
 
 from ...backends import registry
 from ...backends.interface import DEFAULTS, Backend, CompileSettings, Requirement, precision_of
+from ...backends.partitioned import Partitioned
 from ...bucketing.cost import CostModel
 from ...bucketing.grid import Bucket, BucketGrid
 from ...bucketing.spec import Part
@@ -111,6 +112,7 @@ def jobs_for(
             programs[part],
             compiled / variant_directory(engine, part, bucket),
             _own(settings, engine, variant_directory(engine, part, bucket)),
+            engine.config if isinstance(engine, Partitioned) else None,
         )
         for engine in engines
         for part, bucket in programs_to_compile(engine, tuple(programs), grid)
