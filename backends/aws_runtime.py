@@ -21,6 +21,7 @@ import torch
 from .interface import CannotLoad, Run, Weights
 from .plain_program import PlainProgram, plain_module
 from .signature import Signature, read_signature, write_signature
+from .stand_in import is_allowed
 from .toolchain import Toolchain, placeholder_words
 
 PROGRAM = "program.pt"
@@ -158,13 +159,22 @@ def run_of(signature: Signature, module: Any) -> Run:
     return run
 
 
-def stand_in(directory: Path, weights: Weights, threads: int) -> Run:
+def simulation(toolchain: Toolchain) -> str | None:
+    """What stands in for the device on this host, and why; None where nothing does."""
+    if not is_allowed() or problem(toolchain) is None:
+        return None
+    return (
+        f"run by torch on this CPU from the text that {toolchain.module} was given, which cannot be used here: the "
+        f"answers are the model's, the speed is not the device's, and what was compiled has not run"
+    )
+
+
+def on_cpu(compiled: Compiled, weights: Weights, threads: int) -> Run:
     """The text of a program on this CPU: what the compiler was given, not what it made.
 
     Raises:
-        CannotLoad: a file is damaged, or the weights are others.
+        CannotLoad: the weights are others.
     """
-    compiled = read_compiled(directory)
     given = dict(zip(compiled.names, tensors_of(compiled, weights), strict=True))
     torch.set_num_threads(threads)
     return run_of(compiled.signature, plain_module(compiled.source, given, compiled.names))

@@ -19,7 +19,17 @@ import torch
 
 from ..bucketing.grid import Bucket
 from . import aws_operators
-from .aws_runtime import PROGRAM, problem, read_compiled, run_of, stand_in, tensors_of, usable_engine, write_compiled
+from .aws_runtime import (
+    PROGRAM,
+    on_cpu,
+    problem,
+    read_compiled,
+    run_of,
+    simulation,
+    tensors_of,
+    usable_engine,
+    write_compiled,
+)
 from .interface import (
     DEFAULTS,
     CannotCompile,
@@ -96,12 +106,16 @@ class Neuron:
         write_compiled(directory, plain, answer.facts)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
-        """Load the program onto this process's core. `weights` must be those it was compiled with.
+        """Load the program onto this process's core, or what stands in for it.
+
+        `weights` must be those that it was compiled with.
 
         Raises:
             CannotLoad: the toolchain or the device is missing, or the weights are of other shapes.
         """
         compiled = read_compiled(directory)
+        if self.simulation() is not None:
+            return on_cpu(compiled, weights, threads)
         tensors_of(compiled, weights)
         usable_engine(TOOLCHAIN, compiled)
         torch.set_num_threads(threads)
@@ -114,13 +128,9 @@ class Neuron:
             ) from error
         return run_of(compiled.signature, module)
 
-    def stand_in(self, directory: Path, weights: Weights, threads: int) -> Run:
-        """What the compiler was given, on this CPU.
-
-        Raises:
-            CannotLoad: a file is damaged, or the weights are others.
-        """
-        return stand_in(directory, weights, threads)
+    def simulation(self) -> str | None:
+        """The text of the programs on this CPU, where that is allowed and the toolchain is not here."""
+        return simulation(TOOLCHAIN)
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Why neuron-cc cannot take a call; None where it can, by its published list."""

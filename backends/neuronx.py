@@ -20,7 +20,17 @@ import torch
 
 from ..bucketing.grid import Bucket
 from . import aws_operators
-from .aws_runtime import PROGRAM, problem, read_compiled, run_of, stand_in, tensors_of, usable_engine, write_compiled
+from .aws_runtime import (
+    PROGRAM,
+    on_cpu,
+    problem,
+    read_compiled,
+    run_of,
+    simulation,
+    tensors_of,
+    usable_engine,
+    write_compiled,
+)
 from .interface import (
     DEFAULTS,
     CannotCompile,
@@ -99,12 +109,14 @@ class NeuronX:
         write_compiled(directory, plain, answer.facts)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
-        """Load the program onto this process's core, and the weights with it.
+        """Load the program onto this process's core, and the weights with it; or what stands in for it.
 
         Raises:
             CannotLoad: the toolchain or the device is missing, or the weights are others.
         """
         compiled = read_compiled(directory)
+        if self.simulation() is not None:
+            return on_cpu(compiled, weights, threads)
         tensors = tensors_of(compiled, weights)
         engine = usable_engine(TOOLCHAIN, compiled)
         torch.set_num_threads(threads)
@@ -121,13 +133,9 @@ class NeuronX:
             ) from error
         return run_of(compiled.signature, module)
 
-    def stand_in(self, directory: Path, weights: Weights, threads: int) -> Run:
-        """What the compiler was given, on this CPU.
-
-        Raises:
-            CannotLoad: a file is damaged, or the weights are others.
-        """
-        return stand_in(directory, weights, threads)
+    def simulation(self) -> str | None:
+        """The text of the programs on this CPU, where that is allowed and the toolchain is not here."""
+        return simulation(TOOLCHAIN)
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Why neuronx-cc cannot take a call; None where it can, as far as is documented."""
