@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from .archive.workspace import Terminated, terminations_raised
-from .commands import bench, calibrate, init, inspect, replace_weights, schema, sessions, tune, verify_config
+from .commands import analyze, bench, calibrate, init, inspect, replace_weights, schema, sessions, tune, verify_config
 
 if TYPE_CHECKING:
     from .stock import Flags
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     commands.add_parser("archive", help="make an archive; takes the options of torch-model-archiver, and --json")
-    for command in (schema, init, verify_config, inspect, calibrate, replace_weights, bench, tune, sessions):
+    for command in (schema, init, verify_config, analyze, inspect, calibrate, replace_weights, bench, tune, sessions):
         command.add_to(commands)
     return parser
 

@@ -110,14 +110,19 @@ def operator_name(node: torch.fx.Node) -> str:
     return str(node.target._schema.name)
 
 
+def users_name(node: torch.fx.Node) -> str:
+    """What the operator is called in torch: an abstract recurrence stands for `aten::lstm`, `aten::gru` and so on."""
+    name = operator_name(node)
+    return {"neuron_lstm::lstm": "aten::lstm", "neuron_lstm::rnn": f"aten::{_cell(node)}"}.get(name, name)
+
+
+def _cell(node: torch.fx.Node) -> object:
+    return node.args[4] if len(node.args) > 4 else None
+
+
 def names_of(node: torch.fx.Node) -> frozenset[str]:
     """What people may call an operator: a recurrence has torch's own name beside the abstract operator's."""
-    name = operator_name(node)
-    if name == "neuron_lstm::lstm":
-        return frozenset({name, "aten::lstm"})
-    if name == "neuron_lstm::rnn":
-        return frozenset({name, f"aten::{node.args[4]}"})
-    return frozenset({name})
+    return frozenset({operator_name(node), users_name(node)})
 
 
 def what_is_asked(operators: Iterable[torch.fx.Node], config: PartitionerConfig) -> list[torch.fx.Node]:
