@@ -30,7 +30,7 @@ from ...config.manifest import (
 from ...handlers.variants import load_variants
 from ..archive.rewrite import with_files
 from ..archive.unpack import unpacked
-from ..archive.workspace import private_directory
+from ..archive.workspace import private_directory, temporary_files_in
 from ..engines.reference import reference_of
 from ..engines.trial import check
 from ..engines.verify import draw_cases
@@ -61,7 +61,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             agree with the model in eager mode; or the archive cannot be read or written. Nothing was written then.
         CannotLoad: this host cannot run the archive.
     """
-    with unpacked(archive) as found, private_directory() as private:
+    with private_directory() as private, temporary_files_in(private), unpacked(archive) as found:
         # A folder is unpacked already, and stays as it is until all is well.
         tree = Path(shutil.copytree(found, private / "archive")) if archive.is_dir() else found
         try:

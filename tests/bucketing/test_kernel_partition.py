@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import problems
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.grid import BucketGrid
 from torchserve_neuron_lstm.bucketing.grid_partition import GridPartition
 from torchserve_neuron_lstm.bucketing.planner import planner_for
+
+from .strategies import problems
 
 Problem = tuple[BucketGrid, CostModel, list[int]]
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import grids
 
 from torchserve_neuron_lstm.bucketing.grid import BucketGrid
 from torchserve_neuron_lstm.bucketing.kernel_table import BadKernel, Kernel, tabulate
+
+from .strategies import grids
 
 LENGTHS = (4, 8)
 

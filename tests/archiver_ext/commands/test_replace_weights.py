@@ -7,6 +7,7 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,16 @@ import torch
 from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext import cli, stock
+from torchserve_neuron_lstm.archiver_ext.archive.rewrite import with_manifest
 from torchserve_neuron_lstm.archiver_ext.archive.unpack import unpacked
-from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, read_manifest
+from torchserve_neuron_lstm.archiver_ext.lowering.streaming import with_weights
+from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, manifest_text, read_manifest, write_manifest
+from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.variants import load_variants
 
-from ..conftest import Project
+from ..conftest import MODEL, Project, save_weights
 
-Package = Callable[..., Path]
+Package = Callable[[str], Path]
 Said = tuple[int, str, str]
 Replace = Callable[..., Said]
 
@@ -33,10 +37,6 @@ class Stubborn(Eager):
     """Keeps the weights that it was compiled with, and tells nobody."""
     name = "stubborn"
 
-    def compile(self, program, bucket, directory, settings):
-        torch.save(dict(program.state_dict), directory / "inside.pt")
-        super().compile(program, bucket, directory, settings)
-
     def load(self, directory, weights, host, threads):
         return super().load(directory, {**weights, **torch.load(directory / "inside.pt")}, host, threads)
 
@@ -48,19 +48,38 @@ class Inlines(Stubborn):
 '''
 
 
-@pytest.fixture(autouse=True)
-def _here(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(project.folder)
-    monkeypatch.setenv("TMPDIR", str(project.temporary))
-    monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with an archive for the eager engine, and weights that were trained further."""
+    folder, temporary = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("temporary")
+    project = Project(folder, temporary)
+    (folder / "model.py").write_text(MODEL)
+    save_weights(project)
+    trained_further(folder)
+    project.configure()
+    done = project.archive()
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def project(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A copy of it, to work in."""
+    made = Project(tmp_path / "project", tmp_path / "temporary")
+    shutil.copytree(built, made.folder)
+    made.temporary.mkdir()
+    monkeypatch.chdir(made.folder)
+    monkeypatch.setenv("TMPDIR", str(made.temporary))
+    monkeypatch.setattr("tempfile.tempdir", str(made.temporary))
+    return made
 
 
 @pytest.fixture
 def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
-    """Packages the user's folder; gives the archive."""
+    """Packages the folder; gives the archive."""
 
-    def run(name: str = "tiny", *more: str) -> Path:
-        given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), *more]
+    def run(name: str) -> Path:
+        given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder)]
         flags = stock.parse([*given, "--model-name", name])
         assert cli.archive(flags, stock.manifest_json(flags)) == 0, capfd.readouterr().err
         capfd.readouterr()
@@ -70,8 +89,8 @@ def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
 
 
 @pytest.fixture
-def replace(capfd: pytest.CaptureFixture[str]) -> Replace:
-    """Runs the command; gives exit code, standard output and error."""
+def replace_weights(project: Project, capfd: pytest.CaptureFixture[str]) -> Replace:
+    """Runs the command in the folder; gives exit code, standard output and error."""
 
     def run(*words: object) -> Said:
         return cli.main(["replace-weights", *map(str, words)]), *capfd.readouterr()
@@ -79,13 +98,29 @@ def replace(capfd: pytest.CaptureFixture[str]) -> Replace:
     return run
 
 
-def trained_further(project: Project, name: str = "new.pt") -> dict[str, torch.Tensor]:
-    """Weights of the same names, shapes and dtypes; also in the user's folder."""
+def trained_further(folder: Path) -> None:
+    """Write weights of the same names, shapes and dtypes."""
     rng = torch.Generator().manual_seed(1)
-    old = torch.load(project.folder / "weights.pt")
-    new = {key: tensor + 0.5 * torch.randn(tensor.shape, generator=rng) for key, tensor in old.items()}
-    torch.save(new, project.folder / name)
-    return new
+    old = torch.load(folder / "weights.pt")
+    torch.save(
+        {key: tensor + 0.5 * torch.randn(tensor.shape, generator=rng) for key, tensor in old.items()}, folder / "new.pt"
+    )
+
+
+def as_format(archive: Path, suffix: str) -> Path:
+    """The same archive in another format, as `--archive-format` makes it."""
+    with unpacked(archive) as folder:
+        if suffix == "":
+            return Path(shutil.copytree(folder, archive.with_suffix("")))
+        if suffix == ".tar.gz":
+            named = Path(shutil.copytree(folder, folder.parent / "tiny"))
+            return Path(shutil.make_archive("tiny", "gztar", named.parent, named.name)).absolute()
+    if suffix == ".stored":
+        with zipfile.ZipFile(archive) as old, zipfile.ZipFile("stored.mar", "w", zipfile.ZIP_STORED) as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        return Path("stored.mar").absolute()
+    return archive
 
 
 def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
@@ -123,15 +158,18 @@ def entries(archive: Path) -> dict[str, object]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("backend", ["eager", "onnxruntime", "inductor"])
 def test_the_answers_are_those_of_a_rebuilt_archive_bit_for_bit(
-    project: Project, package: Package, replace: Replace, backend: str
+    project: Project, package: Package, replace_weights: Replace, backend: str
 ) -> None:
     """The old archive stays as it was, and so do the measured costs."""
-    project.configure(backend=backend, batch=[1], length=[2, 4])
-    old = package()
+    model = project.folder / "model.py"
+    model.write_text(model.read_text().replace("self.head(answers), state[-1]", "self.head(answers)"))
+    project.configure(backend=backend, batch=[1], length=[4])
+    config = project.folder / "model-config.yaml"
+    config.write_text(config.read_text().replace("[logits, final]", "[logits]"))
+    old = package("old")
     before = old.read_bytes()
-    trained_further(project)
 
-    code, output, error = replace(old, "new.pt", "-o", "replaced.mar", "--json")
+    code, output, error = replace_weights(old, "new.pt", "-o", "replaced.mar", "--json")
 
     assert code == 0, error
     shutil.copy("new.pt", "weights.pt")
@@ -149,18 +187,17 @@ def test_the_answers_are_those_of_a_rebuilt_archive_bit_for_bit(
     assert max(check.max_error for check in now.checks) <= 1e-4
 
 
-@pytest.mark.parametrize("archive_format", ["default", "zip-store", "tgz", "no-archive"])
+@pytest.mark.parametrize("suffix", [".mar", ".stored", ".tar.gz", ""])
 @pytest.mark.parametrize("in_place", [True, False])
 def test_every_other_file_of_an_archive_stays_as_it_was(
-    project: Project, package: Package, replace: Replace, archive_format: str, in_place: bool
+    project: Project, replace_weights: Replace, suffix: str, in_place: bool
 ) -> None:
     """In each format, in the place of the old archive or beside it; nothing else is left anywhere."""
-    old = package("tiny", "--archive-format", archive_format)
-    trained_further(project)
+    old = as_format(project.folder / "tiny.mar", suffix)
     known, listing = entries(old), project.listing()
     target = old if in_place else old.with_name(f"other-{old.name}")
 
-    code, output, error = replace(old, "new.pt", *([] if in_place else ["-o", target]))
+    code, output, error = replace_weights(old, "new.pt", *([] if in_place else ["-o", target]))
 
     assert code == 0, error
     assert "nothing was compiled" in output
@@ -172,41 +209,38 @@ def test_every_other_file_of_an_archive_stays_as_it_was(
     assert project.listing() - listing == allowed
 
 
-def test_weights_of_another_format_are_written_in_the_archives(
-    project: Project, package: Package, replace: Replace
-) -> None:
+def test_weights_of_another_format_are_written_in_the_archives(project: Project, replace_weights: Replace) -> None:
     """The archive names its file, and so it keeps the name."""
-    old = package()
-    new = trained_further(project)
-    save_file(new, "new.safetensors")
+    save_file(torch.load("new.pt"), "new.safetensors")
 
-    assert replace(old, "new.pt", "-o", "one.mar")[0] == 0
-    assert replace(old, "new.safetensors", "-o", "other.mar")[0] == 0
+    assert replace_weights("tiny.mar", "new.pt", "-o", "one.mar")[0] == 0
+    assert replace_weights("tiny.mar", "new.safetensors", "-o", "other.mar")[0] == 0
 
     for ours, theirs in zip(answers(Path("one.mar")), answers(Path("other.mar")), strict=True):
         assert all(map(torch.equal, ours, theirs))
 
 
-def test_a_stream_is_told_from_that_of_the_old_weights_as_a_rebuilt_one_is(
-    project: Project, package: Package, replace: Replace
-) -> None:
-    """Archives with the same weights go on from each other's sessions, however they were made; others do not."""
-    config = Path("model-config.yaml")
-    config.write_text(config.read_text().replace(", longest: 4", "") + "  streaming: {}\n")
-    old = package()
-    trained_further(project)
+def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace_weights: Replace) -> None:
+    """It computes the same with others; given the old ones again, it goes on from the old sessions again."""
+    old = Path("tiny.mar")
+    state = with_weights("0123456789abcdef" * 2, [manifest_of(old).files["weights.pt"]])
+    settings = StreamingConfig().settings(state)
+    with_manifest(old, manifest_text(replace(manifest_of(old), streaming=settings)), Path("old.mar"))
 
-    code, output, error = replace(old, "new.pt", "-o", "replaced.mar")
-
+    code, output, error = replace_weights("old.mar", "new.pt", "-o", "new.mar")
     assert code == 0, error
+    assert replace_weights("new.mar", "weights.pt", "-o", "again.mar")[0] == 0
+
     assert "begin anew" in output
-    shutil.copy("new.pt", "weights.pt")
-    states = [
-        streaming.state
-        for archive in (old, Path("replaced.mar"), package("rebuilt"))
-        if (streaming := manifest_of(archive).streaming) is not None
-    ]
-    assert states[1] == states[2] != states[0]
+    assert state_of(Path("new.mar"))[:16] == state[:16]
+    assert state_of(Path("new.mar")) != state == state_of(Path("again.mar"))
+
+
+def state_of(archive: Path) -> str:
+    """Which sessions it goes on from."""
+    streaming = manifest_of(archive).streaming
+    assert streaming is not None
+    return streaming.state
 
 
 def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -219,13 +253,13 @@ def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-def test_all_that_differs_is_named_at_once(project: Project, package: Package, replace: Replace) -> None:
+def test_all_that_differs_is_named_at_once(project: Project, replace_weights: Replace) -> None:
     """Names, shapes and dtypes, with what was expected."""
-    old = package()
-    torch.save(renamed(trained_further(project)), "new.pt")
+    old = Path("tiny.mar")
+    torch.save(renamed(torch.load("new.pt")), "new.pt")
     before, listing = old.read_bytes(), project.listing()
 
-    code, output, error = replace(old, "new.pt")
+    code, output, error = replace_weights(old, "new.pt")
 
     assert (code, output) == (1, "")
     for line in (
@@ -239,29 +273,29 @@ def test_all_that_differs_is_named_at_once(project: Project, package: Package, r
     assert (old.read_bytes(), project.listing()) == (before, listing)
 
 
-def no_file(project: Project, archive: Path) -> Sequence[object]:
+def no_file(archive: Path) -> Sequence[object]:
     """The new weights are not there."""
     return [archive, "nowhere.pt"]
 
 
-def rubbish(project: Project, archive: Path) -> Sequence[object]:
+def rubbish(archive: Path) -> Sequence[object]:
     """They are no weights."""
     Path("new.pt").write_bytes(b"rubbish")
     return [archive, "new.pt"]
 
 
-def not_a_number(project: Project, archive: Path) -> Sequence[object]:
+def not_a_number(archive: Path) -> Sequence[object]:
     """The model has no answer with them."""
     torch.save({name: tensor * float("nan") for name, tensor in torch.load("weights.pt").items()}, "new.pt")
     return [archive, "new.pt"]
 
 
-def no_archive(project: Project, archive: Path) -> Sequence[object]:
+def no_archive(archive: Path) -> Sequence[object]:
     """The archive is none."""
     return ["new.pt", "new.pt"]
 
 
-def damaged(project: Project, archive: Path) -> Sequence[object]:
+def damaged(archive: Path) -> Sequence[object]:
     """A file of the archive is not as it was packaged."""
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile("damaged.mar", "w") as new:
         for entry in old.infolist():
@@ -269,7 +303,7 @@ def damaged(project: Project, archive: Path) -> Sequence[object]:
     return ["damaged.mar", "new.pt"]
 
 
-def no_place(project: Project, archive: Path) -> Sequence[object]:
+def no_place(archive: Path) -> Sequence[object]:
     """There is no such folder."""
     return [archive, "new.pt", "-o", "nowhere/new.mar"]
 
@@ -286,19 +320,14 @@ def no_place(project: Project, archive: Path) -> Sequence[object]:
     ],
 )
 def test_a_refusal_is_one_message_and_writes_nothing(
-    project: Project,
-    package: Package,
-    replace: Replace,
-    spoil: Callable[[Project, Path], Sequence[object]],
-    complaint: str,
+    project: Project, replace_weights: Replace, spoil: Callable[[Path], Sequence[object]], complaint: str
 ) -> None:
     """The archive that was there is there as it was, and nothing beside it."""
-    old = package()
-    trained_further(project)
-    words = spoil(project, old)
+    old = Path("tiny.mar")
+    words = spoil(old)
     before, listing = old.read_bytes(), project.listing()
 
-    code, output, error = replace(*words)
+    code, output, error = replace_weights(*words)
 
     assert (code, output) == (1, "")
     assert complaint in error
@@ -313,15 +342,30 @@ def test_a_refusal_is_one_message_and_writes_nothing(
 )
 def test_programs_with_weights_inside_are_refused(
     project: Project,
-    package: Package,
-    replace: Replace,
+    replace_weights: Replace,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     engine: str,
     complaint: str,
 ) -> None:
     """By what the engine says of itself, and where it says nothing, by what the programs answer."""
-    site = tmp_path / "site"
+    install_engines(tmp_path / "site", monkeypatch)
+    folder = as_format(project.folder / "tiny.mar", "")
+    for program in (folder / "programs" / "eager").glob("*/*"):
+        shutil.copy("weights.pt", program / "inside.pt")
+    facts = replace(read_manifest(folder), backend=engine, files=digest_files(folder))
+    write_manifest(facts, folder)
+    before, listing = entries(folder), project.listing()
+
+    code, _, error = replace_weights(folder, "new.pt")
+
+    assert code == 1
+    assert complaint in error
+    assert (entries(folder), project.listing()) == (before, listing)
+
+
+def install_engines(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another distribution."""
     (site / "stubborn-1.dist-info").mkdir(parents=True)
     (site / "stubborn_engines.py").write_text(ENGINES)
     (site / "stubborn-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: stubborn\nVersion: 1\n")
@@ -329,14 +373,3 @@ def test_programs_with_weights_inside_are_refused(
         "[torchserve_neuron_lstm.backends]\nstubborn = stubborn_engines:Stubborn\ninlines = stubborn_engines:Inlines\n"
     )
     monkeypatch.syspath_prepend(site)
-    monkeypatch.setenv("PYTHONPATH", str(site))
-    project.configure(backend=engine)
-    old = package()
-    trained_further(project)
-    before, listing = old.read_bytes(), project.listing()
-
-    code, _, error = replace(old, "new.pt")
-
-    assert code == 1
-    assert complaint in error
-    assert (old.read_bytes(), project.listing()) == (before, listing)
