@@ -23,6 +23,7 @@ from .interface import (
     CannotCompile,
     CannotLoad,
     CompileSettings,
+    Estimating,
     Option,
     Precision,
     Requirement,
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _FILE = "segments.json"
 _PROGRAM = "program.pt2"
+_MORE = ("whole_sequences", "inlines_weights", "simulation")
+"""What some engines say of themselves beside what all do."""
 
 
 class Partitioned:
@@ -51,15 +54,19 @@ class Partitioned:
         self.name = engine.name
         self.precisions: tuple[Precision, ...] = engine.precisions
         self.options: tuple[Option, ...] = engine.options
+        for name in _MORE:
+            if hasattr(engine, name):
+                setattr(self, name, getattr(engine, name))
+        if isinstance(engine, Estimating):
+            self.estimate_us = self._estimate_us
 
     def unavailable(self) -> str | None:
         """Why the engine is."""
         return self.engine.unavailable()
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """What the engine needs, and torch in the version that wrote the segments of the CPU."""
-        torch_itself = Requirement("torch", "torch", torch.__version__.partition("+")[0])
-        return tuple(dict.fromkeys((*self.engine.requirements(), torch_itself)))
+        """What the engine needs. All engines need torch."""
+        return self.engine.requirements()
 
     def host(self) -> Mapping[str, str]:
         """The engine's kind of machine."""
@@ -101,8 +108,7 @@ class Partitioned:
     def _compile(self, segment: Segment, bucket: Bucket, directory: Path, settings: CompileSettings) -> None:
         directory.mkdir()
         if segment.place == "cpu":
-            write_signature(signature_of(segment.program, None), directory)
-            save_hollow(segment.program, directory / _PROGRAM)
+            self._write_for_cpu(segment, bucket, directory)
             return
         try:
             self.engine.compile(segment.program, None if self.engine.polymorphic else bucket, directory, settings)
@@ -112,6 +118,25 @@ class Partitioned:
                 f"{error} (a segment of {operators}; name those that are to stay on the CPU in "
                 f"partitioner_config.ops_to_partition)"
             ) from error
+
+    def _write_for_cpu(self, segment: Segment, bucket: Bucket, directory: Path) -> None:
+        """As this torch exports it, or where another one will serve, in text that every torch reads."""
+        if _torch_of(self.engine) == _minor(torch.__version__):
+            write_signature(signature_of(segment.program, None), directory)
+            save_hollow(segment.program, directory / _PROGRAM)
+        else:
+            from .aws_runtime import write_compiled
+            from .plain_program import plain_program
+
+            write_compiled(directory, plain_program(segment.program, bucket), {})
+
+    def _estimate_us(self, directory: Path) -> float | None:
+        """Of the engine's segments together; the CPU's cannot be told."""
+        assert isinstance(self.engine, Estimating)
+        steps = enumerate(_read(directory / _FILE).steps)
+        folders = [directory / _folder(index, step.place) for index, step in steps if step.place == "device"]
+        estimates = [estimate for folder in folders if (estimate := self.engine.estimate_us(folder)) is not None]
+        return sum(estimates) if len(estimates) == len(folders) else None
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
         """Load every segment, those of the CPU last: they set the threads that torch has.
@@ -134,6 +159,10 @@ class Partitioned:
 
 def _on_cpu(directory: Path, weights: Weights, threads: int) -> Run:
     """A segment that torch itself runs, operator by operator."""
+    if not (directory / _PROGRAM).is_file():
+        from .aws_runtime import on_cpu, read_compiled
+
+        return on_cpu(read_compiled(directory), weights, threads)
     module = load_hollow(directory / _PROGRAM, read_signature(directory).pick_weights(weights))
     torch.set_num_threads(threads)
 
@@ -142,6 +171,15 @@ def _on_cpu(directory: Path, weights: Weights, threads: int) -> Run:
             return [output.contiguous() for output in module(*inputs)]
 
     return run
+
+
+def _torch_of(engine: Backend) -> str | None:
+    """The line of torch that hosts of the engine have."""
+    return next((_minor(need.version) for need in engine.requirements() if need.module == "torch"), None)
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
 
 
 def loader_of(engine: Backend, directory: Path) -> Backend:
