@@ -12,7 +12,9 @@ from types import FrameType
 import torch
 
 _TORCH = str(Path(torch.__file__).resolve().parent)
-_OURS = str(Path(__file__).resolve().parent)
+_HERE = Path(__file__).resolve().parent
+_OURS = (str(_HERE), str(_HERE.parents[1] / "tracing"))
+"""The rooms whose frames stand between the exporter and the user's model."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
@@ -24,7 +26,7 @@ def is_users(filename: str) -> bool:
     """Whether a frame belongs to the user's model: neither torch's, nor ours, nor made up by exec."""
     # A frame of this package can be seen through a link or by its real path.
     real = str(Path(filename).resolve())
-    return not filename.startswith("<") and not real.startswith((_TORCH, _OURS)) and "/lib/python3" not in real
+    return not filename.startswith("<") and not real.startswith((_TORCH, *_OURS)) and "/lib/python3" not in real
 
 
 def describe_line(filename: str, line: int) -> str:

@@ -44,7 +44,7 @@ def trace(model: torch.nn.Module, config: ServingConfig) -> Trace:
     """
     check_signature(model, config)
     notes: dict[str, Any] = {}
-    with _forward_replaced(model, _traced_forward(model, config, notes)), _explained(model):
+    with forward_replaced(model, _traced_forward(model, config, notes)), _explained(model):
         exported = _export(model, config)
     _drop_unused(exported)
     return Trace(exported, _has("time", config), notes["answer"], notes["longest"])
@@ -143,7 +143,7 @@ def _refuse_other_leaves(leaves: Sequence[object]) -> None:
 
 
 @contextmanager
-def _forward_replaced(model: torch.nn.Module, forward: Any) -> Iterator[None]:
+def forward_replaced(model: torch.nn.Module, forward: Any) -> Iterator[None]:
     """Give this one model another forward(): wrapping it in a module would rename its parameters."""
     own = model.__dict__.get("forward")
     model.forward = forward

@@ -1,0 +1,118 @@
+"""Saving and loading: one file, in another process too, and refused where it is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from traceable import Conv
+
+from torchserve_neuron_lstm import tracing
+from torchserve_neuron_lstm.backends.interface import CannotLoad
+
+RUN = """
+import sys, torch
+from torchserve_neuron_lstm import tracing
+torch.save(tracing.load(sys.argv[1])(torch.load(sys.argv[2])), sys.argv[3])
+"""
+
+
+@pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
+def test_another_process_answers_the_same(backend: str, tmp_path: Path) -> None:
+    """With nothing but the file."""
+    traced, x = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend=backend), torch.rand(1, 1, 3, 3)
+    file, given, answer = (tmp_path / name for name in ("model.traced", "x.pt", "y.pt"))
+    traced.save(file)
+    torch.save(x, given)
+    expected = traced(x)
+
+    source = str(Path(__file__).parents[2] / "src")
+    command = [sys.executable, "-c", RUN, str(file), str(given), str(answer)]
+    result = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=False
+    )
+
+    assert result.returncode == 0, result.stderr
+    assert torch.equal(torch.load(answer), expected)
+
+
+def test_a_loaded_trace_is_saved_again(tmp_path: Path) -> None:
+    """And the file it came from may go."""
+    traced, x = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager"), torch.rand(1, 1, 3, 3)
+    traced.save(tmp_path / "first")
+    second = tracing.load(tmp_path / "first")
+    (tmp_path / "first").unlink()
+    second.save(tmp_path / "second")
+
+    assert torch.equal(tracing.load(tmp_path / "second")(x), traced(x))
+
+
+def test_saving_leaves_one_file_and_replaces_another(tmp_path: Path) -> None:
+    """Whole or not at all."""
+    traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
+    (tmp_path / "model").write_text("something else")
+
+    traced.save(tmp_path / "model")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    tracing.load(tmp_path / "model")
+
+
+def test_the_programs_on_disk_go_with_the_trace() -> None:
+    """A trace leaves nothing behind."""
+    traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
+    folder = traced.folder
+    assert folder.is_dir()
+
+    del traced
+
+    assert not folder.exists()
+
+
+def changed(source: Path, target: Path, **members: bytes | None) -> None:
+    """The archive with other members, or without them."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            content = members.get(name.replace(".", "_"), old.read(name))
+            if content is not None:
+                new.writestr(name, content)
+
+
+def test_what_is_no_whole_traced_file_is_refused(tmp_path: Path) -> None:
+    """Missing, no archive, without a member, of another format."""
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager").save(good)
+    with pytest.raises(CannotLoad, match="cannot be read as a traced file"):
+        tracing.load(tmp_path / "missing")
+    bad.write_bytes(good.read_bytes()[:-40])
+    with pytest.raises(CannotLoad, match="cannot be read as a traced file"):
+        tracing.load(bad)
+    with zipfile.ZipFile(good) as archive:
+        description = json.loads(archive.read("traced.json"))
+    for members, message in (
+        ({"weights_pt": None}, "no weights file"),
+        ({"weights_pt": b"no tensors"}, "cannot be read as a traced file"),
+        ({"traced_json": b"{"}, "the description in the traced file is damaged"),
+        ({"traced_json": b'{"format": 0}'}, "is not of format 1"),
+        ({"traced_json": json.dumps({**description, "more": 1}).encode()}, "is damaged"),
+        ({"traced_json": json.dumps({**description, "takes": "x"}).encode()}, "is damaged"),
+    ):
+        changed(good, bad, **members)
+        with pytest.raises(CannotLoad, match=message):
+            tracing.load(bad)
+
+
+def test_a_file_that_lacks_a_tensor_says_which(tmp_path: Path) -> None:
+    """Before an engine reads from nowhere."""
+    traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
+    traced.store = {key: value for key, value in traced.store.items() if key != "weights/conv.bias"}
+    traced.save(tmp_path / "traced")
+
+    with pytest.raises(CannotLoad, match=r"lacks the tensors weights/conv\.bias"):
+        tracing.load(tmp_path / "traced")

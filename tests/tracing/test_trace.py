@@ -1,0 +1,238 @@
+"""trace(): every engine's traced function is the function, at the example's shapes and no others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from traceable import Conv, PackedTagger, double_and_add
+
+from torchserve_neuron_lstm import tracing
+from torchserve_neuron_lstm.archiver_ext.lowering.refusal import LoweringRefused
+from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad
+from torchserve_neuron_lstm.backends.registry import get_backend
+from torchserve_neuron_lstm.tracing import engine as engine_choice
+from torchserve_neuron_lstm.tracing.engine import engines
+from torchserve_neuron_lstm.tracing.options import Options
+
+ENGINES = ("eager", "onnxruntime", "openvino", "inductor")
+
+
+@pytest.mark.parametrize("backend", ENGINES)
+def test_packed_sequences_keep_their_own_lengths(backend: str) -> None:
+    """The lengths of a call count, not those of the example."""
+    torch.manual_seed(0)
+    model = PackedTagger()
+    traced = tracing.trace(model, (torch.rand(3, 6, 4), torch.tensor([6, 1, 2])), backend=backend)
+    x, lengths = torch.rand(3, 6, 4), torch.tensor([2, 5, 6])
+
+    answer = traced(x, lengths)
+
+    with torch.no_grad():
+        torch.testing.assert_close(answer, model.eval()(x, lengths), rtol=1e-5, atol=1e-5)
+
+
+def test_a_function_is_traced_as_it_is() -> None:
+    """Two tensors without a batch."""
+    traced = tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="eager")
+    x, y = torch.rand(3), torch.rand(3)
+
+    assert torch.equal(traced(x, y), 2 * x + y)
+
+
+def test_auto_tries_fast_engines_first_and_only_those_that_take_the_options() -> None:
+    """In a fixed order; eager is always there."""
+    names = [engine.name for engine in engines("auto", Options())]
+
+    assert names == [name for name in ("inductor", "onnxruntime", "eager") if get_backend(name).unavailable() is None]
+    with_arguments = engines("auto", Options(compiler_args="-O2")) if _taking_arguments() else []
+    assert all("compiler_args" in engine.options for engine in with_arguments)
+
+
+def _taking_arguments() -> bool:
+    return any("compiler_args" in get_backend(name).options for name in ("inductor", "onnxruntime", "eager"))
+
+
+def test_auto_goes_on_to_the_next_engine_where_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX knows no LU decomposition, eager does."""
+    monkeypatch.setattr(engine_choice, "PREFERRED", ("onnxruntime", "eager"))
+    square = torch.rand(3, 3)
+
+    traced = tracing.trace(upper, square)
+
+    assert traced.contents.backend == "eager"
+    torch.testing.assert_close(traced(square), upper(square))
+
+
+def upper(a: torch.Tensor) -> torch.Tensor:
+    """The upper factor."""
+    factor: torch.Tensor = torch.linalg.lu(a)[2]
+    return factor
+
+
+def test_a_module_keeps_its_mode_and_its_forward() -> None:
+    """Traced in eval mode, and left as it was, down to each submodule."""
+    model = PackedTagger().train()
+    model.out.eval()
+
+    traced = tracing.trace(model, (torch.rand(2, 3, 4), torch.tensor([3, 2])), backend="eager")
+
+    assert model.training
+    assert model.lstm.training
+    assert not model.out.training
+    assert "forward" not in vars(model)
+    same = torch.rand(2, 3, 4), torch.tensor([3, 2])
+    assert torch.equal(traced(*same), traced(*same))
+
+
+def test_later_changes_of_the_module_change_no_trace() -> None:
+    """The weights are those of the moment."""
+    model, x = Conv(), torch.rand(1, 1, 3, 3)
+    traced = tracing.trace(model, x, backend="eager")
+    before = traced(x)
+
+    nn.init.zeros_(model.conv.weight)
+
+    assert torch.equal(traced(x), before)
+
+
+def test_arguments_and_answers_keep_their_structure() -> None:
+    """Tuples in, a dict out."""
+
+    def swap(pair: tuple[torch.Tensor, torch.Tensor], z: torch.Tensor) -> dict[str, object]:
+        return {"sum": pair[0] + z, "rest": [pair[1]]}
+
+    a, b, z = torch.rand(2), torch.rand(3), torch.rand(2)
+    traced = tracing.trace(swap, ((a, b), z), backend="eager")
+
+    answer = traced((a, b), z)
+
+    assert torch.equal(answer["sum"], a + z)
+    assert torch.equal(answer["rest"][0], b)
+    with pytest.raises(tracing.WrongInput, match=r"called with \(tensor, tensor\), but traced with \(\(tensor, tensor"):
+        traced(a, z)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([torch.rand(4), torch.rand(3)], r"input 'x' is float32 \[4\], but the program was compiled for float32 \[3\]"),
+        ([torch.rand(3), torch.rand(3).double()], r"input 'y' is float64 \[3\]"),
+        ([torch.rand(3)], r"called with \(tensor,\)"),
+        ([torch.rand(3), 1.0], r"takes tensors on the CPU, not 1.0"),
+        ([torch.rand(3), torch.rand(3, device="meta")], r"not a tensor on meta"),
+    ],
+)
+def test_other_shapes_dtypes_and_things_are_refused(given: list[torch.Tensor], message: str) -> None:
+    """By a typed error that is a ValueError, and says which input."""
+    traced = tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="eager")
+
+    with pytest.raises(tracing.WrongInput, match=message):
+        traced(*given)
+
+
+def test_answers_ask_for_no_gradient_and_inputs_may() -> None:
+    """A trace is for inference."""
+    traced = tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="eager")
+
+    assert not traced(torch.rand(3, requires_grad=True), torch.rand(3)).requires_grad
+
+
+class Counting(nn.Module):
+    count: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        return x + self.count
+
+
+def changes_input(x: torch.Tensor) -> torch.Tensor:
+    """Writes where it must only read."""
+    x.add_(1)
+    return x * 2
+
+
+def branches(x: torch.Tensor) -> torch.Tensor:
+    """Control flow by values."""
+    return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize(
+    ("func", "message"),
+    [
+        (Counting(), "the function changes 'count' in place: return the new value"),
+        (changes_input, "the function changes 'x' in place"),
+        (branches, "depend on the values of its inputs.*test_trace.py"),
+        (
+            lambda x: x.nonzero(),
+            "the shape of what aten.nonzero.default gives depends on the values of the inputs",
+        ),
+        (lambda x: (x, 3), r"the function returns a int \(3\)"),
+        (lambda x: (), "the function returns no tensor"),
+        (lambda x: x @ torch.rand(7, 7), "could not be traced.*test_trace.py"),
+    ],
+)
+def test_what_cannot_be_a_program_is_refused(func: object, message: str) -> None:
+    """With the reason, and the line where there is one."""
+    with pytest.raises(LoweringRefused, match=message):
+        tracing.trace(func, torch.rand(3), backend="eager")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("example", [3, (torch.rand(2), "x"), (torch.rand(2), torch.rand(2, device="meta"))])
+def test_an_example_is_tensors_on_the_cpu(example: object) -> None:
+    """Else there is nothing to fix shapes by."""
+    with pytest.raises(TypeError, match="example_inputs must be tensors on the CPU"):
+        tracing.trace(double_and_add, example, backend="eager")
+
+
+def test_options_by_position_are_taken_with_a_warning(tmp_path: Path) -> None:
+    """As the documentation has it."""
+    with pytest.warns(FutureWarning, match="write input_output_aliases=..., compiler_workdir=..."):
+        traced = tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), None, None, backend="eager")
+
+    assert traced(torch.ones(3), torch.ones(3)).tolist() == [3, 3, 3]
+
+
+def test_an_option_by_position_and_by_name_is_refused() -> None:
+    """So is one too many."""
+    x = torch.rand(3)
+    with pytest.raises(TypeError, match="compiler_workdir given by position and by name"):
+        tracing.trace(double_and_add, (x, x), None, "here", compiler_workdir="there", backend="eager")
+    with pytest.raises(TypeError, match="7 options by position, but trace"):
+        tracing.trace(double_and_add, (x, x), *[None] * 7, backend="eager")
+
+
+def test_an_option_that_the_engine_has_no_compiler_for_is_refused() -> None:
+    """By its name."""
+    x = torch.rand(3)
+    with pytest.raises(ValueError, match="compiler_args: eager has no compiler that takes it"):
+        tracing.trace(double_and_add, (x, x), compiler_args="-O2", backend="eager")
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    """With those that are there."""
+    with pytest.raises(CannotLoad, match="there is no backend 'gpu' here, but"):
+        tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="gpu")
+
+
+def test_an_operator_that_the_engine_lacks_is_named() -> None:
+    """ONNX has no LU decomposition."""
+    with pytest.raises(CannotCompile, match=r"aten::linalg_lu|aten::linalg_solve|aten::_linalg"):
+        tracing.trace(upper, torch.rand(3, 3), backend="onnxruntime")
+
+
+def test_torch_keeps_its_threads() -> None:
+    """Engines set them for workers; the process that traces is none."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="onnxruntime")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

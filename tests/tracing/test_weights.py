@@ -1,0 +1,91 @@
+"""replace_weights(): other weights without compiling, where they were kept apart."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from traceable import Conv, PackedTagger
+
+from torchserve_neuron_lstm import tracing
+
+EXAMPLE = torch.rand(2, 6, 4), torch.tensor([6, 3])
+
+
+@pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
+@pytest.mark.parametrize("as_module", [True, False])
+def test_the_answers_are_those_of_the_new_weights(backend: str, as_module: bool, tmp_path: Path) -> None:
+    """From a module or its state dict; and so they are saved."""
+    traced = tracing.trace(PackedTagger(), EXAMPLE, inline_weights_to_neff=False, backend=backend)
+    traced.save(tmp_path / "old")
+    other = PackedTagger().eval()
+
+    loaded = tracing.load(tmp_path / "old")
+    assert tracing.replace_weights(loaded, other if as_module else other.state_dict()) is None  # type: ignore[func-returns-value]
+
+    loaded.save(tmp_path / "new")
+    with torch.no_grad():
+        expected = other(*EXAMPLE)
+    for run in (loaded, tracing.load(tmp_path / "new")):
+        torch.testing.assert_close(run(*EXAMPLE), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_inlined_weights_stay_and_people_are_told() -> None:
+    """The default, as documented."""
+    model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
+    traced = tracing.trace(model, x, backend="eager")
+
+    with pytest.warns(UserWarning, match="the weights of this trace are inlined, so they stay"):
+        tracing.replace_weights(traced, Conv())
+
+    with torch.no_grad():
+        torch.testing.assert_close(traced(x), model(x))
+
+
+def test_weights_kept_apart_are_replaced_without_a_word() -> None:
+    """No warning."""
+    traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), inline_weights_to_neff=False, backend="eager")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tracing.replace_weights(traced, Conv())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("conv.bias"), r"conv.bias: missing, expected float32 \[1\]"),
+        (lambda state: state.update(extra=torch.zeros(2)), r"extra: float32 \[2\], expected none of this name"),
+        (
+            lambda state: state.update({"conv.bias": torch.zeros(2)}),
+            r"conv.bias: float32 \[2\], expected float32 \[1\]",
+        ),
+        (lambda state: state.update({"conv.bias": torch.zeros(1).double()}), r"conv.bias: float64 \[1\], expected"),
+    ],
+)
+def test_other_names_shapes_and_dtypes_are_refused(change: object, message: str) -> None:
+    """With the tensor; the trace is as it was."""
+    model, x = Conv(), torch.rand(1, 1, 3, 3)
+    traced = tracing.trace(model, x, inline_weights_to_neff=False, backend="eager")
+    before, state = traced(x), Conv().state_dict()
+    change(state)  # type: ignore[operator]
+
+    with pytest.raises(ValueError, match=message):
+        tracing.replace_weights(traced, state)
+
+    assert torch.equal(traced(x), before)
+
+
+def test_the_trace_keeps_a_copy_of_the_new_weights() -> None:
+    """Training on changes no trace."""
+    other, x = Conv(), torch.rand(1, 1, 3, 3)
+    traced = tracing.trace(Conv(), x, inline_weights_to_neff=False, backend="eager")
+    tracing.replace_weights(traced, other)
+    before = traced(x)
+
+    nn.init.zeros_(other.conv.weight)
+
+    assert torch.equal(traced(x), before)

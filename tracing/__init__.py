@@ -1,0 +1,34 @@
+"""Tracing a function or a module for an engine: one file that runs at the shapes and dtypes of an example.
+
+    import torch
+    from torchserve_neuron_lstm import tracing
+
+    traced = tracing.trace(model, torch.rand(1, 16, 8), backend="onnxruntime")
+    traced.save("model.traced")
+    tracing.load("model.traced")(torch.rand(1, 16, 8))
+
+The names and options are those of the tracing API of NeuronX, for every backend: docs/tracing.md.
+"""
+
+from ..backends.partitioner_config import PartitionerConfig
+from ..backends.signature import WrongInput
+from .bucket_model import BucketModelConfig, bucket_model_trace
+from .dynamic_batch import dynamic_batch
+from .file import load
+from .placement import move_trace_to_device
+from .trace import trace
+from .traced import Traced
+from .weights import replace_weights
+
+__all__ = [
+    "BucketModelConfig",
+    "PartitionerConfig",
+    "Traced",
+    "WrongInput",
+    "bucket_model_trace",
+    "dynamic_batch",
+    "load",
+    "move_trace_to_device",
+    "replace_weights",
+    "trace",
+]

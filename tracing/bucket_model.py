@@ -1,0 +1,210 @@
+"""One model traced in several shapes, which the user's own kernel chooses between."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..archiver_ext.engines.compile import Failed, Job, Result, compile_all
+from ..backends.interface import Backend, CannotCompile
+from .contents import Contents
+from .engine import AUTO, engines, refused
+from .export import Exported, export
+from .file import state_shapes
+from .folder import Folder
+from .kernel import made_by
+from .options import Options, compile_settings
+from .state import State, part_of, resolved
+from .trace import beginning, described, directory_of, shape_of
+from .traced import Traced
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BucketModelConfig:
+    """How a bucket is chosen, and what the buckets share.
+
+    Attributes:
+        bucket_kernel: returns a function of a list of tensors, as the caller gives them, that returns the list of
+            tensors for the bucket and the bucket's index as a tensor. Plain or `torch.jit.script`ed.
+        shared_state_buffer: the values with which the states begin, large enough for every bucket.
+        shared_state_buffer_preprocessor: returns a function of the states' shapes by bucket, the buffer and the
+            bucket's index that returns views of the buffer in that bucket's shapes. Without it each bucket takes the
+            first part of every dimension.
+        func_kwargs: arguments for the function that makes the model: for all buckets, or a list with those of each.
+    """
+
+    bucket_kernel: Callable[[], Any]
+    _: KW_ONLY
+    shared_state_buffer: Sequence[torch.Tensor] | None = None
+    shared_state_buffer_preprocessor: Callable[[], Any] | None = None
+    func_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.shared_state_buffer_preprocessor is not None and self.shared_state_buffer is None:
+            raise ValueError("shared_state_buffer_preprocessor has nothing to shape: give shared_state_buffer as well")
+
+    def arguments(self, buckets: int) -> list[dict[str, Any]]:
+        """The function's arguments for each bucket.
+
+        >>> BucketModelConfig(list, func_kwargs={"layers": 2}).arguments(2)
+        [{'layers': 2}, {'layers': 2}]
+
+        Raises:
+            ValueError: a list of another length.
+        """
+        given = self.func_kwargs
+        if given is None or isinstance(given, Mapping):
+            return [dict(given or {}) for _ in range(buckets)]
+        if len(given) != buckets:
+            raise ValueError(
+                f"func_kwargs is a list of {len(given)}, but there are {buckets} example inputs, a bucket each"
+            )
+        return [dict(one) for one in given]
+
+
+def bucket_model_trace(
+    func: Callable[..., Any],
+    example_inputs: Sequence[Any],
+    bucket_config: BucketModelConfig,
+    compiler_workdir: str | Path | None = None,
+    compiler_args: str | Sequence[str] | None = None,
+    *,
+    inline_weights_to_neff: bool = True,
+    backend: str = AUTO,
+) -> Traced:
+    """Trace one model in the shapes of several examples, compiled in as many processes as there are cores.
+
+    Args:
+        func: returns the model and its input_output_aliases (see `trace`; an empty dict where it keeps no state).
+        example_inputs: an example for each bucket; its place is the bucket's index.
+        bucket_config: how a bucket is chosen, and what the buckets share.
+        compiler_workdir: where the engine's compiler leaves its intermediate files, in a folder for each bucket.
+        compiler_args: its arguments, as a text or a list.
+        inline_weights_to_neff: False where `replace_weights` is to be possible.
+        backend: an engine's name, or "auto": the first of inductor, onnxruntime and eager that takes all buckets.
+
+    Returns:
+        A trace whose calls take inputs of every size that the kernel has a bucket for. Weights that are equal in all
+        buckets are kept once.
+
+    Raises:
+        LoweringRefused, CannotCompile, ValueError, TypeError: as `trace`; also where the buckets' arguments, answers or
+            states do not go together.
+    """
+    options = Options(None, compiler_workdir, compiler_args, None, inline_weights_to_neff)
+    tried = engines(backend, options)
+    buckets = _exported(func, example_inputs, bucket_config)
+    kernel = made_by(bucket_config.bucket_kernel)
+    preprocessor = None
+    if bucket_config.shared_state_buffer_preprocessor is not None:
+        preprocessor = made_by(bucket_config.shared_state_buffer_preprocessor)
+    folder = Folder()
+    engine = _compile(tried, [bucket.exported.program for bucket in buckets], folder.path, options)
+    contents, store = described(
+        engine, [bucket.exported for bucket in buckets], buckets[0].aliases, not inline_weights_to_neff
+    )
+    state = None
+    if contents.aliases:
+        shape = None if preprocessor is None else preprocessor.function
+        state = State(_initial(buckets, contents, bucket_config), state_shapes(contents), shape)
+    return Traced(contents, engine, folder, store, state, kernel, preprocessor)
+
+
+@dataclass(frozen=True)
+class _Bucket:
+    """One bucket before it is compiled."""
+
+    exported: Exported
+    aliases: list[tuple[int, int]]
+    initial: tuple[torch.Tensor, ...]
+
+
+def _exported(func: Callable[..., Any], examples: Sequence[Any], config: BucketModelConfig) -> list[_Bucket]:
+    """Every bucket's program, which must be alike in all but sizes."""
+    if not examples:
+        raise ValueError("example_inputs is empty: give an example for each bucket")
+    buckets = []
+    for example, arguments in zip(examples, config.arguments(len(examples)), strict=True):
+        made = func(**arguments)
+        if not isinstance(made, tuple) or len(made) != 2:
+            raise TypeError("func must return a tuple: the model, and its input_output_aliases (or {})")
+        model, given = made
+        own = [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, torch.Tensor)]
+        held, aliases = resolved(given, model, own)
+        buckets.append(_Bucket(export(model, example, held), aliases, beginning(model, own, held, aliases)))
+    first = buckets[0]
+    for index, bucket in enumerate(buckets):
+        for what in ("takes", "gives"):
+            here, there = getattr(bucket.exported, what), getattr(first.exported, what)
+            if here != there:
+                raise ValueError(f"bucket {index} {what} {here}, but bucket 0 {what} {there}: they must be alike")
+        if bucket.aliases != first.aliases:
+            raise ValueError(f"bucket {index} has the aliases {bucket.aliases}, but bucket 0 has {first.aliases}")
+    return buckets
+
+
+def _initial(buckets: Sequence[_Bucket], contents: Contents, config: BucketModelConfig) -> tuple[torch.Tensor, ...]:
+    """What the states begin with: the buffer, or the examples' values where all buckets have the same shapes."""
+    shapes = state_shapes(contents)
+    if config.shared_state_buffer is None:
+        if any(own != shapes[0] for own in shapes):
+            raise ValueError(
+                f"the buckets' states have other shapes ({shapes}): give shared_state_buffer, for the largest"
+            )
+        return buckets[0].initial
+    buffer = tuple(tensor.detach().clone() for tensor in config.shared_state_buffer)
+    if config.shared_state_buffer_preprocessor is not None:
+        return buffer
+    if len(buffer) != len(contents.aliases):
+        raise ValueError(f"shared_state_buffer holds {len(buffer)} tensors for {len(contents.aliases)} states")
+    for own in shapes:
+        for tensor, shape in zip(buffer, own, strict=True):
+            part_of(tensor, shape)
+    for tensor, known in zip(buffer, buckets[0].initial, strict=True):
+        if tensor.dtype != known.dtype:
+            raise ValueError(f"shared_state_buffer holds {tensor.dtype}, but the state is {known.dtype}")
+    return buffer
+
+
+def _compile(
+    tried: Sequence[Backend], programs: Sequence[torch.export.ExportedProgram], folder: Path, options: Options
+) -> Backend:
+    """Compile every program for the first engine that takes them all."""
+    with tempfile.TemporaryDirectory(prefix="tracing-") as scratch:
+        files = [Path(scratch) / f"{index}.pt2" for index in range(len(programs))]
+        for program, file in zip(programs, files, strict=True):
+            torch.export.save(program, file)
+        errors = []
+        for engine in tried:
+            done = Path(scratch) / engine.name
+            jobs = [
+                Job(
+                    engine.name,
+                    "sequence",
+                    None if engine.polymorphic else shape_of(program),
+                    file,
+                    done / directory_of(index),
+                    compile_settings(engine, options, str(index)),
+                )
+                for index, (program, file) in enumerate(zip(programs, files, strict=True))
+            ]
+            results = compile_all(jobs, Path(scratch) / f"{engine.name}-compilers", _tell)
+            failed = [result for result in results if isinstance(result, Failed)]
+            if not failed:
+                (done / "programs").rename(folder / "programs")
+                return engine
+            errors += [CannotCompile(f"bucket {jobs.index(one.job)}: {one.reason}") for one in failed]
+        raise refused(errors)
+
+
+def _tell(result: Result) -> None:
+    _log.info("%s", result)

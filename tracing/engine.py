@@ -1,0 +1,77 @@
+"""Which engines are tried, and using one without a lasting effect on the caller's process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from ..backends.interface import Backend, CannotCompile, CannotLoad, Run, Weights
+from ..backends.registry import backend_names, get_backend
+from .options import Options, untaken
+
+AUTO = "auto"
+PREFERRED = ("inductor", "onnxruntime", "eager")
+"""Tried by `auto`, in this order; the first that takes the program is kept."""
+
+
+def engines(name: str, options: Options) -> list[Backend]:
+    """The engines to try: the one of this name, or under `auto` those that are here and take the options.
+
+    Raises:
+        CannotLoad: there is none of this name.
+        CannotCompile: it cannot be used here, and what to install.
+        ValueError: it does not take an option.
+    """
+    if name != AUTO:
+        return [_named(name, options)]
+    here = [get_backend(one) for one in PREFERRED if one in backend_names()]
+    fit = [engine for engine in here if engine.unavailable() is None and not untaken(engine, options)]
+    if not fit:
+        raise ValueError(f"no engine that {AUTO} tries takes these options: name one in backend=")
+    return fit
+
+
+def _named(name: str, options: Options) -> Backend:
+    engine = get_backend(name)
+    if lacking := untaken(engine, options):
+        raise ValueError(f"{' and '.join(lacking)}: {name} has no compiler that takes it; leave it out")
+    if options.cpu_backend and "compiler_args" in engine.options and not _has_target(options):
+        raise ValueError("cpu_backend=True compiles for a device that is not here: add compiler_args='--target NAME'")
+    if (reason := engine.unavailable()) is not None:
+        raise CannotCompile(f"{name} cannot be used here: {reason}")
+    return engine
+
+
+def _has_target(options: Options) -> bool:
+    given = options.compiler_args or ()
+    texts = given.split() if isinstance(given, str) else given
+    return any(text == "--target" or text.startswith("--target=") for text in texts)
+
+
+def load_program(engine: Backend, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    """Load what the engine compiled; torch keeps the number of threads it had.
+
+    Raises:
+        CannotLoad: this host cannot run it.
+    """
+    with torch_threads_kept():
+        return engine.load(directory, weights, host, threads)
+
+
+@contextmanager
+def torch_threads_kept() -> Iterator[None]:
+    """Engines set how many threads torch has, as a worker wants it; a process that traces is no worker."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
+
+
+def refused(errors: Sequence[CannotCompile | CannotLoad]) -> CannotCompile:
+    """What to raise when none of the engines took a program."""
+    return CannotCompile("\n".join(str(error) for error in errors))

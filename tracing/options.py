@@ -1,0 +1,84 @@
+"""The options of a trace, by name or, with a warning, by position; and what of them reaches the compiler."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from ..backends.interface import Backend, CompileSettings, Option, precision_of
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `trace` takes beside a function and its example, in the documented order."""
+
+    input_output_aliases: Mapping[Any, int] | None = None
+    compiler_workdir: str | Path | None = None
+    compiler_args: str | Sequence[str] | None = None
+    partitioner_config: Any = None
+    inline_weights_to_neff: bool = True
+    cpu_backend: bool = False
+
+    def with_positional(self, given: Sequence[Any]) -> Options:
+        """The same with options that were given by position, of which people are warned.
+
+        >>> with warnings.catch_warnings(record=True) as told:
+        ...     warnings.simplefilter("always")
+        ...     Options().with_positional([None, "work"]).compiler_workdir
+        'work'
+        >>> print(told[0].message)
+        options of trace() given by position are deprecated: write input_output_aliases=..., compiler_workdir=...
+
+        Raises:
+            TypeError: there are more of them than options, or one is given by name as well.
+        """
+        if not given:
+            return self
+        names = [field.name for field in fields(self)]
+        if len(given) > len(names):
+            raise TypeError(f"{len(given)} options by position, but trace() has {len(names)}: {', '.join(names)}")
+        taken = dict(zip(names, given, strict=False))
+        twice = [name for name in taken if getattr(self, name) != getattr(Options, name)]
+        if twice:
+            raise TypeError(f"{' and '.join(twice)} given by position and by name: leave the position out")
+        words = ", ".join(f"{name}=..." for name in taken)
+        warnings.warn(
+            f"options of trace() given by position are deprecated: write {words}", FutureWarning, stacklevel=3
+        )
+        return replace(self, **taken)
+
+
+def arguments(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """A compiler's arguments: a list as it is, a text cut as a shell would.
+
+    >>> arguments("--target trn1 -O2"), arguments(["--target", "trn1"]), arguments(None)
+    (('--target', 'trn1', '-O2'), ('--target', 'trn1'), ())
+    """
+    return tuple(shlex.split(given)) if isinstance(given, str) else tuple(given or ())
+
+
+def untaken(engine: Backend, options: Options) -> list[str]:
+    """The options for a compiler that this engine's does not take."""
+    asked: dict[Option, object] = {
+        "compiler_workdir": options.compiler_workdir,
+        "compiler_args": arguments(options.compiler_args),
+    }
+    return [name for name, value in asked.items() if value and name not in engine.options]
+
+
+def compile_settings(engine: Backend, options: Options, part: str = "") -> CompileSettings:
+    """What the compiler is told for one program; its working directory is `part` below the one that was given.
+
+    The directory is made. Inputs and outputs keep their dtypes; an engine that knows no float32 computes in its own.
+    """
+    workdir = None
+    if options.compiler_workdir is not None:
+        workdir = Path(options.compiler_workdir).resolve() / part
+        workdir.mkdir(parents=True, exist_ok=True)
+    return CompileSettings(
+        precision=precision_of(engine, "float32"), workdir=workdir, args=arguments(options.compiler_args)
+    )

@@ -1,0 +1,187 @@
+"""From a function and an example to a traced function."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..archiver_ext.lowering.refusal import LoweringRefused
+from ..backends.interface import Backend, CannotCompile
+from ..backends.signature import TensorType, dtype_name, signature_of
+from ..bucketing.grid import Bucket
+from .contents import Compiled, Contents
+from .engine import AUTO, engines, refused, torch_threads_kept
+from .export import Exported, Function, eval_mode, export, flat_example
+from .file import state_shapes
+from .folder import Folder
+from .options import Options, compile_settings
+from .rows import why_no_batch
+from .state import State, resolved
+from .traced import Traced
+from .weights import stored
+
+
+def trace(
+    func: Function,
+    example_inputs: Any,
+    *args: Any,
+    input_output_aliases: Mapping[Any, int] | None = None,
+    compiler_workdir: str | Path | None = None,
+    compiler_args: str | Sequence[str] | None = None,
+    partitioner_config: Any = None,
+    inline_weights_to_neff: bool = True,
+    cpu_backend: bool = False,
+    backend: str = AUTO,
+) -> Traced:
+    """Compile `func` for the shapes and dtypes of an example.
+
+    >>> traced = trace(lambda x, y: 2 * x + y, (torch.ones(3), torch.ones(3)), backend="eager")
+    >>> traced(torch.ones(3), torch.arange(3.0))
+    tensor([2., 3., 4.])
+    >>> traced(torch.ones(4), torch.ones(4))
+    Traceback (most recent call last):
+    torchserve_neuron_lstm.backends.signature.WrongInput: input 'x' is float32 [4], but the program was ...
+
+    Args:
+        func: an `nn.Module`, which is traced in eval mode, or a function over tensors.
+        example_inputs: a tensor, or a tuple of tensors that may be nested; one argument each.
+        args: options by position, deprecated; in the order of the keywords up to `cpu_backend`.
+        input_output_aliases: for each state (the place of an example's tensor, that tensor, or a buffer of the module)
+            the place of the output that is its next value. States are kept by the trace: calls neither give them nor
+            get them.
+        compiler_workdir: where the engine's compiler leaves its intermediate files.
+        compiler_args: its arguments, as a text or a list.
+        partitioner_config: a `PartitionerConfig`: operators that the engine does not take run on the CPU.
+        inline_weights_to_neff: False where `replace_weights` is to be possible.
+        cpu_backend: compile for a device that is not here; for an engine with such devices it needs `--target`.
+        backend: an engine's name, or "auto": the first of inductor, onnxruntime and eager that takes the function.
+
+    Raises:
+        LoweringRefused: the function cannot be a program of fixed shapes; says why, and where.
+        CannotCompile: the engine does not take it, or is not here.
+        ValueError, TypeError: the options or the example do not fit.
+    """
+    options = Options(
+        input_output_aliases, compiler_workdir, compiler_args, partitioner_config, inline_weights_to_neff, cpu_backend
+    ).with_positional(args)
+    own = [leaf for leaf in pytree.tree_leaves(example_inputs) if isinstance(leaf, torch.Tensor)]
+    held, aliases = resolved(options.input_output_aliases, func, own)
+    exported = export(func, example_inputs, held)
+    folder = Folder()
+    engine = _compile(engines(backend, options), exported.program, folder.path / directory_of(0), options)
+    contents, store = described(engine, [exported], aliases, separate_weights=not options.inline_weights_to_neff)
+    if aliases:
+        initial = beginning(func, own, held, aliases)
+        return Traced(contents, engine, folder, store, State(initial, state_shapes(contents)))
+    tensors, takes = flat_example(example_inputs)
+    with eval_mode(func):
+        contents = replace(contents, no_batch=why_no_batch(func, tensors, takes))
+    return Traced(contents, engine, folder, store)
+
+
+def _compile(
+    tried: Sequence[Backend], program: torch.export.ExportedProgram, directory: Path, options: Options
+) -> Backend:
+    """Compile for the first engine that takes the program, in this process."""
+    errors = []
+    for engine in tried:
+        directory.mkdir(parents=True)
+        bucket = None if engine.polymorphic else shape_of(program)
+        try:
+            with torch_threads_kept():
+                engine.compile(program, bucket, directory, compile_settings(engine, options))
+        except CannotCompile as error:
+            errors.append(error)
+            shutil.rmtree(directory)
+        else:
+            return engine
+    raise refused(errors)
+
+
+def directory_of(bucket: int) -> str:
+    """Where a program lies in the folder of a trace."""
+    return f"programs/{bucket}"
+
+
+def shape_of(program: torch.export.ExportedProgram) -> Bucket:
+    """What an engine calls the one shape of a program: the first two sizes of its first input, or 1.
+
+    The program's own sizes are fixed, so nothing else goes by it.
+    """
+    kinds = list(signature_of(program, None).inputs.values())
+    sizes = [int(size) for size in kinds[0].shape[:2]] if kinds else []
+    batch, length = [max(1, size) for size in [*sizes, 1, 1][:2]]
+    return Bucket(batch, length)
+
+
+def described(
+    engine: Backend, exported: Sequence[Exported], aliases: Sequence[tuple[int, int]], separate_weights: bool
+) -> tuple[Contents, dict[str, torch.Tensor]]:
+    """The description of programs that differ in shapes alone, and the tensors of all.
+
+    Raises:
+        ValueError: a state has no output, or one of another shape or dtype.
+    """
+    programs = [one.program for one in exported]
+    places, store = stored(programs)
+    for program in programs:
+        _check_aliases(program, aliases)
+    takes, gives = exported[0].takes, exported[0].gives
+    if aliases:
+        inputs = len(signature_of(programs[0], None).inputs)
+        takes = pytree.tree_structure((0,) * (inputs - len(aliases)))
+        outputs = gives.num_leaves - len(aliases)
+        gives = pytree.tree_structure(0 if outputs == 1 else (0,) * outputs)
+    contents = Contents(
+        backend=engine.name,
+        host=dict(engine.host()),
+        programs=tuple(
+            Compiled(directory_of(index), signature_of(program, None), place)
+            for index, (program, place) in enumerate(zip(programs, places, strict=True))
+        ),
+        takes=_written(takes),
+        gives=_written(gives),
+        aliases=tuple(aliases),
+        separate_weights=separate_weights,
+        no_batch="the trace keeps state between calls" if aliases else None,
+    )
+    return contents, store
+
+
+def _check_aliases(program: torch.export.ExportedProgram, aliases: Sequence[tuple[int, int]]) -> None:
+    kinds = list(signature_of(program, None).inputs.values())
+    outputs = [node.meta["val"] for node in program.graph.output_node().args[0]]
+    for place, output in aliases:
+        if not 0 <= output < len(outputs):
+            raise ValueError(f"input_output_aliases: there is no output {output}, the function gives {len(outputs)}")
+        given = TensorType(dtype_name(outputs[output]), tuple(outputs[output].shape))
+        if given != kinds[place]:
+            raise ValueError(
+                f"input_output_aliases: input {place} is {kinds[place].dtype} {list(kinds[place].shape)}, but output "
+                f"{output} is {given.dtype} {list(given.shape)}: a state's next value must be like it"
+            )
+
+
+def _written(structure: pytree.TreeSpec) -> str:
+    try:
+        return pytree.treespec_dumps(structure)
+    except NotImplementedError as error:
+        raise LoweringRefused(
+            f"arguments and answers must be tensors in tuples, lists and dicts, not in {structure}"
+        ) from error
+
+
+def beginning(
+    func: Function, example: Sequence[torch.Tensor], held: Sequence[str], aliases: Sequence[tuple[int, int]]
+) -> tuple[torch.Tensor, ...]:
+    """The values with which states begin: those of the example, or of the module."""
+    module = func if isinstance(func, torch.nn.Module) else torch.nn.Module()
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    tensors = [*example, *(own[name] for name in held)]
+    return tuple(tensors[place].detach().clone() for place, _ in aliases)

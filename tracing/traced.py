@@ -1,0 +1,171 @@
+"""A traced function: CPU tensors in, CPU tensors out, at the shapes and dtypes it was traced with."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..backends.interface import Backend, Run
+from ..backends.signature import Signature, WrongInput
+from .chunks import in_chunks
+from .contents import Compiled, Contents
+from .core import on_core
+from .engine import load_program
+from .folder import Folder
+from .kernel import Made, chosen
+from .state import State
+
+
+class Traced:
+    """What `trace`, `bucket_model_trace` and `load` give.
+
+    A call takes the positional arguments of the traced function without states, and gives what it gave without their
+    next values. Answers are the caller's. Calls from several threads wait for each other.
+
+    Attributes:
+        contents: the description.
+        engine: what runs it.
+        store: its tensors, by where `contents` says they are.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        engine: Backend,
+        folder: Folder,
+        store: Mapping[str, torch.Tensor],
+        state: State | None = None,
+        kernel: Made | None = None,
+        preprocessor: Made | None = None,
+    ) -> None:
+        """Load the programs in `folder`, which goes when the trace does.
+
+        Raises:
+            CannotLoad: this host cannot run them.
+        """
+        self.contents, self.engine, self.store = contents, engine, store
+        self.state, self.kernel, self.preprocessor = state, kernel, preprocessor
+        self.any_batch = False
+        self.core: int | None = None
+        self._folder = folder
+        self._calling = threading.Lock()
+        self._takes, self._gives = pytree.treespec_loads(contents.takes), pytree.treespec_loads(contents.gives)
+        self._runs: list[Run] = []
+        self.reload()
+
+    @property
+    def folder(self) -> Path:
+        """Where the compiled programs lie."""
+        return self._folder.path
+
+    def reload(self) -> None:
+        """Load every program again: with the weights that are in `store` now, on the core that is named now."""
+        threads = torch.get_num_threads() if self.core is None else 1
+        with self._placed():
+            runs = [
+                load_program(self.engine, self.folder / one.directory, self._weights(one), self.contents.host, threads)
+                for one in self.contents.programs
+            ]
+        with self._calling:
+            self._runs = runs
+
+    def reset_state(self) -> None:
+        """Let the next call begin from the initial state."""
+        if self.state is not None:
+            with self._calling:
+                self.state.reset()
+
+    def save(self, path: str | Path) -> None:
+        """Write everything into one file, weights included. State is written as it was at the beginning.
+
+        Raises:
+            ValueError: a bucket kernel or a preprocessor is neither scripted nor found by an import.
+        """
+        from .file import save
+
+        save(self, Path(path))
+
+    def __call__(self, *inputs: Any) -> Any:
+        """One call.
+
+        Raises:
+            WrongInput: (a ValueError) another structure, shape or dtype than was traced, or no bucket for it.
+        """
+        tensors = self._flat(inputs)
+        with self._calling, torch.no_grad(), self._placed():
+            if self.any_batch:
+                answers = in_chunks(self._run, self.contents.programs[0].signature, tensors)
+            else:
+                answers = self._run(tensors)
+        return pytree.tree_unflatten(answers, self._gives)
+
+    def _weights(self, program: Compiled) -> dict[str, torch.Tensor]:
+        return {name: self.store[key] for name, key in program.stored.items()}
+
+    def _placed(self) -> Any:
+        return nullcontext() if self.core is None else on_core(self.core)
+
+    def _flat(self, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
+        tensors, structure = pytree.tree_flatten(inputs)
+        if structure != self._takes:
+            raise WrongInput(f"called with {_words(structure)}, but traced with {_words(self._takes)}")
+        for tensor in tensors:
+            if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
+                what = f"a tensor on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(tensor)
+                raise WrongInput(f"a trace takes tensors on the CPU, not {what}")
+        return [tensor.detach() for tensor in tensors]
+
+    def _run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The program that is meant, on what the caller gave and the state."""
+        bucket, given = 0, list(tensors)
+        if self.kernel is not None:
+            shapes = [list(free_inputs(one.signature, self.contents.aliases)) for one in self.contents.programs]
+            given, bucket = chosen(self.kernel.function, tensors, shapes)
+        signature = self.contents.programs[bucket].signature
+        if self.state is None:
+            signature.check_inputs(given)
+            return list(self._runs[bucket](given))
+        return self._run_with_state(self.state, bucket, signature, given)
+
+    def _run_with_state(
+        self, state: State, bucket: int, signature: Signature, given: list[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        views = state.views(bucket)
+        places = [place for place, _ in self.contents.aliases]
+        rest = iter(given)
+        if len(given) + len(views) != len(signature.inputs):
+            raise WrongInput(f"{len(given)} inputs beside the state, expected {len(signature.inputs) - len(views)}")
+        inputs = [views[places.index(i)] if i in places else next(rest) for i in range(len(signature.inputs))]
+        signature.check_inputs(inputs)
+        outputs = self._runs[bucket](inputs)
+        following = [place for _, place in self.contents.aliases]
+        answers = [state.own(output) for place, output in enumerate(outputs) if place not in following]
+        state.keep(views, [outputs[place] for place in following])
+        return answers
+
+
+def free_inputs(signature: Signature, aliases: Sequence[tuple[int, int]]) -> list[tuple[int | str, ...]]:
+    """The shapes of what the caller gives."""
+    held = {place for place, _ in aliases}
+    return [kind.shape for place, kind in enumerate(signature.inputs.values()) if place not in held]
+
+
+def _words(structure: pytree.TreeSpec) -> str:
+    """How arguments are put together, as Python would print it.
+
+    >>> _words(pytree.tree_structure((1, (2, 3))))
+    '(tensor, (tensor, tensor))'
+    """
+    tensors = pytree.tree_unflatten([_Word()] * structure.num_leaves, structure)
+    return repr(tensors)
+
+
+class _Word:
+    def __repr__(self) -> str:
+        return "tensor"
