@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -92,10 +93,12 @@ def _fixed(program: torch.export.ExportedProgram, signature: Signature) -> torch
     inputs = tuple(
         torch.ones([int(size) for size in kind.shape], dtype=kind.torch_dtype) for kind in signature.inputs.values()
     )
-    # Without in-place operators first: on a constant of a saved program torch refuses to trace them again.
-    functional = program.run_decompositions({})
-    fixed: torch.export.ExportedProgram = torch.export.export(functional.module(), inputs, strict=False)
-    decomposed: torch.export.ExportedProgram = fixed.run_decompositions({})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about its internals
+        # Without in-place operators first: on a constant of a saved program torch refuses to trace them again.
+        functional = program.run_decompositions({})
+        fixed: torch.export.ExportedProgram = torch.export.export(functional.module(), inputs, strict=False)
+        decomposed: torch.export.ExportedProgram = fixed.run_decompositions({})
     return decomposed
 
 
