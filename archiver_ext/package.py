@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ..backends.interface import Backend, CompileSettings
+from ..backends import stand_in
+from ..backends.interface import Backend, CompileSettings, WholeSequences
 from ..backends.registry import get_backend
 from ..config.compiler import TraceArguments
 from ..config.load import load_config
@@ -63,7 +64,7 @@ def package(flags: stock.Flags, manifest: str, console: Console) -> Outcome:
     destination = stock.check_destination(flags, quiet=True)
     config = load_config(Path(_needed(flags)))
     engines, dropped = to_try(config)
-    with private_directory() as private, temporary_files_in(private):
+    with private_directory() as private, temporary_files_in(private), stand_in.allowed():
         staged = stock.stage(flags, _made(private / "staged"))
         tree.refuse_collisions(staged, _files_of_flags(flags))
         with importable(staged):
@@ -84,8 +85,8 @@ def _needed(flags: stock.Flags) -> str:
         )
     if flags.model_file is None:
         raise PackagingError(
-            "--model-file is missing: give the Python file that defines the model's class; its weights come from "
-            "--serialized-file as a state dict"
+            "--model-file is missing: give the Python file that defines the model's class, whose weights come from "
+            "--serialized-file as a state dict; or a function of tensors"
         )
     for file in _files_of_flags(flags):
         if not Path(file).is_file():
@@ -123,7 +124,7 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
     """Lower, compile, verify and measure; leave the tree with the engine that is kept."""
     check_codec(build.config.codec, build.staged)
     model = load_model(build.staged / Path(str(build.flags.model_file)).name, build.weights, build.config.model.args)
-    program = for_kernel(lower(model, build.config), build.config)
+    program = for_kernel(_as_taken(lower(model, build.config), build.config, engines), build.config)
     if build.config.streaming is not None:
         refuse_what_cannot_stream(program)
     threads = _threads(build.config)
@@ -144,6 +145,14 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
     _finish(build, subject, kept, engines)
     others = tuple(other for other in trials if other is not kept)
     return Outcome(build.staged, 0, build.config, program, kept, others, (*dropped, *out))
+
+
+def _as_taken(program: Program, config: ServingConfig, engines: Sequence[Backend]) -> Program:
+    """Over whole sequences where an engine is no faster, or not at all, in pieces, and no stream asks for them."""
+    why = next((engine.whole_sequences for engine in engines if isinstance(engine, WholeSequences)), None)
+    if why is None or program.split is None or config.streaming is not None:
+        return program
+    return replace(program, split=None, split_reason=why)
 
 
 def _threads(config: ServingConfig) -> int:

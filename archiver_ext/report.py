@@ -24,11 +24,13 @@ def print_outcome(outcome: Outcome, console: Console) -> None:
 
 def _table(outcome: Outcome) -> Table:
     table = Table("bucket", "backend", highlight=False)
-    for heading in ("compile s", "size", "max error", "measured ms"):
+    trials = (outcome.kept, *outcome.others)
+    estimated = any(trial.estimates for trial in trials)
+    for heading in ("compile s", "size", "max error", "measured ms", *["estimate us"] * estimated):
         table.add_column(heading, justify="right")
-    for trial in (outcome.kept, *outcome.others):
+    for trial in trials:
         for row in _rows(trial, outcome.config.grid.buckets):
-            table.add_row(*row, style=None if trial is outcome.kept else "dim")
+            table.add_row(*row[: len(table.columns)], style=None if trial is outcome.kept else "dim")
         table.add_section()
     return table
 
@@ -43,7 +45,8 @@ def _rows(trial: Trial, buckets: tuple[Bucket, ...]) -> Iterator[tuple[str, ...]
             trial.backend if trial.precision == "float32" else f"{trial.backend} {trial.precision}",
             *_cost(compiled),
             f"{trial.checked[bucket].max_error:.1e}",
-            f"{trial.milliseconds[bucket]:.3f}",
+            f"{trial.milliseconds[bucket]:.3f}" if trial.simulation is None else "simulated",
+            f"{trial.estimates[bucket]:.2f}" if bucket in trial.estimates else "",
         )
 
 
@@ -72,6 +75,8 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
         yield f"{dropped.backend} is out: {dropped.reason}"
     yield _kept(outcome)
     yield _precision(outcome)
+    if outcome.kept.simulation is not None:
+        yield f"{outcome.kept.backend} was {outcome.kept.simulation}; batches are planned by its compiler's estimates"
     yield f"{outcome.archive}: {human_size(outcome.size)}"
 
 
@@ -114,6 +119,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "size": outcome.size,
         "backend": outcome.kept.backend,
         "precision": outcome.kept.precision,
+        "simulation": outcome.kept.simulation,
         "padding": outcome.program.padding,
         "padding_reason": outcome.program.padding_reason,
         "runs_as": _kind(outcome),
@@ -145,6 +151,7 @@ def _engine(trial: Trial, outcome: Outcome) -> dict[str, Any]:
                 "max_error": trial.checked[bucket].max_error,
                 "worst_ratio": trial.checked[bucket].worst_ratio,
                 "milliseconds": trial.milliseconds[bucket],
+                "estimate_us": trial.estimates.get(bucket),
             }
             for bucket in outcome.config.grid.buckets
         ],

@@ -36,7 +36,7 @@ from .interface import (
     Run,
     Weights,
 )
-from .partitioned import Partitioned
+from .partitioned import Partitioned, loader_of
 from .signature import Signature, read_signature, signature_of, weights_of, write_signature
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Vollo:
     precisions: tuple[Precision, ...] = ("bfloat16",)
     options: tuple[Option, ...] = ("compiler_args",)
     inlines_weights = True
-    whole_sequences = "Vollo's LSTMs begin with zeros and cannot be handed a state, so they run over whole sequences"
+    whole_sequences = "Vollo's LSTMs cannot be handed a state, so they run over whole sequences"
 
     def unavailable(self) -> str | None:
         """What is missing of the compiler, and under which terms it comes."""
@@ -107,8 +107,6 @@ class Vollo:
         _refuse_operators(fixed)
         config = PartitionerConfig(model_support_percentage_threshold=0)
         Partitioned(_Device(), config).compile(fixed, bucket, directory, settings)
-        if not list(directory.rglob(_PROGRAM)):
-            raise CannotCompile("there is nothing in this program that Vollo could compute: use another backend")
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
         """Put the programs on accelerators, or on the VM where there is none.
@@ -116,7 +114,7 @@ class Vollo:
         Raises:
             CannotLoad: there is neither, there are fewer accelerators than programs, or the weights are others.
         """
-        return Partitioned(_Device()).load(directory, weights, host, threads)
+        return loader_of(_Device(), directory).load(directory, weights, host, threads)
 
     def estimate_us(self, directory: Path) -> float | None:
         """Microseconds that the device computes for one call, by the compiler's own count."""

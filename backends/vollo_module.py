@@ -7,7 +7,7 @@ like `aten.linear`. What is not in the table below it is not asked for.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,7 @@ class _Translation:
         self._root = nn.Module()
         self._graph = torch.fx.Graph()
         self._values: dict[torch.fx.Node, torch.fx.Node | torch.Tensor] = {}
+        self._names: dict[Any, str] = {}
 
     def module(self) -> torch.fx.GraphModule:
         weights = self._weights()
@@ -81,11 +82,13 @@ class _Translation:
         """A call of one of torch's functions."""
         return self._graph.call_function(function, arguments, named)
 
-    def layer(self, layer: nn.Module, x: torch.fx.Node) -> torch.fx.Node:
-        """A call of a layer with weights of its own."""
-        name = f"layer_{len(list(self._root.children()))}"
-        self._root.add_module(name, layer.eval().requires_grad_(False))
-        return self._graph.call_module(name, (x,))
+    def layer(self, make: Callable[[], nn.Module], x: torch.fx.Node, *weights: torch.Tensor | None) -> torch.fx.Node:
+        """A call of a layer; one with the same weights is there once, and so are they on the device."""
+        key = (make.__qualname__, *map(id, weights)) if weights else object()
+        if key not in self._names:
+            self._names[key] = f"layer_{len(self._names)}"
+            self._root.add_module(self._names[key], make().eval().requires_grad_(False))
+        return self._graph.call_module(self._names[key], (x,))
 
     def node(self, argument: Any) -> torch.fx.Node:
         """An argument as a value of the new graph; a weight becomes a constant of it."""
@@ -145,30 +148,39 @@ def _same(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
 def _linear(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x, weight, bias = (*node.args, None)[:3]
     w, b = new.weight(weight), new.weight(bias)
-    assert w is not None
-    layer = nn.Linear(w.shape[1], w.shape[0], bias=b is not None, device="meta")
-    _fill(layer, {"weight": w, "bias": b})
-    return new.layer(layer, new.node(x))
+
+    def layer() -> nn.Module:
+        assert w is not None
+        return _filled(nn.Linear(w.shape[1], w.shape[0], bias=b is not None, device="meta"), {"weight": w, "bias": b})
+
+    return new.layer(layer, new.node(x), w, b)
 
 
 def _lstm(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x, weights, bias, both = node.args
     assert isinstance(weights, Sequence)
     tensors = [new.weight(one) for one in weights]
-    w_ih, w_hh = tensors[:2]
-    assert w_ih is not None
-    assert w_hh is not None
-    features, hidden = w_ih.shape[1], w_hh.shape[1]
-    layer = nn.LSTM(features, hidden, bias=bool(bias), bidirectional=bool(both), batch_first=True, device="meta")
-    _fill(layer, dict(zip(layer._flat_weights_names, tensors, strict=True)))
-    return new.call(operator.getitem, new.layer(layer, new.node(x)), 0)
+
+    def layer() -> nn.Module:
+        w_ih, w_hh = tensors[:2]
+        assert w_ih is not None
+        assert w_hh is not None
+        sizes, options = (w_ih.shape[1], w_hh.shape[1]), {"bias": bool(bias), "bidirectional": bool(both)}
+        made = nn.LSTM(*sizes, batch_first=True, device="meta", **options)
+        return _filled(made, dict(zip(made._flat_weights_names, tensors, strict=True)))
+
+    return new.call(operator.getitem, new.layer(layer, new.node(x), *tensors), 0)
 
 
 def _layer_norm(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-    x, shape, weight, bias, eps = (*node.args, None, None, 1e-5)[:5] if len(node.args) < 5 else node.args[:5]
+    x, shape, weight, bias, eps = (*node.args, *(None, None, 1e-5)[len(node.args) - 2 :])[:5]
     w, b = new.weight(weight), new.weight(bias)
-    layer = nn.LayerNorm(list(shape), eps=float(eps), elementwise_affine=w is not None, bias=b is not None)  # type: ignore[arg-type]
-    _fill(layer, {"weight": w, "bias": b})
+
+    def layer() -> nn.Module:
+        assert isinstance(shape, Sequence)
+        options = {"elementwise_affine": w is not None, "bias": b is not None}
+        return _filled(nn.LayerNorm(list(shape), eps=float(str(eps)), **options), {"weight": w, "bias": b})
+
     return new.layer(layer, new.node(x))
 
 
@@ -178,11 +190,12 @@ def _last_dimension(node: torch.fx.Node) -> str | None:
     return None if len(shape) == 1 else "it normalises over the last dimension alone"
 
 
-def _fill(layer: nn.Module, tensors: dict[str, torch.Tensor | None]) -> None:
-    """Let the layer have these weights, in the memory where they are."""
+def _filled(layer: nn.Module, tensors: Mapping[str, torch.Tensor | None]) -> nn.Module:
+    """The layer with these weights, in the memory where they are."""
     for name, tensor in tensors.items():
         if tensor is not None:
             setattr(layer, name, nn.Parameter(tensor, requires_grad=False))
+    return layer
 
 
 def _weights_known(*positions: int) -> Limit:
@@ -268,8 +281,8 @@ def _softmax(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     return new.call(torch.softmax, new.node(node.args[0]), dim=node.args[1])
 
 
-def _exact_gelu(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-    return new.layer(nn.GELU(approximate=str(node.kwargs.get("approximate", "none"))), new.node(node.args[0]))
+def _gelu(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+    return new.layer(lambda: nn.GELU(str(node.kwargs.get("approximate", "none"))), new.node(node.args[0]))
 
 
 def _plain_softplus(node: torch.fx.Node) -> str | None:
@@ -310,7 +323,7 @@ _TABLE: dict[Any, _Entry] = {
     _aten.softplus.default: _Entry(
         lambda new, node: new.call(nn.functional.softplus, new.node(node.args[0])), _plain_softplus
     ),
-    _aten.gelu.default: _Entry(_exact_gelu),
+    _aten.gelu.default: _Entry(_gelu),
     _aten.exp.default: _alone(torch.exp),
     _aten.exp2.default: _alone(torch.exp2),
     _aten.log.default: _alone(torch.log),

@@ -1,5 +1,8 @@
 """A program of fixed sizes rewritten for Vollo: its LSTMs by themselves, and what depends on lengths around them.
 
+An LSTM that is handed a state, or whose cell state is read at the end, is written out step by step, for Vollo's own
+takes no state and gives none.
+
 What an LSTM gives on padding must be zeros wherever something could tell the difference. Where nothing can, the zeros
 are left out, so that layers and what follows them in time stay together on the device: what is computed step by step
 for an answer in time, a further layer of the same lengths, and each row's own last step.
@@ -55,6 +58,11 @@ _BESIDE = _KEEP_VALUES | {
 _PAIRWISE = {_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor}
 """Operators that do so with both of their arguments."""
 
+_NEED_CELL = 8
+"""Its place among the LSTM's arguments."""
+_MOST_STEPS = 32
+"""Of an LSTM that is written out: each is a second of compiling and more to keep on the accelerator."""
+_linear = torch.nn.functional.linear
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _TORCH = Path(torch.__file__).parent
 
@@ -67,18 +75,25 @@ def lstm_refusal(node: torch.fx.Node) -> str | None:
 
 
 def _wanting(node: torch.fx.Node) -> str | None:
-    _, _, h_0, c_0, weights, *_ = node.args
-    assert isinstance(h_0, torch.fx.Node)
-    assert isinstance(c_0, torch.fx.Node)
-    if h_0.meta["val"].shape[2] != c_0.meta["val"].shape[2]:
+    _, _, h_0, c_0, weights, _, _, both, _ = node.args
+    if _tensor(h_0).shape[2] != _tensor(c_0).shape[2]:
         return "its LSTMs know no proj_size"
-    if not (_is_zero(h_0) and _is_zero(c_0)):
-        return "its LSTMs begin with zeros, and cannot be handed a state"
-    if any(user.args[1] == 2 and user.users for user in node.users):
-        return "its LSTMs do not give their cell state at the end (c_n)"
+    if both and _needs_steps(node):
+        return "a bidirectional LSTM can neither be handed a state nor give its cell state at the end (c_n)"
     if not all(isinstance(weight, torch.fx.Node) and weight.op == "placeholder" for weight in _flat(weights)):
         return "the weights of its LSTMs are constants, and these are computed"
     return None
+
+
+def _tensor(node: Any) -> torch.Tensor:
+    value: torch.Tensor = node.meta["val"]
+    return value
+
+
+def _needs_steps(node: torch.fx.Node) -> bool:
+    """Whether an LSTM begins with anything but zeros, or its cell state at the end is read."""
+    begins = all(isinstance(state, torch.fx.Node) and _is_zero(state) for state in node.args[2:4])
+    return not begins or any(user.args[1] == 2 and user.users for user in node.users)
 
 
 def _is_zero(node: torch.fx.Node) -> bool:
@@ -108,13 +123,25 @@ def operator_refusal(node: torch.fx.Node) -> str | None:
     """
     if not isinstance(node.target, torch._ops.OpOverload) or node.target in (_LSTM, _RNN) or node.target in _BESIDE:
         return None
-    values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
-    fractions = all(isinstance(value, torch.Tensor) and value.is_floating_point() for value in values)
-    return refusal(node) if fractions and len(values) > 1 else None
+    taken = [value for one in node.all_input_nodes for value in _tensors(one)]
+    fractions = all(value.is_floating_point() for value in taken)
+    return refusal(node) if taken and fractions and any(one.is_floating_point() for one in _tensors(node)) else None
+
+
+def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
+    return [value for value in _flat(node.meta.get("val")) if isinstance(value, torch.Tensor)]
 
 
 def rewritten(fixed: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """A program of fixed sizes, without a recurrence that Vollo refuses, with `vollo_lstm` in place of every LSTM."""
+    """A program of fixed sizes, without a recurrence that Vollo refuses, with what it takes in place of every LSTM.
+
+    Raises:
+        CannotCompile: an LSTM has to be written out step by step, and has too many.
+    """
+    for node in fixed.graph.nodes:
+        if node.target is _LSTM:
+            node.update_arg(_NEED_CELL, _needs_steps(node))
+            _check_steps(node)
     with _quiet():
         program: torch.export.ExportedProgram = fixed.run_decompositions({_LSTM: _lstm})
     graph = program.graph_module.graph
@@ -126,10 +153,21 @@ def rewritten(fixed: torch.export.ExportedProgram) -> torch.export.ExportedProgr
     return program
 
 
+def _check_steps(node: torch.fx.Node) -> None:
+    steps = _tensor(node.args[0]).shape[1]
+    if node.args[_NEED_CELL] and steps > _MOST_STEPS:
+        raise CannotCompile(
+            f"Vollo's LSTMs take no state and give none, so this one is written out step by step, and {steps} steps "
+            f"are too many: use lengths of up to {_MOST_STEPS}, or a model that begins with zeros and leaves c_n alone"
+        )
+
+
 def _lstm(
-    x: Any, lengths: Any, h_0: Any, c_0: Any, weights: Any, bias: bool, layers: int, both: bool, need_cell: bool
+    x: Any, lengths: Any, h_0: Any, c_0: Any, weights: Any, bias: bool, layers: int, both: bool, stepwise: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The abstract operator, layer by layer. The states it begins with are zeros, and nobody reads the cell's."""
+    """The abstract operator, layer by layer; what was `need_cell` says now whether it is to be written out."""
+    if stepwise:
+        return _written_out(x, lengths, h_0, c_0, weights, layers)
     size = len(weights) // layers
     finals: list[torch.Tensor] = []
     for index in range(layers):
@@ -138,6 +176,50 @@ def _lstm(
         finals += ends
     y = x if lengths is None else _ours.cleaned(x, lengths)
     return y, torch.stack(finals), torch.zeros_like(c_0)
+
+
+def _written_out(
+    x: torch.Tensor, lengths: Any, h_0: torch.Tensor, c_0: torch.Tensor, weights: Any, layers: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All layers in one direction, one timestep after the other. A row that has ended keeps its state."""
+    size, steps = len(weights) // layers, x.shape[1]
+    runs = None if lengths is None or steps == 1 else _still_running(lengths, steps, x.dtype)
+    finals: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for index in range(layers):
+        w_ih, w_hh, b_ih, b_hh = (*weights[index * size : (index + 1) * size], None, None)[:4]
+        state = h_0[index], c_0[index]
+        given = []
+        for step in range(steps):
+            gates = _linear(x[:, step], w_ih, b_ih) + _linear(state[0], w_hh, b_hh)
+            after = _cell(gates, state[1])
+            state = after if runs is None else _chosen(runs[0][:, step], runs[1][:, step], after, state)
+            given.append(after[0])
+        x = torch.stack(given, 1)
+        finals.append(state)
+    y = x if lengths is None else _ours.cleaned(x, lengths)
+    return y, torch.stack([h for h, _ in finals]), torch.stack([c for _, c in finals])
+
+
+def _still_running(lengths: torch.Tensor, steps: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """[B, T, 1] each: 1 on real timesteps, and 1 on the others."""
+    real = (torch.arange(steps)[None, :] < lengths[:, None])[:, :, None]
+    return real.to(dtype), (~real).to(dtype)
+
+
+def _cell(gates: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """One timestep, from the gates' sums [B, 4*H] in torch's order."""
+    size = c.shape[1]
+    i, f, g, o = (gates[:, at * size : (at + 1) * size] for at in range(4))
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def _chosen(
+    real: torch.Tensor, ended: torch.Tensor, after: tuple[torch.Tensor, torch.Tensor], before: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The state after a step, of rows that have ended the one before; 1 and 0 choose exactly in any precision."""
+    h, c = (real * new + ended * old for new, old in zip(after, before, strict=True))
+    return h, c
 
 
 def _one_direction(x: Any, lengths: Any, weights: Any, bias: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:

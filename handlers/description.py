@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from ..backends.interface import Simulating
+from ..backends.registry import get_backend
 from ..bucketing.grid import Bucket
 from ..bucketing.spec import TensorSpec
 from ..config.manifest import Manifest
@@ -32,10 +34,22 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
             {"program": cost.part} | _describe_bucket(cost.bucket) | {"milliseconds": cost.milliseconds}
             for cost in manifest.costs
         ],
+        "estimates": [
+            {"program": variant.part} | _describe_bucket(variant.bucket) | {"microseconds": variant.estimate_us}
+            for variant in manifest.variants
+            if variant.estimate_us is not None and variant.bucket is not None
+        ],
+        "simulation": _simulation(manifest.backend),
         "requires": {distribution: version for distribution, _, version in manifest.requires},
         "host": dict(manifest.host),
         "produced_by": dict(manifest.produced_by),
     }
+
+
+def _simulation(backend: str) -> str | None:
+    """What stands in for the engine's device on this host."""
+    engine = get_backend(backend)
+    return engine.simulation() if isinstance(engine, Simulating) else None
 
 
 def _describe_streaming(settings: SessionSettings) -> dict[str, object]:

@@ -78,11 +78,18 @@ def print_manifest(manifest: Mapping[str, Any], console: Console, times: Sequenc
     table.add_column("measured ms", justify="right")
     table.add_column("us a step", justify="right")
     table.add_column("max error", justify="right")
+    estimates = _estimates(manifest)
+    if estimates:
+        table.add_column("estimate us", justify="right")
     for cost in manifest["costs"]:
         shape, milliseconds = _shape(cost["bucket"]), cost["milliseconds"]
+        estimate = estimates.get((cost["part"], shape))
         per_step = f"{1000 * milliseconds / cost['bucket']['length']:.1f}"
         error = errors.pop(shape, "") if cost["part"] == main else ""
-        table.add_row(cost["part"], shape, f"{milliseconds:.3f}", per_step, error)
+        # Where the device was simulated, the costs are the estimates themselves.
+        measured = "" if estimate is not None and estimate / 1000 == milliseconds else f"{milliseconds:.3f}"
+        told = [] if estimate is None else [f"{estimate:.2f}"]
+        table.add_row(cost["part"], shape, measured, per_step, error, *told)
     for shape, error in errors.items():
         table.add_row(main, shape, "", "", error)
     for line in _facts(manifest):
@@ -90,6 +97,15 @@ def print_manifest(manifest: Mapping[str, Any], console: Console, times: Sequenc
     console.print(table)
     if times:
         console.print(_table_of(times))
+
+
+def _estimates(manifest: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+    """Microseconds of programs on their device, by the compiler's count."""
+    return {
+        (variant["part"], _shape(variant["bucket"])): variant["estimate_us"]
+        for variant in manifest["variants"]
+        if variant.get("estimate_us") is not None and variant["bucket"] is not None
+    }
 
 
 def _table_of(times: Sequence[StepTime]) -> Table:

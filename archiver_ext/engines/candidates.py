@@ -11,7 +11,7 @@ within every tolerance that bfloat16's are. An engine by name must compute in th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import get_args
 
 from ...backends.interface import Backend, Option, Precision
@@ -45,6 +45,10 @@ class Trial:
     """One call of the program over time in each bucket of the grid, measured or between measurements."""
     total_ms: float
     """What `auto` goes by: a batch of every size of the grid, lengths spread evenly up to the longest, as planned."""
+    estimates: Mapping[Bucket, float] = field(default_factory=dict)
+    """Microseconds of the same on the engine's device by its compiler's count, where it has one."""
+    simulation: str | None = None
+    """What stood in for the device here, so that `milliseconds` are the compiler's count; None: they are measured."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,8 @@ def _by_name(config: ServingConfig) -> Backend:
         engine = get_backend(name)
     except Exception as error:
         raise PackagingError(f"neuron_lstm.backend: {error}") from error
-    reason = engine.unavailable()
+    elsewhere = config.compiler_python is not None and "compiler_python" in engine.options
+    reason = None if elsewhere else engine.unavailable()
     if reason is not None:
         raise PackagingError(f"neuron_lstm.backend: {name} cannot be used here: {reason}")
     if precision not in engine.precisions:

@@ -12,7 +12,15 @@ from pathlib import Path
 import torch
 
 from ...backends import registry
-from ...backends.interface import DEFAULTS, Backend, CompileSettings, Requirement, precision_of
+from ...backends.interface import (
+    DEFAULTS,
+    Backend,
+    CompileSettings,
+    Estimating,
+    Requirement,
+    Simulating,
+    precision_of,
+)
 from ...backends.partitioned import Partitioned
 from ...bucketing.cost import CostModel
 from ...bucketing.grid import Bucket, BucketGrid
@@ -34,6 +42,8 @@ from .verify import Case, Checked, verify, verify_planned, worse
 from .verify_onward import verify_onward
 
 CONSTANTS = f"{trees.PROGRAMS}/constants.pt"
+_BESIDE_US = 1.0
+"""Of a program with nothing on the device, where nothing is measured: no more than that it is not free."""
 
 
 class Missed(PackagingError):
@@ -144,8 +154,10 @@ def attempt(
     write_tree_manifest(subject, engine, None)
     variants = load_variants(subject.tree, subject.threads)
     checked = check(variants, cases, report)
-    costs = measure_costs(variants)
-    cost = CostModel(costs["sequence" if subject.program.split is None else "chunk"])
+    estimates, simulation = _estimates(subject, engine), _simulation(engine)
+    costs = measure_costs(variants) if simulation is None else _as_costs(estimates)
+    main: Part = "sequence" if subject.program.split is None else "chunk"
+    cost = CostModel(costs[main])
     return Trial(
         backend=engine.name,
         precision=precision_of(engine, subject.config.precision),
@@ -154,7 +166,34 @@ def attempt(
         costs=costs,
         milliseconds={bucket: cost.of(bucket) for bucket in subject.config.grid.buckets},
         total_ms=_planned_ms(manifest_of(subject, engine, None, costs), subject.tree),
+        estimates={bucket: us for (part, bucket), us in estimates.items() if part == main and bucket and us},
+        simulation=simulation,
     )
+
+
+def _estimates(subject: Subject, engine: Backend) -> dict[tuple[Part, Bucket | None], float | None]:
+    """Microseconds of every program on the engine's device, by its compiler's count."""
+    inner = engine.engine if isinstance(engine, Partitioned) else engine
+    return {
+        (part, bucket): inner.estimate_us(subject.tree / variant_directory(engine, part, bucket))
+        if isinstance(inner, Estimating)
+        else None
+        for part, bucket in programs_to_compile(engine, tuple(subject.program.parts), subject.config.grid)
+    }
+
+
+def _simulation(engine: Backend) -> str | None:
+    inner = engine.engine if isinstance(engine, Partitioned) else engine
+    return inner.simulation() if isinstance(inner, Simulating) else None
+
+
+def _as_costs(estimates: Mapping[tuple[Part, Bucket | None], float | None]) -> Costs:
+    """What to plan by where a simulation's own time says nothing of the device's."""
+    costs: Costs = {}
+    for (part, bucket), us in estimates.items():
+        if bucket is not None:
+            costs.setdefault(part, {})[bucket] = (us or _BESIDE_US) / 1000
+    return costs
 
 
 def check(variants: Variants, cases: Sequence[Case], report: Report) -> dict[Bucket, Checked]:
@@ -233,8 +272,8 @@ def manifest_of(subject: Subject, engine: Backend, trial: Trial | None, costs: C
         shapes="any" if takes_any_shape(engine, program) else "grid",
         longest=config.longest,
         variants=tuple(
-            Variant(part, bucket, variant_directory(engine, part, bucket))
-            for part, bucket in programs_to_compile(engine, tuple(program.parts), config.grid)
+            Variant(part, bucket, variant_directory(engine, part, bucket), us)
+            for (part, bucket), us in _estimates(subject, engine).items()
         ),
         checks=() if trial is None else tuple(Check(b, found.max_error) for b, found in trial.checked.items()),
         costs=tuple(Cost(part, bucket, ms) for part, found in costs.items() for bucket, ms in found.items()),
