@@ -1,0 +1,149 @@
+"""`neuron-lstm analyze`: what each engine takes, and the user's own lines that have the rest."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from picky_engine import Picky
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.archiver_ext.commands.analyze_model import BY_COMPILER, analyze, lowered, to_json
+from torchserve_neuron_lstm.backends import registry
+from torchserve_neuron_lstm.backends.eager import Eager
+
+from ..conftest import Project
+
+Capture = pytest.CaptureFixture[str]
+
+BESSEL = (
+    "        return self.head(answers), state[-1]",
+    "        odd = torch.special.bessel_j0(answers)\n        return self.head(odd), torch.special.bessel_j0(state[-1])",
+)
+COMMAND = ["analyze", "--model-file", "model.py", "--config-file", "model-config.yaml"]
+
+
+@pytest.fixture
+def odd(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A model with an operator, on two lines, that ONNX does not have."""
+    monkeypatch.chdir(project.folder)
+    monkeypatch.setenv("COLUMNS", "200")
+    text = (project.folder / "model.py").read_text()
+    assert BESSEL[0] in text
+    (project.folder / "model.py").write_text(text.replace(*BESSEL))
+    return project
+
+
+def told(capsys: Capture, *more: str) -> dict[str, dict[str, Any]]:
+    """What the command prints for machines, by backend."""
+    assert cli.main([*COMMAND, "--json", *more]) == 0
+    return {one["backend"]: one for one in json.loads(capsys.readouterr().out)}
+
+
+@pytest.mark.usefixtures("odd")
+def test_unsupported_operators_come_with_the_lines_of_the_users_model(capsys: Capture) -> None:
+    """Each of them, its line, and what the engine says; the others are counted by their names in torch."""
+    (found,) = told(capsys, "--backend", "onnxruntime").values()
+    assert found["unsupported_operators"] == [
+        {
+            "kind": "aten::special_bessel_j0",
+            "failureAt": "list of operators",
+            "call": f"model.py:{line}",
+            "reason": "the exporter has no translation for the operator prims::bessel_j0",
+        }
+        for line in (
+            "20: odd = torch.special.bessel_j0(answers)",
+            "21: return self.head(odd), torch.special.bessel_j0(state[-1])",
+        )
+    ]
+    assert found["supported_operators"]["aten"]["aten::lstm"] == 1
+    assert found["supported_operators"]["aten"]["aten::linear"] == 1
+    taken = sum(sum(library.values()) for library in found["supported_operators"].values())
+    assert found["support_percentage"] == f"{100 * taken / (taken + 2):.2f}%"
+
+
+@pytest.mark.usefixtures("odd")
+def test_every_engine_is_asked_unless_some_are_named(capsys: Capture) -> None:
+    """Those that are not installed by their lists of operators, and labelled so."""
+    found = told(capsys)
+    assert set(found) >= {"inductor", "onnxruntime", "openvino", "neuronx", "neuron", "vollo", "eager"}
+    assert found["eager"]["support_percentage"] == "100.00%"
+    assert found["neuronx"]["unsupported_operators"]
+    for one in found.values():
+        missing = registry.get_backend(one["backend"]).unavailable()
+        assert one["not_installed"] == missing
+    assert list(told(capsys, "--backend", "eager", "--backend", "inductor")) == ["eager", "inductor"]
+
+
+@pytest.mark.usefixtures("odd")
+def test_people_get_tables_and_what_to_do(capsys: Capture) -> None:
+    """An overview, the operators with their lines, and the key that has them run on the CPU."""
+    assert cli.main([*COMMAND, "--backend", "onnxruntime", "--backend", "neuronx"]) == 0
+    out = capsys.readouterr().out
+    assert "model.py:20: odd = torch.special.bessel_j0(answers)" in out
+    assert "partitioner_config: {}" in out
+    assert "neuronx is not installed: " in out
+
+
+def test_a_model_that_every_engine_takes_needs_no_advice(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """One table, and its own weights are loaded where they are given."""
+    monkeypatch.chdir(project.folder)
+    assert cli.main([*COMMAND, "--backend", "onnxruntime", "--serialized-file", "weights.pt"]) == 0
+    out = capsys.readouterr().out
+    assert "100.0 %" in out
+    assert "partitioner_config" not in out
+
+
+@pytest.mark.usefixtures("odd")
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--backend", "nobody"], "there is no backend 'nobody' here"),
+        (["--serialized-file", "nowhere.pt"], "there is no file nowhere.pt"),
+        (["--model-file", "nowhere.py"], "there is no file nowhere.py"),
+        (["--config-file", "nowhere.yaml"], "nowhere.yaml"),
+    ],
+)
+def test_a_wrong_call_ends_with_1(more: list[str], text: str, capsys: Capture) -> None:
+    """With one message, and nothing on standard output."""
+    assert cli.main([*COMMAND, *more]) == 1
+    out, error = capsys.readouterr()
+    assert text in error
+    assert out == ""
+
+
+@pytest.mark.usefixtures("odd")
+def test_what_the_yaml_leaves_out_of_the_analysis_is_left_out(odd: Project, capsys: Capture) -> None:
+    """`analyze_parameters.additional_ignored_ops` counts neither way."""
+    ignoring = "{analyze_parameters: {additional_ignored_ops: ['aten::special_bessel_j0']}}"
+    text = (odd.folder / "model-config.yaml").read_text().replace("eager", "onnxruntime")
+    (odd.folder / "model-config.yaml").write_text(f"{text}  partitioner_config: {ignoring}\n")
+    (found,) = told(capsys, "--backend", "onnxruntime").values()
+    assert found["support_percentage"] == "100.00%"
+
+
+def test_an_engine_that_says_nothing_is_asked_by_trying(odd: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its compiler's own words; where it is not installed there is nobody to ask."""
+    picky = Picky(refused=frozenset({"aten::special_bessel_j0"}))
+    monkeypatch.setattr(
+        "torchserve_neuron_lstm.archiver_ext.commands.analyze_model.get_backend",
+        {"picky": picky, "eager": Eager()}.__getitem__,
+    )
+    program, config = lowered(Path("model.py"), Path("model-config.yaml"), None)
+    (found,) = analyze(program, config, odd.folder, ["picky"])
+    assert {one.failed_at for one in found.unsupported} == {BY_COMPILER}
+    assert [one.reason for one in found.unsupported] == ["picky has no aten::special_bessel_j0"] * 2
+    monkeypatch.setattr(Picky, "unavailable", lambda self: "picky is not for sale")
+    (unknown,) = analyze(program, config, odd.folder, ["picky"])
+    assert to_json(unknown) == {
+        "backend": "picky",
+        "not_installed": "picky is not for sale",
+        "unknown": "only its compiler knows what it takes",
+        "support_percentage": None,
+        "supported_operators": {},
+        "unsupported_operators": [],
+    }
