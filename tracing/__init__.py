@@ -12,6 +12,7 @@ The names and options are those of the tracing API of NeuronX, for every backend
 
 from ..backends.partitioner_config import PartitionerConfig
 from ..backends.signature import WrongInput
+from .analyze import analyze
 from .bucket_model import BucketModelConfig, bucket_model_trace
 from .dynamic_batch import dynamic_batch
 from .file import load
@@ -25,6 +26,7 @@ __all__ = [
     "PartitionerConfig",
     "Traced",
     "WrongInput",
+    "analyze",
     "bucket_model_trace",
     "dynamic_batch",
     "load",

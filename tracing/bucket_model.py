@@ -79,7 +79,9 @@ def bucket_model_trace(
     compiler_args: str | Sequence[str] | None = None,
     *,
     inline_weights_to_neff: bool = True,
+    cpu_backend: bool = False,
     backend: str = AUTO,
+    compiler_python: str | Path | None = None,
 ) -> Traced:
     """Trace one model in the shapes of several examples, compiled in as many processes as there are cores.
 
@@ -90,7 +92,9 @@ def bucket_model_trace(
         compiler_workdir: where the engine's compiler leaves its intermediate files, in a folder for each bucket.
         compiler_args: its arguments, as a text or a list.
         inline_weights_to_neff: False where `replace_weights` is to be possible.
+        cpu_backend: compile for a device that is not here; for an engine with such devices it needs `--target`.
         backend: an engine's name, or "auto": the first of inductor, onnxruntime and eager that takes all buckets.
+        compiler_python: the interpreter in which the engine's compiler lives, where that is not this one.
 
     Returns:
         A trace whose calls take inputs of every size that the kernel has a bucket for. Weights that are equal in all
@@ -100,7 +104,7 @@ def bucket_model_trace(
         LoweringRefused, CannotCompile, ValueError, TypeError: as `trace`; also where the buckets' arguments, answers or
             states do not go together.
     """
-    options = Options(None, compiler_workdir, compiler_args, None, inline_weights_to_neff)
+    options = Options(None, compiler_workdir, compiler_args, None, inline_weights_to_neff, cpu_backend, compiler_python)
     tried = engines(backend, options)
     buckets = _exported(func, example_inputs, bucket_config)
     kernel = made_by(bucket_config.bucket_kernel)
@@ -116,7 +120,7 @@ def bucket_model_trace(
     if contents.aliases:
         shape = None if preprocessor is None else preprocessor.function
         state = State(_initial(buckets, contents, bucket_config), state_shapes(contents), shape)
-    return Traced(contents, engine, folder, store, state, kernel, preprocessor)
+    return Traced(contents, folder, store, state, kernel, preprocessor)
 
 
 @dataclass(frozen=True)

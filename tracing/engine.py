@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from ..backends.interface import Backend, CannotCompile, CannotLoad, Run, Weights
+from ..backends.interface import Backend, CannotCompile, Inlining, Run, Weights
+from ..backends.partitioned import Partitioned, loader_of
 from ..backends.registry import backend_names, get_backend
-from .options import Options, untaken
+from .options import Options, arguments, untaken
 
 AUTO = "auto"
 PREFERRED = ("inductor", "onnxruntime", "eager")
@@ -26,18 +27,25 @@ def engines(name: str, options: Options) -> list[Backend]:
         ValueError: it does not take an option.
     """
     if name != AUTO:
-        return [_named(name, options)]
+        return [_divided(_named(name, options), options)]
     here = [get_backend(one) for one in PREFERRED if one in backend_names()]
     fit = [engine for engine in here if engine.unavailable() is None and not untaken(engine, options)]
     if not fit:
         raise ValueError(f"no engine that {AUTO} tries takes these options: name one in backend=")
-    return fit
+    return [_divided(engine, options) for engine in fit]
+
+
+def _divided(engine: Backend, options: Options) -> Backend:
+    """The engine, or where a partitioner's options are given, the engine and the CPU together."""
+    return engine if options.partitioner_config is None else Partitioned(engine, options.partitioner_config)
 
 
 def _named(name: str, options: Options) -> Backend:
     engine = get_backend(name)
     if lacking := untaken(engine, options):
         raise ValueError(f"{' and '.join(lacking)}: {name} has no compiler that takes it; leave it out")
+    if not options.inline_weights_to_neff and isinstance(engine, Inlining) and engine.inlines_weights:
+        raise ValueError(f"inline_weights_to_neff=False: {name} keeps the weights inside its programs; leave it out")
     if options.cpu_backend and "compiler_args" in engine.options and not _has_target(options):
         raise ValueError("cpu_backend=True compiles for a device that is not here: add compiler_args='--target NAME'")
     if (reason := engine.unavailable()) is not None:
@@ -46,9 +54,7 @@ def _named(name: str, options: Options) -> Backend:
 
 
 def _has_target(options: Options) -> bool:
-    given = options.compiler_args or ()
-    texts = given.split() if isinstance(given, str) else given
-    return any(text == "--target" or text.startswith("--target=") for text in texts)
+    return any(word == "--target" or word.startswith("--target=") for word in arguments(options.compiler_args))
 
 
 def load_program(engine: Backend, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
@@ -58,7 +64,7 @@ def load_program(engine: Backend, directory: Path, weights: Weights, host: Mappi
         CannotLoad: this host cannot run it.
     """
     with torch_threads_kept():
-        return engine.load(directory, weights, host, threads)
+        return loader_of(engine, directory).load(directory, weights, host, threads)
 
 
 @contextmanager
@@ -72,6 +78,6 @@ def torch_threads_kept() -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def refused(errors: Sequence[CannotCompile | CannotLoad]) -> CannotCompile:
+def refused(errors: Sequence[CannotCompile]) -> CannotCompile:
     """What to raise when none of the engines took a program."""
     return CannotCompile("\n".join(str(error) for error in errors))

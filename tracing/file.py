@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from ..backends.interface import CannotLoad
-from ..backends.registry import get_backend
 from ..backends.weights import BadWeights, read_weights
 from . import contents as descriptions
 from .contents import Contents
@@ -80,7 +79,7 @@ def load(path: str | Path) -> Traced:
         initial = tuple(states[str(place)] for place in range(len(contents.aliases)))
         state = State(initial, state_shapes(contents), None if preprocessor is None else preprocessor.function)
     _check_complete(contents, store)
-    traced = Traced(contents, get_backend(contents.backend), folder, store, state, kernel, preprocessor)
+    traced = Traced(contents, folder, store, state, kernel, preprocessor)
     traced.any_batch = contents.any_batch
     return traced
 

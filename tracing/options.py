@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.interface import Backend, CompileSettings, Option, precision_of
+from ..backends.partitioner_config import PartitionerConfig
+
+_POSITIONS = 6
 
 
 @dataclass(frozen=True)
@@ -19,9 +22,11 @@ class Options:
     input_output_aliases: Mapping[Any, int] | None = None
     compiler_workdir: str | Path | None = None
     compiler_args: str | Sequence[str] | None = None
-    partitioner_config: Any = None
+    partitioner_config: PartitionerConfig | None = None
     inline_weights_to_neff: bool = True
     cpu_backend: bool = False
+    compiler_python: str | Path | None = None
+    """Ours, and so by name alone: the interpreter in which the engine's compiler lives."""
 
     def with_positional(self, given: Sequence[Any]) -> Options:
         """The same with options that were given by position, of which people are warned.
@@ -38,7 +43,7 @@ class Options:
         """
         if not given:
             return self
-        names = [field.name for field in fields(self)]
+        names = [field.name for field in fields(self)][:_POSITIONS]
         if len(given) > len(names):
             raise TypeError(f"{len(given)} options by position, but trace() has {len(names)}: {', '.join(names)}")
         taken = dict(zip(names, given, strict=False))
@@ -66,6 +71,7 @@ def untaken(engine: Backend, options: Options) -> list[str]:
     asked: dict[Option, object] = {
         "compiler_workdir": options.compiler_workdir,
         "compiler_args": arguments(options.compiler_args),
+        "compiler_python": options.compiler_python,
     }
     return [name for name, value in asked.items() if value and name not in engine.options]
 
@@ -80,5 +86,8 @@ def compile_settings(engine: Backend, options: Options, part: str = "") -> Compi
         workdir = Path(options.compiler_workdir).resolve() / part
         workdir.mkdir(parents=True, exist_ok=True)
     return CompileSettings(
-        precision=precision_of(engine, "float32"), workdir=workdir, args=arguments(options.compiler_args)
+        precision=precision_of(engine, "float32"),
+        workdir=workdir,
+        args=arguments(options.compiler_args),
+        python=None if options.compiler_python is None else Path(options.compiler_python),
     )

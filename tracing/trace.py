@@ -13,6 +13,8 @@ from torch.utils import _pytree as pytree
 
 from ..archiver_ext.lowering.refusal import LoweringRefused
 from ..backends.interface import Backend, CannotCompile
+from ..backends.partition import CannotPartition
+from ..backends.partitioner_config import PartitionerConfig
 from ..backends.signature import TensorType, dtype_name, signature_of
 from ..bucketing.grid import Bucket
 from .contents import Compiled, Contents
@@ -34,10 +36,11 @@ def trace(
     input_output_aliases: Mapping[Any, int] | None = None,
     compiler_workdir: str | Path | None = None,
     compiler_args: str | Sequence[str] | None = None,
-    partitioner_config: Any = None,
+    partitioner_config: PartitionerConfig | None = None,
     inline_weights_to_neff: bool = True,
     cpu_backend: bool = False,
     backend: str = AUTO,
+    compiler_python: str | Path | None = None,
 ) -> Traced:
     """Compile `func` for the shapes and dtypes of an example.
 
@@ -61,14 +64,22 @@ def trace(
         inline_weights_to_neff: False where `replace_weights` is to be possible.
         cpu_backend: compile for a device that is not here; for an engine with such devices it needs `--target`.
         backend: an engine's name, or "auto": the first of inductor, onnxruntime and eager that takes the function.
+        compiler_python: the interpreter in which the engine's compiler lives, where that is not this one.
 
     Raises:
         LoweringRefused: the function cannot be a program of fixed shapes; says why, and where.
         CannotCompile: the engine does not take it, or is not here.
-        ValueError, TypeError: the options or the example do not fit.
+        ValueError, TypeError: the options or the example do not fit; CannotPartition is one, where the partitioner's
+            options cannot be kept.
     """
     options = Options(
-        input_output_aliases, compiler_workdir, compiler_args, partitioner_config, inline_weights_to_neff, cpu_backend
+        input_output_aliases,
+        compiler_workdir,
+        compiler_args,
+        partitioner_config,
+        inline_weights_to_neff,
+        cpu_backend,
+        compiler_python,
     ).with_positional(args)
     own = [leaf for leaf in pytree.tree_leaves(example_inputs) if isinstance(leaf, torch.Tensor)]
     held, aliases = resolved(options.input_output_aliases, func, own)
@@ -78,11 +89,11 @@ def trace(
     contents, store = described(engine, [exported], aliases, separate_weights=not options.inline_weights_to_neff)
     if aliases:
         initial = beginning(func, own, held, aliases)
-        return Traced(contents, engine, folder, store, State(initial, state_shapes(contents)))
+        return Traced(contents, folder, store, State(initial, state_shapes(contents)))
     tensors, takes = flat_example(example_inputs)
     with eval_mode(func):
         contents = replace(contents, no_batch=why_no_batch(func, tensors, takes))
-    return Traced(contents, engine, folder, store)
+    return Traced(contents, folder, store)
 
 
 def _compile(
@@ -97,6 +108,8 @@ def _compile(
             with torch_threads_kept():
                 engine.compile(program, bucket, directory, compile_settings(engine, options))
         except CannotCompile as error:
+            if isinstance(error.__cause__, CannotPartition):
+                raise error.__cause__ from None
             errors.append(error)
             shutil.rmtree(directory)
         else:

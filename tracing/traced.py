@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.interface import Backend, Run
+from ..backends.interface import Run
+from ..backends.registry import get_backend
 from ..backends.signature import Signature, WrongInput
 from .chunks import in_chunks
 from .contents import Compiled, Contents
@@ -37,7 +38,6 @@ class Traced:
     def __init__(
         self,
         contents: Contents,
-        engine: Backend,
         folder: Folder,
         store: Mapping[str, torch.Tensor],
         state: State | None = None,
@@ -49,7 +49,8 @@ class Traced:
         Raises:
             CannotLoad: this host cannot run them.
         """
-        self.contents, self.engine, self.store = contents, engine, store
+        self.contents, self.store = contents, store
+        self.engine = get_backend(contents.backend)
         self.state, self.kernel, self.preprocessor = state, kernel, preprocessor
         self.any_batch = False
         self.core: int | None = None

@@ -1,0 +1,97 @@
+"""partitioner_config and analyze(): what an engine does not take runs on the CPU, or is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from torchserve_neuron_lstm import tracing
+
+
+class Sorted(nn.Module):
+    """An MLP whose answers are sorted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out, _ = torch.sort(torch.log_softmax(self.second(torch.relu(self.first(x))), dim=1))
+        return out
+
+
+SORT_ON_CPU = tracing.PartitionerConfig(ops_to_partition={"aten::sort"})
+
+
+@pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
+def test_a_divided_function_is_one_function(backend: str, tmp_path: Path) -> None:
+    """In two segments on disk, saved and loaded as one, with any batch."""
+    model, x = Sorted().eval(), torch.rand(5, 6)
+    traced = tracing.trace(model, torch.rand(2, 6), partitioner_config=SORT_ON_CPU, backend=backend)
+    segments = {path.name for path in (traced.folder / "programs" / "0").iterdir() if path.is_dir()}
+    traced.save(tmp_path / "traced")
+
+    with torch.no_grad():
+        expected = model(x)
+    for run in (traced, tracing.load(tmp_path / "traced")):
+        torch.testing.assert_close(tracing.dynamic_batch(run)(x), expected, rtol=1e-5, atol=1e-5)
+    assert segments == {"0_device", "1_cpu"}
+
+
+def test_weights_of_a_divided_function_are_replaced() -> None:
+    """In all its segments."""
+    other, x = Sorted().eval(), torch.rand(2, 6)
+    traced = tracing.trace(Sorted(), x, partitioner_config=SORT_ON_CPU, inline_weights_to_neff=False, backend="eager")
+
+    tracing.replace_weights(traced, other)
+
+    with torch.no_grad():
+        torch.testing.assert_close(traced(x), other(x))
+
+
+@pytest.mark.parametrize(
+    ("config", "option"),
+    [
+        (
+            tracing.PartitionerConfig(ops_to_partition={"aten::sort"}, min_subgraph_size=3),
+            "min_subgraph_size",
+        ),
+        (tracing.PartitionerConfig(ops_to_partition={"aten::sort"}, max_subgraph_count=1), "max_subgraph_count"),
+    ],
+)
+def test_options_that_cannot_be_kept_are_a_value_error(config: tracing.PartitionerConfig, option: str) -> None:
+    """As documented; it names the option."""
+    with pytest.raises(ValueError, match=option):
+        tracing.trace(Sorted(), torch.rand(2, 6), partitioner_config=config, backend="eager")
+
+
+def test_analyze_counts_what_is_taken() -> None:
+    """All of it, by eager."""
+    found = tracing.analyze(Sorted(), torch.rand(2, 6), backend="eager")
+
+    assert found["support_percentage"] == "100.00%"
+    assert found["supported_operators"]["aten"]["aten::sort"] == 1
+    assert found["unsupported_operators"] == []
+
+
+def test_analyze_names_the_line_of_what_is_not_taken() -> None:
+    """NeuronX has no sort, by its documentation; asking needs neither its compiler nor its device."""
+    found = tracing.analyze(Sorted(), torch.rand(2, 6), backend="neuronx", additional_ignored_ops={"aten::linear"})
+
+    (sort,) = found["unsupported_operators"]
+    assert sort["kind"] == "aten::sort"
+    assert sort["failureAt"] == "list of operators"
+    assert "test_partitioner.py" in sort["call"]
+    assert "torch.sort" in sort["call"]
+    assert found["supported_operators"] == {"aten": {"aten::relu": 1, "aten::log_softmax": 1}}
+    assert found["support_percentage"] == "66.67%"
+
+
+def test_analyze_tries_operators_where_an_engine_does_not_know_them() -> None:
+    """ONNX Runtime compiles each alone."""
+    found = tracing.analyze(torch.sort, torch.rand(2, 6), backend="onnxruntime")
+
+    assert found["supported_operators"] == {"aten": {"aten::sort": 1}}

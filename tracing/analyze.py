@@ -1,0 +1,90 @@
+"""Which operators of a function an engine takes, before it is traced."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..archiver_ext.lowering.refusal import node_line
+from ..backends.interface import Backend, Selective
+from ..backends.partition import at_sizes, users_name
+from ..backends.partitioner_config import PartitionerConfig
+from ..backends.registry import get_backend
+from ..backends.support import refusals
+from .engine import AUTO, engines
+from .export import Function, export
+from .options import Options, compile_settings
+from .trace import shape_of
+
+
+def analyze(
+    func: Function,
+    example_inputs: Any,
+    compiler_workdir: str | Path | None = None,
+    *,
+    additional_ignored_ops: Collection[str] | None = None,
+    max_workers: int = 1,
+    backend: str = AUTO,
+) -> dict[str, Any]:
+    """What the engine takes of `func` at the example's shapes, and the lines that have the rest.
+
+    >>> found = analyze(lambda x: torch.relu(x) + 1, torch.ones(3), backend="eager")
+    >>> found["support_percentage"], found["supported_operators"]
+    ('100.00%', {'aten': {'aten::add': 1, 'aten::relu': 1}})
+
+    Args:
+        func: as for `trace`.
+        example_inputs: as for `trace`.
+        compiler_workdir: where an engine that has to be asked by trying leaves what it compiles.
+        additional_ignored_ops: operators that are not asked about and not counted, as in {"aten::sort"}.
+        max_workers: operators that are tried at once, where they are tried; one process for each beyond one.
+        backend: an engine's name; "auto" is the first that is here. One that knows its operators need not be.
+
+    Returns:
+        `backend`, `torch_version`, `support_percentage`, `supported_operators` by library with how often each is there,
+        and `unsupported_operators` with `kind`, `failureAt`, `call` (the line, None where none is known), `reason`.
+
+    Raises:
+        LoweringRefused, CannotCompile, CannotLoad, ValueError, TypeError: as `trace`.
+    """
+    given = {
+        "compiler_workdir": compiler_workdir,
+        "additional_ignored_ops": additional_ignored_ops,
+        "max_workers": max_workers,
+    }
+    config = PartitionerConfig(analyze_parameters={name: value for name, value in given.items() if value is not None})
+    options = Options()
+    engine = _engine(backend, options)
+    program = export(func, example_inputs).program
+    bucket = shape_of(program)
+    found = refusals(engine, at_sizes(program, bucket), bucket, config, compile_settings(engine, options))
+    taken = Counter(users_name(node) for node, reason in found.items() if reason is None)
+    supported: dict[str, dict[str, int]] = {}
+    for name, count in sorted(taken.items()):
+        supported.setdefault(name.partition("::")[0], {})[name] = count
+    return {
+        "backend": engine.name,
+        "torch_version": torch.__version__,
+        "support_percentage": f"{100 * taken.total() / len(found) if found else 100:.2f}%",
+        "supported_operators": supported,
+        "unsupported_operators": [
+            {
+                "kind": users_name(node),
+                "failureAt": "list of operators" if isinstance(engine, Selective) else "compiler",
+                "call": node_line(node),
+                "reason": reason,
+            }
+            for node, reason in found.items()
+            if reason is not None
+        ],
+    }
+
+
+def _engine(name: str, options: Options) -> Backend:
+    if name != AUTO and isinstance(engine := get_backend(name), Selective):
+        return engine
+    return engines(name, options)[0]
