@@ -1,0 +1,1 @@
+"""A backend of another distribution: a few operators, computed by numpy."""

@@ -1,0 +1,87 @@
+"""The operators that this engine has, by the names that an exported program calls them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Array = Any
+
+
+def sigmoid(x: Array) -> Array:
+    """As torch.sigmoid, by tanh, which does not overflow."""
+    return (np.tanh(x / 2) + 1) / 2
+
+
+def lstm(
+    x: Array,
+    lengths: Array | None,
+    h_0: Array,
+    c_0: Array,
+    weights: Sequence[Array],
+    bias: bool,
+    layers: int,
+    bidirectional: bool,
+    need_cell: bool,
+) -> tuple[Array, Array, Array]:
+    """The abstract operator: x[B, T, F] -> y[B, T, D*H], h_n and c_n[L*D, B, H], rows frozen after their own length."""
+    directions = 2 if bidirectional else 1
+    each = len(weights) // (layers * directions)
+    real = np.arange(x.shape[1]) < (np.full(len(x), x.shape[1]) if lengths is None else lengths)[:, None]
+    ends: list[tuple[Array, Array]] = []
+    for _ in range(layers):
+        answers = []
+        for direction in range(directions):
+            row = len(ends)
+            own = weights[row * each : (row + 1) * each]
+            y, end = _direction(x, real, (h_0[row], c_0[row]), own, back=direction == 1)
+            answers.append(y)
+            ends.append(end)
+        x = np.concatenate(answers, 2)
+    h_n, c_n = (np.stack(states) for states in zip(*ends, strict=True))
+    return x, h_n, c_n if need_cell else np.zeros_like(c_n)
+
+
+def _direction(
+    x: Array, real: Array, states: tuple[Array, Array], weights: Sequence[Array], back: bool
+) -> tuple[Array, tuple[Array, Array]]:
+    """One layer in one direction. Backwards, a row begins where it first is real: at its own last step."""
+    w_ih, w_hh, *biases = weights
+    h, c = states
+    given = x @ w_ih.T + sum(biases)
+    y = np.zeros((*x.shape[:2], h.shape[1]), x.dtype)
+    for step in reversed(range(x.shape[1])) if back else range(x.shape[1]):
+        i, f, g, o = np.split(given[:, step] + h @ w_hh.T, 4, axis=1)
+        goes_on = real[:, step, None]
+        c = np.where(goes_on, sigmoid(f) * c + sigmoid(i) * np.tanh(g), c)
+        h = np.where(goes_on, sigmoid(o) * np.tanh(c), h)
+        y[:, step] = np.where(goes_on, h, 0)
+    return y, (h, c)
+
+
+def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """x[..., F] -> [..., G]."""
+    return x @ weight.T + (0 if bias is None else bias)
+
+
+OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "aten.add.Tensor": operator.add,
+    "aten.clone.default": lambda x, **_: x,
+    "aten.contiguous.default": lambda x, **_: x,
+    "aten.embedding.default": lambda weight, ids, *_: weight[ids],
+    "aten.expand.default": lambda x, sizes: x + np.zeros(np.maximum(sizes, 1), x.dtype),
+    "aten.linear.default": linear,
+    "aten.mul.Tensor": operator.mul,
+    "aten.relu.default": lambda x: np.maximum(x, 0),
+    "aten.select.int": lambda x, axis, index: np.take(x, index, axis),
+    "aten.sigmoid.default": sigmoid,
+    "aten.sym_size.int": lambda x, axis: x.shape[axis],
+    "aten.tanh.default": np.tanh,
+    "aten.to.dtype": lambda x, dtype, *_: x.astype(dtype),
+    "aten.zeros.default": lambda sizes, dtype, **_: np.zeros(sizes, dtype),
+    "getitem": operator.getitem,
+    "neuron_lstm.lstm.default": lstm,
+}
