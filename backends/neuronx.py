@@ -100,7 +100,7 @@ class NeuronX:
             plain,
             weights_of(program),
             directory / PROGRAM,
-            _options(settings),
+            options_for(settings),
             settings.python,
             hollow=True,
         )
@@ -142,7 +142,8 @@ class NeuronX:
         return aws_operators.refusal_by_neuronx(node)
 
 
-def _options(settings: CompileSettings) -> dict[str, Any]:
+def options_for(settings: CompileSettings) -> dict[str, Any]:
+    """The keywords for `torch_neuronx.trace`."""
     words = [*settings.args, *_casting(settings)]
     options: dict[str, Any] = {"compiler_args": words, "inline_weights_to_neff": False}
     if settings.workdir is not None:
