@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -128,7 +129,7 @@ class Vollo:
 
     def simulation(self) -> str | None:
         """What runs programs on this host in place of an accelerator; None where there is one."""
-        problem = _no_accelerator()
+        problem = no_accelerator()
         if problem is None:
             return None
         return f"simulated by the VM of vollo-compiler, bit for bit but slowly: {problem}"
@@ -196,7 +197,7 @@ class _Device:
                 "the weights are not those that Vollo's programs were compiled with, which are inside them: package "
                 "the model again"
             )
-        call = _on_vm(directory, facts) if _no_accelerator() else _on_accelerator(directory / _PROGRAM)
+        call = _on_vm(directory, facts) if no_accelerator() else VolloContext(str(directory / _PROGRAM)).call
         return _run(signature, call)
 
 
@@ -242,7 +243,7 @@ def _run(signature: Signature, call: Call) -> Run:
 
 
 @cache
-def _no_accelerator() -> str | None:
+def no_accelerator() -> str | None:
     """Why programs cannot be put on an accelerator here; None where there is one."""
     if find_spec("vollo_rt") is None:
         return "Vollo's runtime (vollo_rt) is not installed"
@@ -256,12 +257,17 @@ def _no_accelerator() -> str | None:
     return None
 
 
+@cache
+def _tell_once() -> None:
+    _log.warning("vollo: %s", Vollo().simulation())
+
+
 def _on_vm(directory: Path, facts: Mapping[str, Any]) -> Call:
     """The program on the compiler's VM."""
     try:
         here = version("vollo-compiler")
     except PackageNotFoundError as error:
-        raise CannotLoad(f"{_no_accelerator()}, nor is the compiler with its VM: {INSTALL}") from error
+        raise CannotLoad(f"{no_accelerator()}, nor is the compiler with its VM: {INSTALL}") from error
     if here != facts["compiler"]:
         raise CannotLoad(
             f"the program was compiled by vollo-compiler {facts['compiler']}, and the VM here is that of {here}: "
@@ -269,7 +275,7 @@ def _on_vm(directory: Path, facts: Mapping[str, Any]) -> Call:
         )
     from vollo_compiler import Program
 
-    _log.warning("vollo: %s", Vollo().simulation())
+    _tell_once()
     program = Program.load_bytes((directory / _PROGRAM).read_bytes())
     vm = program.to_vm()
 
@@ -280,25 +286,31 @@ def _on_vm(directory: Path, facts: Mapping[str, Any]) -> Call:
     return call
 
 
-def _on_accelerator(path: Path) -> Call:
-    """The program on an accelerator of its own, for as long as the process lives. Not run on hardware by us."""
-    import vollo_rt
+class VolloContext:
+    """A program on an accelerator of its own, for as long as the object lives. Not run on hardware by us."""
 
-    index = next(_accelerators)
-    context = vollo_rt.VolloRTContext()
-    context.__enter__()
-    try:
-        context.add_accelerator(index)
-    except Exception as error:
-        raise CannotLoad(
-            f"an accelerator holds one program at a time, and this host has {index}, fewer than the archive has "
-            f"programs ({error}): package fewer buckets"
-        ) from error
-    context.load_program(str(path))
+    def __init__(self, program: Any) -> None:
+        """Take the next accelerator of the host. `program` is a `vollo_compiler.Program` or the path of its file.
 
-    def call(inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        Raises:
+            CannotLoad: there is no further one.
+        """
+        import vollo_rt
+
+        index = next(_accelerators)
+        self._stack = ExitStack()
+        self._context = self._stack.enter_context(vollo_rt.VolloRTContext())
+        try:
+            self._context.add_accelerator(index)
+        except Exception as error:
+            raise CannotLoad(
+                f"an accelerator holds one program at a time, and this host has {index}, fewer than are needed "
+                f"({error}): package fewer buckets"
+            ) from error
+        self._context.load_program(program)
+
+    def call(self, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """One inference."""
         given = [tensor.bfloat16() for tensor in inputs]
-        answers = context.run(given[0] if len(given) == 1 else given)
+        answers = self._context.run(given[0] if len(given) == 1 else given)
         return [one.float() for one in (answers if isinstance(answers, (list, tuple)) else (answers,))]
-
-    return call

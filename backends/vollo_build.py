@@ -73,7 +73,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build(
-    module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], config: str, streaming_axis: int | None = None
+    module: torch.nn.Module, inputs: Sequence[torch.Tensor], config: str, streaming_axis: int | None = None
 ) -> Built:
     """The program of a module for inputs of these shapes.
 
@@ -91,7 +91,7 @@ def build(
             graph = nnir.to_nnir(traced)
             if streaming_axis is not None:
                 graph, _ = graph.streaming_transform([streaming_axis] * len(inputs))
-            program = graph.to_program(getattr(Config, config)(), generate_state_reset=streaming_axis is not None)
+            program = graph.to_program(getattr(Config, config)())
             program.pack()
             estimate = program.compute_duration_per_inference_us()
         except AllocationError as error:
