@@ -1,4 +1,4 @@
-"""The user's model: a Python file with one `nn.Module` class, and a state dict."""
+"""The user's model: a Python file with one `nn.Module` class, and a state dict; or with one function of tensors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -46,7 +46,9 @@ def _lies_in(module: ModuleType, directory: Path) -> bool:
 
 
 def load_class(model_file: Path) -> type[torch.nn.Module]:
-    """The one `nn.Module` class that a Python file defines. What the file imports must be `importable`.
+    """The one `nn.Module` class that a Python file defines; without any, one whose forward() is its one function.
+
+    What the file imports must be `importable`.
 
     Raises:
         PackagingError: the file fails to import, or defines no such class or several.
@@ -54,9 +56,7 @@ def load_class(model_file: Path) -> type[torch.nn.Module]:
     module = _import(model_file)
     distinct = list(dict.fromkeys(_models_of(module)))
     if not distinct:
-        raise PackagingError(
-            f"{model_file.name} defines no torch.nn.Module class: the model's class must be in this file"
-        )
+        return _class_of(_function_of(module, model_file))
     if len(distinct) > 1:
         raise PackagingError(_several(model_file, [model.__name__ for model in distinct]))
     return distinct[0]
@@ -67,6 +67,33 @@ def _models_of(module: ModuleType) -> Iterator[type[torch.nn.Module]]:
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == module.__name__:
             yield value
+
+
+def _function_of(module: ModuleType, model_file: Path) -> FunctionType:
+    """The one function that it defines, but for those whose names begin with an underscore.
+
+    Raises:
+        PackagingError: there is none, or there are several.
+    """
+    defined = (value for value in vars(module).values() if isinstance(value, FunctionType))
+    found = [value for value in defined if value.__module__ == module.__name__ and not value.__name__.startswith("_")]
+    if not found:
+        raise PackagingError(
+            f"{model_file.name} defines no torch.nn.Module class, nor a function: the model must be in this file"
+        )
+    if len(found) > 1:
+        names = ", ".join(function.__name__ for function in found)
+        raise PackagingError(
+            f"{model_file.name} defines no torch.nn.Module class but {len(found)} functions ({names}), and it cannot "
+            f"be told which is the model: begin the names of the others with an underscore"
+        )
+    return found[0]
+
+
+def _class_of(function: FunctionType) -> type[torch.nn.Module]:
+    """A model without weights that computes what the function does, under its name and with its arguments."""
+    members = {"__doc__": function.__doc__, "__module__": function.__module__, "forward": staticmethod(function)}
+    return type(function.__name__, (torch.nn.Module,), members)
 
 
 def _several(model_file: Path, names: list[str]) -> str:

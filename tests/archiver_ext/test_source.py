@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 
@@ -175,3 +176,44 @@ def test_the_class_is_found_without_being_built(tmp_path: Path) -> None:
     """`neuron-lstm init` needs the class alone."""
     with importable(tmp_path):
         assert load_class(write(tmp_path, ONE)).__name__ == "One"
+
+
+FUNCTION = '''
+import torch
+from torch.nn.functional import relu
+
+
+def _twice(x):
+    return 2 * x
+
+
+def func(x, y):
+    """Double and add."""
+    return relu(_twice(x) + y)
+'''
+
+
+def test_a_function_of_tensors_is_a_model_without_weights(tmp_path: Path) -> None:
+    """The one that the file defines; what it imports, or hides by an underscore, does not count."""
+    file = write(tmp_path, FUNCTION)
+    with importable(tmp_path):
+        model = load_model(file, None, {})
+
+    assert (type(model).__name__, type(model).__doc__) == ("func", "Double and add.")
+    assert str(inspect.signature(model.forward)) == "(x, y)"
+    assert model(torch.ones(3), torch.zeros(3)).tolist() == [2, 2, 2]
+
+
+def test_several_functions_are_refused_with_their_names(tmp_path: Path) -> None:
+    """Nothing tells which is the model."""
+    text = refusal(tmp_path, write(tmp_path, FUNCTION.replace("_twice", "twice")))
+
+    assert "2 functions (twice, func)" in text
+    assert "underscore" in text
+
+
+def test_a_class_is_the_model_whatever_functions_are_beside_it(tmp_path: Path) -> None:
+    """They are its own business."""
+    file = write(tmp_path, f"{FUNCTION}{ONE}")
+    with importable(tmp_path):
+        assert load_class(file).__name__ == "One"
