@@ -188,11 +188,16 @@ def _simulation(engine: Backend) -> str | None:
 
 
 def _as_costs(estimates: Mapping[tuple[Part, Bucket | None], float | None]) -> Costs:
-    """What to plan by where a simulation's own time says nothing of the device's."""
+    """What to plan by where a simulation's own time says nothing of the device's.
+
+    The compiler's count; where it counts nothing at all, as much as there are timesteps, padding included.
+    """
+    counts = any(estimates.values())
     costs: Costs = {}
     for (part, bucket), us in estimates.items():
         if bucket is not None:
-            costs.setdefault(part, {})[bucket] = (us or _BESIDE_US) / 1000
+            own = (us or _BESIDE_US) if counts else float(bucket.batch * bucket.length)
+            costs.setdefault(part, {})[bucket] = own / 1000
     return costs
 
 
