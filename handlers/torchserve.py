@@ -20,6 +20,7 @@ from .counts import Counts
 from .description import describe
 from .metrics import Declared, Metric, Reporter, declared_units
 from .open_sessions import open_sessions
+from .placement import place
 from .responses import RawResponse
 from .rows import RawRequest
 from .service import LARGEST_RESPONSE, Service
@@ -91,8 +92,9 @@ def largest_response(environment: Mapping[str, str]) -> int:
 
 
 def _load(directory: Path, context: Context) -> Service:
-    share = threads_per_worker(available_cores(), _max_workers(context.model_yaml_config))
-    torch.set_num_threads(read_manifest(directory).threads or share)
+    manifest, workers = read_manifest(directory), _max_workers(context.model_yaml_config)
+    placed = place(manifest, directory, workers, os.environ)  # before anything starts threads, or looks for a device
+    torch.set_num_threads(placed or manifest.threads or threads_per_worker(available_cores(), workers))
     variants = load_variants(directory, torch.get_num_threads())
     identity = Identity(str(context.model_name), _version(context.manifest))
     codec = load_codec(variants.manifest, directory, identity)
