@@ -1,0 +1,107 @@
+"""What docs/backends.md says of the engines is what their code says; its example is the one that the tests install."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from torchserve_neuron_lstm.archiver_ext.engines import candidates
+from torchserve_neuron_lstm.backends import registry
+from torchserve_neuron_lstm.backends.interface import (
+    Backend,
+    Estimating,
+    Inlining,
+    Selective,
+    Simulating,
+    WholeSequences,
+)
+from torchserve_neuron_lstm.config.load import parse_config
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "backends.md").read_text()
+PACKAGE = ROOT / "tests" / "support" / "third_party_backend"
+OURS = tuple(registry._BUILT_IN)
+
+
+def blocks(language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def rows(heading: str) -> dict[str, list[str]]:
+    """The cells of the table whose head begins so, by backend."""
+    table = TEXT[TEXT.index(heading) :].split("\n\n")[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
+    return {name.strip("`"): others for name, *others in cells}
+
+
+def code(names: tuple[str, ...]) -> str:
+    """Names as a cell has them."""
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def takes(engine: Backend) -> list[str]:
+    """The row of the first table."""
+    served = "each bucket" if not engine.polymorphic else "every shape" if engine.any_shape else "the grid's shapes"
+    kinds = "one piece" if isinstance(engine, WholeSequences) else "one piece or pieces"
+    return [served, kinds, code(engine.precisions), code(engine.options), tried(engine.name)]
+
+
+def tried(name: str) -> str:
+    """When `auto` tries an engine."""
+    if name in candidates._FAST:
+        return "yes"
+    if name in candidates._FAST_IN_BFLOAT16:
+        return "with `precision: bfloat16`"
+    return "as a last resort" if name == candidates._LAST_RESORT else ""
+
+
+def has(engine: Backend) -> list[str]:
+    """The row of the second table."""
+    inlined = isinstance(engine, Inlining) and engine.inlines_weights
+    example = ROOT / "examples" / "cpp" / engine.name
+    return [
+        "in each program" if inlined else "apart",
+        "it tells" if isinstance(engine, Selective) else "by trying",
+        "yes" if isinstance(engine, Estimating) else "",
+        "simulated" if isinstance(engine, Simulating) else "",
+        f"[yes](../examples/cpp/{engine.name})" if example.is_dir() else "",
+    ]
+
+
+@pytest.mark.parametrize(("heading", "told"), [("| backend | one program", takes), ("| backend | weights", has)])
+def test_the_tables_are_what_the_engines_say(heading: str, told: object) -> None:
+    """Every engine, in the registry's order, by its own members."""
+    assert callable(told)
+    assert rows(heading) == {name: told(registry.get_backend(name)) for name in OURS}
+
+
+def test_every_engine_is_told_what_it_was_run_on() -> None:
+    """No one left out."""
+    assert set(rows("| backend | in the tests")) == set(OURS)
+
+
+def test_the_example_is_the_code_that_the_tests_install() -> None:
+    """Block by block, in full: what is shown is all that the class has."""
+    package = PACKAGE / "src" / "neuron_lstm_numpy"
+    sources = {name: (package / f"{name}.py").read_text() for name in ("backend", "operators")}
+    shown = blocks("python")
+
+    assert [block for block in shown if not any(block in source for source in sources.values())] == []
+    methods = set(re.findall(r"^    def (\w+)", sources["backend"], re.MULTILINE))
+    assert set(re.findall(r"^    def (\w+)", "".join(shown), re.MULTILINE)) == methods
+    assert blocks("toml")[0] in (PACKAGE / "pyproject.toml").read_text()
+
+
+def test_the_yaml_is_taken() -> None:
+    """As a part of a model's configuration."""
+    needed = "inputs: {x: {dtype: float32, shape: [batch, time, 3]}}\nbuckets: {batch: [1], length: [4]}\n"
+    (block,) = blocks("yaml")
+    config = parse_config(yaml.safe_dump({"neuron_lstm": yaml.safe_load(needed + block)}), "model-config.yaml")
+
+    assert config.backend == "inductor"
+    assert config.compiler_args == ("-O3", "-fno-semantic-interposition")
+    assert set(yaml.safe_load(block)) - {"backend"} == set(registry.get_backend("inductor").options)
