@@ -25,7 +25,7 @@ from .archive.workspace import private_directory, temporary_files_in
 from .engines import trial
 from .engines.candidates import Dropped, Trial, fastest, last_resort, to_try, too_short
 from .engines.compile import Compiled, Failed, Result, compile_all, size_of
-from .engines.division import divided, partitioner_of
+from .engines.division import divided, left_in_tree, partitioner_of
 from .engines.grid_choice import choose_lengths
 from .engines.reference import reference_of
 from .engines.trial import Missed, Subject
@@ -53,6 +53,8 @@ class Outcome:
     kept: Trial
     others: tuple[Trial, ...]
     dropped: tuple[Dropped, ...]
+    on_cpu: tuple[str, ...] = ()
+    """Operators that the kept engine leaves to the CPU."""
 
 
 def package(flags: stock.Flags, manifest: str, console: Console) -> Outcome:
@@ -144,7 +146,8 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
     kept = fastest(trials)
     _finish(build, subject, kept, engines)
     others = tuple(other for other in trials if other is not kept)
-    return Outcome(build.staged, 0, build.config, program, kept, others, (*dropped, *out))
+    on_cpu = left_in_tree(build.staged, kept.backend)
+    return Outcome(build.staged, 0, build.config, program, kept, others, (*dropped, *out), on_cpu)
 
 
 def _as_taken(program: Program, config: ServingConfig, engines: Sequence[Backend]) -> Program:

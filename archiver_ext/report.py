@@ -74,9 +74,15 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
     for dropped in outcome.dropped:
         yield f"{dropped.backend} is out: {dropped.reason}"
     yield _kept(outcome)
+    if outcome.on_cpu:
+        yield f"on the CPU beside {outcome.kept.backend}: {', '.join(outcome.on_cpu)}"
     yield _precision(outcome)
     if outcome.kept.simulation is not None:
-        yield f"{outcome.kept.backend} was {outcome.kept.simulation}; batches are planned by its compiler's estimates"
+        by = "its compiler's estimates" if outcome.kept.estimates else "their timesteps"
+        yield (
+            f"{outcome.kept.backend} was {outcome.kept.simulation}; batches are planned by {by}, until "
+            f"`neuron-lstm calibrate` has measured them where the device is"
+        )
     yield f"{outcome.archive}: {human_size(outcome.size)}"
 
 
@@ -118,6 +124,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "archive": str(outcome.archive),
         "size": outcome.size,
         "backend": outcome.kept.backend,
+        "on_cpu": outcome.on_cpu,
         "precision": outcome.kept.precision,
         "simulation": outcome.kept.simulation,
         "padding": outcome.program.padding,

@@ -48,7 +48,7 @@ class Segment:
     gives: tuple[str, ...]
     """Names of the values that it returns, in order."""
     operators: tuple[str, ...]
-    """What it computes, as in ("aten::linear", "aten::relu")."""
+    """What it computes, in torch's words, as in ("aten::linear", "aten::lstm")."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _copy_outputs_not_computed(graph: torch.fx.Graph) -> None:
 def _check_support(found: Mapping[torch.fx.Node, bool], config: PartitionerConfig) -> None:
     share = sum(found.values()) / len(found) if found else 1.0
     if share < config.model_support_percentage_threshold:
-        names = sorted({operator_name(node) for node, taken in found.items() if not taken})
+        names = sorted({users_name(node) for node, taken in found.items() if not taken})
         raise CannotPartition(
             f"model_support_percentage_threshold: the engine takes {share:.1%} of the model's operators, and "
             f"{config.model_support_percentage_threshold:.1%} are asked for (not taken: {', '.join(names)}); use "
@@ -253,7 +253,7 @@ class _Order:
             program=_exported(part, weights),
             takes=takes,
             gives=gives,
-            operators=tuple(operator_name(node) for node in operators_of(part.graph)),
+            operators=tuple(users_name(node) for node in operators_of(part.graph)),
         )
 
     def _given(self, call: torch.fx.Node, index: int) -> str:

@@ -189,6 +189,18 @@ def loader_of(engine: Backend, directory: Path) -> Backend:
     return engine
 
 
+def left_to_cpu(directory: Path) -> tuple[str, ...]:
+    """The operators, each once, that the CPU computes of a variant beside its engine; empty where there are none.
+
+    Raises:
+        CannotLoad: the file that says so is damaged.
+    """
+    if not (directory / _FILE).is_file():
+        return ()
+    steps = _read(directory / _FILE).steps
+    return tuple(dict.fromkeys(name for step in steps if step.place == "cpu" for name in step.operators))
+
+
 @dataclass(frozen=True)
 class _Step:
     """One segment as the file has it."""
@@ -196,6 +208,7 @@ class _Step:
     place: str
     takes: tuple[str, ...]
     gives: tuple[str, ...]
+    operators: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -243,7 +256,10 @@ def _written(segments: Segments) -> dict[str, Any]:
 def _read(path: Path) -> _Plan:
     try:
         written = json.loads(path.read_text(encoding="utf-8"))
-        steps = tuple(_Step(one["place"], tuple(one["takes"]), tuple(one["gives"])) for one in written["segments"])
+        steps = tuple(
+            _Step(one["place"], *(tuple(one[key]) for key in ("takes", "gives", "operators")))
+            for one in written["segments"]
+        )
         return _Plan(tuple(written["inputs"]), tuple(written["outputs"]), steps)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CannotLoad(f"{path} cannot be read ({error}): package the model again") from error

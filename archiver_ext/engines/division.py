@@ -9,12 +9,13 @@ import torch
 
 from ...backends.interface import Backend, CompileSettings
 from ...backends.partition import CannotPartition, Segments, at_sizes, partition
-from ...backends.partitioned import Partitioned
+from ...backends.partitioned import Partitioned, left_to_cpu
 from ...backends.partitioner_config import PartitionerConfig
 from ...backends.support import refusals
 from ...bucketing.grid import Bucket
 from ...bucketing.spec import Part
 from ...config.schema import ServingConfig
+from ..archive import tree as trees
 from ..errors import PackagingError
 
 
@@ -56,6 +57,12 @@ def divided(
     found = [_segments(engine, program, bucket, config, settings) for program, bucket in programs.values()]
     whole = all(segment.place == "device" for segments in found for segment in segments.segments)
     return engine if whole else Partitioned(engine, config)
+
+
+def left_in_tree(tree: Path, backend: str) -> tuple[str, ...]:
+    """The operators, each once, that the programs in an archive's tree leave to the CPU."""
+    variants = sorted((tree / trees.PROGRAMS / backend).glob("*/*"))
+    return tuple(dict.fromkeys(name for variant in variants for name in left_to_cpu(variant)))
 
 
 def _segments(
