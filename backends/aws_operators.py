@@ -14,7 +14,13 @@ import torch
 _RECURRENT = ("neuron_lstm.lstm.default", "neuron_lstm.rnn.default")
 """Written out as basic operators before a compiler sees them."""
 
-_WITHOUT_ADDED_WORK = frozenset({"alias", "detach", "lift_fresh_copy", "_assert_tensor_metadata", "_assert_scalar"})
+_NO_WORK = frozenset(
+    """
+    alias detach lift_fresh_copy sym_size sym_numel sym_stride sym_storage_offset sym_constrain_range_for_size
+    _assert_tensor_metadata _assert_scalar
+    """.split()  # noqa: SIM905 - words, to be read
+)
+"""What is gone once the sizes are fixed."""
 
 _DATA_DEPENDENT = frozenset(
     {
@@ -92,7 +98,7 @@ def refusal_by_neuron(node: torch.fx.Node) -> str | None:
     found = _aten_name(node)
     if isinstance(found, _Refused):
         return str(found)
-    if found and found not in _WITHOUT_ADDED_WORK and _EXPORTED_AS.get(found, found) not in _NEURON:
+    if found and found not in _NO_WORK and _EXPORTED_AS.get(found, found) not in _NEURON:
         return f"aten::{found} is not among the operators that neuron-cc supports"
     return _of_its_type(node)
 
@@ -108,6 +114,8 @@ def _aten_name(node: torch.fx.Node) -> str:
     if node.op in ("placeholder", "output") or node.target is operator.getitem or str(node.target) in _RECURRENT:
         return ""
     if not isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.meta.get("val"), int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
+            return ""  # arithmetic on sizes
         return _Refused("a traced program has one course of control: it cannot branch on data")
     if node.target.namespace != "aten":
         return _Refused(f"the compiler knows no operators but torch's own, not {node.target.namespace}'s")

@@ -97,7 +97,7 @@ class Neuron:
             plain,
             weights_of(program),
             directory / PROGRAM,
-            _options(settings),
+            options_for(settings),
             settings.python,
             hollow=False,
         )
@@ -137,7 +137,8 @@ class Neuron:
         return aws_operators.refusal_by_neuron(node)
 
 
-def _options(settings: CompileSettings) -> dict[str, Any]:
+def options_for(settings: CompileSettings) -> dict[str, Any]:
+    """The keywords for `torch_neuron.trace`."""
     # By default the compiler computes in bfloat16 whatever can be.
     chosen = any(word.startswith(("--fast-math", "--fp32-cast")) for word in settings.args)
     exact = [] if chosen or settings.precision == "bfloat16" else ["--fast-math", "none"]
