@@ -80,6 +80,7 @@ def partition(
     _check_support(found, config)
     on_cpu = {node for node, taken in found.items() if not taken}
     on_cpu |= {node for node in operators if names_of(node) & config.on_cpu}
+    on_cpu |= _only_for(on_cpu, module.graph)
     module = _fused(module, on_cpu)
     segments = _Order(program, module).segments()
     _check_segments(segments.segments, config)
@@ -189,6 +190,22 @@ def _check_segments(segments: Sequence[Segment], config: PartitionerConfig) -> N
 
 def _listed(segments: Sequence[Segment]) -> str:
     return "; ".join(f"{segment.place}: {', '.join(dict.fromkeys(segment.operators))}" for segment in segments)
+
+
+def _only_for(on_cpu: set[torch.fx.Node], graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Calls that need no input and no weight, as those that make zeros, where nobody but the CPU reads them.
+
+    Made by the engine they would be a segment that waits for nothing and computes nothing.
+    """
+    made_of_nothing: set[torch.fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and all(source in made_of_nothing for source in node.all_input_nodes):
+            made_of_nothing.add(node)
+    moved: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node in made_of_nothing and all(user in on_cpu or user in moved for user in node.users):
+            moved.add(node)
+    return moved
 
 
 class _Chosen(OperatorSupportBase):
