@@ -21,6 +21,8 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "overflow": manifest.overflow,
         "padding": {"mode": manifest.padding, "reason": manifest.padding_reason},
         "codec": manifest.codec,
+        "kernel": manifest.kernel,
+        "placement": manifest.placement,
         "backend": manifest.backend,
         "precision": manifest.precision,
         "threads": threads,

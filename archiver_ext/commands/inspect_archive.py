@@ -138,6 +138,8 @@ def _facts(manifest: Mapping[str, Any]) -> list[str]:
         *(f"carried     {_layout(value['spec'])}" for value in manifest["carried"]),
         f"shapes      {'any' if manifest['shapes'] == 'any' else 'the buckets'}, up to {manifest['longest']} timesteps",
         f"overflow    {manifest['overflow']}",
+        *([f"kernel      {manifest['kernel']} chooses each sequence's length"] if manifest.get("kernel") else []),
+        *(["placement   each worker keeps to cores of its own"] if manifest.get("placement") else []),
         *_streaming(manifest.get("streaming")),
         f"made by     {made}",
     ]

@@ -70,17 +70,20 @@ class Failed:
 Result = Compiled | Failed
 
 
-def compile_all(jobs: Sequence[Job], scratch: Path, report: Callable[[Result], None]) -> list[Result]:
+def compile_all(
+    jobs: Sequence[Job], scratch: Path, report: Callable[[Result], None], most: int | None = None
+) -> list[Result]:
     """Do all jobs.
 
     Once a job fails, the rest of its engine's are left out; when no engine is left, all is stopped at once. `report`
-    is called with each result as it comes. `scratch` is a private directory for whatever the compilers write.
+    is called with each result as it comes. `scratch` is a private directory for whatever the compilers write. `most` is
+    the number of processes at once; None: one a core.
     """
     engines = {job.backend for job in jobs}
     results: list[Result] = []
     pending = list(jobs)
     running: dict[Future[Result], _Worker] = {}
-    count = max(1, min(len(jobs), len(os.sched_getaffinity(0))))
+    count = max(1, min(len(jobs), most or len(os.sched_getaffinity(0))))
     workers = [_Worker(scratch / f"worker{index}") for index in range(count)]
     free = list(workers)
     with _closed_after(workers), ThreadPoolExecutor(count) as threads, _stopped_after(workers):

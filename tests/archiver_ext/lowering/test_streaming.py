@@ -12,7 +12,7 @@ from zoo import CASES, Case, lowered
 
 from torchserve_neuron_lstm.archiver_ext.lowering import LoweringRefused, lower
 from torchserve_neuron_lstm.archiver_ext.lowering.program import Program
-from torchserve_neuron_lstm.archiver_ext.lowering.streaming import refuse_what_cannot_stream, state_id
+from torchserve_neuron_lstm.archiver_ext.lowering.streaming import refuse_what_cannot_stream, state_id, with_weights
 from torchserve_neuron_lstm.config.load import parse_config
 
 YAML = """\
@@ -177,6 +177,13 @@ def test_nor_does_one_of_other_weights() -> None:
     program = program_of(Plain())
 
     assert len({state_id(program, weights) for weights in ([], ["abc"], ["abd"])}) == 3
+
+
+def test_other_weights_need_no_other_look_at_the_program() -> None:
+    """What is told of a model says what would be told of it with others."""
+    program = program_of(Plain())
+
+    assert with_weights(state_id(program, ["abc"]), ["abd"]) == state_id(program, ["abd"])
 
 
 def test_nor_does_one_with_another_number_in_its_code() -> None:
