@@ -203,6 +203,30 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
         assert re.search(rf"test_refusals\.py:\d+: .*{re.escape(line)}", str(refused.value))
 
 
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ("{dtype: float32, shape: [batch, time, 4]}", "Expected 3, got 4"),
+        ("{dtype: float64, shape: [batch, time, 3]}", "does not match weight dtype (torch.float32)"),
+        ("{dtype: int64, shape: [batch, time, 3]}", "does not match weight dtype (torch.float32)"),
+        ("{dtype: float32, shape: [batch, time, 3, 3]}", "got 4D instead"),
+    ],
+)
+def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expected: str) -> None:
+    """Another size, dtype or number of dimensions shows before anything is compiled, with the model's line."""
+
+    class PerStep(Base):
+        def forward(self, x: Tensor) -> Any:
+            return self.lstm(x)[0]  # per step
+
+    yaml = f"neuron_lstm:\n  inputs: {{x: {declared}}}\n  buckets: {{batch: [1, 4], length: [4]}}\n"
+    with pytest.raises(LoweringRefused) as refused:
+        lower(PerStep(), parse_config(yaml, "model-config.yaml"))
+
+    assert expected in str(refused.value)
+    assert "# per step" in str(refused.value)
+
+
 def test_every_refused_use_of_packed_data_names_the_resolution() -> None:
     """The seed's advice comes with the message."""
     with pytest.raises(LoweringRefused, match=r"Resolution: pad the result with pad_packed_sequence\(\)"):
