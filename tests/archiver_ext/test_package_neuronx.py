@@ -1,0 +1,149 @@
+"""The stock command with `backend: neuronx`, on the double of the compiler: from the user's folder to answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from zipfile import ZipFile
+
+import neuron_doubles
+import pytest
+import torch
+from archiving import Source, archive, archived, write_source
+
+from torchserve_neuron_lstm.backends.interface import CannotLoad
+from torchserve_neuron_lstm.backends.signature import WrongInput
+from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.handlers.variants import Variants, load_variants
+
+MODEL = '''
+import torch
+
+
+class Classifier(torch.nn.Module):
+    """Logits from the last states of a packed LSTM that reads both ways."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(50, 8)
+        self.lstm = torch.nn.LSTM(8, 6, batch_first=True, bidirectional=True)
+        self.head = torch.nn.Linear(12, 3)
+
+    def forward(self, ids, lengths):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(
+            self.embedding(ids), lengths, batch_first=True, enforce_sorted=False
+        )
+        _, (h, _) = self.lstm(packed)
+        return self.head(torch.cat([h[0], h[1]], 1))
+'''
+BLOCK = """
+inputs: {ids: {dtype: int64, shape: [batch, time]}}
+lengths: lengths
+outputs: [logits]
+buckets: {batch: [1, 3], length: [4, 7]}
+backend: neuronx
+compiler_args: --target inf2
+"""
+LENGTHS = [3, 7, 1, 5, 4]
+
+
+def source_of(place: Path, block: str = BLOCK) -> Source:
+    """The classifier in a user's folder."""
+    (place / "classifier.py").write_text(MODEL)
+    return write_source(place / "user", place / "classifier.py", block)
+
+
+def unpacked(place: Path, name: str) -> Path:
+    """The archive as a host unpacks it."""
+    with ZipFile(place / f"{name}.mar") as file:
+        file.extractall(place / "host")
+    return place / "host"
+
+
+def sequence(length: int) -> torch.Tensor:
+    """Some ids."""
+    return (torch.arange(length) * 7 + length) % 50
+
+
+@torch.no_grad()
+def largest_difference(variants: Variants, model: torch.nn.Module) -> float:
+    """Between a ragged batch's answers and the model's, each sequence alone."""
+    sequences = [sequence(length) for length in LENGTHS]
+    answers = variants.answer(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
+    alone = [model(one[None], torch.tensor([len(one)]))[0] for one in sequences]
+    return max(float((answer[0] - right).abs().max()) for answer, right in zip(answers, alone, strict=True))
+
+
+def test_an_archive_answers_as_the_model_on_fixed_shapes(tmp_path: Path) -> None:
+    """One program for each bucket, compiled, verified and served by what torch.jit.load gives."""
+    source = source_of(tmp_path)
+    with neuron_doubles.on_path():
+        archived(source, "classifier", tmp_path)
+        host = unpacked(tmp_path, "classifier")
+        variants = load_variants(host, threads=1)
+        difference = largest_difference(variants, source.model)
+        with pytest.raises(
+            WrongInput, match=r"'ids' is int64 \[1, 5\], but the program was compiled for int64 \[1, 4\]"
+        ):
+            variants.run("sequence", Bucket(1, 4), [torch.zeros(1, 5, dtype=torch.int64), torch.ones(1).long()])
+
+    assert difference <= 1e-5
+    assert set(variants.programs["sequence"]) == {Bucket(1, 4), Bucket(1, 7), Bucket(3, 4), Bucket(3, 7)}
+    assert {path.name for path in (host / "torchserve_neuron_lstm" / "backends").glob("*neuron*")} == {"neuronx.py"}
+
+
+def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
+    """Its programs are verified by what stands in for them, and told so; a host with the device runs them."""
+    python = neuron_doubles.interpreter(tmp_path)
+    source = source_of(tmp_path, f"{BLOCK}compiler_python: {python}\ncompiler_workdir: left\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEURON_DOUBLE_CORES", "0")
+        done = archive(source, "classifier", tmp_path)
+    host = unpacked(tmp_path, "classifier")
+
+    assert done.returncode == 0, done.stdout
+    for told in ("simulated", "what was compiled has not run", "`neuron-lstm calibrate`"):
+        assert told in done.stdout
+    assert len(list((source.folder / "left").rglob("graph.hlo.txt"))) == 4
+    with pytest.raises(CannotLoad, match="torch-neuronx is not installed"):
+        load_variants(host, threads=1)
+    with neuron_doubles.on_path():
+        assert largest_difference(load_variants(host, threads=1), source.model) <= 1e-5
+
+
+def test_packaging_without_the_toolchain_says_where_it_comes_from(tmp_path: Path) -> None:
+    """And makes no archive."""
+    done = archive(source_of(tmp_path), "classifier", tmp_path)
+
+    assert done.returncode != 0
+    assert "neuron_lstm.backend: neuronx cannot be used here: torch-neuronx is not installed" in done.stdout
+    assert "pip.repos.neuron.amazonaws.com" in done.stdout
+    assert not (tmp_path / "classifier.mar").exists()
+
+
+def test_pieces_hand_their_state_on_through_the_host(tmp_path: Path) -> None:
+    """A model that can be cut goes on from tensors, not from what a device keeps."""
+    (tmp_path / "tagger.py").write_text(
+        "import torch\n\n\nclass Tagger(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.gru = torch.nn.GRU(2, 3, batch_first=True)\n\n"
+        "    def forward(self, x):\n        return self.gru(x)[0]\n"
+    )
+    block = """
+inputs: {x: {dtype: float32, shape: [batch, time, 2]}}
+buckets: {batch: [2], length: [4]}
+backend: neuronx
+compiler_args: [--target, trn1]
+"""
+    source = write_source(tmp_path / "user", tmp_path / "tagger.py", block)
+    with neuron_doubles.on_path():
+        archived(source, "tagger", tmp_path)
+        host = unpacked(tmp_path, "tagger")
+        variants = load_variants(host, threads=1)
+        x = torch.randn(4, 2)
+        with torch.no_grad():
+            (answer,) = variants.answer(variants.plan([4]), [[x]], [4])
+            right = source.model(x[None])[0]
+
+    assert torch.allclose(answer[0], right, atol=1e-6)
+    assert json.loads((host / "variants.json").read_text())["kind"] == "chunk"
