@@ -1,0 +1,74 @@
+"""What docs/partitioning.md says of the options and of `neuron-lstm analyze` is so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.backends.partitioner_config import ANALYZE_PARAMETERS, TRACE_KWARGS, PartitionerConfig
+from torchserve_neuron_lstm.config.compiler import PartitionerConfig as Written
+from torchserve_neuron_lstm.config.load import parse_config
+
+DOCUMENT = (Path(__file__).parents[1] / "docs" / "partitioning.md").read_text(encoding="utf-8")
+MODEL = """
+import torch
+
+
+class Tagger(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = torch.nn.LSTM(6, 8, batch_first=True)
+        self.out = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        y, _ = self.lstm(x)
+        y = torch.special.bessel_j0(y)
+        return torch.sort(torch.log_softmax(self.out(y), -1))[0]
+"""
+CONFIG = """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 6]}}
+  buckets: {batch: [2], length: [4]}
+"""
+
+
+def block(language: str) -> str:
+    """The first example in a language."""
+    found = re.search(rf"```{language}\n(.*?)```", DOCUMENT, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_table_has_every_option_and_its_default() -> None:
+    """In the YAML and in Python alike."""
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", DOCUMENT, re.MULTILINE))
+    python, written = PartitionerConfig(), Written()
+    assert list(rows) == list(Written.model_fields)
+    for name, default in rows.items():
+        said = None if default == "none" else float(default)
+        assert getattr(python, name) == said
+        assert (getattr(written, name) or None) == said
+    for name in (*TRACE_KWARGS, *ANALYZE_PARAMETERS):
+        assert f"`{name}`" in DOCUMENT
+
+
+def test_its_yaml_is_read() -> None:
+    """The key as it is shown."""
+    own = "".join(f"{line}\n" for line in block("yaml").splitlines()[1:])
+    assert parse_config(CONFIG + own, "f").partitioner_config == Written()
+
+
+def test_what_analyze_prints_for_machines_is_as_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Key for key, on the model that it shows."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.py").write_text(MODEL.lstrip())
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    call = ["analyze", "--model-file", "model.py", "--config-file", "c.yaml", "--backend", "onnxruntime", "--json"]
+    assert cli.main(call) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(block("json"))
