@@ -1,0 +1,73 @@
+"""Workers of a real server keep to cores of their own, and requests to the buckets that the user chooses."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import urllib.request
+from pathlib import Path
+
+import torch
+from archiving import archived, write_source
+from torchserve_process import TorchServe, serving
+
+from .conftest import SCORER
+
+BLOCK = """
+inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
+lengths: lengths
+outputs: [scores]
+buckets: {batch: [1, 4], length: [4, 8], kernel: "my_kernel:choose"}
+backend: eager
+placement: cores
+"""
+KERNEL = "def choose(length, lengths):\n    return len(lengths) - 1\n"
+CORES = sorted(os.sched_getaffinity(0))
+SHARES = [CORES[: len(CORES) // 2], CORES[len(CORES) // 2 :]] if len(CORES) > 1 else [CORES, CORES]
+
+
+def test_workers_keep_to_their_cores_also_in_a_killed_ones_place(tmp_path: Path) -> None:
+    """Two workers share out all cores; the one that TorchServe starts for a killed one takes over its share."""
+    source = write_source(tmp_path / "source", SCORER, BLOCK)
+    (source.folder / "my_kernel.py").write_text(KERNEL)
+    config = source.folder / "model-config.yaml"
+    config.write_text(config.read_text().replace("Workers: 1", "Workers: 2"))
+    archived(source, "scorer", tmp_path, ["--extra-files", "my_kernel.py"])
+    with serving(tmp_path, {"scorer": "scorer.mar"}, environment={"TMPDIR": str(tmp_path)}) as server:
+        first = _placed(server, without=set())
+        assert sorted(first.values()) == sorted(SHARES)
+        frames = torch.randn(3, 3)
+        answer = _ask(server, frames)
+        with torch.no_grad():
+            torch.testing.assert_close(answer, source.model(frames[None], torch.tensor([3]))[0], atol=1e-5, rtol=1e-5)
+
+        killed = min(first)
+        os.kill(killed, signal.SIGKILL)
+
+        second = _placed(server, without={killed})
+        assert sorted(second.values()) == sorted(SHARES)
+        (heir,) = set(second) - set(first)
+        assert second[heir] == first[killed]
+
+
+def _placed(server: TorchServe, without: set[int]) -> dict[int, list[int]]:
+    """The cores of both workers, once both are ready."""
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        ready = {worker["pid"] for worker in server.workers("scorer") if worker["status"] == "READY"} - without
+        if len(ready) == 2:
+            return {pid: sorted(os.sched_getaffinity(pid)) for pid in ready}
+        time.sleep(0.3)
+    raise AssertionError(server.log_lines()[-40:])
+
+
+def _ask(server: TorchServe, frames: torch.Tensor) -> torch.Tensor:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{server.inference}/predictions/scorer",
+        data=json.dumps(frames.tolist()).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return torch.tensor(json.load(answer))
