@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..bucketing.grid import Bucket
-from . import masked as _masked  # noqa: F401  segments on the CPU call its operators
 from .hollow import load_hollow, save_hollow
 from .interface import (
     DEFAULTS,
@@ -163,6 +162,8 @@ def _on_cpu(directory: Path, weights: Weights, threads: int) -> Run:
         from .aws_runtime import on_cpu, read_compiled
 
         return on_cpu(read_compiled(directory), weights, threads)
+    from . import masked  # noqa: F401  what is exported calls its operators, which want this torch
+
     module = load_hollow(directory / _PROGRAM, read_signature(directory).pick_weights(weights))
     torch.set_num_threads(threads)
 

@@ -7,6 +7,7 @@ import math
 import mmap
 import pickle
 import zipfile
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,10 @@ def _is_named_tensor(key: object, value: object) -> bool:
 
 def _load(path: Path) -> Any:
     mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
+    # Hosts of old accelerators have a torch that reads files whole.
+    options: dict[str, Any] = {"mmap": True} if mapped and "mmap" in signature(torch.load).parameters else {}
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        return torch.load(path, map_location="cpu", weights_only=True, **options)
     except pickle.UnpicklingError as error:
         raise BadWeights(
             f"{path.name} holds more than tensors and is not loaded, since unpickling it could run any code. A whole "
