@@ -74,14 +74,17 @@ def partition(
         CannotCompile: the program has control flow, or writes to its own buffers.
     """
     config = config or PartitionerConfig()
-    module = _graph_of(program)
-    operators = operators_of(module.graph)
+    graph = _graph_of(program)
+    operators = operators_of(graph)
     found = {node: supported(node) for node in what_is_asked(operators, config)}
     _check_support(found, config)
     on_cpu = {node for node, taken in found.items() if not taken}
     on_cpu |= {node for node in operators if names_of(node) & config.on_cpu}
-    on_cpu |= _only_for(on_cpu, module.graph)
-    module = _fused(module, on_cpu)
+    copies = _with_outputs_computed(graph)
+    if on_cpu and on_cpu.issuperset(operators):
+        on_cpu |= copies  # nothing else would be the engine's
+    on_cpu |= _only_for(on_cpu, graph)
+    module = _fused(torch.fx.GraphModule(program.graph_module, graph), on_cpu)
     segments = _Order(program, module).segments()
     _check_segments(segments.segments, config)
     return segments
@@ -131,13 +134,13 @@ def what_is_asked(operators: Iterable[torch.fx.Node], config: PartitionerConfig)
     return [node for node in operators if not names_of(node) & config.ignored]
 
 
-def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
-    """The program's graph to be changed: without assertions, and with every output computed.
+def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.Graph:
+    """The program's graph to be changed, without assertions.
 
     Raises:
         CannotCompile: it has what cannot be divided.
     """
-    graph = copy.deepcopy(program.graph)
+    graph: torch.fx.Graph = copy.deepcopy(program.graph)
     if any(node.op == "get_attr" for node in graph.nodes):
         raise CannotCompile("a program with control flow in its graph cannot be divided between an engine and the CPU")
     mutated = [spec.target for spec in program.graph_signature.output_specs if spec.kind.name != "USER_OUTPUT"]
@@ -147,19 +150,20 @@ def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
         if isinstance(node.target, torch._ops.OpOverload) and operator_name(node).startswith(_ASSERTION):
             graph.erase_node(node)
     graph.eliminate_dead_code()
-    _copy_outputs_not_computed(graph)
-    return torch.fx.GraphModule(program.graph_module, graph)
+    return graph
 
 
-def _copy_outputs_not_computed(graph: torch.fx.Graph) -> None:
-    """An input or a weight that is an output becomes the result of a copy."""
-    output = graph.output_node()
+def _with_outputs_computed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """Make each input or weight that is an output the result of a copy. Returns the copies."""
+    output, copies = graph.output_node(), set()
     with graph.inserting_before(output):
         for node in output.all_input_nodes:
             if node.op == "placeholder":
                 made = graph.call_function(torch.ops.aten.clone.default, (node,))
                 made.meta = dict(node.meta)
                 output.replace_input_with(node, made)
+                copies.add(made)
+    return copies
 
 
 def _check_support(found: Mapping[torch.fx.Node, bool], config: PartitionerConfig) -> None:

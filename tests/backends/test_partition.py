@@ -185,7 +185,9 @@ def test_too_little_support_is_refused() -> None:
 def test_operators_put_on_the_cpu_by_name_count_as_supported() -> None:
     """The threshold is about the engine, not about the user's own choice."""
     config = PartitionerConfig(ops_to_partition=set(OPERATORS), model_support_percentage_threshold=1.0)
-    assert places(partition(PROGRAM, lambda node: True, config)) == ["cpu"]
+    segments = partition(PROGRAM, lambda node: True, config)
+    assert places(segments) == ["cpu"]
+    assert_same(segments)
 
 
 @pytest.mark.parametrize(("count", "fits"), [(2, False), (3, True), (-1, True)])
