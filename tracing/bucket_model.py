@@ -22,7 +22,7 @@ from .folder import Folder
 from .kernel import made_by
 from .options import Options, compile_settings
 from .state import State, part_of, resolved
-from .trace import beginning, described, directory_of, shape_of
+from .trace import beginning, described, directory_of, ready, shape_of
 from .traced import Traced
 
 _log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ def bucket_model_trace(
     if contents.aliases:
         shape = None if preprocessor is None else preprocessor.function
         state = State(_initial(buckets, contents, bucket_config), state_shapes(contents), shape)
-    return Traced(contents, folder, store, state, kernel, preprocessor)
+    return ready(Traced(contents, folder, store, state, kernel, preprocessor))
 
 
 @dataclass(frozen=True)

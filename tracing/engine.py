@@ -48,7 +48,7 @@ def _named(name: str, options: Options) -> Backend:
         raise ValueError(f"inline_weights_to_neff=False: {name} keeps the weights inside its programs; leave it out")
     if options.cpu_backend and "compiler_args" in engine.options and not _has_target(options):
         raise ValueError("cpu_backend=True compiles for a device that is not here: add compiler_args='--target NAME'")
-    if (reason := engine.unavailable()) is not None:
+    if options.compiler_python is None and (reason := engine.unavailable()) is not None:
         raise CannotCompile(f"{name} cannot be used here: {reason}")
     return engine
 

@@ -81,6 +81,7 @@ def load(path: str | Path) -> Traced:
     _check_complete(contents, store)
     traced = Traced(contents, folder, store, state, kernel, preprocessor)
     traced.any_batch = contents.any_batch
+    traced.reload()
     return traced
 
 

@@ -89,11 +89,18 @@ def trace(
     contents, store = described(engine, [exported], aliases, separate_weights=not options.inline_weights_to_neff)
     if aliases:
         initial = beginning(func, own, held, aliases)
-        return Traced(contents, folder, store, State(initial, state_shapes(contents)))
+        return ready(Traced(contents, folder, store, State(initial, state_shapes(contents))))
     tensors, takes = flat_example(example_inputs)
     with eval_mode(func):
         contents = replace(contents, no_batch=why_no_batch(func, tensors, takes))
-    return Traced(contents, folder, store)
+    return ready(Traced(contents, folder, store))
+
+
+def ready(traced: Traced) -> Traced:
+    """Loaded, where this host can: what was compiled for a device elsewhere can be saved for it."""
+    if traced.engine.unavailable() is None:
+        traced.reload()
+    return traced
 
 
 def _compile(

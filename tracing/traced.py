@@ -44,11 +44,7 @@ class Traced:
         kernel: Made | None = None,
         preprocessor: Made | None = None,
     ) -> None:
-        """Load the programs in `folder`, which goes when the trace does.
-
-        Raises:
-            CannotLoad: this host cannot run them.
-        """
+        """The programs in `folder`, which goes when the trace does; not loaded yet."""
         self.contents, self.store = contents, store
         self.engine = get_backend(contents.backend)
         self.state, self.kernel, self.preprocessor = state, kernel, preprocessor
@@ -58,7 +54,6 @@ class Traced:
         self._calling = threading.Lock()
         self._takes, self._gives = pytree.treespec_loads(contents.takes), pytree.treespec_loads(contents.gives)
         self._runs: list[Run] = []
-        self.reload()
 
     @property
     def folder(self) -> Path:
@@ -66,7 +61,11 @@ class Traced:
         return self._folder.path
 
     def reload(self) -> None:
-        """Load every program again: with the weights that are in `store` now, on the core that is named now."""
+        """Load every program: with the weights that are in `store` now, on the core that is named now.
+
+        Raises:
+            CannotLoad: this host cannot run them.
+        """
         threads = torch.get_num_threads() if self.core is None else 1
         with self._placed():
             runs = [
@@ -75,6 +74,11 @@ class Traced:
             ]
         with self._calling:
             self._runs = runs
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the programs are ready to run; where the engine's device is not here they are loaded when called."""
+        return bool(self._runs)
 
     def reset_state(self) -> None:
         """Let the next call begin from the initial state."""
@@ -97,8 +101,11 @@ class Traced:
 
         Raises:
             WrongInput: (a ValueError) another structure, shape or dtype than was traced, or no bucket for it.
+            CannotLoad: it was traced for a device that this host does not have.
         """
         tensors = self._flat(inputs)
+        if not self.is_loaded:
+            self.reload()
         with self._calling, torch.no_grad(), self._placed():
             if self.any_batch:
                 answers = in_chunks(self._run, self.contents.programs[0].signature, tensors)

@@ -46,7 +46,8 @@ def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torc
         if is_weight(key)
     }
     traced.store = {**traced.store, **new}
-    traced.reload()
+    if traced.is_loaded:
+        traced.reload()
 
 
 def stored(programs: Sequence[torch.export.ExportedProgram]) -> tuple[list[dict[str, str]], dict[str, torch.Tensor]]:

@@ -1,0 +1,29 @@
+"""One example on one engine: `python -m examples.seeds.EXAMPLE ENGINE`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .engines import engine_named, not_here, stand_in_for_neuron, what_runs
+from .shown import Engine, Shown
+
+
+def main(show: Callable[[Engine], Shown], arguments: Sequence[str] | None = None) -> int:
+    """Run it and print what it shows. Returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    engine = engine_named(given[0] if given else "eager")
+    stand_in_for_neuron()
+    if (reason := not_here(engine)) is not None:
+        print(f"not run: {reason}")
+        return 1
+    torch.manual_seed(0)
+    shown = show(engine)
+    print(f"{engine.name} ({what_runs(engine)}): max error {shown.max_error:.1e}, allowed {engine.tolerance:g}")
+    if shown.latency_us is not None:
+        print(f"latency (compute): {shown.latency_us:.1f} us by the compiler's count")
+    for line in shown.refused:
+        print(f"refused, as documented: {line}")
+    return 0

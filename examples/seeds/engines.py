@@ -1,0 +1,55 @@
+"""Which engines the examples run on here, what really runs them, and which are not here and why."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from torchserve_neuron_lstm.backends.registry import get_backend
+
+from .shown import Engine
+
+ACCELERATOR = "ia_840f_c3b64"
+ENGINES = (
+    Engine("eager"),
+    Engine("onnxruntime"),
+    Engine("openvino"),
+    Engine("inductor"),
+    Engine("neuronx", {"compiler_args": "--target trn1", "cpu_backend": True}),
+    Engine("vollo", {"compiler_args": ["--config", ACCELERATOR]}, tolerance=1e-2),
+)
+
+_DOUBLES = Path(__file__).parents[2] / "tests" / "support" / "doubles"
+
+
+def engine_named(name: str) -> Engine:
+    """The engine with the options it needs here."""
+    return next((engine for engine in ENGINES if engine.name == name), Engine(name))
+
+
+def stand_in_for_neuron() -> None:
+    """Where torch_neuronx is not installed, the double of its documented contract, for processes started here too."""
+    if find_spec("torch_neuronx") is None and _DOUBLES.is_dir():
+        sys.path.append(str(_DOUBLES))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(_DOUBLES)]))
+
+
+def not_here(engine: Engine) -> str | None:
+    """Why an engine cannot be run; None where it can."""
+    if engine.name == "vollo" and find_spec("vollo_compiler") is None:
+        return "extra [vollo] not installed (proprietary EULA)"
+    return get_backend(engine.name).unavailable()
+
+
+def what_runs(engine: Engine) -> str:
+    """What the answers come from: the engine itself, a virtual machine of its device, or a double of its contract."""
+    if engine.name == "neuronx":
+        import torch_neuronx
+
+        return "contract double" if getattr(torch_neuronx, "__double__", False) else "NeuronCore"
+    if engine.name == "vollo":
+        simulation = getattr(get_backend(engine.name), "simulation", None)
+        return "VM" if simulation is not None and simulation() else "accelerator"
+    return "real engine"

@@ -1,0 +1,49 @@
+"""A plain function of two tensors, traced, saved, loaded and run: `python -m examples.seeds.function onnxruntime`."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from pathlib import Path
+
+import torch
+
+from torchserve_neuron_lstm import tracing
+
+from .shown import Engine, Shown
+
+
+def func(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """What is traced."""
+    return 2 * x + y
+
+
+def show(engine: Engine) -> Shown:
+    """Run it on an engine."""
+    shown = Shown(engine)
+    example_inputs = torch.rand(3), torch.rand(3)
+    trace = tracing.trace(func, example_inputs, backend=engine.name, **engine.options)
+    with tempfile.TemporaryDirectory() as folder:
+        trace.save(Path(folder) / "func.traced")
+        loaded = tracing.load(Path(folder) / "func.traced")
+    x, y = torch.rand(3), torch.rand(3)
+    shown.compare(loaded(x, y), func(x, y))
+
+    # Shapes and dtypes are fixed.
+    shown.refuses(tracing.WrongInput, lambda: loaded(torch.rand(4), torch.rand(4)))
+    shown.refuses(tracing.WrongInput, lambda: loaded(x.double(), y.double()))
+
+    # Options by position are taken, with a warning.
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", FutureWarning)
+        tracing.trace(func, example_inputs, None, backend=engine.name, **engine.options)
+    shown.refused += [str(one.message) for one in told if issubclass(one.category, FutureWarning)]
+    if len(shown.refused) != 3:
+        raise AssertionError("an option by position must be warned of")
+    return shown
+
+
+if __name__ == "__main__":
+    from .command_line import main
+
+    raise SystemExit(main(show))
