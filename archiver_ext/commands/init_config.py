@@ -32,6 +32,7 @@ _REST = """\
   # streaming: {}        # serve pieces of sequences as they come, in sessions; then leave overflow at reject
   # codec: my_codec:TextCodec  # a class in one of --extra-files that turns request bodies into inputs
   # threads: 4           # per worker; left out, the host's cores are shared out over maxWorkers
+  # placement: cores     # each worker keeps to cores of its own; left out, the system moves them about
 """
 _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null"})  # to YAML 1.1, in any capitals
 _LONGEST_NOTE = 200  # characters
