@@ -19,6 +19,9 @@ from typing import Any
 
 import torch
 
+_BESIDE = ("plain_module", "unrolled")
+"""The files in the folder of this one, which is where Python looks first."""
+
 
 def main(folder: Path) -> None:
     """Do the job of a folder, and write the reply."""
@@ -54,8 +57,7 @@ def _compile(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _module(folder: Path) -> torch.nn.Module:
-    sys.path.insert(0, str(Path(__file__).parent))
-    plain, unrolled = import_module("plain_module"), import_module("unrolled")
+    plain, unrolled = (import_module(name) for name in _BESIDE)
     operators = {"lstm": unrolled.lstm, "rnn": unrolled.rnn}
     source = (folder / "program.py").read_text(encoding="utf-8")
     module: torch.nn.Module = plain.Plain(source, torch.load(str(folder / "tensors.pt")), operators)
