@@ -107,7 +107,11 @@ class Vollo:
         fixed = rewritten(at_sizes(program, bucket))
         _refuse_operators(fixed)
         config = PartitionerConfig(model_support_percentage_threshold=0)
-        Partitioned(_Device(), config).compile(fixed, bucket, directory, settings)
+        try:
+            Partitioned(_Device(), config).compile(fixed, bucket, directory, settings)
+        except CannotCompile as error:
+            # Without the advice for operators that the user can leave to the CPU: these are ours.
+            raise error.__cause__ if isinstance(error.__cause__, CannotCompile) else error from None
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
         """Put the programs on accelerators, or on the VM where there is none.

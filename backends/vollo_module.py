@@ -302,6 +302,7 @@ _MOVES: dict[Any, _Entry] = {
         _Entry(_shaped),
     ),
     _aten.transpose.int: _told(torch.transpose),
+    _aten.t.default: _alone(torch.t),
     _aten.permute.default: _told(torch.permute),
     _aten.unsqueeze.default: _told(torch.unsqueeze),
     _aten.squeeze.dim: _told(torch.squeeze),
@@ -342,6 +343,7 @@ _TABLE: dict[Any, _Entry] = {
     _aten.minimum.default: _pair(torch.minimum),
     _aten.matmul.default: _pair(torch.matmul),
     _aten.pow.Tensor_Scalar: _Entry(_squared, _power_of_two),
+    _aten.square.default: _Entry(_squared),
     _aten.sum.dim_IntList: _Entry(_sum, _one_dimension),
     _aten.mean.dim: _Entry(_mean, _one_dimension),
 }

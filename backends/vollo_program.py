@@ -183,7 +183,9 @@ def _written_out(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """All layers in one direction, one timestep after the other. A row that has ended keeps its state."""
     size, steps = len(weights) // layers, x.shape[1]
-    runs = None if lengths is None or steps == 1 else _still_running(lengths, steps, x.dtype)
+    runs = None
+    if lengths is not None and steps > 1:
+        runs, x = _still_running(lengths, steps, x.dtype), _ours.cleaned(x, lengths)  # 0 x inf is not 0
     finals: list[tuple[torch.Tensor, torch.Tensor]] = []
     for index in range(layers):
         w_ih, w_hh, b_ih, b_hh = (*weights[index * size : (index + 1) * size], None, None)[:4]
