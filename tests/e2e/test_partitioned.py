@@ -1,0 +1,49 @@
+"""A real server answers with an engine and the CPU together, on a host that knows nothing of this project."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import torch
+from archiving import archived, write_source
+from bare_host import make_bare_host
+from rest import JSON, Reply, post
+from torchserve_process import serving
+
+MODEL = Path(__file__).parent / "models" / "resonator.py"
+BLOCK = """
+inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
+lengths: lengths
+outputs: [scores]
+buckets: {batch: [1, 4], length: [8]}
+backend: onnxruntime
+partitioner_config: {ops_to_partition: ["aten::linear"]}
+"""
+LENGTHS = (1, 5, 8, 13, 21)
+
+
+def test_requests_of_every_length_are_answered_as_eager_answers_them(tmp_path: Path) -> None:
+    """Together in a batch, with sequences of several pieces, the state going from piece to piece."""
+    source = write_source(tmp_path / "source", MODEL, BLOCK.replace("length: [8]", "length: [8], longest: 32"))
+    archived(source, "resonator", tmp_path)
+    frames = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
+    replies: list[Reply | None] = [None] * len(frames)
+    with serving(tmp_path, {"resonator": "resonator.mar"}, python=make_bare_host(tmp_path / "host")) as server:
+
+        def ask(index: int) -> None:
+            body = json.dumps(frames[index].tolist()).encode()
+            replies[index] = post(server.inference, "/predictions/resonator", body, JSON)
+
+        threads = [threading.Thread(target=ask, args=(index,)) for index in range(len(frames))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for reply, own in zip(replies, frames, strict=True):
+        assert reply is not None
+        assert reply.status == 200, reply.body
+        with torch.no_grad():
+            theirs = source.model(own[None], torch.tensor([len(own)]))[0]
+        torch.testing.assert_close(torch.tensor(reply.json), theirs, rtol=1e-5, atol=1e-5)
