@@ -249,6 +249,7 @@ def test_a_preset_is_there_for_each_way_of_serving() -> None:
         "cpu.yaml",
         "final-state-classifier.yaml",
         "frames.yaml",
+        "neuronx.yaml",
         "streaming-low-latency.yaml",
         "streaming-throughput.yaml",
     ]
