@@ -8,6 +8,7 @@ model's state dict: all segments share the one copy.
 from __future__ import annotations
 
 import copy
+import logging
 import operator
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ from .signature import signature_of
 Place = Literal["device", "cpu"]
 
 _ASSERTION = "aten::_assert"
+_LOG = logging.getLogger("torchserve_neuron_lstm.partitioner")
+"""At INFO it says what each program falls into."""
 
 Supported = Callable[[torch.fx.Node], bool]
 """Whether an engine takes an operator of a program with fixed sizes."""
@@ -86,6 +89,7 @@ def partition(
     on_cpu |= _only_for(on_cpu, graph)
     module = _fused(torch.fx.GraphModule(program.graph_module, graph), on_cpu)
     segments = _Order(program, module).segments()
+    _LOG.info("%d segments: %s", len(segments.segments), _listed(segments.segments))
     _check_segments(segments.segments, config)
     return segments
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -122,11 +123,13 @@ def test_an_engine_that_takes_everything_gets_one_segment() -> None:
     assert_same(segments)
 
 
-def test_operators_that_nothing_keeps_apart_share_a_segment() -> None:
-    """A sort in the middle makes three segments, not one for each operator."""
+def test_operators_that_nothing_keeps_apart_share_a_segment(caplog: pytest.LogCaptureFixture) -> None:
+    """A sort in the middle makes three segments, not one for each operator; the log tells which."""
+    caplog.set_level("INFO", "torchserve_neuron_lstm.partitioner")
     segments = partition(PROGRAM, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort"}))
     assert places(segments) == ["device", "cpu", "device"]
     assert segments.segments[1].operators == ("aten::sort",)
+    assert re.fullmatch("3 segments: device: .*aten::linear.*; cpu: aten::sort; device: .*", caplog.messages[-1])
     assert_same(segments)
 
 
