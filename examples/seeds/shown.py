@@ -44,10 +44,10 @@ class Shown:
             raise AssertionError(f"an answer of {list(answer.shape)}, eager gives {list(expected.shape)}")
         difference = (answer - expected).abs()
         allowed = self.engine.tolerance * (1 + expected.abs())
-        self.max_error = max(self.max_error, difference.max().item())
-        self.worst = max(self.worst, (difference / allowed).max().item())
-        if not self.worst <= 1:  # NaN is no agreement either
-            raise AssertionError(f"differs from eager by {self.max_error:.2e}, allowed is {self.engine.tolerance:g}")
+        largest, worst = difference.max().item(), (difference / allowed).max().item()
+        if not worst <= 1:  # NaN is no agreement either
+            raise AssertionError(f"differs from eager by {largest:.2e}, allowed is {self.engine.tolerance:g}")
+        self.max_error, self.worst = max(self.max_error, largest), max(self.worst, worst)
 
     def refuses(self, error: type[Exception], call: Callable[[], object]) -> None:
         """See that a call raises what is documented.

@@ -1,0 +1,138 @@
+"""`make seeds`: every example runs here on a fast engine, and a row says what ran and whether it holds."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from neuron_doubles import on_path
+from seeds import command_line, function, partitioned
+from seeds.__main__ import EXAMPLES, Example, main
+from seeds.archives import rows_of
+from seeds.engines import engine_named, what_runs
+from seeds.row import row_of
+from seeds.shown import Engine, Shown
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_every_example_holds_on_eager(example: Example) -> None:
+    """Its answers are eager's, and what is documented to be refused is refused."""
+    row = row_of(example.name, example.show, Engine("eager"))
+
+    assert (row.status, row.note) == ("ok", "")
+    assert row.ran == "real engine"
+    assert row.max_error is not None
+    assert row.max_error <= 1e-5
+    assert row.refused
+
+
+@pytest.mark.parametrize("example", [function, partitioned])
+def test_examples_hold_on_the_double_of_neuronx_which_is_called_so(example: object) -> None:
+    """With the options that compiling without a device needs."""
+    with on_path():
+        row = row_of("example", example.show, engine_named("neuronx"))  # type: ignore[attr-defined]
+
+        assert (row.status, row.note) == ("ok", "")
+        assert row.ran == "contract double"
+    if example is partitioned:
+        assert any("aten::sort are not supported" in line for line in row.refused)
+
+
+def off(engine: Engine) -> Shown:
+    """An answer that is too far off."""
+    shown = Shown(engine)
+    shown.compare(torch.tensor([1.0]), torch.tensor([1.1]))
+    return shown
+
+
+def nothing_refused(engine: Engine) -> Shown:
+    """A call that should have been refused."""
+    shown = Shown(engine)
+    shown.refuses(ValueError, lambda: None)
+    return shown
+
+
+def not_a_number(engine: Engine) -> Shown:
+    """An answer that is none."""
+    shown = Shown(engine)
+    shown.compare(torch.tensor([float("nan")]), torch.tensor([1.0]))
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("show", "note"),
+    [
+        (off, "differs from eager by 1.00e-01"),
+        (not_a_number, "differs from eager"),
+        (nothing_refused, "nothing was raised where ValueError is documented"),
+    ],
+)
+def test_what_does_not_hold_is_a_failure_with_its_reason(show: object, note: str) -> None:
+    """And no row of the others is lost."""
+    row = row_of("example", show, Engine("eager"))  # type: ignore[arg-type]
+
+    assert row.status == "failed"
+    assert note in row.note
+
+
+def test_the_runner_writes_rows_and_counts_only_what_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One row holds; Vollo's is not counted as passed where it is not installed."""
+    file = tmp_path / "rows.json"
+
+    code = main(
+        ["--example", "function", "--example", "lstm", "--engine", "eager", "--engine", "vollo", "--json", f"{file}"]
+    )
+
+    rows = {(row["example"], row["engine"]): row for row in json.loads(file.read_text())["rows"]}
+    assert code == 0
+    assert rows["function", "eager"]["status"] == "ok"
+    assert len(rows["function", "eager"]["refused"]) == 3
+    vollo = rows["lstm", "vollo"]
+    if find_spec("vollo_compiler") is None:
+        assert (vollo["status"], vollo["note"]) == ("not run", "extra [vollo] not installed (proprietary EULA)")
+        assert "2 of 2 that ran hold, 1 were not run" in capsys.readouterr().out
+    else:
+        assert vollo["status"] == "ok"
+        assert what_runs(engine_named("vollo")) in ("VM", "accelerator")
+
+
+def test_a_failure_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """So that it cannot be overlooked; running nothing is one."""
+    monkeypatch.setattr("seeds.__main__.EXAMPLES", (Example("off", off, ("eager",), {}),))
+    assert main(["--quick"]) == 1
+    assert "0 of 1 that ran hold" in capsys.readouterr().out
+    monkeypatch.setattr("seeds.__main__.EXAMPLES", ())
+    assert main(["--quick"]) == 1
+
+
+def test_an_example_is_run_by_itself_too(capsys: pytest.CaptureFixture[str]) -> None:
+    """With what it saw refused."""
+    assert command_line.main(function.show, ["eager"]) == 0
+    told = capsys.readouterr().out
+    assert "eager (real engine): max error 0.0e+00, allowed 1e-05" in told
+    assert "refused, as documented: input 'x' is float32 [4]" in told
+
+
+def test_archives_that_miss_a_floor_fail() -> None:
+    """Each floor fails its own row."""
+    figures = {"buckets": 12, "rebuild_s": 100.0, "replace_s": 10.0, "replace_ratio": 0.1}
+    figures |= {"compared": 96, "differing": 1, "archive_bytes": 11_000_000, "weights_bytes": 10_000_000}
+    figures |= {"processes": 2, "compile_one_s": 90.0, "compile_parallel_s": 50.0, "compile_ratio": 1.8, "copies": 1.1}
+
+    def statuses(*reached: str) -> list[str]:
+        return [row.status for row in rows_of({**figures, "standings": [{"reached": one} for one in reached]})]
+
+    assert statuses("aim", "floor", "aim") == ["ok", "ok", "ok"]
+    assert statuses("missed", "aim", "aim") == ["failed", "ok", "ok"]
+    assert statuses("aim", "missed", "aim") == ["failed", "ok", "ok"]
+    assert statuses("aim", "aim", "missed") == ["ok", "ok", "failed"]
+    assert [row.note for row in rows_of({**figures, "standings": [{"reached": "aim"}] * 3})] == [
+        "10.0 s, a rebuild of 12 buckets 100.0 s: ratio 0.10; 1 of 96 answers differ in a bit",
+        "50.0 s in 2 processes, 90.0 s in one: 1.80 times faster",
+        "11.0 MB: 1.10 copies of the weights, not 12",
+    ]
