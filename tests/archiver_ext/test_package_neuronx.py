@@ -103,6 +103,8 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
     for told in ("simulated", "what was compiled has not run", "`neuron-lstm calibrate`"):
         assert told in done.stdout
     assert len(list((source.folder / "left").rglob("graph.hlo.txt"))) == 2
+    costs = json.loads((host / "variants.json").read_text())["costs"]
+    assert [cost["milliseconds"] for cost in costs] == [3 * 4 / 1000, 3 * 7 / 1000]  # their timesteps: none measured
     with pytest.raises(CannotLoad, match="torch-neuronx is not installed"):
         load_variants(host, threads=1)
     with neuron_doubles.on_path():
