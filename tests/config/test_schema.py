@@ -252,6 +252,7 @@ def test_a_preset_is_there_for_each_way_of_serving() -> None:
         "neuronx.yaml",
         "streaming-low-latency.yaml",
         "streaming-throughput.yaml",
+        "vollo.yaml",
     ]
 
 

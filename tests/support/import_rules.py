@@ -45,6 +45,7 @@ ENGINE_FILES = {
     "backends/openvino.py": ("onnx", "openvino"),
     "backends/vollo.py": ("vollo_compiler", "vollo_rt"),
     "backends/vollo_build.py": ("vollo_compiler", "vollo_torch"),
+    "backends/vollo_streaming.py": ("vollo_compiler",),
     "sessions/redis.py": ("redis",),
     "sessions/redis_client.py": ("redis",),
 }
