@@ -303,6 +303,12 @@ def damaged(archive: Path) -> Sequence[object]:
     return ["damaged.mar", "new.pt"]
 
 
+def no_weights(archive: Path) -> Sequence[object]:
+    """The model was packaged without any."""
+    with_manifest(archive, manifest_text(replace(manifest_of(archive), weights=None)), Path("none.mar"))
+    return ["none.mar", "new.pt"]
+
+
 def no_place(archive: Path) -> Sequence[object]:
     """There is no such folder."""
     return [archive, "new.pt", "-o", "nowhere/new.mar"]
@@ -316,6 +322,7 @@ def no_place(archive: Path) -> Sequence[object]:
         (not_a_number, "nothing but NaN"),
         (no_archive, "no variants.json"),
         (damaged, "model.py was changed"),
+        (no_weights, "the archive has no weights"),
         (no_place, "nowhere/new.mar cannot be written"),
     ],
 )
