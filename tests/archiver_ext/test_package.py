@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -16,8 +17,10 @@ from pathlib import Path
 import odd_engines
 import pytest
 import torch
+from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext import cli, stock
+from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import print_manifest, read_manifest_text
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
 from torchserve_neuron_lstm.handlers.variants import load_variants
@@ -325,6 +328,32 @@ def test_an_engine_of_another_distribution_serves_by_name(
     programs = [(program["part"], program["bucket"]) for program in engine["programs"]]
     assert sorted(programs) == [*(("chunk", bucket) for bucket in pieces), *(("head", bucket) for bucket in ends)]
     assert len(engine["variants"]) == len(pieces)
+
+
+def test_a_simulated_engine_is_told_by_its_compilers_estimates(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What a simulation takes says nothing of the device: plans, table and `inspect` go by the compiler's count."""
+    site = odd_engines.install(tmp_path / "site")
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", site)
+    project.configure(backend="simulated")
+
+    code, output, error = package("--json")
+    outcome = json.loads(output)
+    console = Console(record=True, width=200, file=io.StringIO())
+    manifest = json.loads(read_manifest_text(Path(outcome["archive"])))
+    print_manifest(manifest, console)
+
+    assert code == 0, error
+    assert outcome["simulation"] == "simulated by this processor: there is no such device"
+    assert [one["estimate_us"] for one in outcome["engines"][0]["variants"]] == [2.5, 2.5, 5.0, 5.0]
+    assert [one["milliseconds"] for one in outcome["engines"][0]["variants"]] == [0.0025, 0.0025, 0.005, 0.005]
+    assert (manifest["kind"], manifest["kind_reason"]) == ("sequence", "its device has no memory")
+    assert [variant["estimate_us"] for variant in manifest["variants"]] == [2.5, 2.5, 5.0, 5.0]
+    (row,) = (line.split("│") for line in console.export_text().splitlines() if "2 x 4" in line)
+    assert row[3].strip() == ""
+    assert row[6].strip() == "5.00"
 
 
 def test_a_mistake_of_ours_is_shown_whole(project: Project, package: Package, monkeypatch: pytest.MonkeyPatch) -> None:

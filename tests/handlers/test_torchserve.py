@@ -91,6 +91,7 @@ def test_a_row_without_a_body_asks_what_the_model_is(service: Any) -> None:
     assert told["buckets"] == {"batch": [1, 4], "length": [4, 8]}
     assert told["backend"] == "eager"
     assert told["costs"][0] == {"program": "sequence", "batch": 1, "length": 4, "milliseconds": 0.5}
+    assert (told["estimates"], told["simulation"]) == ([], None)
 
 
 @pytest.mark.parametrize("body", [b'{"inputs": []}', b'{"inputs": [{"name": "ids"}]}', b'{"inputs": [1], "id": "x"}'])

@@ -65,13 +65,23 @@ class Crashes(Good):
         return lambda tensors: os.kill(os.getpid(), 11)
 
 
+class Simulated(Good):
+    """Its device is not here, its compiler counts, and it takes whole sequences alone."""
+    name = "simulated"
+    whole_sequences = "its device has no memory"
+    def estimate_us(self, directory):
+        return 2.5 * int(directory.name.partition("_")[0][1:])
+    def simulation(self):
+        return "simulated by this processor: there is no such device"
+
+
 class Unusable(Good):
     name = "unusable"
     def unavailable(self):
         return "no such chip here; buy one"
 '''
 
-NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "crashes", "unusable")
+NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "crashes", "simulated", "unusable")
 
 
 def install(site: Path) -> str:
