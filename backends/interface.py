@@ -153,6 +153,21 @@ class Inlining(Backend, Protocol):
 
 
 @runtime_checkable
+class Placing(Backend, Protocol):
+    """An engine with several cores of its own; `load` takes the first."""
+
+    def cores(self) -> int:
+        """How many this process may use."""
+
+    def load_on(self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+        """Like `load`, on one of them, counted from 0.
+
+        Raises:
+            CannotLoad: as `load`, or there is no such core.
+        """
+
+
+@runtime_checkable
 class WholeSequences(Backend, Protocol):
     """An engine that cannot be handed a recurrence's state, and so runs no pieces of time."""
 

@@ -12,6 +12,7 @@ No state stays on the device (`input_output_aliases`): it would be gone with the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,22 @@ class NeuronX:
         Raises:
             CannotLoad: the toolchain or the device is missing, or the weights are others.
         """
+        return self.load_on(0, directory, weights, host, threads)
+
+    def cores(self) -> int:
+        """Those that the runtime's environment leaves to this process: one, unless it says otherwise."""
+        listed = os.environ.get("NEURON_RT_VISIBLE_CORES", "")
+        if listed:
+            first, _, last = listed.partition("-")
+            return int(last) - int(first) + 1 if last else len(listed.split(","))
+        return int(os.environ.get("NEURON_RT_NUM_CORES", "1"))
+
+    def load_on(self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+        """The same, on another core.
+
+        Raises:
+            CannotLoad: as `load`, or there is no such core.
+        """
         compiled = read_compiled(directory)
         if self.simulation() is not None:
             return on_cpu(compiled, weights, threads)
@@ -122,13 +139,13 @@ class NeuronX:
         torch.set_num_threads(threads)
         try:
             # One core, the same for code and weights: by default each load takes the next of those that are visible.
-            with engine.neuron_cores_context(start_nc=0, nc_count=1):
+            with engine.neuron_cores_context(start_nc=core, nc_count=1):
                 module = torch.jit.load(str(directory / PROGRAM))
             engine.replace_weights(module, {parameter_name(index): tensor for index, tensor in enumerate(tensors)})
-            engine.move_trace_to_device(module, 0)  # else they would go there again with every call
+            engine.move_trace_to_device(module, core)  # else they would go there again with every call
         except Exception as error:
             raise CannotLoad(
-                f"{directory} cannot be loaded onto a Neuron core: {error}. Are there at least as many cores as "
+                f"{directory} cannot be loaded onto Neuron core {core}: {error}. Are there at least as many cores as "
                 f"workers (neuron-ls), and is no other process on them?"
             ) from error
         return run_of(compiled.signature, module)

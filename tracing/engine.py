@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from ..backends.interface import Backend, CannotCompile, Inlining, Run, Weights
+from ..backends.interface import Backend, CannotCompile, Inlining, Placing, Run, Weights
 from ..backends.partitioned import Partitioned, loader_of
 from ..backends.registry import backend_names, get_backend
 from .options import Options, arguments, untaken
@@ -57,14 +58,31 @@ def _has_target(options: Options) -> bool:
     return any(word == "--target" or word.startswith("--target=") for word in arguments(options.compiler_args))
 
 
-def load_program(engine: Backend, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
-    """Load what the engine compiled; torch keeps the number of threads it had.
+def load_program(
+    engine: Backend, directory: Path, weights: Weights, host: Mapping[str, str], threads: int, core: int | None
+) -> Run:
+    """Load what the engine compiled, on a core of its own if it has them; torch keeps the number of threads it had.
 
     Raises:
         CannotLoad: this host cannot run it.
     """
+    placed: Any = _OnCore(engine, core) if isinstance(engine, Placing) and core is not None else engine
     with torch_threads_kept():
-        return loader_of(engine, directory).load(directory, weights, host, threads)
+        return loader_of(placed, directory).load(directory, weights, host, threads)
+
+
+class _OnCore:
+    """An engine that loads onto one of its cores."""
+
+    def __init__(self, engine: Placing, core: int) -> None:
+        self._engine, self._core = engine, core
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+        """As the engine does, elsewhere."""
+        return self._engine.load_on(self._core, directory, weights, host, threads)
 
 
 @contextmanager

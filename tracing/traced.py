@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..backends.registry import get_backend
 from ..backends.signature import Signature, WrongInput
 from .chunks import in_chunks
 from .contents import Compiled, Contents
-from .core import on_core
+from .core import next_core, on_core
 from .engine import load_program
 from .folder import Folder
 from .kernel import Made, chosen
@@ -33,6 +33,7 @@ class Traced:
         contents: the description.
         engine: what runs it.
         store: its tensors, by where `contents` says they are.
+        core: where it runs; None on a CPU where nothing else was said.
     """
 
     def __init__(
@@ -66,10 +67,13 @@ class Traced:
         Raises:
             CannotLoad: this host cannot run them.
         """
-        threads = torch.get_num_threads() if self.core is None else 1
+        if self.core is None:
+            self.core = next_core(self.engine)
+        host = self.contents.host
         with self._placed():
+            threads = torch.get_num_threads()
             runs = [
-                load_program(self.engine, self.folder / one.directory, self._weights(one), self.contents.host, threads)
+                load_program(self.engine, self.folder / one.directory, self._weights(one), host, threads, self.core)
                 for one in self.contents.programs
             ]
         with self._calling:
@@ -116,8 +120,8 @@ class Traced:
     def _weights(self, program: Compiled) -> dict[str, torch.Tensor]:
         return {name: self.store[key] for name, key in program.stored.items()}
 
-    def _placed(self) -> Any:
-        return nullcontext() if self.core is None else on_core(self.core)
+    def _placed(self) -> AbstractContextManager[None]:
+        return on_core(self.engine, self.core)
 
     def _flat(self, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
         tensors, structure = pytree.tree_flatten(inputs)

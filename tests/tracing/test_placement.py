@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from neuron_doubles import on_path
 from traceable import Conv
 
 from torchserve_neuron_lstm import tracing
+from torchserve_neuron_lstm.backends.eager import Eager
+from torchserve_neuron_lstm.backends.neuronx import NeuronX
 from torchserve_neuron_lstm.tracing.core import on_core
 
 
@@ -48,7 +53,7 @@ def test_a_call_is_on_its_core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failed_call_gives_the_core_back() -> None:
     """Whatever happens on it."""
     cores = os.sched_getaffinity(0)
-    with pytest.raises(RuntimeError), on_core(min(cores)):
+    with pytest.raises(RuntimeError), on_core(Eager(), min(cores)):
         raise RuntimeError
     assert os.sched_getaffinity(0) == cores
 
@@ -59,3 +64,37 @@ def test_a_core_that_is_not_there_is_refused(device: int) -> None:
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
     with pytest.raises(ValueError, match=rf"device {device}: this process may use \d+ cores, 0 to \d+"):
         tracing.move_trace_to_device(traced, device)
+
+
+def test_traces_take_turns_on_the_cores_of_a_device(tmp_path: Path) -> None:
+    """Unless they are moved; divided ones too."""
+    model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
+    options: dict[str, Any] = {"compiler_args": "--target trn1", "cpu_backend": True, "backend": "neuronx"}
+    with on_path() as environment, torch.no_grad():
+        environment.setenv("NEURON_RT_NUM_CORES", "2")
+        config = tracing.PartitionerConfig(ops_to_partition={"aten::add"}, model_support_percentage_threshold=0.1)
+        traces = [
+            tracing.trace(model, x, **options),
+            tracing.trace(model, x, **options, partitioner_config=config),
+            tracing.trace(model, x, **options, inline_weights_to_neff=False),
+        ]
+
+        assert traces[0].core != traces[1].core
+        assert traces[0].core == traces[2].core
+        tracing.move_trace_to_device(traces[1], 1)
+        assert traces[1].core == 1
+        for traced in traces:
+            torch.testing.assert_close(traced(x), model(x))
+        with pytest.raises(ValueError, match="device 2: this process may use 2 cores, 0 to 1"):
+            tracing.move_trace_to_device(traces[0], 2)
+
+
+@pytest.mark.parametrize(("listed", "count"), [("", 4), ("3-6", 4), ("2,3", 2), ("5", 1)])
+def test_cores_of_neuronx_are_those_of_the_runtimes_environment(
+    listed: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The visible ones win over their number."""
+    monkeypatch.setenv("NEURON_RT_NUM_CORES", "4")
+    monkeypatch.setenv("NEURON_RT_VISIBLE_CORES", listed)
+
+    assert NeuronX().cores() == count
