@@ -277,11 +277,23 @@ def _fixed(program: torch.export.ExportedProgram, signature: Signature) -> torch
     )
     # Without in-place operators first: on a constant of a saved program torch refuses to trace them again.
     functional = program.run_decompositions({})
-    fixed: torch.export.ExportedProgram = torch.export.export(functional.module(), inputs, strict=False)
+    module = _with_buffers(functional.module(), functional.constants)
+    fixed: torch.export.ExportedProgram = torch.export.export(module, inputs, strict=False)
     if not torch.backends.mkldnn.is_available():
         return fixed
     decomposed: torch.export.ExportedProgram = fixed.run_decompositions({torch.ops.neuron_lstm.lstm.default: _lstm})
     return decomposed
+
+
+def _with_buffers(module: torch.nn.Module, constants: Mapping[str, Any]) -> torch.nn.Module:
+    """The module with its constants as buffers: others get names of inductor's own, and could not be found at load."""
+    for name, value in constants.items():
+        place, _, own = name.rpartition(".")
+        owner = module.get_submodule(place)
+        if isinstance(value, torch.Tensor) and own not in owner._buffers:
+            delattr(owner, own)
+            owner.register_buffer(own, value)
+    return module
 
 
 def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:

@@ -167,6 +167,30 @@ def test_compiles_for_buckets_only(module: Recurrent, tmp_path: Path) -> None:
         Inductor().compile(exported(module, *ragged_batch(0.0)), None, tmp_path)
 
 
+class WithConstants(Recurrent):
+    """Tensors written in the code: one number, few that might be written into the compiled code, and many."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        few = torch.tensor([0.5, -1.5, 2.0, 3.0, 4.0])
+        many = torch.tensor([[float(row), 1.0, 2.0, 3.0, 4.0] for row in range(9)])
+        return x * few + many[0] * torch.tensor(0.25) + many.sum(0), *super().forward(x, lengths)
+
+
+@torch.no_grad()
+def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
+    """By their names in the program, as weights are: others may take their place without compiling."""
+    module, inputs = WithConstants(Case("gru")).eval(), ragged_batch(0.0)
+    program = exported(module, *inputs)
+    Inductor().compile(program, Bucket(BATCH, TIME), tmp_path)
+    weights = weights_of(program)
+    run = Inductor().load(tmp_path, weights, HOST, 1)
+    none = Inductor().load(tmp_path, {name: torch.zeros_like(one) for name, one in weights.items()}, HOST, 1)
+
+    torch.testing.assert_close(run(inputs)[0], module(*inputs)[0])
+    assert len(program.constants) == 3
+    assert [answer.abs().max() for answer in none(inputs)] == [0, 0, 0]
+
+
 def compiled(module: Recurrent, folder: Path, settings: CompileSettings) -> Path:
     """The program for BATCH x TIME, compiled with these settings."""
     target = folder / "program"

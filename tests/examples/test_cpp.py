@@ -53,6 +53,7 @@ EVERY_OPERATOR = MODEL.format(
     "        self.exact = torch.nn.LSTM(3, 3, batch_first=True, bidirectional=True).double()",
     steps="packed, _ = self.rnn(self.gru(packed)[0])\n"
     "        y, counts = pad_packed_sequence(packed, batch_first=True)\n"
+    "        y = y * torch.tensor([0.5, -1.25, 3.0])\n"
     "        packed = pack_padded_sequence(y.double(), counts, batch_first=True, enforce_sorted=False)\n"
     "        packed, (h, c) = self.exact(packed)",
 )
@@ -164,12 +165,13 @@ def weights(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_compiled_bucket_answers_as_in_python(
     run_inductor: Path, compiled: Path, weights: Path, tmp_path: Path
 ) -> None:
-    """LSTM, GRU, RNN and an LSTM in float64, on rows of several lengths."""
+    """LSTM, GRU, RNN and an LSTM in float64, on rows of several lengths; with a constant of the model's code."""
     program = compiled / "programs" / "inductor" / "sequence" / "b3_t5"
     calls = json.loads((program / "program.json").read_text())["nodes"]
     done, answers = run(run_inductor, [str(program), str(weights)], inputs(), tmp_path)
 
     assert done.returncode == 0, done.stderr
+    assert (compiled / "programs" / "constants.pt").is_file()
     assert {"neuron_lstm::rnn", "neuron_lstm::lstm"} <= {call["node"]["target"] for call in calls}
     assert_same(answers, python_answers(compiled))
 
