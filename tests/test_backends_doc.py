@@ -46,7 +46,7 @@ def code(names: tuple[str, ...]) -> str:
 def takes(engine: Backend) -> list[str]:
     """The row of the first table."""
     served = "each bucket" if not engine.polymorphic else "every shape" if engine.any_shape else "the grid's shapes"
-    kinds = "one piece" if isinstance(engine, WholeSequences) else "one piece or pieces"
+    kinds = "whole, in pieces for streams" if isinstance(engine, WholeSequences) else "whole or in pieces"
     return [served, kinds, code(engine.precisions), code(engine.options), tried(engine.name)]
 
 
