@@ -95,7 +95,8 @@ class Vollo:
         """
         from .partition import at_sizes
         from .partitioner_config import PartitionerConfig
-        from .vollo_program import refuse_recurrences, rewritten
+        from .vollo_build import configuration
+        from .vollo_program import refuse_operators, refuse_recurrences, rewritten
 
         if bucket is None:
             raise CannotCompile("Vollo compiles for one bucket at a time")
@@ -103,9 +104,10 @@ class Vollo:
             raise CannotCompile(
                 f"Vollo computes in bfloat16, not in {settings.precision}: write precision: bfloat16 if that will do"
             )
+        configuration(settings.args)
         refuse_recurrences(program)
         fixed = rewritten(at_sizes(program, bucket))
-        _refuse_operators(fixed)
+        refuse_operators(fixed, program)
         config = PartitionerConfig(model_support_percentage_threshold=0)
         try:
             Partitioned(_Device(), config).compile(fixed, bucket, directory, settings)
@@ -137,15 +139,6 @@ class Vollo:
         if problem is None:
             return None
         return f"simulated by the VM of vollo-compiler, bit for bit but slowly: {problem}"
-
-
-def _refuse_operators(program: torch.export.ExportedProgram) -> None:
-    from .vollo_program import operator_refusal
-
-    refused = {str(node.target): reason for node in program.graph.nodes if (reason := operator_refusal(node))}
-    if refused:
-        named = "; ".join(f"{name}: {reason}" for name, reason in refused.items())
-        raise CannotCompile(f"Vollo cannot take {named}. `partitioner_config: {{}}` leaves such operators to the CPU")
 
 
 class _Device:

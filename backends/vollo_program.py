@@ -116,6 +116,19 @@ def refuse_recurrences(program: torch.export.ExportedProgram) -> None:
             raise CannotCompile(f"Vollo cannot take {_name(node)}{_line(node)}: {reason}")
 
 
+def refuse_operators(fixed: torch.export.ExportedProgram, program: torch.export.ExportedProgram) -> None:
+    """Refuse a rewritten program that computes what neither Vollo nor the CPU beside it does.
+
+    Raises:
+        CannotCompile: says what, and why, and on which line of the model, as `program` has it.
+    """
+    lines = {str(node.target): _line(node) for node in reversed(program.graph.nodes)}
+    refused = {str(node.target): reason for node in fixed.graph.nodes if (reason := operator_refusal(node))}
+    if refused:
+        named = "; ".join(f"{name}{lines.get(name, '')}: {reason}" for name, reason in refused.items())
+        raise CannotCompile(f"Vollo cannot take {named}. `partitioner_config: {{}}` leaves such operators to the CPU")
+
+
 def operator_refusal(node: torch.fx.Node) -> str | None:
     """Why Vollo cannot take an operator that is no recurrence; None where it can, or where the CPU beside it does.
 

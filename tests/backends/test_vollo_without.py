@@ -120,6 +120,18 @@ def test_what_the_compiler_does_not_take_is_named(
         compiled(program, tmp_path)
 
 
+@pytest.mark.usefixtures("fakes")
+def test_an_operator_that_it_lacks_is_named_with_its_line(tmp_path: Path) -> None:
+    """And with the key that leaves it to the CPU."""
+
+    class Logs(InTime):
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (torch.log_softmax(super().forward(x, lengths)[0], -1),)
+
+    with pytest.raises(CannotCompile, match=r"log_softmax.int \(at test_vollo_without.py:\d+\): .*partitioner_config"):
+        compiled(program_of(Logs()), tmp_path)
+
+
 def test_the_licence_is_named_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Installing is accepting it."""
     monkeypatch.setattr(vollo, "find_spec", lambda name: None)
