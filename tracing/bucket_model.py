@@ -14,10 +14,8 @@ from torch.utils import _pytree as pytree
 
 from ..archiver_ext.engines.compile import Failed, Job, Result, compile_all
 from ..backends.interface import Backend, CannotCompile
-from .contents import Contents
 from .engine import AUTO, engines, refused
 from .export import Exported, export
-from .file import state_shapes
 from .folder import Folder
 from .kernel import made_by
 from .options import Options, compile_settings
@@ -111,6 +109,8 @@ def bucket_model_trace(
     preprocessor = None
     if bucket_config.shared_state_buffer_preprocessor is not None:
         preprocessor = made_by(bucket_config.shared_state_buffer_preprocessor)
+    shapes = [bucket.state_shapes for bucket in buckets]
+    initial = _initial(buckets, shapes, bucket_config)
     folder = Folder()
     engine = _compile(tried, [bucket.exported.program for bucket in buckets], folder.path, options)
     contents, store = described(
@@ -118,8 +118,7 @@ def bucket_model_trace(
     )
     state = None
     if contents.aliases:
-        shape = None if preprocessor is None else preprocessor.function
-        state = State(_initial(buckets, contents, bucket_config), state_shapes(contents), shape)
+        state = State(initial, shapes, None if preprocessor is None else preprocessor.function)
     return ready(Traced(contents, folder, store, state, kernel, preprocessor))
 
 
@@ -130,6 +129,11 @@ class _Bucket:
     exported: Exported
     aliases: list[tuple[int, int]]
     initial: tuple[torch.Tensor, ...]
+
+    @property
+    def state_shapes(self) -> list[list[int]]:
+        """Of each state."""
+        return [list(tensor.shape) for tensor in self.initial]
 
 
 def _exported(func: Callable[..., Any], examples: Sequence[Any], config: BucketModelConfig) -> list[_Bucket]:
@@ -156,26 +160,28 @@ def _exported(func: Callable[..., Any], examples: Sequence[Any], config: BucketM
     return buckets
 
 
-def _initial(buckets: Sequence[_Bucket], contents: Contents, config: BucketModelConfig) -> tuple[torch.Tensor, ...]:
+def _initial(
+    buckets: Sequence[_Bucket], shapes: Sequence[list[list[int]]], config: BucketModelConfig
+) -> tuple[torch.Tensor, ...]:
     """What the states begin with: the buffer, or the examples' values where all buckets have the same shapes."""
-    shapes = state_shapes(contents)
+    known = buckets[0].initial
     if config.shared_state_buffer is None:
         if any(own != shapes[0] for own in shapes):
             raise ValueError(
                 f"the buckets' states have other shapes ({shapes}): give shared_state_buffer, for the largest"
             )
-        return buckets[0].initial
+        return known
     buffer = tuple(tensor.detach().clone() for tensor in config.shared_state_buffer)
     if config.shared_state_buffer_preprocessor is not None:
         return buffer
-    if len(buffer) != len(contents.aliases):
-        raise ValueError(f"shared_state_buffer holds {len(buffer)} tensors for {len(contents.aliases)} states")
+    if len(buffer) != len(known):
+        raise ValueError(f"shared_state_buffer holds {len(buffer)} tensors for {len(known)} states")
     for own in shapes:
         for tensor, shape in zip(buffer, own, strict=True):
             part_of(tensor, shape)
-    for tensor, known in zip(buffer, buckets[0].initial, strict=True):
-        if tensor.dtype != known.dtype:
-            raise ValueError(f"shared_state_buffer holds {tensor.dtype}, but the state is {known.dtype}")
+    for tensor, example in zip(buffer, known, strict=True):
+        if tensor.dtype != example.dtype:
+            raise ValueError(f"shared_state_buffer holds {tensor.dtype}, but the state is {example.dtype}")
     return buffer
 
 
