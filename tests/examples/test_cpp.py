@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from archiving import archived, write_source
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 from torchserve_neuron_lstm.handlers.variants import load_variants
@@ -186,16 +186,20 @@ def test_another_shape_is_refused(run_inductor: Path, compiled: Path, weights: P
     assert done.stderr == "error: 'ids' is int64 [3, 6], but the program was compiled for int64 [3, 5]\n"
 
 
-def test_other_weights_are_refused(run_inductor: Path, compiled: Path, tmp_path: Path) -> None:
-    """The library would read beyond them."""
+def test_other_weights_are_refused(run_inductor: Path, compiled: Path, weights: Path, tmp_path: Path) -> None:
+    """The library would read beyond them; or nowhere."""
     program = compiled / "programs" / "inductor" / "sequence" / "b3_t5"
-    weights = torch.load(compiled / "weights.pt")
-    short = weights["lstm.weight_ih_l0"][:4].clone()
-    save_file({**weights, "lstm.weight_ih_l0": short}, tmp_path / "short.safetensors")
-    done, answers = run(run_inductor, [str(program), str(tmp_path / "short.safetensors")], inputs(), tmp_path)
+    tensors = load_file(weights)
+    name = "lstm.weight_ih_l0"
+    save_file({**tensors, name: tensors[name][:4].clone()}, tmp_path / "short.safetensors")
+    save_file({other: tensor for other, tensor in tensors.items() if other != name}, tmp_path / "fewer.safetensors")
+    (tmp_path / "again").mkdir()
+    short, answers = run(run_inductor, [str(program), str(tmp_path / "short.safetensors")], inputs(), tmp_path)
+    fewer, none = run(run_inductor, [str(program), str(tmp_path / "fewer.safetensors")], inputs(), tmp_path / "again")
 
-    assert (done.returncode, answers) == (1, [])
-    assert "'lstm.weight_ih_l0' is float32 [4, 4], but the program was compiled for float32 [20, 4]" in done.stderr
+    assert (short.returncode, answers, fewer.returncode, none) == (1, [], 1, [])
+    assert f"'{name}' is float32 [4, 4], but the program was compiled for float32 [20, 4]" in short.stderr
+    assert fewer.stderr == f"error: the weights have no '{name}'\n"
 
 
 def exported(archive: Path, target: Path) -> Path:
