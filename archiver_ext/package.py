@@ -11,6 +11,7 @@ from rich.console import Console
 
 from ..backends import stand_in
 from ..backends.interface import Backend, CompileSettings, WholeSequences
+from ..backends.program_file import save_program
 from ..backends.registry import get_backend
 from ..config.compiler import TraceArguments
 from ..config.load import load_config
@@ -198,7 +199,7 @@ def _compile(
     """Compile for every engine at once. Returns what succeeded, by engine, and the engines that are out."""
     programs = {part: build.work / f"{part}.pt2" for part in subject.program.parts}
     for part, program in subject.program.parts.items():
-        torch.export.save(program, programs[part])
+        save_program(program, programs[part])
     jobs = trial.jobs_for(engines, programs, build.config.grid, build.work, _settings(build))
     done = 0
 

@@ -12,6 +12,7 @@ import torch
 
 from ..bucketing.grid import Bucket
 from .interface import CannotLoad, Weights
+from .program_file import time_dims
 
 FILE_NAME = "signature.json"
 
@@ -146,9 +147,14 @@ def _sized(value: torch.Tensor, sizes: Mapping[str, int]) -> TensorType:
 
 
 def _sizes(program: torch.export.ExportedProgram, bucket: Bucket) -> dict[str, int]:
-    """A bucket's number for each symbol of the program: time is what recurrent operators have as T in x[B, T, F]."""
+    """A bucket's number for each symbol of the program.
+
+    Time is what is noted as such, and what recurrent operators have as T in x[B, T, F].
+    """
     symbols = {name for value in _inputs(program).values() for size in value.shape for name in _symbols(size)}
     time = {name for x in _recurrent_inputs(program) for name in _symbols(x.shape[1])}
+    noted, inputs = time_dims(program), _inputs(program)
+    time |= {name for key in noted.keys() & inputs.keys() for name in _symbols(inputs[key].shape[noted[key]])}
     return {name: bucket.length if name in time else bucket.batch for name in symbols}
 
 

@@ -20,6 +20,7 @@ from ...backends import masked  # noqa: F401 - the exported program names its op
 from ...backends.interface import CannotCompile, CompileSettings
 from ...backends.partitioned import Partitioned
 from ...backends.partitioner_config import PartitionerConfig
+from ...backends.program_file import load_program
 from ...backends.registry import get_backend
 from ...bucketing.grid import Bucket
 
@@ -31,7 +32,7 @@ def main() -> None:
     for line in sys.stdin:
         job = json.loads(line)
         if job["program"] not in programs:
-            programs[job["program"]] = torch.export.load(job["program"])
+            programs[job["program"]] = load_program(Path(job["program"]))
         print(json.dumps(_reply(job, programs[job["program"]])), file=replies, flush=True)
 
 

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from ...backends.interface import Backend, CannotLoad, Run
+from ...backends.program_file import save_program
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.cost import CostModel
 from ...bucketing.grid import Bucket, BucketGrid
@@ -61,7 +62,7 @@ def measured_costs(program: Program, config: ServingConfig, threads: int, scratc
     """The milliseconds of the largest batch size at some lengths, by the first engine that runs the program."""
     scratch.mkdir()
     file = scratch / "program.pt2"
-    torch.export.save(program.exported, file)
+    save_program(program.exported, file)
     reasons = []
     for engine in _engines(config):
         run = _compiled(engine, program, file, threads, scratch / engine.name)

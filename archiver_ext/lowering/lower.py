@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils._sympy.numbers import int_oo
 
+from ...backends.program_file import mark_time
 from ...bucketing.spec import TensorSpec
 from ...config.schema import ServingConfig
 from .answers import output_specs, with_vocabularies
@@ -35,6 +36,8 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> Program:
         refuse_reached_answers(traced.exported, inputs, config.grid)
     exact = reached is not None and config.lengths is None
     pieces, why = _in_pieces(traced, inputs, outputs, exact)
+    for program in (traced.exported, *(() if pieces is None else (pieces.chunk,))):
+        _note_time(program, inputs)
     return Program(
         exported=traced.exported,
         inputs=inputs,
@@ -62,6 +65,12 @@ def _in_pieces(
         return None, str(error)
     names = ", ".join(value.spec.name for value in pieces.carried)
     return pieces, f"pieces of time hand on {names}"
+
+
+def _note_time(program: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...]) -> None:
+    """Which dimension of the declared inputs is time: a program without a recurrence does not show it."""
+    named = zip(program.graph_signature.user_inputs, inputs, strict=False)  # lengths and what is carried come after
+    mark_time(program, {str(name): spec.shape.index("time") for name, spec in named if "time" in spec.shape})
 
 
 def _any_shape(exported: torch.export.ExportedProgram) -> bool:
