@@ -11,7 +11,8 @@ from torch import nn
 from traceable import Step, TimeMajor, pad_right, plain_kernel, scripted_kernel
 
 from torchserve_neuron_lstm import tracing
-from torchserve_neuron_lstm.tracing.kernel import chosen
+from torchserve_neuron_lstm.tracing.kernel import chosen, made_by
+from torchserve_neuron_lstm.tracing.state import State
 
 
 class Reader(nn.Module):
@@ -106,26 +107,30 @@ def test_weights_are_replaced_in_all_buckets(tmp_path: Path, reader: tracing.Tra
             torch.testing.assert_close(own(x), other(x))
 
 
-def test_a_scripted_kernel_is_saved_as_it_is_and_a_plain_one_by_its_name(tmp_path: Path) -> None:
-    """Both are there again after loading."""
-    for place, factory in enumerate((plain_kernel, scripted_kernel)):
-        config = tracing.BucketModelConfig(factory)
-        traced = tracing.bucket_model_trace(make_reader, EXAMPLES, config, backend="eager")
-        traced.save(tmp_path / str(place))
-        x = torch.rand(2, 3, 4)
+def test_a_scripted_kernel_is_saved_as_it_is_and_a_plain_one_by_its_name(
+    tmp_path: Path, reader: tracing.Traced
+) -> None:
+    """Both are there again after loading, and after loading what was loaded."""
+    reader.save(tmp_path / "scripted")
+    plain, x = tracing.load(tmp_path / "scripted"), torch.rand(2, 3, 4)
+    plain.save(tmp_path / "again")
+    plain.kernel = made_by(plain_kernel)
+    plain.save(tmp_path / "plain")
 
-        assert torch.equal(tracing.load(tmp_path / str(place))(x), traced(x))
+    for name in ("again", "plain"):
+        assert torch.equal(tracing.load(tmp_path / name)(x), reader(x))
 
 
-def test_a_kernel_that_cannot_be_found_again_is_not_saved(tmp_path: Path) -> None:
+def test_a_kernel_that_cannot_be_found_again_is_not_saved(tmp_path: Path, reader: tracing.Traced) -> None:
     """It works until then."""
-    config = tracing.BucketModelConfig(lambda: pad_right)
-    traced = tracing.bucket_model_trace(make_reader, EXAMPLES[:1], config, backend="eager")
+    reader.save(tmp_path / "traced")
+    own = tracing.load(tmp_path / "traced")
+    own.kernel = made_by(lambda: pad_right)
 
-    assert traced(torch.rand(2, 3, 4)).shape == (2, 4, 5)
+    assert own(torch.rand(2, 3, 4)).shape == (2, 4, 5)
     with pytest.raises(ValueError, match=r"<lambda>.* cannot be imported where .* torch.jit.script"):
-        traced.save(tmp_path / "traced")
-    assert list(tmp_path.iterdir()) == []
+        own.save(tmp_path / "other")
+    assert [path.name for path in tmp_path.iterdir()] == ["traced"]
 
 
 def test_arguments_of_each_bucket_are_its_own() -> None:
@@ -238,15 +243,10 @@ def whole() -> Any:
 )
 def test_a_preprocessor_must_give_views_of_the_buckets_shapes(preprocessor: Any, message: str) -> None:
     """Else the next state would be lost, or the program refuse it."""
-    config = tracing.BucketModelConfig(
-        rows_kernel,
-        shared_state_buffer=[torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)],
-        shared_state_buffer_preprocessor=preprocessor,
-    )
-    traced = tracing.bucket_model_trace(step, [steps_of(1)], config, backend="eager")
+    state = State((torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)), [[[1, 1, 5], [1, 1, 5]]], preprocessor())
 
     with pytest.raises(ValueError, match=message):
-        traced(torch.rand(1, 3, 4))
+        state.views(0)
 
 
 @pytest.mark.parametrize(
