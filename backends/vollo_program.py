@@ -288,10 +288,18 @@ def _cannot_tell(user: torch.fx.Node, value: torch.fx.Node, lengths: Any, seen: 
         return user.args[1] is lengths
     if user.target is _VOLLO_LSTM:
         return user.args[3] is False and _read_as_far(user, lengths, seen)
-    alone = user.target in _STEPWISE and user.args[0] is value and user.all_input_nodes.count(value) == 1
+    stepwise = user.target in _STEPWISE or _is_over_features(user)
+    alone = stepwise and user.args[0] is value and user.all_input_nodes.count(value) == 1
     if not (alone or (user.target in _PAIRWISE and _shape(user) == _shape(value))):
         return False
     return _read_as_far(user, lengths, seen)
+
+
+def _is_over_features(node: torch.fx.Node) -> bool:
+    """Whether an operator mixes the last dimension of x[B, T, F] alone."""
+    if node.target is _aten.layer_norm.default:
+        return len(_flat(node.args[1])) == 1
+    return node.target in (_aten.softmax.int, _aten.log_softmax.int) and node.args[1] in (-1, len(_shape(node)) - 1)
 
 
 def _read_as_far(node: torch.fx.Node, lengths: Any, seen: set[torch.fx.Node]) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +161,6 @@ def test_an_archive_tells_estimates_of_every_bucket(
 ) -> None:
     """In the manifest, in what packaging prints and in what inspect does; sessions carry their state outside."""
     monkeypatch.chdir(tmp_path)
-    logging.getLogger("torchserve_neuron_lstm.backends.vollo").setLevel(logging.ERROR)
     Path("model.py").write_text(MODEL, encoding="utf-8")
     Path("model-config.yaml").write_text(YAML + streaming, encoding="utf-8")
     lstm = nn.LSTM(4, 8).state_dict()

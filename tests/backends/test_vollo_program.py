@@ -69,6 +69,51 @@ def test_zeros_stay_where_a_sum_over_time_would_see_the_padding() -> None:
     assert sum("cleaned" in target for target in targets(rewrite(Answers()))) == 1
 
 
+TAILS: dict[str, Callable[[Answers, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": lambda m, y, n: torch.relu(m.linear(y)).sum(1),
+    "softmax over time": lambda m, y, n: torch.softmax(y, 1) * (y != 0),
+    "running sum": lambda m, y, n: torch.cumsum(y.flip(1), 1),
+    "next step": lambda m, y, n: torch.relu(y) + y.roll(-1, 1),
+    "a layer that sees the padding": lambda m, y, n: again(m, y, None),
+    "a layer of shorter lengths": lambda m, y, n: again(m, y, (n + 1) // 2),
+    "a layer of longer lengths": lambda m, y, n: again(m, y, (n + 1).clamp(max=TIME)),
+    "a layer of the same lengths": lambda m, y, n: again(m, torch.tanh(y) * 2, n),
+    "weights from features": lambda m, y, n: torch.softmax(m.norm(y), -1) * y,
+    "a row's own last step": lambda m, y, n: y[torch.arange(y.shape[0]), n - 1],
+}
+
+
+def again(module: Answers, y: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """The state at the end of a further layer: of the weights h -> gates, which fit on both sides."""
+    zeros = y.new_zeros(1, y.shape[0], 16)
+    w_hh = module.core.weight_hh_l0
+    _, h, _ = torch.ops.neuron_lstm.lstm(y, lengths, zeros, zeros, [w_hh, w_hh], False, 1, False, False)
+    return h[0]  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TAILS)
+def test_zeros_are_left_out_only_where_nothing_can_tell(name: str) -> None:
+    """Whatever is made of an LSTM's answers, in time or of all of it, is the same on real timesteps."""
+
+    class Tail(Answers):
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            zeros = x.new_zeros(1, x.shape[0], 16)
+            weights = [getattr(self.core, each) for each in self.core._flat_weights_names]
+            y, _, _ = torch.ops.neuron_lstm.lstm(x, lengths, zeros, zeros, weights, True, 1, False, False)
+            return (TAILS[name](self, y, lengths),)
+
+    module = Tail().eval()
+    program = rewrite(module).module()
+    for garbage in (0.0, 1e4):
+        inputs = batch(module, garbage)
+        (ours,), (right,) = program(*inputs), module(*inputs)
+        in_time = ours.dim() == 3
+        ours, right = (real(one, inputs[1]) if in_time else one for one in (ours, right))
+
+        assert torch.allclose(ours, right, atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
