@@ -86,7 +86,7 @@ def partition(
     copies = _with_outputs_computed(graph)
     if on_cpu and on_cpu.issuperset(operators):
         on_cpu |= copies  # nothing else would be the engine's
-    on_cpu |= _only_for(on_cpu, graph)
+    on_cpu |= _without_inputs(on_cpu, program, graph)
     module = _fused(torch.fx.GraphModule(program.graph_module, graph), on_cpu)
     segments = _Order(program, module).segments()
     _LOG.info("%d segments: %s", len(segments.segments), _listed(segments.segments))
@@ -200,18 +200,22 @@ def _listed(segments: Sequence[Segment]) -> str:
     return "; ".join(f"{segment.place}: {', '.join(dict.fromkeys(segment.operators))}" for segment in segments)
 
 
-def _only_for(on_cpu: set[torch.fx.Node], graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Calls that need no input and no weight, as those that make zeros, where nobody but the CPU reads them.
+def _without_inputs(
+    on_cpu: set[torch.fx.Node], program: torch.export.ExportedProgram, graph: torch.fx.Graph
+) -> set[torch.fx.Node]:
+    """Calls that need no input, as those that make zeros or add up a weight, where the CPU reads what they make.
 
-    Made by the engine they would be a segment that waits for nothing and computes nothing.
+    Made by the engine they could be a segment that takes nothing, which some compilers cannot trace.
     """
-    made_of_nothing: set[torch.fx.Node] = set()
+    inputs = set(program.graph_signature.user_inputs)
+    free: set[torch.fx.Node] = set()
     for node in graph.nodes:
-        if node.op == "call_function" and all(source in made_of_nothing for source in node.all_input_nodes):
-            made_of_nothing.add(node)
+        weight = node.op == "placeholder" and node.name not in inputs
+        if weight or (node.op == "call_function" and free.issuperset(node.all_input_nodes)):
+            free.add(node)
     moved: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):
-        if node in made_of_nothing and all(user in on_cpu or user in moved for user in node.users):
+        if node in free and any(user in on_cpu or user in moved for user in node.users):
             moved.add(node)
     return moved
 
