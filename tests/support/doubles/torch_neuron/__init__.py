@@ -51,7 +51,7 @@ def trace(
     examples = example_tensors(example_inputs)
     module = model if isinstance(model, torch.nn.Module) else Function(model)
     traced = jit_trace(Guarded(module, examples), examples)
-    refused = sorted(kind for kind in operators(traced.inlined_graph) if not _is_supported(kind))
+    refused = sorted(kind for kind in operators(traced.model.inlined_graph) if not _is_supported(kind))
     if refused and not fallback:
         raise AttributeError(f"Neuron compile failed: the operator {refused[0]} is not supported")
     if compiler_workdir is not None:

@@ -78,7 +78,7 @@ def trace(
     _check_target(_words(compiler_args), cpu_backend=cpu_backend)
     model = func if isinstance(func, torch.nn.Module) else Function(func)
     traced = jit_trace(Guarded(model, examples), examples)
-    kinds = operators(traced.inlined_graph)
+    kinds = operators(traced.model.inlined_graph)
     if partitioner_config is not None:
         _partitioner.check(partitioner_config, kinds)
     elif refused := sorted({kind for kind in kinds if not is_supported(kind)}):
