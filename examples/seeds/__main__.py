@@ -32,7 +32,9 @@ from .shown import Engine, Shown
 _WIDTH = 150
 """Of the table where it goes to a file: lines are not broken then."""
 
-ALL = ("eager", "onnxruntime", "openvino", "inductor", "neuronx")
+APART = ("eager", "onnxruntime", "openvino", "inductor", "neuronx")
+"""Engines that keep weights apart from their programs, and take embeddings."""
+ALL = (*APART, "neuron")
 
 
 class Example(NamedTuple):
@@ -48,8 +50,8 @@ class Example(NamedTuple):
 EXAMPLES = (
     Example("function", function.show, ALL, {}),
     Example("module", module.show, ALL, {}),
-    Example("separate weights", separate_weights.show, ALL, {}),
-    Example("bucketed", bucketed.show, (*ALL, "vollo"), {}),
+    Example("separate weights", separate_weights.show, APART, {}),
+    Example("bucketed", bucketed.show, (*APART, "vollo"), {}),
     Example("any batch", any_batch.show, ALL, {}),
     Example("partitioned", partitioned.show, ALL, {}),
     Example("lstm", lstm.show, (*ALL, "vollo"), {"vollo": "6.9 us were seen before"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,9 +19,11 @@ ENGINES = (
     Engine("openvino"),
     Engine("inductor"),
     Engine("neuronx", {"compiler_args": "--target trn1", "cpu_backend": True}),
+    Engine("neuron"),
     Engine("vollo", {"compiler_args": ["--config", ACCELERATOR]}, tolerance=1e-2),
 )
 
+_AWS = {"neuronx": "torch_neuronx", "neuron": "torch_neuron"}
 _DOUBLES = Path(__file__).parents[2] / "tests" / "support" / "doubles"
 
 
@@ -30,8 +33,8 @@ def engine_named(name: str) -> Engine:
 
 
 def stand_in_for_neuron() -> None:
-    """Where torch_neuronx is not installed, the double of its documented contract, for processes started here too."""
-    if find_spec("torch_neuronx") is None and _DOUBLES.is_dir():
+    """Where neither of AWS's packages is here, doubles of their documented contract, for processes from here too."""
+    if not any(map(find_spec, _AWS.values())) and _DOUBLES.is_dir():
         sys.path.append(str(_DOUBLES))
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(_DOUBLES)]))
 
@@ -45,10 +48,8 @@ def not_here(engine: Engine) -> str | None:
 
 def what_runs(engine: Engine) -> str:
     """What the answers come from: the engine itself, a virtual machine of its device, or a double of its contract."""
-    if engine.name == "neuronx":
-        import torch_neuronx
-
-        return "contract double" if getattr(torch_neuronx, "__double__", False) else "NeuronCore"
+    if engine.name in _AWS:
+        return "contract double" if getattr(import_module(_AWS[engine.name]), "__double__", False) else "NeuronCore"
     if engine.name == "vollo":
         simulation = getattr(get_backend(engine.name), "simulation", None)
         return "VM" if simulation is not None and simulation() else "accelerator"

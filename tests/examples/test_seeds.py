@@ -31,11 +31,11 @@ def test_every_example_holds_on_eager(example: Example) -> None:
     assert row.refused
 
 
-@pytest.mark.parametrize("example", [function, partitioned])
-def test_examples_hold_on_the_double_of_neuronx_which_is_called_so(example: object) -> None:
+@pytest.mark.parametrize(("example", "engine"), [(function, "neuron"), (function, "neuronx"), (partitioned, "neuronx")])
+def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: object, engine: str) -> None:
     """With the options that compiling without a device needs."""
     with on_path():
-        row = row_of("example", example.show, engine_named("neuronx"))  # type: ignore[attr-defined]
+        row = row_of("example", example.show, engine_named(engine))  # type: ignore[attr-defined]
 
         assert (row.status, row.note) == ("ok", "")
         assert row.ran == "contract double"
