@@ -61,10 +61,30 @@ def _measured(directory: Path, threads: int | None, console: Any) -> tuple[Manif
     from ..progress import showing
 
     variants = load_variants(directory, threads)
+    _refuse_simulation(variants.manifest.backend)
     with showing("measure", console, every_s=2.0) as report:
         measured = measure_costs(variants, report)
     costs = (Cost(part, bucket, ms) for part, found in measured.items() for bucket, ms in found.items())
     return variants.manifest, tuple(costs)
+
+
+def _refuse_simulation(backend: str) -> None:
+    """Refuse to measure what stands in for a device.
+
+    Raises:
+        PackagingError: says what does.
+    """
+    from ...backends.interface import Simulating
+    from ...backends.registry import get_backend
+    from ..errors import PackagingError
+
+    engine = get_backend(backend)
+    simulation = engine.simulation() if isinstance(engine, Simulating) else None
+    if simulation is not None:
+        raise PackagingError(
+            f"{backend} is {simulation}. What that takes says nothing of the device: measure where there is one; until "
+            f"then batches are planned by the compiler's estimates"
+        )
 
 
 def _pairs(before: Manifest, after: Manifest) -> list[tuple[Cost, float | None]]:

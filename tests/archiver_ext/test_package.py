@@ -342,10 +342,12 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     code, output, error = package("--json")
     outcome = json.loads(output)
     console = Console(record=True, width=200, file=io.StringIO())
+    calibrated = cli.main(["calibrate", outcome["archive"]])
     manifest = json.loads(read_manifest_text(Path(outcome["archive"])))
     print_manifest(manifest, console)
 
     assert code == 0, error
+    assert calibrated == 1
     assert outcome["simulation"] == "simulated by this processor: there is no such device"
     assert [one["estimate_us"] for one in outcome["engines"][0]["variants"]] == [2.5, 2.5, 5.0, 5.0]
     assert [one["milliseconds"] for one in outcome["engines"][0]["variants"]] == [0.0025, 0.0025, 0.005, 0.005]
