@@ -83,7 +83,7 @@ def _refuse_simulation(backend: str) -> None:
     if simulation is not None:
         raise PackagingError(
             f"{backend} is {simulation}. What that takes says nothing of the device: measure where there is one; until "
-            f"then batches are planned by the compiler's estimates"
+            f"then plans stay as they are"
         )
 
 
