@@ -71,14 +71,16 @@ _EXPORTED_AS = {
     "conv2d": "_convolution",
     "conv3d": "_convolution",
     "slice_copy": "slice",
-    "_unsafe_view": "view",
+    "_unsafe_view": "reshape",
+    "_native_batch_norm_legit_no_training": "batch_norm",
+    "bitwise_not": "logical_not",
     "bitwise_and": "__and__",
     "scalar_tensor": "full",
     "new_zeros": "zeros",
     "new_full": "full",
     "pad": "constant_pad_nd",
 }
-"""What torch.export calls some operators of that list."""
+"""What torch.export calls some operators of that list, which programs go to the compiler with."""
 
 
 def refusal_by_neuronx(node: torch.fx.Node) -> str | None:

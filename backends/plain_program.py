@@ -30,6 +30,15 @@ _OURS = {f"neuron_lstm.{name}.default": name for name in OPERATORS}
 _SAME = ("aten.alias.default", "aten.detach.default", "aten.lift_fresh_copy.default")
 """Operators whose answer is what they are given."""
 
+_OLDER: Mapping[str, str] = {
+    "aten._to_copy.default": "{0}.to({kwargs})",
+    "aten._unsafe_view.default": "torch.ops.aten.reshape.default({args})",
+    "aten._native_batch_norm_legit_no_training.default": (
+        "(torch.nn.functional.batch_norm({0}, {3}, {4}, {1}, {2}, False, {5}, {6}),)"
+    ),
+}
+"""What torch.export has made of operators that old compilers know by their first names."""
+
 
 @dataclass(frozen=True)
 class PlainProgram:
@@ -138,9 +147,13 @@ def _call(node: torch.fx.Node) -> str:
         return _word(node.args[0])
     if not isinstance(node.target, torch._ops.OpOverload):
         raise CannotCompile(f"the program branches on data ({target}), and a traced program cannot")
-    words = [_word(value) for value in node.args]
-    words += [f"{name}={'device' if name == 'device' else _word(value)}" for name, value in node.kwargs.items()]
-    return f"{_OURS.get(target, f'torch.ops.{target}')}({', '.join(words)})"
+    args = [_word(value) for value in node.args]
+    kwargs = [f"{name}={'device' if name == 'device' else _word(value)}" for name, value in node.kwargs.items()]
+    if target in _OLDER:
+        return _OLDER[target].format(*args, args=", ".join(args), kwargs=", ".join(kwargs))
+    if target == "aten.bitwise_not.default" and node.meta["val"].dtype is torch.bool:
+        return f"torch.logical_not({args[0]})"
+    return f"{_OURS.get(target, f'torch.ops.{target}')}({', '.join([*args, *kwargs])})"
 
 
 def _word(value: Any) -> str:
