@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from neuron_doubles import on_path
-from seeds import command_line, function, partitioned
+from seeds import command_line, function, lstm, partitioned, streaming_lstm
 from seeds.__main__ import EXAMPLES, Example, main
 from seeds.archives import rows_of
 from seeds.engines import engine_named, what_runs
@@ -41,6 +41,16 @@ def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: 
         assert row.ran == "contract double"
     if example is partitioned:
         assert any("aten::sort are not supported" in line for line in row.refused)
+
+
+@pytest.mark.skipif(find_spec("vollo_compiler") is None, reason="the extra [vollo] is not installed")
+@pytest.mark.parametrize(("example", "latency_us"), [(lstm, 6.9), (streaming_lstm, 0.7)])
+def test_vollos_examples_hold_on_its_vm(example: object, latency_us: float) -> None:
+    """To a hundredth, in bfloat16; the compiler's own count of microseconds is that of its documentation's model."""
+    row = row_of("example", example.show, engine_named("vollo"))  # type: ignore[attr-defined]
+
+    assert (row.status, row.ran) == ("ok", "VM")
+    assert row.latency_us == pytest.approx(latency_us, abs=0.05)
 
 
 def off(engine: Engine) -> Shown:
