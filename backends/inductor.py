@@ -223,7 +223,7 @@ def _compiler_by_script(scratch: Path, args: Sequence[str]) -> str:
         f"""#!/bin/sh
 case "$1" in -dump*|--version) exec {shlex.quote(compiler)} "$@" ;; esac
 {{
-  printf "cd '%s' &&" "$PWD"
+  printf "mkdir -p '%s' && cd '%s' &&" "$PWD" "$PWD"
   for word in {call}; do printf " '%s'" "$word"; done
   echo
 }} >> {shlex.quote(str(scratch / "commands.txt"))}
