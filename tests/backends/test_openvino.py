@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
+from recurrent import BATCH, TIME, Case, Recurrent, Several, exported, largest_error, ragged_batch, several_inputs
 
 from torchserve_neuron_lstm.backends import openvino as engine
 from torchserve_neuron_lstm.backends.interface import (
@@ -20,8 +20,10 @@ from torchserve_neuron_lstm.backends.interface import (
     CompileSettings,
     precision_of,
 )
+from torchserve_neuron_lstm.backends.partition import at_sizes
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.bucketing.grid import Bucket
 from torchserve_neuron_lstm.config.schema import NeuronLstmBlock
 
 SINGLE = ["FP32", "INT8"]
@@ -158,3 +160,22 @@ def test_the_yaml_and_the_engines_name_the_same_precisions() -> None:
     written = NeuronLstmBlock.model_json_schema()["properties"]["precision"]["enum"]
 
     assert tuple(written) == PRECISIONS
+
+
+def test_a_program_of_known_sizes_is_right_or_refused(tmp_path: Path) -> None:
+    """In known sizes the engine was seen to answer otherwise where a program has several GRUs: never silently."""
+    case = Case("gru", layers=3, bidirectional=True, given_state=True)
+    module, inputs = Several((case, case), rows=1000), several_inputs(0.0)
+    program = exported(module, *inputs)
+    backend = get_backend("openvino")
+    refusal = None
+    try:
+        backend.compile(at_sizes(program, Bucket(BATCH, TIME)), None, tmp_path)
+    except CannotCompile as error:
+        refusal = str(error)
+    if refusal is not None:
+        assert "in fixed sizes it gives other answers than the program" in refusal
+        return
+    run = backend.load(tmp_path, weights_of(program), backend.host(), 1)
+    with torch.no_grad():
+        assert largest_error(run(inputs), module.alone(inputs)) < 1e-5
