@@ -119,31 +119,3 @@ def test_packaging_without_the_toolchain_says_where_it_comes_from(tmp_path: Path
     assert "neuron_lstm.backend: neuronx cannot be used here: torch-neuronx is not installed" in done.stdout
     assert "pip.repos.neuron.amazonaws.com" in done.stdout
     assert not (tmp_path / "classifier.mar").exists()
-
-
-def test_pieces_hand_their_state_on_through_the_host(tmp_path: Path) -> None:
-    """A model that can be cut goes on from tensors, not from what a device keeps."""
-    (tmp_path / "tagger.py").write_text(
-        "import torch\n\n\nclass Tagger(torch.nn.Module):\n"
-        "    def __init__(self):\n        super().__init__()\n"
-        "        self.gru = torch.nn.GRU(2, 3, batch_first=True)\n\n"
-        "    def forward(self, x):\n        return self.gru(x)[0]\n"
-    )
-    block = """
-inputs: {x: {dtype: float32, shape: [batch, time, 2]}}
-buckets: {batch: [2], length: [4]}
-backend: neuronx
-compiler_args: [--target, trn1]
-"""
-    source = write_source(tmp_path / "user", tmp_path / "tagger.py", block)
-    with neuron_doubles.on_path():
-        archived(source, "tagger", tmp_path)
-        host = unpacked(tmp_path, "tagger")
-        variants = load_variants(host, threads=1)
-        x = torch.randn(4, 2)
-        with torch.no_grad():
-            (answer,) = variants.answer(variants.plan([4]), [[x]], [4])
-            right = source.model(x[None])[0]
-
-    assert torch.allclose(answer[0], right, atol=1e-6)
-    assert json.loads((host / "variants.json").read_text())["kind"] == "chunk"
