@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..archiver_ext.lowering.intercept import intercepting, refuse_packed_answers
+from ..archiver_ext.lowering.lower import refuse_randomness
 from ..archiver_ext.lowering.refusal import LoweringRefused, at, node_line, raising_line
 from ..archiver_ext.lowering.trace import forward_replaced
 
@@ -66,6 +67,7 @@ def export(func: Function, example_inputs: Any, held: Sequence[str] = ()) -> Exp
     with eval_mode(module), forward_replaced(module, forward), _explained(func), torch.no_grad():
         program = _export(module, tensors)
     _refuse_varying_sizes(program)
+    refuse_randomness(program)
     _refuse_mutation(program)
     return Exported(program, takes, notes["gives"])
 

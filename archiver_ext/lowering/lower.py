@@ -28,7 +28,7 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> Program:
     """
     traced = trace(model.eval(), config)
     _check_longest(traced, config)
-    _refuse_randomness(traced.exported)
+    refuse_randomness(traced.exported)
     inputs = with_vocabularies(traced.exported, config.input_specs)
     outputs = output_specs(traced, inputs, config.outputs)
     reached = prove(traced.exported, inputs, traced.takes_lengths)
@@ -87,7 +87,12 @@ def _check_longest(traced: Trace, config: ServingConfig) -> None:
         )
 
 
-def _refuse_randomness(exported: torch.export.ExportedProgram) -> None:
+def refuse_randomness(exported: torch.export.ExportedProgram) -> None:
+    """Refuse a program that answers the same question in several ways.
+
+    Raises:
+        LoweringRefused: names the operator and the line.
+    """
     for node in exported.graph.nodes:
         dropout = str(node.target).startswith(("aten.dropout.", "aten.feature_dropout.")) and node.args[2] is True
         if dropout or (

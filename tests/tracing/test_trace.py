@@ -173,6 +173,7 @@ def branches(x: torch.Tensor) -> torch.Tensor:
             lambda x: x.nonzero(),
             "the shape of what aten.nonzero.default gives depends on the values of the inputs",
         ),
+        (lambda x: torch.dropout(x, 0.5, train=True), r"aten\.dropout is random in eval mode too"),
         (lambda x: (x, 3), r"the function returns a int \(3\)"),
         (lambda x: (), "the function returns no tensor"),
         (lambda x: x @ torch.rand(7, 7), "could not be traced.*test_trace.py"),
