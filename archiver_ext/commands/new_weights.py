@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ...backends.interface import Inlining
+from ...backends import stand_in
+from ...backends.interface import Inlining, Simulating
 from ...backends.new_weights import differences
 from ...backends.registry import get_backend
 from ...backends.weights import BadWeights, read_weights
@@ -143,10 +144,13 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     """
     names = json.loads((tree / _STOCK_MANIFEST).read_text(encoding="utf-8"))["model"]
     config = load_block(tree / names["configFile"])
-    with importable(tree):
+    with importable(tree), stand_in.allowed():
         model = load_model(tree / names["modelFile"], tree / weights, config.model.args)
         variants = load_variants(tree)
         facts = variants.manifest
+        engine = get_backend(facts.backend)
+        if isinstance(engine, Simulating) and (simulation := engine.simulation()) is not None:
+            console.print(f"{engine.name} was {simulation}", markup=False, highlight=False, soft_wrap=True)
         with showing("eager", console, every_s=2.0) as report:
             reference = reference_of(model, config, facts.outputs)
             cases = draw_cases(facts, facts.grid, reference, report, longest=facts.longest)

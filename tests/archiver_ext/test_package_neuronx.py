@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from zipfile import ZipFile
 
 import neuron_doubles
 import pytest
 import torch
-from archiving import Source, archive, archived, write_source
+from archiving import ARCHIVER, Source, archive, archived, write_source
 
 from torchserve_neuron_lstm.backends.interface import CannotLoad
 from torchserve_neuron_lstm.backends.signature import WrongInput
@@ -56,8 +57,8 @@ def source_of(place: Path, block: str = BLOCK) -> Source:
 def unpacked(place: Path, name: str) -> Path:
     """The archive as a host unpacks it."""
     with ZipFile(place / f"{name}.mar") as file:
-        file.extractall(place / "host")
-    return place / "host"
+        file.extractall(place / name)
+    return place / name
 
 
 def sequence(length: int) -> torch.Tensor:
@@ -109,6 +110,17 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
         load_variants(host, threads=1)
     with neuron_doubles.on_path():
         assert largest_difference(load_variants(host, threads=1), source.model) <= 1e-5
+
+    other = type(source.model)().eval()
+    torch.save(other.state_dict(), tmp_path / "other.pt")
+    words = ["replace-weights", str(tmp_path / "classifier.mar"), str(tmp_path / "other.pt")]
+    command = [str(ARCHIVER.with_name("neuron-lstm")), *words, "-o", str(tmp_path / "other.mar")]
+    replaced = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert replaced.returncode == 0, replaced.stderr
+    assert "what was compiled has not run" in replaced.stdout + replaced.stderr
+    with neuron_doubles.on_path():
+        assert largest_difference(load_variants(unpacked(tmp_path, "other"), threads=1), other) <= 1e-5
 
 
 def test_packaging_without_the_toolchain_says_where_it_comes_from(tmp_path: Path) -> None:
