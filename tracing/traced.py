@@ -142,7 +142,7 @@ class Traced:
         signature = self.contents.programs[bucket].signature
         if self.state is None:
             signature.check_inputs(given)
-            return list(self._runs[bucket](given))
+            return list(self._runs[bucket]([tensor.contiguous() for tensor in given]))
         return self._run_with_state(self.state, bucket, signature, given)
 
     def _run_with_state(
@@ -155,7 +155,7 @@ class Traced:
             raise WrongInput(f"{len(given)} inputs beside the state, expected {len(signature.inputs) - len(views)}")
         inputs = [views[places.index(i)] if i in places else next(rest) for i in range(len(signature.inputs))]
         signature.check_inputs(inputs)
-        outputs = self._runs[bucket](inputs)
+        outputs = self._runs[bucket]([tensor.contiguous() for tensor in inputs])
         following = [place for _, place in self.contents.aliases]
         answers = [state.own(output) for place, output in enumerate(outputs) if place not in following]
         state.keep(views, [outputs[place] for place in following])

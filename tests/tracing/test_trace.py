@@ -237,3 +237,12 @@ def test_torch_keeps_its_threads() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
+def test_inputs_may_be_views(backend: str) -> None:
+    """Engines read memory as it lies."""
+    traced = tracing.trace(double_and_add, (torch.rand(2, 3), torch.rand(2, 3)), backend=backend)
+    x, y = torch.rand(3, 2).T, torch.rand(2, 6)[:, ::2]
+
+    torch.testing.assert_close(traced(x, y), 2 * x + y)
