@@ -97,7 +97,8 @@ def _engines(config: ServingConfig) -> Iterator[Backend]:
         yield asked
         if config.partitioner_config is None:
             return
-    yield from (engine for name in _STAND_INS if name in names and not (engine := get_backend(name)).unavailable())
+    others = [name for name in _STAND_INS if name in names and name != config.backend]
+    yield from (engine for name in others if not (engine := get_backend(name)).unavailable())
 
 
 def _compiled(engine: Backend, program: Program, file: Path, threads: int, directory: Path) -> Run | str:

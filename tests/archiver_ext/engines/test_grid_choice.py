@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.archiver_ext.engines.grid_choice import choose_lengths, measured_costs, points
+from torchserve_neuron_lstm.archiver_ext.engines.grid_choice import _engines, choose_lengths, measured_costs, points
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.archiver_ext.lowering import lower
 from torchserve_neuron_lstm.archiver_ext.lowering.program import Program
@@ -30,7 +30,7 @@ from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad
 
 class Refuses(Eager):
     name = "refuses"
-    def compile(self, program, bucket, directory):
+    def compile(self, program, bucket, directory, settings):
         raise CannotCompile("not this program")
 
 class Stuck(Eager):
@@ -169,3 +169,13 @@ def test_a_histogram_that_cannot_be_read_leaves_no_archive(project: Project) -> 
     assert done.returncode == 1
     assert "neuron_lstm.buckets.length.histogram: lengths.txt: cannot be read: No such file or directory" in done.stderr
     assert project.listing() == before
+
+
+@pytest.mark.parametrize(("partitioner", "engines"), [("", ["onnxruntime"]), ("{}", ["onnxruntime", "eager"])])
+def test_another_engine_stands_in_for_one_that_may_leave_operators_to_the_cpu(
+    tmp_path: Path, partitioner: str, engines: list[str]
+) -> None:
+    """The whole program may be none of its own; each engine is tried once."""
+    backend = f"onnxruntime\n  partitioner_config: {partitioner}" if partitioner else "onnxruntime"
+    config, _ = configured(tmp_path, CASES[0].name, "{auto: 2, histogram: lengths.txt}", backend)
+    assert [engine.name for engine in _engines(config)] == engines
