@@ -196,5 +196,8 @@ def _refusal(answer: Answer, bucket: Bucket, args: Sequence[str]) -> str:
             "compiler_args: --target inf2 (or trn1, trn1n, trn2)"
         )
     if "unsupported" in answer.message.lower() or "not supported" in answer.message.lower():
-        lines.append("`neuron-lstm analyze` shows which lines of the model need what the compiler does not have")
+        lines.append(
+            "`neuron-lstm analyze` shows which lines of the model need what the compiler does not have; with "
+            "partitioner_config: {} that runs on the CPU"
+        )
     return "\n".join(lines)

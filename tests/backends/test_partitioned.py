@@ -128,7 +128,7 @@ def test_the_sort_that_neuronx_does_not_take_runs_on_the_cpu(tmp_path: Path) -> 
     """With nothing but the defaults; and in text, for the torch of its hosts reads no program of this one."""
     engine = get_backend("neuronx")
     settings = CompileSettings(args=("--target", "inf2"))
-    with pytest.raises(CannotCompile):
+    with pytest.raises(CannotCompile, match=r"partitioner_config: \{\}"):
         engine.compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "whole"), settings)
     Partitioned(engine).compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "parts"), settings)
     assert places(tmp_path / "parts") == ["device", "cpu"]
