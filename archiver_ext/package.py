@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ..backends import stand_in
+from ..backends.aws import stand_in
 from ..backends.interface import Backend, CompileSettings, WholeSequences
 from ..backends.program_file import save_program
 from ..backends.registry import get_backend

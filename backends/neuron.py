@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 from ..bucketing.grid import Bucket
-from . import aws_operators
-from .aws_runtime import (
+from .aws import operators as aws_operators
+from .aws.plain_program import plain_program
+from .aws.runtime import (
     PROGRAM,
     on_cpu,
     problem,
@@ -30,6 +31,7 @@ from .aws_runtime import (
     usable_engine,
     write_compiled,
 )
+from .aws.toolchain import Answer, Toolchain, trace
 from .interface import (
     DEFAULTS,
     CannotCompile,
@@ -41,9 +43,7 @@ from .interface import (
     Run,
     Weights,
 )
-from .plain_program import plain_program
 from .signature import weights_of
-from .toolchain import Answer, Toolchain, trace
 
 TOOLCHAIN = Toolchain(
     module="torch_neuron",

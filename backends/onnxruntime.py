@@ -262,8 +262,8 @@ def untranslated(node: torch.fx.Node) -> str | None:
     Raises:
         CannotCompile: the exporter is not installed.
     """
-    from .partition import operator_name, operators_of
-    from .support import alone
+    from .division.partition import operator_name, operators_of
+    from .division.support import alone
 
     registry, table = _exporter()
     if str(node.target) in _OWN or registry.is_registered(node.target):

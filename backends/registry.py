@@ -20,6 +20,8 @@ _BUILT_IN = {
     "neuron": "Neuron",
     "eager": "Eager",
 }
+_OF_ITS_OWN = {"vollo": "myrtle"}
+"""The folder that one engine alone needs."""
 _HERE = Path(__file__).parent
 
 
@@ -52,7 +54,11 @@ def files_of_others(name: str) -> tuple[Path, ...]:
     Eager stays: it runs what an engine leaves to the CPU.
     """
     others = [other for other in _built_in() if other not in (name, "eager")]
-    return tuple(file for other in others for file in (_HERE / f"{other}.py", *_HERE.glob(f"{other}_*.py")))
+    folders = [_OF_ITS_OWN[other] for other in others if other in _OF_ITS_OWN]
+    return (
+        *(_HERE / f"{other}.py" for other in others),
+        *(file for folder in folders for file in (_HERE / folder).glob("*.py")),
+    )
 
 
 def _built_in() -> list[str]:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..bucketing.grid import Bucket
-from . import vollo_operators as _operators  # noqa: F401  the programs beside the device's call them
+from .division.partitioned import Partitioned, loader_of
 from .eager import Eager
 from .interface import (
     DEFAULTS,
@@ -37,11 +37,11 @@ from .interface import (
     Run,
     Weights,
 )
-from .partitioned import Partitioned, loader_of
+from .myrtle import operators as _operators  # noqa: F401  the programs beside the device's call them
 from .signature import Signature, read_signature, signature_of, weights_of, write_signature
 
 if TYPE_CHECKING:
-    from .vollo_build import Built
+    from .myrtle.build import Built
 
 INSTALL = (
     "pip install 'torchserve-neuron-lstm[vollo]' installs software under Myrtle.ai's proprietary EULA; read it first "
@@ -93,10 +93,10 @@ class Vollo:
             CannotCompile: no bucket or no accelerator is named, the program has an operator that Vollo cannot take, or
                 does not fit the accelerator.
         """
-        from .partition import at_sizes
-        from .partitioner_config import PartitionerConfig
-        from .vollo_build import configuration
-        from .vollo_program import refuse_operators, refuse_recurrences, rewritten
+        from .division.partition import at_sizes
+        from .division.partitioner_config import PartitionerConfig
+        from .myrtle.build import configuration
+        from .myrtle.program import refuse_operators, refuse_recurrences, rewritten
 
         if bucket is None:
             raise CannotCompile("Vollo compiles for one bucket at a time")
@@ -129,7 +129,7 @@ class Vollo:
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Why it can take an operator of an exported program neither on the device nor on the CPU beside it."""
-        from .vollo_program import lstm_refusal, operator_refusal
+        from .myrtle.program import lstm_refusal, operator_refusal
 
         return lstm_refusal(node) or operator_refusal(node)
 
@@ -160,7 +160,7 @@ class _Device:
         return {}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        from .vollo_module import refusal
+        from .myrtle.module import refusal
 
         return refusal(node)
 
@@ -172,8 +172,8 @@ class _Device:
         settings: CompileSettings = DEFAULTS,
     ) -> None:
         """Write the device's program; what only moves numbers stays on the CPU."""
-        from .vollo_build import build, configuration
-        from .vollo_module import computes, module_of
+        from .myrtle.build import build, configuration
+        from .myrtle.module import computes, module_of
 
         if not computes(program):
             Eager().compile(program, None, directory)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
+from ..backends.division.partitioned import loader_of
 from ..backends.interface import Chaining, Weights
 from ..backends.interface import Run as Program
-from ..backends.partitioned import loader_of
 from ..backends.registry import get_backend
 from ..backends.weights import read_weights
 from ..bucketing.cost import CostModel

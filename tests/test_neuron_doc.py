@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from torchserve_neuron_lstm.backends import neuron, neuronx, stand_in, unrolled
+from torchserve_neuron_lstm.backends import neuron, neuronx
+from torchserve_neuron_lstm.backends.aws import stand_in, unrolled
 from torchserve_neuron_lstm.config.load import load_config
 
 ROOT = Path(__file__).parents[1]

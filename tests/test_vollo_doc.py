@@ -9,9 +9,13 @@ import torch
 import yaml
 from vollo_models import InTime, program_of
 
-from torchserve_neuron_lstm.backends import vollo, vollo_build, vollo_module, vollo_program, vollo_streaming
-from torchserve_neuron_lstm.backends.partition import at_sizes, partition
-from torchserve_neuron_lstm.backends.partitioner_config import PartitionerConfig
+from torchserve_neuron_lstm.backends import vollo
+from torchserve_neuron_lstm.backends.division.partition import at_sizes, partition
+from torchserve_neuron_lstm.backends.division.partitioner_config import PartitionerConfig
+from torchserve_neuron_lstm.backends.myrtle import build as vollo_build
+from torchserve_neuron_lstm.backends.myrtle import module as vollo_module
+from torchserve_neuron_lstm.backends.myrtle import program as vollo_program
+from torchserve_neuron_lstm.backends.myrtle import streaming as vollo_streaming
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 from torchserve_neuron_lstm.config.load import parse_config
 

@@ -10,7 +10,7 @@
 The names and options are those of the tracing API of NeuronX, for every backend: docs/tracing.md.
 """
 
-from ..backends.partitioner_config import PartitionerConfig
+from ..backends.division.partitioner_config import PartitionerConfig
 from ..backends.signature import WrongInput
 from .analyze import analyze
 from .bucket_model import BucketModelConfig, bucket_model_trace

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from ..archiver_ext.lowering.refusal import node_line
+from ..backends.division.partition import at_sizes, users_name
+from ..backends.division.partitioner_config import PartitionerConfig
+from ..backends.division.support import refusals
 from ..backends.interface import Backend, Selective
-from ..backends.partition import at_sizes, users_name
-from ..backends.partitioner_config import PartitionerConfig
 from ..backends.registry import get_backend
-from ..backends.support import refusals
 from .engine import AUTO, engines
 from .export import Function, export
 from .options import Options, compile_settings

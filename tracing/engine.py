@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from ..backends.division.partitioned import Partitioned, loader_of
 from ..backends.interface import Backend, CannotCompile, Inlining, Placing, Run, Weights
-from ..backends.partitioned import Partitioned, loader_of
 from ..backends.registry import backend_names, get_backend
 from .options import Options, arguments, untaken
 

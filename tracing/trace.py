@@ -12,9 +12,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..archiver_ext.lowering.refusal import LoweringRefused
+from ..backends.division.partition import CannotPartition
+from ..backends.division.partitioner_config import PartitionerConfig
 from ..backends.interface import Backend, CannotCompile
-from ..backends.partition import CannotPartition
-from ..backends.partitioner_config import PartitionerConfig
 from ..backends.signature import TensorType, dtype_name, signature_of
 from ..bucketing.grid import Bucket
 from .contents import Compiled, Contents

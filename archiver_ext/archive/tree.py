@@ -60,7 +60,7 @@ def add_serving_half(tree: Path, package: Path, left_out: Iterable[Path]) -> Non
 
 
 def _serving_files(package: Path) -> list[Path]:
-    folders = [sorted((package / name).glob("*.py")) for name in ("handlers", "bucketing", "backends", "sessions")]
+    folders = [sorted((package / name).rglob("*.py")) for name in ("handlers", "bucketing", "backends", "sessions")]
     return [
         package / "__init__.py",
         package / "config" / "__init__.py",

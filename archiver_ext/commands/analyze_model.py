@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from ...backends.division.partition import at_sizes, users_name
+from ...backends.division.partitioner_config import PartitionerConfig
+from ...backends.division.support import Refusals, refusals
 from ...backends.interface import Backend, CannotCompile, CompileSettings, Selective, precision_of
-from ...backends.partition import at_sizes, users_name
-from ...backends.partitioner_config import PartitionerConfig
 from ...backends.registry import backend_names, get_backend
-from ...backends.support import Refusals, refusals
 from ...bucketing.grid import Bucket
 from ...config.load import load_config
 from ...config.schema import ServingConfig

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ...backends import stand_in
+from ...backends.aws import stand_in
 from ...backends.interface import Inlining, Simulating
 from ...backends.new_weights import differences
 from ...backends.registry import get_backend

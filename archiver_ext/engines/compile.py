@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ...backends.division.partitioner_config import PartitionerConfig
 from ...backends.interface import DEFAULTS, CompileSettings
-from ...backends.partitioner_config import PartitionerConfig
 from ...bucketing.grid import Bucket
 from ...bucketing.spec import Part
 from ..processes import describe_exit, package_path

@@ -17,9 +17,9 @@ from typing import Any, TextIO
 import torch
 
 from ...backends import masked  # noqa: F401 - the exported program names its operators
+from ...backends.division.partitioned import Partitioned
+from ...backends.division.partitioner_config import PartitionerConfig
 from ...backends.interface import CannotCompile, CompileSettings
-from ...backends.partitioned import Partitioned
-from ...backends.partitioner_config import PartitionerConfig
 from ...backends.program_file import load_program
 from ...backends.registry import get_backend
 from ...bucketing.grid import Bucket

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import torch
 
+from ...backends.division.partition import CannotPartition, Segments, at_sizes, partition
+from ...backends.division.partitioned import Partitioned, left_to_cpu
+from ...backends.division.partitioner_config import PartitionerConfig
+from ...backends.division.support import refusals
 from ...backends.interface import Backend, CompileSettings
-from ...backends.partition import CannotPartition, Segments, at_sizes, partition
-from ...backends.partitioned import Partitioned, left_to_cpu
-from ...backends.partitioner_config import PartitionerConfig
-from ...backends.support import refusals
 from ...bucketing.grid import Bucket
 from ...bucketing.spec import Part
 from ...config.schema import ServingConfig

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from ...backends import registry
+from ...backends.division.partitioned import Partitioned
 from ...backends.interface import (
     DEFAULTS,
     Backend,
@@ -21,7 +22,6 @@ from ...backends.interface import (
     Simulating,
     precision_of,
 )
-from ...backends.partitioned import Partitioned
 from ...bucketing.cost import CostModel
 from ...bucketing.grid import Bucket, BucketGrid
 from ...bucketing.spec import Part

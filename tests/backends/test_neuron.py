@@ -11,7 +11,7 @@ import torch
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 
-from torchserve_neuron_lstm.backends import stand_in
+from torchserve_neuron_lstm.backends.aws import stand_in
 from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad, CompileSettings
 from torchserve_neuron_lstm.backends.neuron import Neuron, options_for
 from torchserve_neuron_lstm.backends.signature import weights_of

@@ -17,7 +17,7 @@ import torch
 from recurrent import BATCH, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
 from torch import nn
 
-from torchserve_neuron_lstm.backends import stand_in
+from torchserve_neuron_lstm.backends.aws import stand_in
 from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad, CompileSettings
 from torchserve_neuron_lstm.backends.neuronx import NeuronX, options_for
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of

@@ -13,6 +13,7 @@ import torch
 from recurrent import BATCH, TIME, Case, Recurrent, Several, exported, largest_error, ragged_batch, several_inputs
 
 from torchserve_neuron_lstm.backends import openvino as engine
+from torchserve_neuron_lstm.backends.division.partition import at_sizes
 from torchserve_neuron_lstm.backends.interface import (
     PRECISIONS,
     CannotCompile,
@@ -20,7 +21,6 @@ from torchserve_neuron_lstm.backends.interface import (
     CompileSettings,
     precision_of,
 )
-from torchserve_neuron_lstm.backends.partition import at_sizes
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.grid import Bucket

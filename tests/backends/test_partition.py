@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 
-from torchserve_neuron_lstm.backends.interface import CannotCompile
-from torchserve_neuron_lstm.backends.partition import (
+from torchserve_neuron_lstm.backends.division.partition import (
     CannotPartition,
     Segments,
     at_sizes,
@@ -24,7 +23,8 @@ from torchserve_neuron_lstm.backends.partition import (
     operators_of,
     partition,
 )
-from torchserve_neuron_lstm.backends.partitioner_config import PartitionerConfig
+from torchserve_neuron_lstm.backends.division.partitioner_config import PartitionerConfig
+from torchserve_neuron_lstm.backends.interface import CannotCompile
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 
 ANYTHING = PartitionerConfig(model_support_percentage_threshold=0)

@@ -12,6 +12,10 @@ import torch
 from picky_engine import Picky, Telling
 from torch import nn
 
+from torchserve_neuron_lstm.backends.division.partition import at_sizes, operator_name
+from torchserve_neuron_lstm.backends.division.partitioned import Partitioned, loader_of
+from torchserve_neuron_lstm.backends.division.partitioner_config import PartitionerConfig
+from torchserve_neuron_lstm.backends.division.support import refusals
 from torchserve_neuron_lstm.backends.interface import (
     Backend,
     CannotCompile,
@@ -21,12 +25,8 @@ from torchserve_neuron_lstm.backends.interface import (
     Selective,
     WholeSequences,
 )
-from torchserve_neuron_lstm.backends.partition import at_sizes, operator_name
-from torchserve_neuron_lstm.backends.partitioned import Partitioned, loader_of
-from torchserve_neuron_lstm.backends.partitioner_config import PartitionerConfig
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
-from torchserve_neuron_lstm.backends.support import refusals
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 
 DOUBLES = Path(__file__).parents[1] / "support" / "doubles"

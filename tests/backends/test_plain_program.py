@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from torchserve_neuron_lstm.backends.aws.plain_program import plain_program
 from torchserve_neuron_lstm.backends.interface import CannotCompile
-from torchserve_neuron_lstm.backends.plain_program import plain_program
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 

@@ -84,7 +84,7 @@ def test_an_archive_leaves_the_other_engines_out() -> None:
     """The files of all engines but one, so that an archive carries one; and eager, which runs what that leaves out."""
     out = {file.name for file in registry.files_of_others("onnxruntime")}
 
-    assert {"inductor.py", "openvino.py", "vollo.py", "vollo_operators.py"} <= out
+    assert {"inductor.py", "openvino.py", "vollo.py", "module.py"} <= out
     assert not {"onnxruntime.py", "eager.py", "partitioned.py"} & out
     assert len(registry.files_of_others("doubling")) == len(out) + 1
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
 
-from torchserve_neuron_lstm.backends import plain_module, toolchain_job, unrolled
-from torchserve_neuron_lstm.backends.plain_program import PlainProgram, plain_program
+from torchserve_neuron_lstm.backends.aws import plain_module, toolchain_job, unrolled
+from torchserve_neuron_lstm.backends.aws.plain_program import PlainProgram, plain_program
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 

@@ -15,11 +15,11 @@ from vollo_models import BATCH, TIME, Answers, batch, program_of, real
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import read_manifest_text
 from torchserve_neuron_lstm.backends.interface import CannotCompile, CompileSettings
+from torchserve_neuron_lstm.backends.myrtle.build import configurations
+from torchserve_neuron_lstm.backends.myrtle.streaming import StreamingProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput
 from torchserve_neuron_lstm.backends.vollo import Vollo
-from torchserve_neuron_lstm.backends.vollo_build import configurations
-from torchserve_neuron_lstm.backends.vollo_streaming import StreamingProgram
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 
 pytest.importorskip("vollo_compiler", reason="under Myrtle.ai's EULA: docs/vollo.md")

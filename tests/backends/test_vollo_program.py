@@ -11,11 +11,11 @@ from recurrent import GARBAGE, Case, Recurrent, exported, ragged_batch
 from torch import nn
 from vollo_models import BATCH, FEATURES, TIME, Answers, InTime, batch, program_of, real
 
-from torchserve_neuron_lstm.backends import vollo_module
+from torchserve_neuron_lstm.backends.division.partition import at_sizes, partition
+from torchserve_neuron_lstm.backends.division.partitioner_config import PartitionerConfig
 from torchserve_neuron_lstm.backends.interface import CannotCompile
-from torchserve_neuron_lstm.backends.partition import at_sizes, partition
-from torchserve_neuron_lstm.backends.partitioner_config import PartitionerConfig
-from torchserve_neuron_lstm.backends.vollo_program import operator_refusal, refuse_recurrences, rewritten
+from torchserve_neuron_lstm.backends.myrtle import module as vollo_module
+from torchserve_neuron_lstm.backends.myrtle.program import operator_refusal, refuse_recurrences, rewritten
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 
 BUCKET = Bucket(BATCH, TIME)

@@ -74,7 +74,7 @@ def test_a_former_name_is_taken_without_a_warning(
 
 def vollo_configuration(*arguments: str) -> str:
     """What the arguments name."""
-    from torchserve_neuron_lstm.backends.vollo_build import configuration
+    from torchserve_neuron_lstm.backends.myrtle.build import configuration
 
     return configuration(arguments)
 

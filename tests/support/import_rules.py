@@ -44,8 +44,8 @@ ENGINE_FILES = {
     "backends/onnxruntime.py": ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript"),
     "backends/openvino.py": ("onnx", "openvino"),
     "backends/vollo.py": ("vollo_compiler", "vollo_rt"),
-    "backends/vollo_build.py": ("vollo_compiler", "vollo_torch"),
-    "backends/vollo_streaming.py": ("vollo_compiler",),
+    "backends/myrtle/build.py": ("vollo_compiler", "vollo_torch"),
+    "backends/myrtle/streaming.py": ("vollo_compiler",),
     "sessions/redis.py": ("redis",),
     "sessions/redis_client.py": ("redis",),
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from torchserve_neuron_lstm.backends.division.partition import operator_name, operators_of
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import (
     DEFAULTS,
@@ -20,7 +21,6 @@ from torchserve_neuron_lstm.backends.interface import (
     Run,
     Weights,
 )
-from torchserve_neuron_lstm.backends.partition import operator_name, operators_of
 from torchserve_neuron_lstm.bucketing.grid import Bucket
 
 

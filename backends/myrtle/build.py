@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from .interface import CannotCompile
+from ..interface import CannotCompile
 
 # The names of before release 27.1, each with the one of now.
 _FORMER = {

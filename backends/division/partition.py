@@ -20,10 +20,10 @@ import torch
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from ..bucketing.grid import Bucket
-from .interface import CannotCompile
+from ...bucketing.grid import Bucket
+from ..interface import CannotCompile
+from ..signature import signature_of
 from .partitioner_config import UNLIMITED, PartitionerConfig
-from .signature import signature_of
 
 Place = Literal["device", "cpu"]
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..bucketing.grid import Bucket
-from .hollow import load_hollow, save_hollow
-from .interface import (
+from ...bucketing.grid import Bucket
+from ..hollow import load_hollow, save_hollow
+from ..interface import (
     DEFAULTS,
     Backend,
     CannotCompile,
@@ -29,7 +29,7 @@ from .interface import (
     Run,
     Weights,
 )
-from .signature import Signature, read_signature, signature_of, write_signature
+from ..signature import Signature, read_signature, signature_of, write_signature
 
 if TYPE_CHECKING:
     from .partition import Segment, Segments
@@ -124,8 +124,8 @@ class Partitioned:
             write_signature(signature_of(segment.program, None), directory)
             save_hollow(segment.program, directory / _PROGRAM)
         else:
-            from .aws_runtime import write_compiled
-            from .plain_program import plain_program
+            from ..aws.plain_program import plain_program
+            from ..aws.runtime import write_compiled
 
             write_compiled(directory, plain_program(segment.program, bucket), {})
 
@@ -159,10 +159,10 @@ class Partitioned:
 def _on_cpu(directory: Path, weights: Weights, threads: int) -> Run:
     """A segment that torch itself runs, operator by operator."""
     if not (directory / _PROGRAM).is_file():
-        from .aws_runtime import on_cpu, read_compiled
+        from ..aws.runtime import on_cpu, read_compiled
 
         return on_cpu(read_compiled(directory), weights, threads)
-    from . import masked  # noqa: F401  what is exported calls its operators, which want this torch
+    from .. import masked  # noqa: F401  what is exported calls its operators, which want this torch
 
     module = load_hollow(directory / _PROGRAM, read_signature(directory).pick_weights(weights))
     torch.set_num_threads(threads)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..bucketing.grid import Bucket
-from .interface import DEFAULTS, Backend, CannotCompile, CompileSettings, Selective
+from ...bucketing.grid import Bucket
+from ..interface import DEFAULTS, Backend, CannotCompile, CompileSettings, Selective
 from .partition import example_of, exported_quietly, operator_name, operators_of, what_is_asked
 from .partitioner_config import PartitionerConfig
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from ..bucketing.grid import Bucket
+from ...bucketing.grid import Bucket
+from ..interface import CannotCompile, Weights
+from ..signature import Signature, signature_of, weights_of
 from . import unrolled
-from .interface import CannotCompile, Weights
 from .plain_module import Plain
-from .signature import Signature, signature_of, weights_of
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {"lstm": unrolled.lstm, "rnn": unrolled.rnn}
 """What the text calls beside torch: the recurrences, which a compiler unrolls while it traces."""

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from .interface import CannotCompile, Weights
+from ..interface import CannotCompile, Weights
 from .plain_program import PlainProgram, parameter_name
 
 _HERE = Path(__file__).parent

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import vollo_operators as _operators  # noqa: F401  registers them
-from .interface import CannotCompile
-from .signature import weights_of
+from ..interface import CannotCompile
+from ..signature import weights_of
+from . import operators as _operators  # noqa: F401  registers them
 
 _aten = torch.ops.aten
 

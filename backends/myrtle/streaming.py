@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from .interface import CannotCompile, CannotLoad
-from .signature import WrongInput, dtype_name
-from .vollo import Call, Vollo, VolloContext, no_accelerator
-from .vollo_build import build, configuration
+from ..interface import CannotCompile, CannotLoad
+from ..signature import WrongInput, dtype_name
+from ..vollo import Call, Vollo, VolloContext, no_accelerator
+from .build import build, configuration
 
 _PROGRAM = "streaming.vollo"
 

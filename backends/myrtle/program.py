@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from . import vollo_operators as _operators  # noqa: F401  registers them
-from .interface import CannotCompile
-from .vollo_module import refusal
+from ..interface import CannotCompile
+from . import operators as _operators  # noqa: F401  registers them
+from .module import refusal
 
 _aten = torch.ops.aten
 _ours = torch.ops.neuron_lstm

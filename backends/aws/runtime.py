@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from .interface import CannotLoad, Run, Weights
+from ..interface import CannotLoad, Run, Weights
+from ..signature import Signature, read_signature, write_signature
 from .plain_program import PlainProgram, plain_module
-from .signature import Signature, read_signature, write_signature
 from .stand_in import is_allowed
 from .toolchain import Toolchain, placeholder_words
 

@@ -1,0 +1,1 @@
+"""An engine and the CPU together: which operators stay with which, and one program from outside."""
