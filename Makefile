@@ -1,5 +1,5 @@
-# From nothing but Python 3.10+ and make: `make demo` and `make test`.
-# A C++ compiler is used where there is one; Java comes from PyPI.
+# From nothing but Python 3.10+ and make: `make demo`, which uses a C++ compiler where there is one. `make test` needs g++.
+# Java comes from PyPI.
 
 PYTHON ?= python3
 BIN := .venv/bin
