@@ -122,7 +122,12 @@ def _bytes(name: str, entry: dict[str, Any]) -> int:
     if not all(type(size) is int and size >= 0 for size in entry["shape"]):
         raise ValueError(f"{name!r} has shape {entry['shape']}")
     numbers: int = math.prod(entry["shape"])
-    return numbers * _DTYPES[entry["dtype"]].itemsize
+    return numbers * _width(_DTYPES[entry["dtype"]])
+
+
+def _width(dtype: torch.dtype) -> int:
+    """Bytes of an item; an old torch's dtypes do not tell."""
+    return torch.empty(0, dtype=dtype).element_size()
 
 
 def _tensor(data: mmap.mmap, start: int, entry: dict[str, Any]) -> torch.Tensor:
@@ -130,6 +135,6 @@ def _tensor(data: mmap.mmap, start: int, entry: dict[str, Any]) -> torch.Tensor:
     if begin == end:
         return torch.empty(entry["shape"], dtype=dtype)
     raw = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=start + begin)
-    if raw.data_ptr() % dtype.itemsize:  # after a header of odd length; engines want whole numbers of items
+    if raw.data_ptr() % _width(dtype):  # after a header of odd length; engines want whole numbers of items
         raw = raw.clone()
     return raw.view(dtype).view(entry["shape"])

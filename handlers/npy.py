@@ -20,13 +20,16 @@ from .errors import malformed, shown
 MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 4096  # bytes; numpy writes 118 for any array of ordinary rank
 
-_READ: dict[str, torch.dtype] = {
-    "b1": torch.bool,
-    "f2": torch.float16, "f4": torch.float32, "f8": torch.float64,
-    "i1": torch.int8, "i2": torch.int16, "i4": torch.int32, "i8": torch.int64,
-    "u1": torch.uint8, "u2": torch.uint16, "u4": torch.uint32, "u8": torch.uint64,
+_NAMES = {
+    "b1": "bool", "f2": "float16", "f4": "float32", "f8": "float64",
+    "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
+    "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64",
 }  # fmt: skip
+# Hosts of old accelerators have a torch without wide unsigned integers.
+_READ: dict[str, torch.dtype] = {kind: getattr(torch, name) for kind, name in _NAMES.items() if hasattr(torch, name)}
 _WRITE = {dtype: kind for kind, dtype in _READ.items()}
+_WIDTHS = {dtype: int(kind[1:]) for kind, dtype in _READ.items()}
+"""Bytes of an item; an old torch's dtypes do not tell."""
 _MOST_HEADERS = 1024
 """That are kept in mind: sequences of one length have the same, and reading one takes longer than all the rest."""
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array codes by width in bytes
@@ -49,7 +52,7 @@ def read_npy(content: bytes | bytearray) -> torch.Tensor:
     """
     text, start = _header_text(content)
     header = _header(text)
-    found, expected = len(content) - start, math.prod(header.shape) * header.dtype.itemsize
+    found, expected = len(content) - start, math.prod(header.shape) * _WIDTHS[header.dtype]
     if found != expected:
         raise malformed(
             f".npy: shape {list(header.shape)} needs {expected} bytes of data, the body has {found}"
@@ -70,7 +73,7 @@ def write_npy(tensor: torch.Tensor) -> bytes:
     content = bytearray(_prefix(known.dtype, tuple(known.shape)))
     start = len(content)
     if known.numel() > 0:
-        content += bytes(known.numel() * known.dtype.itemsize)
+        content += bytes(known.numel() * known.element_size())
         torch.frombuffer(content, dtype=known.dtype, offset=start).copy_(known.reshape(-1))
     return bytes(content)
 
@@ -78,7 +81,7 @@ def write_npy(tensor: torch.Tensor) -> bytes:
 @lru_cache(maxsize=_MOST_HEADERS)
 def _prefix(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
     """Everything before the data, filled up to 64 bytes."""
-    order = "|" if dtype.itemsize == 1 else "<" if sys.byteorder == "little" else ">"
+    order = "|" if _WIDTHS[dtype] == 1 else "<" if sys.byteorder == "little" else ">"
     text = f"{{'descr': '{order}{_WRITE[dtype]}', 'fortran_order': False, 'shape': {shape!r}, }}"
     padded = text + " " * (-(len(MAGIC) + 4 + len(text) + 1) % 64) + "\n"
     return MAGIC + bytes((1, 0)) + len(padded).to_bytes(2, "little") + padded.encode("ascii")
@@ -142,7 +145,7 @@ def _tensor(content: bytes | bytearray, start: int, header: _Header) -> torch.Te
 
 
 def _flat(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:
-    width = header.dtype.itemsize
+    width = _WIDTHS[header.dtype]
     if header.big_endian != (sys.byteorder == "big"):
         content, start = _swapped(content[start:], width), 0
     elif isinstance(content, bytes) or start % width:  # torch wants to own what it reads, and in its proper place

@@ -28,7 +28,9 @@ class StateBytes:
 
     def __init__(self, carried: Sequence[Carried]) -> None:
         self.specs = [value.spec for value in carried]
-        self._widths = [prod(_sizes(spec)) * torch_dtype(spec).itemsize for spec in self.specs]
+        self._widths = [
+            prod(_sizes(spec)) * torch.empty(0, dtype=torch_dtype(spec)).element_size() for spec in self.specs
+        ]
 
     @property
     def size(self) -> int:

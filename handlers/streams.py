@@ -270,7 +270,7 @@ def _digest(request: Request) -> bytes:
     digest = blake2b(f"{request.form.name} {request.npy} {request.id}".encode(), digest_size=16)
     for tensor in request.items[0].tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        raw = bytearray(max(1, tensor.numel() * tensor.dtype.itemsize))
+        raw = bytearray(max(1, tensor.numel() * tensor.element_size()))
         if tensor.numel():
             torch.frombuffer(raw, dtype=tensor.dtype).copy_(tensor.reshape(-1))
         digest.update(raw)
