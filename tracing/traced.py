@@ -55,6 +55,7 @@ class Traced:
         self._calling = threading.Lock()
         self._takes, self._gives = pytree.treespec_loads(contents.takes), pytree.treespec_loads(contents.gives)
         self._runs: list[Run] = []
+        self._held: frozenset[int] = frozenset()
 
     @property
     def folder(self) -> Path:
@@ -78,6 +79,7 @@ class Traced:
             ]
         with self._calling:
             self._runs = runs
+            self._held = frozenset(_storage(tensor) for tensor in self.store.values())
 
     @property
     def is_loaded(self) -> bool:
@@ -142,8 +144,13 @@ class Traced:
         signature = self.contents.programs[bucket].signature
         if self.state is None:
             signature.check_inputs(given)
-            return list(self._runs[bucket]([tensor.contiguous() for tensor in given]))
+            return self._answered(bucket, given)
         return self._run_with_state(self.state, bucket, signature, given)
+
+    def _answered(self, bucket: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What a program gives; a weight that is an answer as it is would be changed with the answer, so a copy."""
+        outputs = self._runs[bucket]([tensor.contiguous() for tensor in inputs])
+        return [output.detach().clone() if _storage(output) in self._held else output for output in outputs]
 
     def _run_with_state(
         self, state: State, bucket: int, signature: Signature, given: list[torch.Tensor]
@@ -155,7 +162,7 @@ class Traced:
             raise WrongInput(f"{len(given)} inputs beside the state, expected {len(signature.inputs) - len(views)}")
         inputs = [views[places.index(i)] if i in places else next(rest) for i in range(len(signature.inputs))]
         signature.check_inputs(inputs)
-        outputs = self._runs[bucket]([tensor.contiguous() for tensor in inputs])
+        outputs = self._answered(bucket, inputs)
         following = [place for _, place in self.contents.aliases]
         answers = [state.own(output) for place, output in enumerate(outputs) if place not in following]
         state.keep(views, [outputs[place] for place in following])
@@ -176,6 +183,10 @@ def _words(structure: pytree.TreeSpec) -> str:
     """
     tensors = pytree.tree_unflatten([_Word()] * structure.num_leaves, structure)
     return repr(tensors)
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 class _Word:

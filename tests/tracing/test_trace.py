@@ -216,6 +216,28 @@ def test_an_option_that_the_engine_has_no_compiler_for_is_refused() -> None:
         tracing.trace(double_and_add, (x, x), compiler_args="-O2", backend="eager")
 
 
+def test_a_weight_that_is_an_answer_is_a_copy() -> None:
+    """What the caller does with an answer changes no later one: neither of a weight, nor of a constant."""
+    scale, constant = nn.LayerNorm(3), torch.ones(3)
+    for func in (lambda x: (constant, x + constant), _answering_weight(scale)):
+        traced = tracing.trace(func, torch.zeros(2, 3), backend="eager")
+        traced(torch.zeros(2, 3))[0].fill_(7)
+
+        assert [answer.max().item() for answer in traced(torch.zeros(2, 3))] == [1, 1]
+
+
+def _answering_weight(norm: nn.LayerNorm) -> nn.Module:
+    class Answering(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = norm
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.norm.weight, x + self.norm.weight
+
+    return Answering()
+
+
 def test_an_unknown_engine_is_refused() -> None:
     """With those that are there."""
     with pytest.raises(CannotLoad, match="there is no backend 'gpu' here, but"):
