@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..backends.division.partitioned import Partitioned, loader_of
+from ..backends.division.partitioner_config import PartitionerConfig
 from ..backends.interface import Backend, CannotCompile, Inlining, Placing, Run, Weights
 from ..backends.registry import backend_names, get_backend
 from .options import Options, arguments, untaken
@@ -26,7 +27,11 @@ def engines(name: str, options: Options) -> list[Backend]:
         CannotLoad: there is none of this name.
         CannotCompile: it cannot be used here, and what to install.
         ValueError: it does not take an option.
+        TypeError: `partitioner_config` is none.
     """
+    given = options.partitioner_config
+    if given is not None and not isinstance(given, PartitionerConfig):
+        raise TypeError(f"partitioner_config: expected a PartitionerConfig, got {given!r}")
     if name != AUTO:
         return [_divided(_named(name, options), options)]
     here = [get_backend(one) for one in PREFERRED if one in backend_names()]
@@ -47,7 +52,7 @@ def _named(name: str, options: Options) -> Backend:
         raise ValueError(f"{' and '.join(lacking)}: {name} has no compiler that takes it; leave it out")
     if not options.inline_weights_to_neff and isinstance(engine, Inlining) and engine.inlines_weights:
         raise ValueError(f"inline_weights_to_neff=False: {name} keeps the weights inside its programs; leave it out")
-    if options.cpu_backend and "compiler_args" in engine.options and not _has_target(options):
+    if options.cpu_backend and isinstance(engine, Placing) and not _has_target(options):
         raise ValueError("cpu_backend=True compiles for a device that is not here: add compiler_args='--target NAME'")
     if options.compiler_python is None and (reason := engine.unavailable()) is not None:
         raise CannotCompile(f"{name} cannot be used here: {reason}")

@@ -73,7 +73,13 @@ def untaken(engine: Backend, options: Options) -> list[str]:
         "compiler_args": arguments(options.compiler_args),
         "compiler_python": options.compiler_python,
     }
-    return [name for name, value in asked.items() if value and name not in engine.options]
+    lacking: list[str] = [name for name, value in asked.items() if value and name not in engine.options]
+    trace_kwargs = (options.partitioner_config and options.partitioner_config.trace_kwargs) or {}
+    return lacking + [
+        f"partitioner_config.trace_kwargs.{name}"
+        for name, value in trace_kwargs.items()
+        if value and name not in engine.options
+    ]
 
 
 def compile_settings(engine: Backend, options: Options, part: str = "") -> CompileSettings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,6 +67,23 @@ def test_options_that_cannot_be_kept_are_a_value_error(config: tracing.Partition
     """As documented; it names the option."""
     with pytest.raises(ValueError, match=option):
         tracing.trace(Sorted(), torch.rand(2, 6), partitioner_config=config, backend="eager")
+
+
+@pytest.mark.parametrize("option", ["compiler_workdir", "compiler_args"])
+def test_segments_get_no_option_that_their_engine_has_no_compiler_for(option: str) -> None:
+    """As outside the partitioner, and named by its path."""
+    config = tracing.PartitionerConfig(trace_kwargs={option: "x"})
+
+    with pytest.raises(ValueError, match=f"partitioner_config.trace_kwargs.{option}: eager has no compiler"):
+        tracing.trace(torch.relu, torch.ones(2), partitioner_config=config, backend="eager")
+
+
+def test_what_is_no_partitioner_config_is_refused() -> None:
+    """A dict of its options is none."""
+    given: Any = {"min_subgraph_size": 1}
+
+    with pytest.raises(TypeError, match="expected a PartitionerConfig"):
+        tracing.trace(torch.relu, torch.ones(2), partitioner_config=given, backend="eager")
 
 
 def test_analyze_counts_what_is_taken() -> None:
