@@ -44,6 +44,8 @@ def resolved(
                 )
             place = len(example) + len(held)
             held.append(name)
+        if type(output) is not int:
+            raise ValueError(f"input_output_aliases: expected the place of an output, got {output!r}")
         pairs.append((place, output))
     for what, places in (("input", [place for place, _ in pairs]), ("output", [output for _, output in pairs])):
         if len(set(places)) < len(places):
