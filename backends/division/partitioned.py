@@ -229,7 +229,7 @@ def _numbered(settings: CompileSettings, index: int) -> CompileSettings:
     """With a folder of the segment's own."""
     if settings.workdir is None:
         return settings
-    workdir = settings.workdir / str(index)
+    workdir = settings.workdir.resolve() / str(index)  # compilers may run elsewhere
     workdir.mkdir(parents=True, exist_ok=True)
     return replace(settings, workdir=workdir)
 
