@@ -1,7 +1,8 @@
 """`placement: cores`: each worker on cores of its own, so that none is moved about, or computes where another does.
 
 On a CPU a worker is pinned to its share of the host's cores, with as many threads. On a Neuron device it is given one
-NeuronCore. Workers beyond the shares begin again with the first one.
+NeuronCore. Workers beyond the shares begin again with the first one. Where nothing says how many workers there are, each
+takes the NeuronCore of its own number: two on one core cannot both start.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def _on_neuron_core(archive: Path, workers: object, environment: MutableMapping[
     if given:
         _log.info("placement: as %s says", " and ".join(given))
         return
-    shares = _count(workers) or 1
-    environment["NEURON_RT_VISIBLE_CORES"] = str(take_number(numbers_of(archive)) % shares)
+    number, shares = take_number(numbers_of(archive)), _count(workers)
+    environment["NEURON_RT_VISIBLE_CORES"] = str(number if shares is None else number % shares)
     _log.info("placement: NeuronCore %s", environment["NEURON_RT_VISIBLE_CORES"])
 
 

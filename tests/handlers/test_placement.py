@@ -196,6 +196,20 @@ def test_a_neuron_worker_is_given_a_core_of_the_device(
     assert pinned == []
 
 
+def test_neuron_workers_share_no_core_where_nothing_says_how_many_they_are(
+    placed: Path, pinned: list[tuple[int, ...]]
+) -> None:
+    """A server may be told their number over its API, which no worker sees."""
+    manifest: Manifest = replace(read_manifest(placed), backend="neuronx")
+    environments: list[dict[str, str]] = [{}, {}, {}]
+
+    for own in environments:
+        place(manifest, placed, None, own)
+
+    assert [own["NEURON_RT_VISIBLE_CORES"] for own in environments] == ["0", "1", "2"]
+    assert pinned == []
+
+
 def test_a_worker_is_placed_before_its_programs_are_loaded(placed: Path, pinned: list[tuple[int, ...]]) -> None:
     """And has the threads of its share."""
     before = torch.get_num_threads()
