@@ -32,7 +32,7 @@ def chosen(
     answer = kernel(list(inputs))
     if not isinstance(answer, tuple) or len(answer) != 2:
         raise TypeError(f"the bucket kernel must give (tensors, index), it gave {type(answer).__name__}")
-    tensors, index = list(answer[0]), int(answer[1])
+    tensors, index = _checked(*answer)
     given = _words([list(tensor.shape) for tensor in inputs])
     known = "; ".join(f"{place}: {_words(bucket)}" for place, bucket in enumerate(shapes))
     if not tensors:
@@ -40,6 +40,14 @@ def chosen(
     if not 0 <= index < len(shapes):
         raise WrongInput(f"no bucket for {given}: the bucket kernel chose {index}. The buckets are {known}")
     return tensors, index
+
+
+def _checked(tensors: Any, index: Any) -> tuple[list[torch.Tensor], int]:
+    if not isinstance(tensors, list | tuple) or not all(isinstance(one, torch.Tensor) for one in tensors):
+        raise TypeError(f"the bucket kernel must give a list of tensors first, it gave {tensors!r}")
+    if not isinstance(index, int) and not (isinstance(index, torch.Tensor) and index.numel() == 1):
+        raise TypeError(f"the bucket kernel must give the bucket's index as a tensor of one number, it gave {index!r}")
+    return list(tensors), int(index)
 
 
 def _words(shapes: Sequence[Sequence[int | str]]) -> str:
@@ -54,9 +62,18 @@ class Made:
     saved: Callable[[], str]
 
 
-def made_by(factory: Callable[[], Any]) -> Made:
-    """What a factory makes."""
-    function = factory()
+def made_by(factory: Any) -> Made:
+    """What a factory makes.
+
+    Raises:
+        TypeError: it is none, or makes something else than a function.
+    """
+    function = factory() if callable(factory) else None
+    if not callable(function):
+        raise TypeError(
+            f"a bucket kernel and a preprocessor are given as a function that returns the function: {factory!r} "
+            f"{'returns ' + repr(function) if callable(factory) else 'is none'}"
+        )
     return Made(function, lambda: _saved(factory, function))
 
 

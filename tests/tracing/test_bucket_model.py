@@ -75,6 +75,8 @@ def test_another_batch_than_the_bucket_was_traced_with_is_refused(reader: tracin
         (([], torch.tensor(0)), tracing.WrongInput, r"no bucket for \[2, 3\]: the bucket kernel gave back no tensors"),
         (([torch.rand(2, 4)], torch.tensor(2)), tracing.WrongInput, "the bucket kernel chose 2"),
         (([torch.rand(2, 4)], torch.tensor(-1)), tracing.WrongInput, "the bucket kernel chose -1"),
+        ((None, torch.tensor(0)), TypeError, "a list of tensors first, it gave None"),
+        (([torch.rand(2, 4)], "first"), TypeError, "a tensor of one number, it gave 'first'"),
         ([torch.rand(2, 4)], TypeError, r"must give \(tensors, index\), it gave list"),
     ],
 )
@@ -131,6 +133,13 @@ def test_a_kernel_that_cannot_be_found_again_is_not_saved(tmp_path: Path, reader
     with pytest.raises(ValueError, match=r"<lambda>.* cannot be imported where .* torch.jit.script"):
         own.save(tmp_path / "other")
     assert [path.name for path in tmp_path.iterdir()] == ["traced"]
+
+
+@pytest.mark.parametrize("given", [3, lambda: None])
+def test_a_kernel_is_given_as_a_function_that_makes_it(given: Any) -> None:
+    """Anything else is refused before a bucket is compiled."""
+    with pytest.raises(TypeError, match="as a function that returns the function"):
+        made_by(given)
 
 
 def test_arguments_of_each_bucket_are_its_own() -> None:
