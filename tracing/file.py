@@ -75,10 +75,10 @@ def load(path: str | Path) -> Traced:
     kernel = None if contents.kernel is None else restored(contents.kernel)
     preprocessor = None if contents.preprocessor is None else restored(contents.preprocessor)
     state = None
+    _check_complete(contents, store, states)
     if contents.aliases:
         initial = tuple(states[str(place)] for place in range(len(contents.aliases)))
         state = State(initial, state_shapes(contents), None if preprocessor is None else preprocessor.function)
-    _check_complete(contents, store)
     traced = Traced(contents, folder, store, state, kernel, preprocessor)
     traced.any_batch = contents.any_batch
     traced.reload()
@@ -91,7 +91,8 @@ def state_shapes(contents: Contents) -> list[list[list[int]]]:
     return [[[int(size) for size in own[place].shape] for place, _ in contents.aliases] for own in kinds]
 
 
-def _check_complete(contents: Contents, store: Mapping[str, torch.Tensor]) -> None:
+def _check_complete(contents: Contents, store: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> None:
     missing = {key for program in contents.programs for key in program.stored.values()} - set(store)
+    missing |= {f"{_STATE}/{place}" for place in range(len(contents.aliases)) if str(place) not in states}
     if missing:
         raise CannotLoad(f"the traced file lacks the tensors {', '.join(sorted(missing))}: trace the function again")

@@ -108,6 +108,18 @@ def test_what_is_no_whole_traced_file_is_refused(tmp_path: Path) -> None:
             tracing.load(bad)
 
 
+def test_a_file_that_lacks_a_state_says_so(tmp_path: Path) -> None:
+    """Like one that lacks a weight."""
+    zeros = torch.zeros(2)
+    traced = tracing.trace(lambda x, a: (a + x, a + x), (zeros, zeros), input_output_aliases={1: 1}, backend="eager")
+    assert traced.state is not None
+    traced.state.initial = ()
+    traced.save(tmp_path / "traced")
+
+    with pytest.raises(CannotLoad, match=r"lacks the tensors state\.pt/0"):
+        tracing.load(tmp_path / "traced")
+
+
 def test_a_file_that_lacks_a_tensor_says_which(tmp_path: Path) -> None:
     """Before an engine reads from nowhere."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
