@@ -128,7 +128,7 @@ class Traced:
     def _flat(self, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
         tensors, structure = pytree.tree_flatten(inputs)
         if structure != self._takes:
-            raise WrongInput(f"called with {_words(structure)}, but traced with {_words(self._takes)}")
+            tensors = self._in_order(inputs, structure)
         for tensor in tensors:
             if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu":
                 what = f"a tensor on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(tensor)
@@ -146,6 +146,16 @@ class Traced:
             signature.check_inputs(given)
             return self._answered(bucket, given)
         return self._run_with_state(self.state, bucket, signature, given)
+
+    def _in_order(self, inputs: tuple[Any, ...], structure: pytree.TreeSpec) -> list[Any]:
+        """The tensors in the order of the trace: dicts may be given in any order of their keys."""
+        try:
+            leaves: list[Any] = self._takes.flatten_up_to(inputs)
+        except (TypeError, ValueError):
+            leaves = []
+        if len(leaves) != structure.num_leaves or not all(isinstance(one, torch.Tensor) for one in leaves):
+            raise WrongInput(f"called with {_words(structure)}, but traced with {_words(self._takes)}")
+        return leaves
 
     def _answered(self, bucket: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What a program gives; a weight that is an answer as it is would be changed with the answer, so a copy."""

@@ -115,6 +115,15 @@ def test_arguments_and_answers_keep_their_structure() -> None:
         traced(a, z)
 
 
+def test_the_keys_of_a_dict_may_be_given_in_any_order() -> None:
+    """A dict is its keys; others than those of the trace are refused."""
+    traced = tracing.trace(lambda of: of["a"] - of["b"], ({"a": torch.zeros(2), "b": torch.zeros(2)},), backend="eager")
+
+    assert traced({"b": torch.ones(2), "a": torch.zeros(2)}).tolist() == [-1, -1]
+    with pytest.raises(tracing.WrongInput, match=r"called with .*'c': tensor.* but traced with .*'b': tensor"):
+        traced({"a": torch.zeros(2), "c": torch.zeros(2)})
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
