@@ -121,8 +121,8 @@ class NeuronX:
         """Those that the runtime's environment leaves to this process: one, unless it says otherwise."""
         listed = os.environ.get("NEURON_RT_VISIBLE_CORES", "")
         if listed:
-            first, _, last = listed.partition("-")
-            return int(last) - int(first) + 1 if last else len(listed.split(","))
+            ranges = [part.partition("-") for part in listed.split(",")]
+            return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
         return int(os.environ.get("NEURON_RT_NUM_CORES", "1"))
 
     def load_on(self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:

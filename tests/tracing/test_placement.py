@@ -89,7 +89,7 @@ def test_traces_take_turns_on_the_cores_of_a_device(tmp_path: Path) -> None:
             tracing.move_trace_to_device(traces[0], 2)
 
 
-@pytest.mark.parametrize(("listed", "count"), [("", 4), ("3-6", 4), ("2,3", 2), ("5", 1)])
+@pytest.mark.parametrize(("listed", "count"), [("", 4), ("3-6", 4), ("2,3", 2), ("5", 1), ("0,2-4", 4)])
 def test_cores_of_neuronx_are_those_of_the_runtimes_environment(
     listed: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
