@@ -1,8 +1,8 @@
 """`placement: cores`: each worker on cores of its own, so that none is moved about, or computes where another does.
 
 On a CPU a worker is pinned to its share of the host's cores, with as many threads. On a Neuron device it is given one
-NeuronCore. Workers beyond the shares begin again with the first one. Where nothing says how many workers there are, each
-takes the NeuronCore of its own number: two on one core cannot both start.
+NeuronCore. Workers beyond the shares begin again with the first one. Where nothing says how many workers there are, a
+worker takes the NeuronCore of its own number: two on one core cannot both start.
 """
 
 from __future__ import annotations
