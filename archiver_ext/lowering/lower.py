@@ -94,15 +94,26 @@ def refuse_randomness(exported: torch.export.ExportedProgram) -> None:
         LoweringRefused: names the operator and the line.
     """
     for node in exported.graph.nodes:
-        dropout = str(node.target).startswith(("aten.dropout.", "aten.feature_dropout.")) and node.args[2] is True
-        if dropout or (
-            torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) and "dropout" not in str(node.target)
-        ):
+        if _draws(node):
             raise LoweringRefused(
                 f"{'.'.join(str(node.target).split('.')[:2])}{at(node_line(node))} is random in eval mode too; a "
                 "served model must give the same answer every time (for dropout use nn.Dropout, or pass "
                 "training=self.training)"
             )
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether a call draws random numbers: some operators do while they train alone, or with a probability."""
+    operator = node.target
+    if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    given = {
+        argument.name: node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, default)
+        for place, argument in enumerate(operator._schema.arguments)
+        for default in [argument.default_value]
+    }
+    switches = [given[name] for name in ("train", "training", "dropout_p") if name in given]
+    return not switches or any(switch not in (False, 0) for switch in switches)
 
 
 def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:

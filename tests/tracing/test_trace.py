@@ -115,6 +115,19 @@ def test_arguments_and_answers_keep_their_structure() -> None:
         traced(a, z)
 
 
+@pytest.mark.parametrize(
+    "model", [nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.RReLU(), nn.AlphaDropout()]
+)
+def test_what_is_random_in_training_alone_is_taken(model: nn.Module) -> None:
+    """Attention without dropout, and layers that draw numbers no more."""
+    x = torch.rand(2, 3, 4)
+
+    answer = tracing.trace(model, x, backend="eager")(x)
+
+    with torch.no_grad():
+        torch.testing.assert_close(answer, model.eval()(x))
+
+
 def test_the_keys_of_a_dict_may_be_given_in_any_order() -> None:
     """A dict is its keys; others than those of the trace are refused."""
     traced = tracing.trace(lambda of: of["a"] - of["b"], ({"a": torch.zeros(2), "b": torch.zeros(2)},), backend="eager")
@@ -183,6 +196,7 @@ def branches(x: torch.Tensor) -> torch.Tensor:
             "the shape of what aten.nonzero.default gives depends on the values of the inputs",
         ),
         (lambda x: torch.dropout(x, 0.5, train=True), r"aten\.dropout is random in eval mode too"),
+        (lambda x: torch.alpha_dropout(x, 0.5, train=True), r"aten\.alpha_dropout is random in eval mode too"),
         (lambda x: (x, 3), r"the function returns a int \(3\)"),
         (lambda x: (), "the function returns no tensor"),
         (lambda x: x @ torch.rand(7, 7), "could not be traced.*test_trace.py"),
