@@ -7,15 +7,18 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .engines import engine_named, not_here, stand_in_for_neuron, what_runs
+from .engines import engine_named, neuron_stood_in, not_here, what_runs
 from .shown import Engine, Shown
 
 
 def main(show: Callable[[Engine], Shown], arguments: Sequence[str] | None = None) -> int:
     """Run it and print what it shows. Returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    engine = engine_named(given[0] if given else "eager")
-    stand_in_for_neuron()
+    with neuron_stood_in():
+        return _run(show, engine_named(given[0] if given else "eager"))
+
+
+def _run(show: Callable[[Engine], Shown], engine: Engine) -> int:
     if (reason := not_here(engine)) is not None:
         print(f"not run: {reason}")
         return 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,11 +34,22 @@ def engine_named(name: str) -> Engine:
     return next((engine for engine in ENGINES if engine.name == name), Engine(name))
 
 
-def stand_in_for_neuron() -> None:
+@contextmanager
+def neuron_stood_in() -> Iterator[None]:
     """Where neither of AWS's packages is here, doubles of their documented contract, for processes from here too."""
-    if not any(map(find_spec, _AWS.values())) and _DOUBLES.is_dir():
-        sys.path.append(str(_DOUBLES))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(_DOUBLES)]))
+    if any(map(find_spec, _AWS.values())) or not _DOUBLES.is_dir():
+        yield
+        return
+    before = os.environ.get("PYTHONPATH")
+    sys.path.append(str(_DOUBLES))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [before, str(_DOUBLES)]))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(_DOUBLES))
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
 
 
 def not_here(engine: Engine) -> str | None:

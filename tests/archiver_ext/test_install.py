@@ -21,6 +21,7 @@ SOURCES = (
     "config",
     "handlers",
     "sessions",
+    "tracing",
     "training",
     "src",
     "pyproject.toml",
