@@ -17,7 +17,7 @@ _FRONTEND = """\
 minWorkers: 1       # TorchServe ignores minWorkers without maxWorkers
 maxWorkers: 1
 batchSize: 32       # requests taken at once; may exceed the largest batch below
-maxBatchDelay: 2    # milliseconds that a request waits for others
+maxBatchDelay: 1    # milliseconds that a request waits for others
 responseTimeout: 60 # seconds
 
 # The plug-in
