@@ -84,6 +84,7 @@ def from_json(text: str) -> Contents:
         contents = Contents(**written, programs=programs, aliases=aliases)
         for spec in (contents.takes, contents.gives):
             pytree.treespec_loads(spec)
+    # NotImplementedError is what torch raises of a structure that was written in another way than it knows.
     except (ValueError, KeyError, TypeError, AttributeError, NotImplementedError) as error:
         raise CannotLoad(
             f"the description in the traced file is damaged ({error}): trace the function again"

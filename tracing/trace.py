@@ -191,7 +191,7 @@ def _check_aliases(program: torch.export.ExportedProgram, aliases: Sequence[tupl
 def _written(structure: pytree.TreeSpec) -> str:
     try:
         return pytree.treespec_dumps(structure)
-    except NotImplementedError as error:
+    except NotImplementedError as error:  # torch writes down no other structures than these
         raise LoweringRefused(
             f"arguments and answers must be tensors in tuples, lists and dicts, not in {structure}"
         ) from error

@@ -37,7 +37,6 @@ WITH_TORCH = (
     "bucketing/padding.py",
     "bucketing/execute.py",
     "bucketing/execute_staircase.py",
-    "bucketing/timesteps.py",
 )
 
 ENGINE_FILES = {

@@ -23,6 +23,7 @@ class BucketModelConfig:
         func_kwargs: dict[str, Any] | list[dict[str, Any]] | None = None,
     ) -> None:
         if shared_state_buffer is not None or shared_state_buffer_preprocessor is not None:
+            # Nothing of ours hands one over: shared states stay with the caller. Silence would look like support.
             raise NotImplementedError("the double has no shared state buffer")
         self.bucket_kernel = bucket_kernel
         self.func_kwargs = func_kwargs
