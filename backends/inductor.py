@@ -9,24 +9,19 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import shlex
 import shutil
-import subprocess
-import sys
 import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..bucketing.grid import Bucket
-from . import masked
+from . import machine_code, masked
 from .interface import (
     DEFAULTS,
     CannotCompile,
@@ -45,21 +40,6 @@ _CALLS = "program.json"
 """Beside the library and of its name: which operators it calls back. torch looks for it there."""
 
 
-@dataclass(frozen=True)
-class _Target:
-    """The instructions to compile for: what most servers have, not all that the packaging machine has."""
-
-    isa: str
-    vector_bits: int
-    cpu_flags: frozenset[str]
-
-
-_TARGETS = {
-    "x86_64": _Target("x86-64-v3", 256, frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})),
-    "aarch64": _Target("armv8-a", 128, frozenset({"asimd"})),
-}
-
-
 class Inductor:
     """One program for each bucket."""
 
@@ -71,13 +51,7 @@ class Inductor:
 
     def unavailable(self) -> str | None:
         """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
-        machine = platform.machine()
-        if sys.platform != "linux" or machine not in _TARGETS:
-            return f"compiled code is for Linux on {' or '.join(_TARGETS)}, this is {sys.platform} on {machine}"
-        lacking = _TARGETS[machine].cpu_flags - _cpu_flags()
-        if lacking:
-            return f"this machine's CPU lacks {', '.join(sorted(lacking))}, so programs could not be verified on it"
-        return _compiler_problem(_compiler())
+        return machine_code.problem_here(("omp.h",))
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Torch, of the same minor version."""
@@ -85,10 +59,7 @@ class Inductor:
 
     def host(self) -> Mapping[str, str]:
         """The operating system, the machine, its instructions, and the torch that the code calls into."""
-        machine = platform.machine()
-        target = _TARGETS.get(machine)
-        isa = target.isa if target else "unknown"
-        return {"system": sys.platform, "machine": machine, "isa": isa, "torch": _minor(_torch_version())}
+        return {**machine_code.host(), "torch": _minor(_torch_version())}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """What is no operator of torch's dispatcher; those that it cannot fuse it calls, others' own included."""
@@ -111,13 +82,13 @@ class Inductor:
         """
         if bucket is None:
             raise CannotCompile("inductor compiles for one bucket at a time")
-        _refuse_other_instructions(settings.args)
+        machine_code.refuse_other_instructions(settings.args)
         signature = signature_of(program, bucket)
         write_signature(signature, directory)
         with _scratch(settings.workdir) as scratch:
             package = scratch / "program.pt2"
             told = settings.workdir is not None or settings.args
-            compiler = _compiler_by_script(scratch, settings.args) if told else _compiler()
+            compiler = _compiler_by_script(scratch, settings.args) if told else machine_code.compiler()
             try:
                 with _private_caches(scratch, keep=settings.workdir is not None), _quiet(), torch.no_grad():
                     _compile(_fixed(program, signature), package, compiler)
@@ -125,7 +96,7 @@ class Inductor:
                 what = _reason(error)
                 raise CannotCompile(f"inductor cannot compile for {bucket.batch} x {bucket.length}: {what}") from error
             _unpack(package, directory)
-        _strip(directory / _LIBRARY)
+        machine_code.strip(directory / _LIBRARY)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
         """Map the library and point it at the weights.
@@ -133,7 +104,8 @@ class Inductor:
         Raises:
             CannotLoad: this machine lacks what the code was compiled for, or cannot map it; or the weights are others.
         """
-        _check_host(host)
+        machine_code.check_host(host)
+        _check_torch(host)
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
         torch.set_num_threads(threads)
@@ -151,41 +123,6 @@ def _torch_version() -> str:
 
 def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
-
-
-@cache
-def _cpu_flags() -> frozenset[str]:
-    """The instruction sets of this machine, by the kernel's names."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    found = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
-    return frozenset(found.partition(":")[2].split())
-
-
-@cache
-def _compiler_problem(compiler: str) -> str | None:
-    """What is wrong with the C++ compiler: tried, because a compiler without its headers is found as well."""
-    install = "install one (Debian, Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++), or name yours in CXX"
-    if shutil.which(compiler) is None:
-        return f"there is no C++ compiler {compiler} here: {install}"
-    with tempfile.TemporaryDirectory(prefix="inductor-") as scratch:
-        source = Path(scratch) / "probe.cpp"
-        source.write_text("#include <omp.h>\n#include <vector>\nint probe() { return omp_get_max_threads(); }\n")
-        command = [compiler, "-std=c++20", "-shared", "-fPIC", "-fopenmp", str(source), "-o", f"{scratch}/probe.so"]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode == 0:
-        return None
-    reason = next((line for line in result.stderr.splitlines() if "error" in line), f"exit code {result.returncode}")
-    return f"the C++ compiler {compiler} does not work ({reason.strip()}): {install}"
-
-
-def _refuse_other_instructions(args: Sequence[str]) -> None:
-    """A host is asked for the instructions of the target: code with others would be killed there."""
-    for arg in args:
-        if arg.startswith("-m") and not arg.startswith("-mtune="):
-            raise CannotCompile(
-                f"compiler_args: {arg} chooses instructions, but programs are compiled for those that every host is "
-                f"asked for ({_TARGETS[platform.machine()].isa}): leave it out"
-            )
 
 
 @contextlib.contextmanager
@@ -207,16 +144,12 @@ def _scratch(workdir: Path | None) -> Iterator[Path]:
     yield kept
 
 
-def _compiler() -> str:
-    return os.environ.get("CXX", "g++")
-
-
 def _compiler_by_script(scratch: Path, args: Sequence[str]) -> str:
     """A script for inductor to call as the C++ compiler, for inductor has no word for further arguments.
 
     It writes down what it calls, to be called again. Its name is the compiler's, for inductor goes by that.
     """
-    compiler = _compiler()
+    compiler = machine_code.compiler()
     script = scratch / Path(compiler).name
     call = f'{shlex.quote(compiler)} "$@" {shlex.join(args)}'
     script.write_text(
@@ -340,7 +273,7 @@ def _onednn_lstm(
 
 
 def _compile(program: torch.export.ExportedProgram, package: Path, compiler: str) -> None:
-    target = _TARGETS[platform.machine()]
+    target = machine_code.target()
     torch._inductor.aoti_compile_and_package(
         program,
         package_path=str(package),
@@ -373,41 +306,22 @@ def _unpack(package: Path, directory: Path) -> None:
                 (directory / target).write_bytes(archive.read(name))
 
 
-def _strip(library: Path) -> None:
-    """Leave out what only a debugger reads: four fifths. Comes with every compiler; without it the file is larger."""
-    tool = shutil.which("strip")
-    if tool is not None:
-        subprocess.run([tool, "--strip-all", str(library)], check=True, capture_output=True)
-
-
-def _check_host(packaged: Mapping[str, str]) -> None:
-    """Refuse before the processor would: it kills the process at the first instruction that it does not know."""
-    here = {"system": sys.platform, "machine": platform.machine(), "torch": _minor(_torch_version())}
-    for what, value in here.items():
-        if packaged.get(what, value) != value:
-            raise CannotLoad(f"the programs were compiled for {what} {packaged[what]}, this host has {value}: {_MEND}")
-    target = _TARGETS.get(here["machine"])
-    if target is None or packaged.get("isa", target.isa) != target.isa:
-        raise CannotLoad(f"the programs were compiled for {packaged.get('isa')} CPUs, this host's is another: {_MEND}")
-    lacking = target.cpu_flags - _cpu_flags()
-    if lacking:
-        names = ", ".join(sorted(lacking))
-        raise CannotLoad(f"the programs were compiled for {target.isa} CPUs, this host's lacks {names}: {_MEND}")
-
-
-_MEND = "package the model again on such a host, or with backend: onnxruntime, which runs anywhere"
-
-
 def _open(directory: Path) -> Any:
     """The loaded library. Mapped from where it lies, so that all workers share its pages.
 
     torch's own loader of packages would unpack it into a temporary folder for each worker, and takes more than a second
     to import.
     """
-    if not _forbids_programs(directory):
-        return _map(directory / _LIBRARY)
-    with _copied(directory) as copy:
-        return _map(copy / _LIBRARY)
+    with machine_code.mappable(directory, (_LIBRARY, _CALLS)) as place:
+        return _map(place / _LIBRARY)
+
+
+def _check_torch(packaged: Mapping[str, str]) -> None:
+    here = _minor(_torch_version())
+    if packaged.get("torch", here) != here:
+        raise CannotLoad(
+            f"the programs were compiled for torch {packaged['torch']}, this host has {here}: {machine_code.MEND}"
+        )
 
 
 def _map(library: Path) -> Any:
@@ -421,37 +335,6 @@ def _map(library: Path) -> Any:
             f"{library} cannot be loaded: {str(error).splitlines()[0]}. Package the model on a machine whose system "
             f"and compiler are no newer than this host's, or with backend: onnxruntime"
         ) from error
-
-
-def _forbids_programs(directory: Path) -> bool:
-    return bool(os.statvfs(directory).f_flag & os.ST_NOEXEC)
-
-
-def _places() -> list[Path]:
-    """Where a copy may lie, best first."""
-    named = [os.environ[name] for name in ("TMPDIR", "XDG_RUNTIME_DIR", "HOME") if name in os.environ]
-    return [Path(place) for place in dict.fromkeys([*named, tempfile.gettempdir()])]
-
-
-@contextlib.contextmanager
-def _copied(directory: Path) -> Iterator[Path]:
-    """A copy where code may be mapped, which may go as soon as it is.
-
-    Raises:
-        CannotLoad: there is no such place.
-    """
-    for place in _places():
-        if place.is_dir() and os.access(place, os.W_OK) and not _forbids_programs(place):
-            with tempfile.TemporaryDirectory(prefix="neuron-lstm-", dir=place) as copy:
-                for name in (_LIBRARY, _CALLS):
-                    shutil.copyfile(directory / name, Path(copy) / name)
-                yield Path(copy)
-            return
-    raise CannotLoad(
-        f"{directory} lies on a file system mounted noexec, so its compiled programs cannot be run, and none of "
-        f"{', '.join(map(str, _places()))} can hold a copy: set TMPDIR to a directory that is writable and not "
-        f"noexec, or package the model with backend: onnxruntime"
-    )
 
 
 def _run(signature: Signature, runner: Any, kept: Mapping[str, torch.Tensor]) -> Run:
