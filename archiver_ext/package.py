@@ -13,6 +13,8 @@ from ..backends.aws import stand_in
 from ..backends.interface import Backend, CompileSettings, WholeSequences
 from ..backends.program_file import save_program
 from ..backends.registry import get_backend
+from ..bucketing.grid import Bucket, BucketGrid
+from ..bucketing.spec import Part
 from ..config.compiler import TraceArguments
 from ..config.load import load_config
 from ..config.manifest import ManifestError
@@ -25,7 +27,7 @@ from .archive.publish import publish
 from .archive.workspace import private_directory, temporary_files_in
 from .engines import trial
 from .engines.candidates import Dropped, Trial, fastest, last_resort, to_try, too_short
-from .engines.compile import Compiled, Failed, Result, compile_all, size_of
+from .engines.compile import Compiled, Failed, Job, Result, compile_all, size_of
 from .engines.division import divided, left_in_tree, partitioner_of
 from .engines.grid_choice import choose_lengths
 from .engines.reference import reference_of
@@ -127,7 +129,7 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
     """Lower, compile, verify and measure; leave the tree with the engine that is kept."""
     check_codec(build.config.codec, build.staged)
     model = load_model(build.staged / Path(str(build.flags.model_file)).name, build.weights, build.config.model.args)
-    program = for_kernel(_as_taken(lower(model, build.config), build.config, engines), build.config)
+    program = for_kernel(lower(model, build.config), build.config)
     if build.config.streaming is not None:
         refuse_what_cannot_stream(program)
     threads = _threads(build.config)
@@ -147,16 +149,22 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
     kept = fastest(trials)
     _finish(build, subject, kept, engines)
     others = tuple(other for other in trials if other is not kept)
+    program = _for_engine(subject, _engine_of(kept, engines)).program
     on_cpu = left_in_tree(build.staged, kept.backend)
     return Outcome(build.staged, 0, build.config, program, kept, others, (*dropped, *out), on_cpu)
 
 
-def _as_taken(program: Program, config: ServingConfig, engines: Sequence[Backend]) -> Program:
+def _for_engine(subject: Subject, engine: Backend) -> Subject:
     """Over whole sequences where an engine is no faster, or not at all, in pieces, and no stream asks for them."""
-    why = next((engine.whole_sequences for engine in engines if isinstance(engine, WholeSequences)), None)
-    if why is None or program.split is None or config.streaming is not None:
-        return program
-    return replace(program, split=None, split_reason=why)
+    program = subject.program
+    if not isinstance(engine, WholeSequences) or program.split is None or subject.config.streaming is not None:
+        return subject
+    return replace(subject, program=replace(program, split=None, split_reason=engine.whole_sequences))
+
+
+def _engine_of(trial: Trial, engines: Sequence[Backend]) -> Backend:
+    """The engine that a trial was of; the last resort is not among those asked for."""
+    return next((engine for engine in engines if engine.name == trial.backend), None) or get_backend(trial.backend)
 
 
 def _threads(config: ServingConfig) -> int:
@@ -178,7 +186,8 @@ def _try_all(
     Raises:
         PackagingError: no engine is left.
     """
-    short = [drop for engine in engines if (drop := too_short(engine, subject.program, build.config)) is not None]
+    owned = ((engine, _for_engine(subject, engine).program) for engine in engines)
+    short = [drop for engine, program in owned if (drop := too_short(engine, program, build.config)) is not None]
     engines = [engine for engine in engines if engine.name not in {drop.backend for drop in short}]
     compiled, failed = _compile(build, subject, engines)
     failed = [*short, *failed]
@@ -197,10 +206,15 @@ def _compile(
     build: _Build, subject: Subject, engines: Sequence[Backend]
 ) -> tuple[dict[str, list[Compiled]], list[Dropped]]:
     """Compile for every engine at once. Returns what succeeded, by engine, and the engines that are out."""
-    programs = {part: build.work / f"{part}.pt2" for part in subject.program.parts}
-    for part, program in subject.program.parts.items():
-        save_program(program, programs[part])
-    jobs = trial.jobs_for(engines, programs, build.config.grid, build.work, _settings(build))
+    jobs: list[Job] = []
+    files: dict[Part, Path] = {}
+    for engine in engines:
+        parts = _for_engine(subject, engine).program.parts
+        for part in parts.keys() - files.keys():
+            files[part] = build.work / f"{part}.pt2"
+            save_program(parts[part], files[part])
+        own = {part: files[part] for part in parts}
+        jobs += trial.jobs_for([engine], own, build.config.grid, build.work, _settings(build))
     done = 0
 
     def tell(result: Result) -> None:
@@ -223,9 +237,14 @@ def _divided(build: _Build, subject: Subject, engines: Sequence[Backend]) -> lis
     config = partitioner_of(build.config, _beside(build))
     if config is None:
         return list(engines)
-    grid = build.config.grid
-    programs = {part: (program, trial.buckets_of(part, grid)[0]) for part, program in subject.program.parts.items()}
-    return [divided(engine, programs, config, _settings(build)) for engine in engines]
+    settings = _settings(build)
+    examples = {engine.name: _examples(_for_engine(subject, engine).program, build.config.grid) for engine in engines}
+    return [divided(engine, examples[engine.name], config, settings) for engine in engines]
+
+
+def _examples(program: Program, grid: BucketGrid) -> dict[Part, tuple[torch.export.ExportedProgram, Bucket]]:
+    """Each program with a bucket to divide it for."""
+    return {part: (one, trial.buckets_of(part, grid)[0]) for part, one in program.parts.items()}
 
 
 def _beside(build: _Build) -> Path:
@@ -268,7 +287,8 @@ def _attempt(
         trial.install(subject, engine, build.work)
         try:
             with showing("verify", build.console, every_s=2.0) as report:
-                trials.append(trial.attempt(subject, engine, compiled[engine.name], cases, report))
+                own = _for_engine(subject, engine)
+                trials.append(trial.attempt(own, engine, compiled[engine.name], cases, report))
         except Missed as error:
             missed.append(Dropped(engine.name, str(error)))
         except ManifestError:
@@ -281,7 +301,7 @@ def _attempt(
 
 def _finish(build: _Build, subject: Subject, kept: Trial, engines: Sequence[Backend]) -> None:
     """Put the kept engine into the tree with its measurements, and load it once more as a host will."""
-    engine = next((engine for engine in engines if engine.name == kept.backend), None) or get_backend(kept.backend)
+    engine = _engine_of(kept, engines)
     trial.install(subject, engine, build.work)
-    trial.write_tree_manifest(subject, engine, kept)
+    trial.write_tree_manifest(_for_engine(subject, engine), engine, kept)
     load_variants(subject.tree, subject.threads)

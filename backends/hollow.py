@@ -25,6 +25,15 @@ def save_hollow(program: torch.export.ExportedProgram, path: Path) -> None:
 
 
 def load_hollow(path: Path, weights: Weights) -> torch.nn.Module:
+    """The program over `weights`, which it shares, as a module.
+
+    Raises:
+        CannotLoad: this torch cannot read the program.
+    """
+    return load_program(path, weights).module()
+
+
+def load_program(path: Path, weights: Weights) -> torch.export.ExportedProgram:
     """The program over `weights`, which it shares.
 
     Raises:
@@ -39,7 +48,7 @@ def load_hollow(path: Path, weights: Weights) -> torch.nn.Module:
         ) from error
     program._state_dict = {name: _like(hollow, weights[name]) for name, hollow in program._state_dict.items()}
     program._constants = {name: weights.get(name, hollow) for name, hollow in program._constants.items()}
-    return program.module()
+    return program
 
 
 def _hollow(tensors: Mapping[str, Any]) -> dict[str, Any]:

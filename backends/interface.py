@@ -169,10 +169,17 @@ class Placing(Backend, Protocol):
 
 @runtime_checkable
 class WholeSequences(Backend, Protocol):
-    """An engine that cannot be handed a recurrence's state, and so runs no pieces of time."""
+    """An engine that runs no pieces of time, unless streams ask for them: it cannot, or would gain nothing."""
 
     whole_sequences: str
     """Why, for people."""
+
+
+@runtime_checkable
+class Ragged(Backend, Protocol):
+    """An engine that computes each row only up to its own length, so that what padding costs is measured by itself."""
+
+    ragged: bool
 
 
 @runtime_checkable

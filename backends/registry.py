@@ -12,6 +12,7 @@ GROUP = "torchserve_neuron_lstm.backends"
 """Entry points of this group name a class that is a `Backend`; the entry point's name is the engine's."""
 
 _BUILT_IN = {
+    "native": "Native",
     "inductor": "Inductor",
     "onnxruntime": "OnnxRuntime",
     "openvino": "OpenVino",
@@ -20,7 +21,7 @@ _BUILT_IN = {
     "neuron": "Neuron",
     "eager": "Eager",
 }
-_OF_ITS_OWN = {"vollo": "myrtle"}
+_OF_ITS_OWN = {"vollo": "myrtle", "native": "recurrence"}
 """The folder that one engine alone needs."""
 _HERE = Path(__file__).parent
 

@@ -16,7 +16,7 @@ from .session_settings import SessionSettings, read_session_settings
 
 __all__ = ["FILE_NAME", "ManifestError"]
 
-FORMAT = 4
+FORMAT = 5
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,9 @@ class Manifest:
     """The user's serialized file, relative to the archive's root: the only copy of the weights."""
     constants: str | None
     """A .pt file of tensors that programs need beside the state dict, relative to the archive's root."""
+    padding_costs: tuple[Cost, ...] = ()
+    """Of an engine that stops each row at its own end: calls in which one row has all the timesteps and the others one.
+    What padding costs, by which plans are made. Empty: it costs as much as data."""
     codec: str | None = None
     kernel: str | None = None
     """`module:function` that chooses the length of the bucket for a sequence; None: whatever costs least."""
@@ -209,6 +212,7 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
         "variants": [asdict(variant) | {"bucket": _bucket_as_json(variant.bucket)} for variant in manifest.variants],
         "checks": [asdict(check) | {"bucket": _bucket_as_json(check.bucket)} for check in manifest.checks],
         "costs": [asdict(cost) | {"bucket": _bucket_as_json(cost.bucket)} for cost in manifest.costs],
+        "padding_costs": [asdict(cost) | {"bucket": _bucket_as_json(cost.bucket)} for cost in manifest.padding_costs],
         "weights": manifest.weights,
         "constants": manifest.constants,
         "codec": manifest.codec,
@@ -263,6 +267,7 @@ def parse_manifest(text: str) -> Manifest:
         variants=tuple(_variant(entry) for entry in record.each("variants")),
         checks=tuple(Check(_bucket(entry), entry.number("max_error")) for entry in record.each("checks")),
         costs=tuple(_cost(entry) for entry in record.each("costs")),
+        padding_costs=tuple(_cost(entry) for entry in record.each("padding_costs")),
         weights=record.optional("weights", record.path),
         constants=record.optional("constants", record.path),
         codec=record.optional("codec", record.text),

@@ -126,7 +126,7 @@ def planner_of(manifest: Manifest, table: tuple[int, ...] | None = None) -> Plan
     return planner_for(
         manifest.kind,
         shapes,
-        cost_of(manifest, manifest.kind) or CostModel.proportional(shapes),
+        _planning_cost(manifest) or CostModel.proportional(shapes),
         padded=manifest.padding == "masked",
         longest=manifest.longest,
         head_cost=head,
@@ -145,6 +145,12 @@ def cost_of(manifest: Manifest, part: Part) -> CostModel | None:
     """The measured costs of a part; None while packaging has yet to measure them, or where there is no such part."""
     measured = {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == part}
     return CostModel(measured) if measured else None
+
+
+def _planning_cost(manifest: Manifest) -> CostModel | None:
+    """What plans are made by: the cost of padding, where that is known by itself, else of whole calls."""
+    padding = {cost.bucket: cost.milliseconds for cost in manifest.padding_costs}
+    return CostModel(padding) if padding else cost_of(manifest, manifest.kind)
 
 
 def _warm_up(variants: Variants, bucket: Bucket) -> None:

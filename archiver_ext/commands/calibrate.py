@@ -45,8 +45,7 @@ def _run(options: argparse.Namespace) -> None:
     from ..archive.unpack import unpacked
 
     with unpacked(options.archive) as directory:
-        before, costs = _measured(directory, options.threads, Console(stderr=True))
-    after = replace(before, costs=costs)
+        before, after = _measured(directory, options.threads, Console(stderr=True))
     with_manifest(options.archive, manifest_text(after), options.output or options.archive)
     if options.json:
         sys.stdout.write(json.dumps(_as_json(before, after), indent=2) + "\n")
@@ -54,18 +53,25 @@ def _run(options: argparse.Namespace) -> None:
         _print(before, after, options.output or options.archive)
 
 
-def _measured(directory: Path, threads: int | None, console: Any) -> tuple[Manifest, tuple[Cost, ...]]:
+def _measured(directory: Path, threads: int | None, console: Any) -> tuple[Manifest, Manifest]:
+    """The manifest as it is, and with this host's milliseconds."""
     from ...config.manifest import Cost
     from ...handlers.variants import load_variants
-    from ..engines.calibrate import measure_costs
+    from ..engines.calibrate import measure_costs, measure_padding
     from ..progress import showing
 
     variants = load_variants(directory, threads)
     _refuse_simulation(variants.manifest.backend)
     with showing("measure", console, every_s=2.0) as report:
         measured = measure_costs(variants, report)
-    costs = (Cost(part, bucket, ms) for part, found in measured.items() for bucket, ms in found.items())
-    return variants.manifest, tuple(costs)
+    before = variants.manifest
+    padding = measure_padding(variants) if before.padding_costs else {}
+    after = replace(
+        before,
+        costs=tuple(Cost(part, bucket, ms) for part, found in measured.items() for bucket, ms in found.items()),
+        padding_costs=tuple(Cost("sequence", bucket, ms) for bucket, ms in padding.items()),
+    )
+    return before, after
 
 
 def _refuse_simulation(backend: str) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from ...bucketing.execute_staircase import InFlight
 from ...bucketing.grid import Bucket
-from ...bucketing.padding import torch_dtype
+from ...bucketing.padding import lengths_tensor, torch_dtype
 from ...bucketing.plan import plan_in
 from ...bucketing.spec import Part, TensorSpec
 from ...config.manifest import Manifest
@@ -45,6 +45,17 @@ def measure_costs(variants: Variants, report: Report = lambda done, total, text:
     return costs
 
 
+def measure_padding(variants: Variants) -> dict[Bucket, float]:
+    """What padding costs an engine that stops each row at its own end: one row goes on to the end, the others do not.
+
+    Timesteps of data cost the same wherever they are computed, and plans only choose where padding is.
+    """
+    facts = variants.manifest
+    return measure(
+        {bucket: _run(variants, "sequence", bucket, padded=True) for bucket in buckets_to_measure("sequence", facts)}
+    )
+
+
 def buckets_to_measure(part: Part, manifest: Manifest) -> tuple[Bucket, ...]:
     """The shapes in which a part is measured."""
     grid = manifest.grid
@@ -65,17 +76,17 @@ def _call(variants: Variants, part: Part, bucket: Bucket) -> Call:
 def _advance(variants: Variants, bucket: Bucket) -> Call:
     lengths = [2 * bucket.length] * bucket.batch
     plan = plan_in(bucket, lengths, "chunk")
-    item = [_blank_item(spec, lengths[0]) for spec in variants.manifest.inputs]
+    item = [blank_item(spec, lengths[0]) for spec in variants.manifest.inputs]
     batch = InFlight(plan, [item] * bucket.batch, lengths, variants.pieces, variants.run, chain=variants.chain)
     return partial(batch.advance, plan.runs[:1])
 
 
-def _run(variants: Variants, part: Part, bucket: Bucket) -> Call:
+def _run(variants: Variants, part: Part, bucket: Bucket, *, padded: bool = False) -> Call:
     manifest = variants.manifest
     specs = [spec for spec in manifest.inputs if part == "sequence" or spec.time_dim is None]
     tensors = [_blank(spec, bucket) for spec in specs]
     if manifest.takes_lengths:
-        tensors.append(torch.full((bucket.batch,), bucket.length))
+        tensors.append(lengths_tensor([bucket.length, *[1 if padded else bucket.length] * (bucket.batch - 1)], bucket))
     if part == "head":
         tensors += [_blank(value.spec, bucket) for value in manifest.carried]
     return partial(variants.run, part, bucket, tensors)
@@ -85,7 +96,8 @@ def _blank(spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
     return torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec))
 
 
-def _blank_item(spec: TensorSpec, length: int) -> torch.Tensor:
+def blank_item(spec: TensorSpec, length: int) -> torch.Tensor:
+    """Zeros for one request of so many timesteps."""
     return _blank(replace(spec, shape=spec.item_shape), Bucket(1, length))
 
 

@@ -25,7 +25,7 @@ from .compile import Compiled
 from .verify import Checked
 
 AUTO = "auto"
-_FAST = ("inductor", "onnxruntime")
+_FAST = ("native", "inductor", "onnxruntime")
 _FAST_IN_BFLOAT16 = ("openvino",)
 """Tried by `auto` where bfloat16 is allowed, for in float32 they are slower than others: see docs/precision.md."""
 _LAST_RESORT = "eager"
@@ -44,9 +44,11 @@ class Trial:
     milliseconds: Mapping[Bucket, float]
     """One call of the program over time in each bucket of the grid, measured or between measurements."""
     total_ms: float
-    """What `auto` goes by: a batch of every size of the grid, lengths spread evenly up to the longest, as planned."""
+    """What `auto` goes by: a batch of every size of the grid, lengths spread evenly up to the longest, as served."""
     estimates: Mapping[Bucket, float] = field(default_factory=dict)
     """Microseconds of the same on the engine's device by its compiler's count, where it has one."""
+    padding: Mapping[Bucket, float] = field(default_factory=dict)
+    """Milliseconds of calls with as much padding as can be, of an engine that stops each row at its own end."""
     simulation: str | None = None
     """What stood in for the device here, so that `milliseconds` are the compiler's count; None: they are measured."""
 

@@ -6,6 +6,7 @@ import platform
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ...backends.interface import (
     Backend,
     CompileSettings,
     Estimating,
+    Ragged,
     Requirement,
     Simulating,
     precision_of,
@@ -35,7 +37,7 @@ from ..lowering.program import Program
 from ..lowering.streaming import state_id
 from ..processes import PACKAGE
 from ..progress import Report
-from .calibrate import Costs, measure_costs
+from .calibrate import Call, Costs, blank_item, measure, measure_costs, measure_padding
 from .candidates import Trial, takes_any_shape
 from .compile import Compiled, Job
 from .verify import Case, Checked, verify, verify_planned, worse
@@ -156,6 +158,9 @@ def attempt(
     checked = check(variants, cases, report)
     estimates, simulation = _estimates(subject, engine), _simulation(engine)
     costs = measure_costs(variants) if simulation is None else _as_costs(estimates)
+    padding = measure_padding(variants) if _is_ragged(engine, variants.manifest) else {}
+    measured = manifest_of(subject, engine, None, costs, padding)
+    planned = replace(variants, planner=planner_of(measured, chosen_lengths(measured, subject.tree)))
     main: Part = "sequence" if subject.program.split is None else "chunk"
     cost = CostModel(costs[main])
     return Trial(
@@ -165,10 +170,16 @@ def attempt(
         checked=checked,
         costs=costs,
         milliseconds={bucket: cost.of(bucket) for bucket in subject.config.grid.buckets},
-        total_ms=_planned_ms(manifest_of(subject, engine, None, costs), subject.tree),
+        total_ms=_answered_ms(planned) if simulation is None else _planned_ms(planned),
         estimates={bucket: us for (part, bucket), us in estimates.items() if part == main and bucket and us},
+        padding=padding,
         simulation=simulation,
     )
+
+
+def _is_ragged(engine: Backend, manifest: Manifest) -> bool:
+    """Whether padding is measured by itself: where plans are free to choose how much of it there is."""
+    return isinstance(engine, Ragged) and engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
 
 
 def _estimates(subject: Subject, engine: Backend) -> dict[tuple[Part, Bucket | None], float | None]:
@@ -222,10 +233,22 @@ def check(variants: Variants, cases: Sequence[Case], report: Report) -> dict[Buc
     return checked
 
 
-def _planned_ms(manifest: Manifest, tree: Path) -> float:
-    planner = planner_of(manifest, chosen_lengths(manifest, tree))
-    lengths = (_spread(batch, manifest) for batch in manifest.grid.batches)
-    return sum(planner.plan(own).milliseconds(planner.cost) for own in lengths)
+def _planned_ms(variants: Variants) -> float:
+    """Batches of every size, by the costs that plans are made by."""
+    return sum(variants.plan(own).milliseconds(variants.cost) for own in _batches(variants.manifest))
+
+
+def _answered_ms(variants: Variants) -> float:
+    """The same batches, answered: measured costs add up to more, or less, than what plans make of them."""
+    calls: dict[int, Call] = {}
+    for lengths in _batches(variants.manifest):
+        requests = [[blank_item(spec, length) for spec in variants.manifest.inputs] for length in lengths]
+        calls[len(lengths)] = partial(variants.answer, variants.plan(lengths), requests, lengths)
+    return sum(measure(calls).values())
+
+
+def _batches(manifest: Manifest) -> list[list[int]]:
+    return [_spread(count, manifest) for count in manifest.grid.batches]
 
 
 def _spread(count: int, manifest: Manifest) -> list[int]:
@@ -252,11 +275,13 @@ def remove(subject: Subject, engine: Backend, compiled: Path) -> None:
 
 def write_tree_manifest(subject: Subject, engine: Backend, trial: Trial | None) -> None:
     """Write variants.json. Without a trial there are no measurements: enough to load by."""
-    costs = {} if trial is None else trial.costs
-    write_manifest(manifest_of(subject, engine, trial, costs), subject.tree)
+    costs, padding = ({}, {}) if trial is None else (trial.costs, trial.padding)
+    write_manifest(manifest_of(subject, engine, trial, costs, padding), subject.tree)
 
 
-def manifest_of(subject: Subject, engine: Backend, trial: Trial | None, costs: Costs) -> Manifest:
+def manifest_of(
+    subject: Subject, engine: Backend, trial: Trial | None, costs: Costs, padding: Mapping[Bucket, float]
+) -> Manifest:
     """Everything the serving half needs to know."""
     config, program, files = subject.config, subject.program, digest_files(subject.tree)
     split = program.split
@@ -282,6 +307,7 @@ def manifest_of(subject: Subject, engine: Backend, trial: Trial | None, costs: C
         ),
         checks=() if trial is None else tuple(Check(b, found.max_error) for b, found in trial.checked.items()),
         costs=tuple(Cost(part, bucket, ms) for part, found in costs.items() for bucket, ms in found.items()),
+        padding_costs=tuple(Cost("sequence", bucket, ms) for bucket, ms in padding.items()),
         weights=subject.weights,
         constants=CONSTANTS if program.constants else None,
         codec=config.codec,

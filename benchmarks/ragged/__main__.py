@@ -61,7 +61,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--rounds", type=int, default=Pace.rounds, help="turns of each contestant (default: %(default)s)"
     )
-    parser.add_argument("--backend", default="onnxruntime", help="the engine of the archives (default: %(default)s)")
+    parser.add_argument("--backend", default="native", help="the engine of the archives (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw the rates there; needs matplotlib")
     options = parser.parse_args()

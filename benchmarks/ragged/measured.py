@@ -11,6 +11,7 @@ from torchserve_neuron_lstm.bucketing.cost import CostModel
 from .cases import Case, Size
 
 OURS = "this engine"
+PLANNED = "ONNX Runtime planned"
 PACKED = "eager packed"
 PADDED = "eager padded"
 ONNX = "ONNX Runtime padded"

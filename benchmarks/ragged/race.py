@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.handlers.variants import cost_of
 from .archive import make_model, packaged
 from .cases import Case, Size
 from .contestants import Contestant, alone, disagreement, eager_packed, eager_padded, onnx_padded, served
-from .measured import ONNX, OURS, PACKED, PADDED, Measured, Run
+from .measured import ONNX, OURS, PACKED, PADDED, PLANNED, Measured, Run
 from .model import Ragged
 
 _GEMM = "GEMM"
@@ -46,8 +46,9 @@ def race(
         tell(f"packaging {size}")
         model = make_model(size)
         archive = packaged(model, size, folder / f"archive-{len(measured)}", backend)
-        contestants = _contestants(model, archive, threads)
-        if cost := cost_of(read_manifest(archive), "chunk"):
+        planned = packaged(model, size, folder / f"planned-{len(measured)}", "onnxruntime")
+        contestants = _contestants(model, archive, planned, threads)
+        if cost := cost_of(read_manifest(planned), "chunk"):
             chunk_costs[size] = cost
         for case in same:
             tell(f"measuring {case}")
@@ -74,9 +75,10 @@ def _by_size(cases: Sequence[Case]) -> Iterator[tuple[Size, list[Case]]]:
         yield size, [case for case in cases if case.size == size]
 
 
-def _contestants(model: Ragged, archive: Path, threads: int) -> dict[str, Contestant]:
+def _contestants(model: Ragged, archive: Path, planned: Path, threads: int) -> dict[str, Contestant]:
     contestants = {
         OURS: served(archive, threads),
+        PLANNED: served(planned, threads),
         ONNX: on_threads(threads, onnx_padded(model, threads)),
         PACKED: on_threads(threads, eager_packed(model)),
     }

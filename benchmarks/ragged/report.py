@@ -11,9 +11,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from ..standing import Standing, plain_table, standings_json, standings_table
-from .measured import ONNX, OURS, PACKED, PADDED, Measured, Run
+from .measured import ONNX, OURS, PACKED, PADDED, PLANNED, Measured, Run
 
-CONTESTANTS = (OURS, ONNX, PADDED, PACKED)
+CONTESTANTS = (OURS, PLANNED, ONNX, PADDED, PACKED)
 _BAR = 20  # signs
 
 
@@ -109,7 +109,7 @@ def draw(run: Run, file: Path) -> None:
         axes.barh([row + height * place for row in there], rates, height, label=contestant)
     axes.axvline(run.gemm_gflops, color="black", linestyle=":", label="GEMM of the machine")
     names = [str(found.case) for found in run.measured]
-    axes.set_yticks([row + 1.5 * height for row in range(len(names))], names)
+    axes.set_yticks([row + 0.5 * (len(CONTESTANTS) - 1) * height for row in range(len(names))], names)
     axes.invert_yaxis()
     axes.set_xlabel("useful GFLOP/s")
     axes.legend()

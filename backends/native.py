@@ -1,0 +1,94 @@
+"""Recurrences by a kernel of our own, which stops each row at its own end; everything else by torch.
+
+See `recurrence/recurrence.cpp`. Every batch and length runs in the same code, and padding costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from ..bucketing.grid import Bucket
+from . import machine_code
+from . import masked as _masked  # noqa: F401  the program calls its operators where the kernel does not know them
+from .hollow import load_program, save_hollow
+from .interface import DEFAULTS, CompileSettings, Option, Precision, Requirement, Run, Weights
+from .recurrence import build
+from .recurrence.library import Library, Pool
+from .recurrence.module import over_kernel
+from .signature import Signature, read_signature, signature_of, write_signature
+
+_PROGRAM = "program.pt2"
+
+
+class Native:
+    """One program for every bucket."""
+
+    name = "native"
+    polymorphic = True
+    any_shape = True
+    ragged = True
+    whole_sequences = "native stops each row at its own end, so that pieces of time would save nothing"
+    precisions: tuple[Precision, ...] = ("float32",)
+    options: tuple[Option, ...] = ()
+
+    def unavailable(self) -> str | None:
+        """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
+        return machine_code.problem_here(build.HEADERS)
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Torch."""
+        return (Requirement("torch", "torch", torch.__version__.partition("+")[0]),)
+
+    def host(self) -> Mapping[str, str]:
+        """The operating system, the machine and its instructions."""
+        return machine_code.host()
+
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Never: what was exported is torch's."""
+        return None
+
+    def compile(
+        self,
+        program: torch.export.ExportedProgram,
+        bucket: Bucket | None,
+        directory: Path,
+        settings: CompileSettings = DEFAULTS,
+    ) -> None:
+        """Write the program with nothing but the shapes of its weights, and the kernel.
+
+        Raises:
+            CannotCompile: the C++ compiler refuses the kernel.
+        """
+        write_signature(signature_of(program, None), directory)
+        save_hollow(program, directory / _PROGRAM)
+        build.build(directory)
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+        """Map the kernel and bring the weights of the recurrences into its order.
+
+        Raises:
+            CannotLoad: this machine lacks what the kernel was compiled for, or cannot map it; this torch cannot read
+                the program; or the weights are others.
+        """
+        machine_code.check_host(host)
+        signature = read_signature(directory)
+        real = signature.pick_weights(weights)
+        program = load_program(directory / _PROGRAM, real)
+        name = build.fastest_here()
+        with machine_code.mappable(directory, (name,)) as place:
+            pool = Pool(Library(place / name), threads)
+        # Torch's own threads would wait for more work busily, on the cores that the kernel's are to compute with.
+        torch.set_num_threads(1)
+        return _run(signature, over_kernel(program, real, pool))
+
+
+def _run(signature: Signature, module: torch.nn.Module) -> Run:
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        signature.check_inputs(inputs)
+        with torch.no_grad():
+            return [output.contiguous() for output in module(*inputs)]
+
+    return run

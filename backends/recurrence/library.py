@@ -1,0 +1,108 @@
+"""The kernel as Python calls it: a library, its threads, and a stack of layers with their weights."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from ..interface import CannotLoad
+
+_CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
+_POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
+
+
+class Library:
+    """A loaded kernel."""
+
+    def __init__(self, file: Path) -> None:
+        """Load it.
+
+        Raises:
+            CannotLoad: it cannot be mapped, or is another library.
+        """
+        try:
+            self.code = ctypes.CDLL(str(file))
+            self.code.recurrence_open_pool.restype = _POINTER
+            self.code.recurrence_open_stack.restype = _POINTER
+            self.code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
+            self.code.recurrence_close_pool.argtypes = self.code.recurrence_close_stack.argtypes = [_POINTER]
+            self.code.recurrence_run.argtypes = [
+                *(_POINTER, _SIZE, _SIZE, _POINTER),  # the stack, rows, steps, lengths
+                *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # x with its strides, h_0, c_0
+                *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # y with its strides, h_n, c_n
+            ]
+            self.lanes = int(self.code.recurrence_lanes())
+        except (OSError, AttributeError) as error:
+            raise CannotLoad(
+                f"{file} cannot be loaded: {error}. Package the model on a machine whose system and compiler are no "
+                f"newer than this host's, or with backend: onnxruntime"
+            ) from error
+
+    def gates_at_once(self, cell: str) -> int:
+        """How many gates' weights lie side by side."""
+        return int(self.code.recurrence_gates_at_once(_CELLS[cell]))
+
+
+class Pool:
+    """Threads that compute together, this one among them. They end with the object."""
+
+    def __init__(self, library: Library, threads: int) -> None:
+        self.library = library
+        self.handle = library.code.recurrence_open_pool(threads)
+        weakref.finalize(self, library.code.recurrence_close_pool, self.handle)
+
+
+class Stack:
+    """Layers of one cell, as `nn.LSTM` and its sisters stack them."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        cell: str,
+        layers: int,
+        directions: int,
+        inputs: int,
+        hidden: int,
+        packed: Sequence[torch.Tensor],
+    ) -> None:
+        """Layers whose weights are `packed` by `packing.pack`, three tensors for each layer and direction."""
+        code = pool.library.code
+        self.kept = (pool, tuple(packed))  # the kernel reads them by address
+        self.cell, self.width = cell, directions * hidden
+        addresses = (ctypes.c_void_p * len(packed))(*(tensor.data_ptr() for tensor in packed))
+        self.handle = code.recurrence_open_stack(
+            pool.handle, _CELLS[cell], layers, directions, inputs, hidden, ctypes.addressof(addresses)
+        )
+        self._run = code.recurrence_run
+        weakref.finalize(self, code.recurrence_close_stack, self.handle)
+
+    def run(
+        self,
+        x: torch.Tensor,
+        lengths: torch.Tensor,
+        h_0: torch.Tensor,
+        c_0: torch.Tensor | None,
+        *,
+        time_major: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """`y[B, T, D*H]`, `h_n` and `c_n` (as long as nothing for cells without) from `x[B, T, F]`.
+
+        All are float32 and `lengths` int64[B] of 0 to T; states are contiguous [L*D, B, H]. With `time_major`, y lies
+        in memory as [T, B, D*H].
+        """
+        rows, steps = x.shape[0], x.shape[1]
+        sizes = (steps, rows, self.width) if time_major else (rows, steps, self.width)
+        y = torch.empty(sizes)
+        y = y.transpose(0, 1) if time_major else y
+        h_n = torch.empty_like(h_0)
+        c_n = h_n if c_0 is None else torch.empty_like(c_0)
+        self._run(
+            *(self.handle, rows, steps, lengths.data_ptr()),
+            *(x.data_ptr(), x.stride(0), x.stride(1), h_0.data_ptr(), None if c_0 is None else c_0.data_ptr()),
+            *(y.data_ptr(), y.stride(0), y.stride(1), h_n.data_ptr(), c_n.data_ptr()),
+        )
+        return y, h_n, c_n

@@ -1,0 +1,126 @@
+"""An exported program with the kernel in the place of its recurrent operators, to be called with flat inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..interface import Weights
+from .library import Pool, Stack
+from .packing import pack
+
+_LSTM, _RNN = torch.ops.neuron_lstm.lstm.default, torch.ops.neuron_lstm.rnn.default
+_CHECKED_BEFORE = (torch.ops.aten._assert_tensor_metadata.default,)
+"""Dtypes, which follow from the inputs'."""
+
+
+class Recurrence(torch.nn.Module):
+    """A recurrent operator with its weights: what `masked.py` defines, of x, lengths and states alone."""
+
+    def __init__(self, stack: Stack, *, time_major: bool) -> None:
+        super().__init__()
+        self.stack, self.time_major = stack, time_major
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """(y, h_n, c_n), or (y, h_n) for cells without a cell state."""
+        if lengths is None:
+            lengths = torch.full((x.shape[0],), x.shape[1])
+        begins = [state.contiguous() for state in states]
+        x = x if x.stride(2) == 1 else x.contiguous()
+        if self.stack.cell == "lstm":
+            return self.stack.run(x, lengths, begins[0], begins[1], time_major=self.time_major)
+        return self.stack.run(x, lengths, begins[0], None, time_major=self.time_major)[:2]
+
+
+def over_kernel(program: torch.export.ExportedProgram, weights: Weights, pool: Pool) -> torch.fx.GraphModule:
+    """A module of the program's graph: flat inputs to a tuple of flat outputs, its weights among its attributes.
+
+    What the kernel does not know (another dtype, projections, weights that the program computes) stays torch's.
+    """
+    module = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
+    module.graph.output(module.graph.graph_copy(program.graph, {}))
+    given = _keep_weights(module, program, weights)
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and node.target in _CHECKED_BEFORE:
+            module.graph.erase_node(node)
+        elif node.op == "call_function" and node.target in (_LSTM, _RNN):
+            _replace(module, node, given, pool)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def _keep_weights(
+    module: torch.fx.GraphModule, program: torch.export.ExportedProgram, weights: Weights
+) -> dict[torch.fx.Node, torch.Tensor]:
+    """Attributes in the place of the placeholders that stand for weights; the tensor of each."""
+    signature = program.graph_signature
+    names: Mapping[str, str] = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    given = {}
+    for node in [node for node in module.graph.nodes if node.op == "placeholder" and node.name in names]:
+        tensor = weights.get(names[node.name], program.constants.get(names[node.name]))
+        assert isinstance(tensor, torch.Tensor)
+        module.register_buffer(node.name, tensor.detach(), persistent=False)
+        with module.graph.inserting_before(node):
+            attribute = module.graph.get_attr(node.name)
+        node.replace_all_uses_with(attribute)
+        module.graph.erase_node(node)
+        given[attribute] = tensor.detach()
+    return given
+
+
+def _replace(
+    module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: Pool
+) -> None:
+    """Put the kernel in the place of one call."""
+    arguments: Any = node.args
+    if node.target is _LSTM:
+        x, lengths, h_0, c_0, weights, bias, layers, both, _ = arguments
+        cell, states = "lstm", [h_0, c_0]
+    else:
+        x, lengths, h_0, weights, cell, bias, layers, both = arguments
+        states = [h_0]
+    if not _is_known(weights, bias, layers, both, given):
+        return
+    stack = _stack(cell, [given[weight] for weight in weights], layers, 2 if both else 1, pool)
+    name = f"recurrence_{node.name}"
+    module.add_submodule(name, Recurrence(stack, time_major=_is_turned(node)))
+    with module.graph.inserting_before(node):
+        call = module.graph.call_module(name, (x, lengths, *states))
+    node.replace_all_uses_with(call)
+    module.graph.erase_node(node)
+
+
+def _is_known(weights: Any, bias: Any, layers: Any, both: Any, given: Mapping[torch.fx.Node, torch.Tensor]) -> bool:
+    """Whether the kernel takes these weights: all there, of its dtype, and no projection among them."""
+    each = len(weights) // (layers * (2 if both else 1))
+    return each == (4 if bias else 2) and all(
+        weight in given and given[weight].dtype == torch.float32 for weight in weights
+    )
+
+
+def _stack(cell: str, weights: Sequence[torch.Tensor], layers: int, directions: int, pool: Pool) -> Stack:
+    each = len(weights) // (layers * directions)
+    lanes, at_once = pool.library.lanes, pool.library.gates_at_once(cell)
+    packed = [
+        part
+        for first in range(0, len(weights), each)
+        for part in pack(cell, weights[first : first + each], lanes, at_once)
+    ]
+    return Stack(pool, cell, layers, directions, weights[0].shape[1], weights[1].shape[1], packed)
+
+
+def _is_turned(node: torch.fx.Node) -> bool:
+    """Whether all that becomes of y[B, T, ...] is that time comes first: then it had better lie so."""
+    answers = [user for user in node.users if user.args[1] == 0]
+    return bool(answers) and all(
+        user.target == torch.ops.aten.transpose.int and user.args[1:] == (0, 1)
+        for answer in answers
+        for user in answer.users
+    )

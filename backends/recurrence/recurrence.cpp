@@ -1,0 +1,616 @@
+// Recurrent layers over ragged batches: every row of a batch stops at its own last timestep, and nothing is computed
+// for the padding behind it.
+//
+// A layer in one direction is two matrix products for each timestep, x W_ih and h W_hh, and the gates. The first one
+// does not wait for the step before it, so it is computed for a block of timesteps at once. The second one is what
+// takes the time, and with few rows reading W_hh is all of it: so hidden units are dealt to the threads of a team, each
+// of which keeps its own part of W_hh in its core's cache, and the team meets after every timestep. Where a batch has
+// rows enough, it is dealt to several teams, which never meet.
+//
+// Weights lie in the order in which they are read: for a block of LANES hidden units and each input k, the LANES
+// weights of one gate after those of the other. A tile of rows times such a block stays in registers over all k.
+//
+// The file is compiled once for each set of instructions. It needs GCC's or Clang's vector extensions, nothing else.
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+constexpr int REGISTERS = 32;
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+constexpr int REGISTERS = 16;
+#else
+constexpr int LANES = 4;
+constexpr int REGISTERS = 32;  // of aarch64
+#endif
+
+typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
+typedef int32_t Whole __attribute__((vector_size(LANES * sizeof(int32_t))));
+
+constexpr int LSTM = 0, GRU = 1, RNN_TANH = 2, RNN_RELU = 3;
+
+// Gates of a unit, and the sums that are kept apart for it: the new state of a GRU needs x W and h W by themselves.
+constexpr int gates_of(int cell) { return cell == LSTM ? 4 : cell == GRU ? 3 : 1; }
+constexpr int sums_of(int cell) { return cell == LSTM || cell == GRU ? 4 : 1; }
+// The gates whose weights lie side by side, which are multiplied at once: as many as the registers allow.
+constexpr int gates_at_once(int cell) { return cell == LSTM && REGISTERS == 16 ? 2 : gates_of(cell); }
+// The rows of a tile: accumulators, the weights of the gates and one number of a row are in registers.
+constexpr int rows_at_once(int gates) { return std::min(8, (REGISTERS - gates - 1) / gates); }
+
+inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
+inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
+inline Vector all(float value) { return value - Vector{}; }
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Elementwise functions
+// ---------------------------------------------------------------------------------------------------------------------
+
+// The range in which a function is computed: beyond it, it is constant in float32 (to 1e-14 for the sigmoid). Products of
+// exponentials stay finite so. Comparisons with NaN are false, which leaves it what it is.
+constexpr float SIGMOID_ENDS = 32.0f;
+constexpr float TANH_ENDS = 9.0f;
+
+inline Vector within(float end, Vector x) {
+  const Vector most = all(end);
+  x = x > most ? most : x;
+  return x < -most ? -most : x;
+}
+
+// exp(x) for |x| <= 32, to 1 unit in the last place or so: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2].
+inline Vector exponential(Vector x) {
+  const float to_nearest = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number
+  const Vector shifted = x * 1.44269504088896341f + to_nearest;
+  const Vector n = shifted - to_nearest;
+  Vector r = x - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  Vector p = all(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  const Whole power = ((Whole)shifted << 23) + (Whole)p;
+  return (Vector)power;
+}
+
+inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(within(SIGMOID_ENDS, -x))); }
+
+inline Vector hyperbolic_tangent(Vector x) {
+  const Vector e = exponential(2.0f * within(TANH_ENDS, x));
+  return (e - 1.0f) / (e + 1.0f);
+}
+
+// The new cell state and, through `h`, the new state. Sums are i, f, g, o. Quotients are brought together: a division
+// takes as long as an exponential.
+inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vector& h) {
+  const Vector not_i = 1.0f + exponential(within(SIGMOID_ENDS, -i));
+  const Vector not_f = 1.0f + exponential(within(SIGMOID_ENDS, -f));
+  const Vector e_g = exponential(2.0f * within(TANH_ENDS, g));
+  const Vector both = not_i * (e_g + 1.0f);
+  c = (c * both + (e_g - 1.0f) * not_f) / (both * not_f);
+  const Vector e_c = exponential(2.0f * within(TANH_ENDS, c));
+  h = (e_c - 1.0f) / ((1.0f + exponential(within(SIGMOID_ENDS, -o))) * (e_c + 1.0f));
+  return c;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Matrix products
+// ---------------------------------------------------------------------------------------------------------------------
+
+// sums[r][gate] += rows[r][k] * weights[k][gate] over all k, for ROWS rows and GATES gates of LANES units. `begin` is
+// what is added to (a bias for every row alike, or the sums themselves).
+template <int ROWS, int GATES>
+inline void multiply_tile(const float* const* rows, const float* weights, int64_t depth, const float* begin,
+                          int64_t begin_stride, float* sums, int64_t sums_stride) {
+  Vector kept[ROWS][GATES];
+#pragma GCC unroll 8
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+    for (int g = 0; g < GATES; g++) kept[r][g] = load(begin + r * begin_stride + g * LANES);
+  for (int64_t k = 0; k < depth; k++, weights += GATES * LANES) {
+    Vector w[GATES];
+#pragma GCC unroll 4
+    for (int g = 0; g < GATES; g++) w[g] = load(weights + g * LANES);
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++) {
+      const Vector x = all(rows[r][k]);
+#pragma GCC unroll 4
+      for (int g = 0; g < GATES; g++) kept[r][g] += x * w[g];
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 4
+    for (int g = 0; g < GATES; g++) store(sums + r * sums_stride + g * LANES, kept[r][g]);
+}
+
+// The same for a number of rows that is known only now.
+template <int ROWS, int GATES>
+inline void multiply_few(int count, const float* const* rows, const float* weights, int64_t depth, const float* begin,
+                         int64_t begin_stride, float* sums, int64_t sums_stride) {
+  if constexpr (ROWS > 1) {
+    if (count < ROWS)
+      return multiply_few<ROWS - 1, GATES>(count, rows, weights, depth, begin, begin_stride, sums, sums_stride);
+  }
+  multiply_tile<ROWS, GATES>(rows, weights, depth, begin, begin_stride, sums, sums_stride);
+}
+
+// The same for any number of rows, in tiles of as equal size as can be.
+template <int GATES>
+inline void multiply(int64_t count, const float* const* rows, const float* weights, int64_t depth, const float* begin,
+                     int64_t begin_stride, float* sums, int64_t sums_stride) {
+  constexpr int most = rows_at_once(GATES);
+  for (int64_t tiles = (count + most - 1) / most, first = 0; tiles > 0; tiles--) {
+    const int64_t some = (count - first + tiles - 1) / tiles;
+    multiply_few<most, GATES>(static_cast<int>(some), rows + first, weights, depth, begin + first * begin_stride,
+                              begin_stride, sums + first * sums_stride, sums_stride);
+    first += some;
+  }
+}
+
+// A block of units: the gates of W_ih (from x) or W_hh (from h). `begin` and `sums` have sums_of(CELL) vectors a row.
+template <int CELL, bool FROM_STATE>
+inline void multiply_block(int64_t count, const float* const* rows, const float* weights, int64_t depth,
+                           const float* begin, int64_t begin_stride, float* sums) {
+  constexpr int64_t stride = sums_of(CELL) * LANES;
+  if constexpr (CELL == GRU) {
+    // r and z gather both products; n keeps them apart, h W_hn in the fourth sum.
+    constexpr int last = FROM_STATE ? 3 : 2;
+    multiply<2>(count, rows, weights, depth, begin, begin_stride, sums, stride);
+    multiply<1>(count, rows, weights + 2 * LANES * depth, depth, begin + last * LANES, begin_stride,
+                sums + last * LANES, stride);
+    if constexpr (!FROM_STATE)
+      for (int64_t r = 0; r < count; r++) store(sums + r * stride + 3 * LANES, load(begin + r * begin_stride + 3 * LANES));
+  } else {
+    constexpr int some = gates_at_once(CELL);
+    for (int first = 0; first < gates_of(CELL); first += some)
+      multiply<some>(count, rows, weights + first * LANES * depth, depth, begin + first * LANES, begin_stride,
+                     sums + first * LANES, stride);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// One layer in one direction
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Weights in the order above: for each block of units W_ih, W_hh and the sums' first values (biases).
+struct Weights {
+  const float* from_input;
+  const float* from_state;
+  const float* begin;
+};
+
+// x[b, t] is at x + b * x_row + t * x_step, and so on; all distances in numbers.
+struct Layer {
+  int cell;
+  int64_t inputs, hidden;
+  bool reverse;
+  Weights weights;
+  const float *x, *h_0, *c_0;
+  int64_t x_row, x_step;
+  float *y, *h_n, *c_n;
+  int64_t y_row, y_step;
+};
+
+// Waits until every thread of a team has come. Most waits are shorter than a microsecond, so threads spin; where cores
+// are shared with others, the one that is awaited may not be running, and the core is offered to it.
+class Meeting {
+ public:
+  void expect(int threads) { threads_ = threads; }
+
+  void wait() {
+    if (threads_ == 1) return;
+    const int64_t round = round_.load(std::memory_order_relaxed);
+    if (come_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
+      come_.store(0, std::memory_order_relaxed);
+      round_.store(round + 1, std::memory_order_release);
+      return;
+    }
+    for (int spins = 0; round_.load(std::memory_order_acquire) == round;) pause(spins);
+  }
+
+  static void pause(int& spins) {
+    if (++spins % 4096 == 0) std::this_thread::yield();
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+  }
+
+ private:
+  int threads_ = 1;
+  alignas(64) std::atomic<int> come_{0};
+  alignas(64) std::atomic<int64_t> round_{0};
+};
+
+// Rows that are computed together by some threads: longest first, so that those alive at any time are the first ones.
+struct Team {
+  std::vector<int64_t> rows;
+  std::vector<int64_t> lengths;
+  int threads = 1;
+  Meeting meeting;
+
+  int64_t alive(int64_t step) const {
+    return std::partition_point(lengths.begin(), lengths.end(), [&](int64_t length) { return length > step; }) -
+           lengths.begin();
+  }
+};
+
+// What a thread needs for itself, kept from call to call.
+struct Scratch {
+  std::vector<const float*> rows;
+  std::unique_ptr<float, decltype(&std::free)> sums{nullptr, &std::free};
+  size_t size = 0;
+
+  float* room(size_t count) {
+    if (count > size) {
+      sums.reset(static_cast<float*>(std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64)));
+      size = count;
+    }
+    return sums.get();
+  }
+};
+
+// How many rows of x, over some timesteps, are multiplied at once.
+constexpr int64_t ROWS_OF_X = 96;
+
+inline Vector load_some(const float* from, int64_t count) {
+  if (count >= LANES) return load(from);
+  Vector value{};
+  std::memcpy(&value, from, count * sizeof(float));
+  return value;
+}
+
+inline void store_some(float* to, Vector value, int64_t count) {
+  if (count >= LANES) return store(to, value);
+  std::memcpy(to, &value, count * sizeof(float));
+}
+
+// The gates of one block of units for one row: from the sums to the new state, beside the state before.
+template <int CELL>
+inline Vector close(const float* sums, Vector before, float* c, int64_t units) {
+  if constexpr (CELL == LSTM) {
+    Vector h;
+    const Vector cell = lstm_gates(load(sums), load(sums + LANES), load(sums + 2 * LANES), load(sums + 3 * LANES),
+                                   load_some(c, units), h);
+    store_some(c, cell, units);
+    return h;
+  } else if constexpr (CELL == GRU) {
+    const Vector r = sigmoid(load(sums)), z = sigmoid(load(sums + LANES));
+    const Vector n = hyperbolic_tangent(load(sums + 2 * LANES) + r * load(sums + 3 * LANES));
+    return n + z * (before - n);
+  } else if constexpr (CELL == RNN_TANH) {
+    return hyperbolic_tangent(load(sums));
+  } else {
+    const Vector sum = load(sums);
+    return sum < 0.0f ? Vector{} : sum;  // NaN stays
+  }
+}
+
+// What one thread of a team does in a layer: its own part of the hidden units, for all rows of the team.
+template <int CELL>
+class Part {
+ public:
+  Part(const Layer& layer, Team& team, int member, Scratch& scratch)
+      : layer_(layer), team_(team), scratch_(scratch) {
+    const int64_t blocks = (layer.hidden + LANES - 1) / LANES;
+    first_ = blocks * member / team.threads;
+    blocks_ = blocks * (member + 1) / team.threads - first_;
+    rows_of_sums_ = std::max<int64_t>(ROWS_OF_X, static_cast<int64_t>(team.rows.size()));
+    sums_ = scratch.room(static_cast<size_t>(blocks_ * rows_of_sums_ * STRIDE));
+    scratch.rows.resize(static_cast<size_t>(rows_of_sums_));
+  }
+
+  void run(int64_t steps) {
+    begin();
+    const int64_t longest = team_.lengths.empty() ? 0 : team_.lengths.front();
+    for (int64_t step = 0; step < longest;) {
+      const int64_t end = multiply_inputs(step, longest);
+      for (int64_t first = 0; step < end; step++) first += advance(step, first);
+    }
+    finish(steps);
+  }
+
+ private:
+  static constexpr int64_t STRIDE = sums_of(CELL) * LANES;
+
+  int64_t unit(int64_t block) const { return (first_ + block) * LANES; }
+  int64_t units(int64_t block) const { return std::min<int64_t>(LANES, layer_.hidden - unit(block)); }
+  float* sums(int64_t block, int64_t row) const { return sums_ + (block * rows_of_sums_ + row) * STRIDE; }
+  int64_t own_units() const { return std::min(layer_.hidden, (first_ + blocks_) * LANES) - first_ * LANES; }
+
+  // Where in time the row is that stands at `place`: it is read from its own end where the direction is reverse.
+  int64_t time(int64_t place, int64_t step) const {
+    return layer_.reverse ? team_.lengths[place] - 1 - step : step;
+  }
+  float* y(int64_t place, int64_t step) const {
+    return layer_.y + team_.rows[place] * layer_.y_row + time(place, step) * layer_.y_step;
+  }
+
+  void begin() const {
+    if (CELL != LSTM) return;
+    for (const int64_t row : team_.rows) copy_units(layer_.c_n + row * layer_.hidden, layer_.c_0 + row * layer_.hidden);
+  }
+
+  // x W_ih and the biases for as many timesteps as fit; which is the one after them.
+  int64_t multiply_inputs(int64_t step, int64_t longest) const {
+    int64_t count = 0;
+    for (; step < longest; step++) {
+      const int64_t alive = team_.alive(step);
+      if (count > 0 && count + alive > rows_of_sums_) break;
+      for (int64_t place = 0; place < alive; place++)
+        scratch_.rows[count++] = layer_.x + team_.rows[place] * layer_.x_row + time(place, step) * layer_.x_step;
+    }
+    const int64_t size = gates_of(CELL) * LANES * layer_.inputs;
+    for (int64_t block = 0; block < blocks_; block++)
+      multiply_block<CELL, false>(count, scratch_.rows.data(), layer_.weights.from_input + (first_ + block) * size,
+                                  layer_.inputs, layer_.weights.begin + (first_ + block) * STRIDE, 0, sums(block, 0));
+    return step;
+  }
+
+  // One timestep, whose sums begin at row `first`; how many rows it has.
+  int64_t advance(int64_t step, int64_t first) const {
+    const int64_t alive = team_.alive(step);
+    const float** before = scratch_.rows.data();
+    for (int64_t place = 0; place < alive; place++)
+      before[place] = step == 0 ? layer_.h_0 + team_.rows[place] * layer_.hidden : y(place, step - 1);
+    const int64_t size = gates_of(CELL) * LANES * layer_.hidden;
+    for (int64_t block = 0; block < blocks_; block++) {
+      float* own = sums(block, first);
+      multiply_block<CELL, true>(alive, before, layer_.weights.from_state + (first_ + block) * size, layer_.hidden, own,
+                                 STRIDE, own);
+      for (int64_t place = 0; place < alive; place++, own += STRIDE) {
+        const Vector h = CELL == GRU ? load_some(before[place] + unit(block), units(block)) : Vector{};
+        float* c = layer_.c_n + team_.rows[place] * layer_.hidden + unit(block);
+        store_some(y(place, step) + unit(block), close<CELL>(own, h, c, units(block)), units(block));
+      }
+    }
+    team_.meeting.wait();
+    return alive;
+  }
+
+  // The states after each row's own last timestep, and zeros behind it where anyone will see them.
+  void finish(int64_t steps) const {
+    for (size_t place = 0; place < team_.rows.size(); place++) {
+      const int64_t row = team_.rows[place], length = team_.lengths[place];
+      copy_units(layer_.h_n + row * layer_.hidden, length == 0 ? layer_.h_0 + row * layer_.hidden : y(place, length - 1));
+      for (int64_t t = length; t < steps; t++)
+        std::memset(layer_.y + row * layer_.y_row + t * layer_.y_step + unit(0), 0, own_units() * sizeof(float));
+    }
+  }
+
+  void copy_units(float* to, const float* from) const {
+    std::memcpy(to + unit(0), from + unit(0), own_units() * sizeof(float));
+  }
+
+  const Layer& layer_;
+  Team& team_;
+  Scratch& scratch_;
+  int64_t first_, blocks_, rows_of_sums_;
+  float* sums_;
+};
+
+void run_part(const Layer& layer, Team& team, int member, Scratch& scratch, int64_t steps) {
+  switch (layer.cell) {
+    case LSTM: return Part<LSTM>(layer, team, member, scratch).run(steps);
+    case GRU: return Part<GRU>(layer, team, member, scratch).run(steps);
+    case RNN_TANH: return Part<RNN_TANH>(layer, team, member, scratch).run(steps);
+    default: return Part<RNN_RELU>(layer, team, member, scratch).run(steps);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Threads
+// ---------------------------------------------------------------------------------------------------------------------
+
+// Threads that wait for work: for a while busily, because the next call often comes soon, then asleep.
+class Pool {
+ public:
+  explicit Pool(int threads) : scratch(threads), done_(0) {
+    for (int index = 1; index < threads; index++) helpers_.emplace_back([this, index] { serve(index); });
+  }
+
+  ~Pool() {
+    publish(nullptr);
+    for (std::thread& helper : helpers_) helper.join();
+  }
+
+  int threads() const { return static_cast<int>(helpers_.size()) + 1; }
+
+  // Calls job(index) on every thread, each with its own index from 0 on. One call at a time.
+  void run(const std::function<void(int)>& job) {
+    done_.store(0, std::memory_order_relaxed);
+    publish(&job);
+    job(0);
+    for (int spins = 0; done_.load(std::memory_order_acquire) != threads() - 1;) Meeting::pause(spins);
+  }
+
+  std::mutex in_use;
+  std::vector<Scratch> scratch;
+  std::vector<float> between[2];  // of one layer for the next
+
+ private:
+  void publish(const std::function<void(int)>* job) {
+    {
+      const std::lock_guard<std::mutex> lock(asleep_);
+      job_ = job;
+      round_.fetch_add(1, std::memory_order_release);
+    }
+    awake_.notify_all();
+  }
+
+  void serve(int index) {
+    for (int64_t seen = 0;;) {
+      await(seen);
+      seen++;
+      if (job_ == nullptr) return;
+      (*job_)(index);
+      done_.fetch_add(1, std::memory_order_release);
+    }
+  }
+
+  void await(int64_t seen) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(SPIN_US);
+    for (int spins = 0; round_.load(std::memory_order_acquire) == seen;) {
+      Meeting::pause(spins);
+      if (spins % 256 == 0 && std::chrono::steady_clock::now() > until) {
+        std::unique_lock<std::mutex> lock(asleep_);
+        awake_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != seen; });
+      }
+    }
+  }
+
+  static constexpr int SPIN_US = 500;
+
+  std::vector<std::thread> helpers_;
+  std::mutex asleep_;
+  std::condition_variable awake_;
+  const std::function<void(int)>* job_ = nullptr;
+  alignas(64) std::atomic<int64_t> round_{0};
+  alignas(64) std::atomic<int> done_;
+};
+
+// How many teams share the rows. Teams never wait for each other, but each reads all weights: with few rows that is what
+// takes the time, and then all threads are one team.
+int teams_for(int threads, int64_t rows, const int64_t* lengths) {
+  constexpr int64_t rows_of_a_team = 8;  // with as many, reading weights takes less time than computing
+  const int64_t longest = rows == 0 ? 0 : *std::max_element(lengths, lengths + rows);
+  const int64_t timesteps = std::accumulate(lengths, lengths + rows, int64_t{0});
+  for (int teams = threads; teams > 1; teams--)
+    if (threads % teams == 0 && timesteps >= longest * teams * rows_of_a_team) return teams;
+  return 1;
+}
+
+// Rows longest first, dealt out so that teams get as much of each length.
+std::vector<Team> deal(int threads, int64_t rows, const int64_t* lengths) {
+  std::vector<int64_t> order(rows);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
+  std::vector<Team> teams(teams_for(threads, rows, lengths));
+  const int64_t count = static_cast<int64_t>(teams.size());
+  for (Team& team : teams) {
+    team.threads = threads / static_cast<int>(count);
+    team.meeting.expect(team.threads);
+  }
+  for (int64_t place = 0; place < rows; place++) {
+    const int64_t turn = place % count;
+    Team& team = teams[(place / count) % 2 == 0 ? turn : count - 1 - turn];
+    team.rows.push_back(order[place]);
+    team.lengths.push_back(lengths[order[place]]);
+  }
+  return teams;
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// All layers
+// ---------------------------------------------------------------------------------------------------------------------
+
+// A batch, and where its answers go. x[b, t] is at x + b * x_row + t * x_step; y likewise. h and c are
+// [layers * directions, rows, hidden].
+struct Batch {
+  int64_t rows, steps;
+  const int64_t* lengths;
+  const float* x;
+  int64_t x_row, x_step;
+  const float *h_0, *c_0;
+  float* y;
+  int64_t y_row, y_step;
+  float *h_n, *c_n;
+};
+
+// A stack of layers with their weights, whose memory is the caller's.
+struct Stack {
+  Pool* pool;
+  int cell;
+  int64_t layers, directions, inputs, hidden;
+  std::vector<Weights> weights;
+
+  void run(const Batch& batch) const {
+    const std::lock_guard<std::mutex> lock(pool->in_use);
+    for (int64_t side = 0; side < std::min<int64_t>(layers - 1, 2); side++) {
+      std::vector<float>& between = pool->between[side];
+      between.resize(std::max<size_t>(between.size(), batch.rows * batch.steps * directions * hidden));
+    }
+    std::vector<Layer> all;
+    for (int64_t place = 0; place < layers * directions; place++) all.push_back(layer(batch, place));
+    std::vector<Team> teams = deal(pool->threads(), batch.rows, batch.lengths);
+    const int each = teams.front().threads;
+    pool->run([&](int index) {
+      Team& team = teams[index / each];
+      for (int64_t place = 0; place < layers * directions; place++) {
+        const bool seen = place >= (layers - 1) * directions;
+        run_part(all[place], team, index % each, pool->scratch[index], seen ? batch.steps : 0);
+      }
+    });
+  }
+
+ private:
+  // The first layer reads x and the last one writes y. In between each reads what the one before it wrote.
+  Layer layer(const Batch& batch, int64_t place) const {
+    const int64_t index = place / directions, direction = place % directions;
+    const int64_t width = directions * hidden, state = place * batch.rows * hidden;
+    Layer one{};
+    one.cell = cell;
+    one.hidden = hidden;
+    one.reverse = direction == 1;
+    one.weights = weights[place];
+    if (index == 0) {
+      one.inputs = inputs, one.x = batch.x, one.x_row = batch.x_row, one.x_step = batch.x_step;
+    } else {
+      one.inputs = width, one.x = pool->between[(index - 1) % 2].data(), one.x_row = batch.steps * width, one.x_step = width;
+    }
+    if (index == layers - 1) {
+      one.y = batch.y, one.y_row = batch.y_row, one.y_step = batch.y_step;
+    } else {
+      one.y = pool->between[index % 2].data(), one.y_row = batch.steps * width, one.y_step = width;
+    }
+    one.y += direction * hidden;
+    one.h_0 = batch.h_0 + state, one.h_n = batch.h_n + state;
+    if (cell == LSTM) one.c_0 = batch.c_0 + state, one.c_n = batch.c_n + state;
+    return one;
+  }
+};
+
+}  // namespace
+
+extern "C" {
+
+int recurrence_lanes() { return LANES; }
+int recurrence_gates_at_once(int cell) { return cell == GRU ? 2 : gates_at_once(cell); }
+
+void* recurrence_open_pool(int threads) { return new Pool(threads); }
+void recurrence_close_pool(void* pool) { delete static_cast<Pool*>(pool); }
+
+// weights has three pointers for each layer and direction, as in Weights.
+void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
+                            const float* const* weights) {
+  auto* stack = new Stack{static_cast<Pool*>(pool), cell, layers, directions, inputs, hidden, {}};
+  for (int64_t place = 0; place < layers * directions; place++, weights += 3)
+    stack->weights.push_back({weights[0], weights[1], weights[2]});
+  return stack;
+}
+void recurrence_close_stack(void* stack) { delete static_cast<Stack*>(stack); }
+
+void recurrence_run(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
+                    int64_t x_step, const float* h_0, const float* c_0, float* y, int64_t y_row, int64_t y_step,
+                    float* h_n, float* c_n) {
+  static_cast<Stack*>(stack)->run({rows, steps, lengths, x, x_row, x_step, h_0, c_0, y, y_row, y_step, h_n, c_n});
+}
+}
