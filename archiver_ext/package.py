@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from ..backends.aws import stand_in
-from ..backends.interface import Backend, CompileSettings, WholeSequences
+from ..backends.interface import Backend, CompileSettings
 from ..backends.program_file import save_program
 from ..backends.registry import get_backend
 from ..bucketing.grid import Bucket, BucketGrid
@@ -26,7 +26,7 @@ from .archive import tree
 from .archive.publish import publish
 from .archive.workspace import private_directory, temporary_files_in
 from .engines import trial
-from .engines.candidates import Dropped, Trial, fastest, last_resort, to_try, too_short
+from .engines.candidates import Dropped, Trial, as_taken, fastest, last_resort, to_try, too_short
 from .engines.compile import Compiled, Failed, Job, Result, compile_all, size_of
 from .engines.division import divided, left_in_tree, partitioner_of
 from .engines.grid_choice import choose_lengths
@@ -155,11 +155,8 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
 
 
 def _for_engine(subject: Subject, engine: Backend) -> Subject:
-    """Over whole sequences where an engine is no faster, or not at all, in pieces, and no stream asks for them."""
-    program = subject.program
-    if not isinstance(engine, WholeSequences) or program.split is None or subject.config.streaming is not None:
-        return subject
-    return replace(subject, program=replace(program, split=None, split_reason=engine.whole_sequences))
+    """The subject with the programs that this engine is given."""
+    return replace(subject, program=as_taken(subject.program, engine, streams=subject.config.streaming is not None))
 
 
 def _engine_of(trial: Trial, engines: Sequence[Backend]) -> Backend:

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 from ragged import Ragged, alone, pad_with, ragged
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.archiver_ext.engines.candidates import takes_any_shape
+from torchserve_neuron_lstm.archiver_ext.engines.candidates import as_taken, takes_any_shape
 from torchserve_neuron_lstm.archiver_ext.engines.trial import buckets_of
 from torchserve_neuron_lstm.archiver_ext.lowering import lower
 from torchserve_neuron_lstm.archiver_ext.lowering.program import Program
@@ -68,7 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=200, help="random ragged batches for each model and engine")
     parser.add_argument("--models", nargs="+", help="names of classes in the zoo; all of them")
-    parser.add_argument("--backends", nargs="+", default=["inductor", "onnxruntime", "eager"])
+    parser.add_argument("--backends", nargs="+", default=["native", "inductor", "onnxruntime", "eager"])
     parser.add_argument("--processes", type=int, default=2)
     return parser.parse_args()
 
@@ -79,10 +79,11 @@ def _measure(name: str, backend: str, batches: int) -> tuple[float, float, Kind]
     torch.set_num_threads(1)
     case = next(case for case in CASES if case.name == name)
     model = case.make().eval()
-    program = lower(model, parse_config(case.yaml, "model-config.yaml"))
+    engine = get_backend(backend)
+    program = as_taken(lower(model, parse_config(case.yaml, "model-config.yaml")), engine, streams=False)
     choose = random.Random(0)
     with tempfile.TemporaryDirectory() as directory:
-        served = _compiled(program, model, get_backend(backend), Path(directory))
+        served = _compiled(program, model, engine, Path(directory))
         worst = [_one_batch(case, model, served, choose, seed) for seed in range(batches)]
     return max(absolute for absolute, _ in worst), max(share for _, share in worst), served.kind
 

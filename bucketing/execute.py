@@ -8,7 +8,7 @@ import torch
 
 from .errors import BrokenInvariant
 from .grid import Bucket
-from .padding import lengths_tensor, pad, torch_dtype, unpad
+from .padding import lengths_tensor, pad, torch_dtype, unpadded_views
 from .plan import Plan, Run
 from .spec import TensorSpec
 
@@ -31,7 +31,8 @@ def execute(
 ) -> list[Tensors]:
     """The answers of all requests, in their order: each has one tensor an output, of the output's `item_shape`.
 
-    A request has one tensor an input, of the input's `item_shape`. Answers share no memory with what `run` returned.
+    A request has one tensor an input, of the input's `item_shape`. Answers are views of what `run`
+    returned, which is ours by then.
 
     Raises:
         ValueError: a request's tensor has not the shape or dtype of its input.
@@ -43,7 +44,7 @@ def execute(
         results = run(step.bucket, padded)
         check_results(results, outputs, step.bucket)
         own_lengths = [lengths[row] for row in step.rows]
-        parts = [unpad(result, spec, own_lengths) for result, spec in zip(results, outputs, strict=True)]
+        parts = [unpadded_views(result, spec, own_lengths) for result, spec in zip(results, outputs, strict=True)]
         answers.update(zip(step.rows, zip(*parts, strict=True), strict=True))
     if sorted(answers) != list(range(len(requests))):
         raise BrokenInvariant(f"{len(requests)} requests were to be answered, the plan answers {sorted(answers)}")

@@ -11,10 +11,10 @@ within every tolerance that bfloat16's are. An engine by name must compute in th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from ...backends.interface import Backend, Option, Precision
+from ...backends.interface import Backend, Option, Precision, WholeSequences
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.grid import Bucket
 from ...config.schema import ServingConfig
@@ -74,6 +74,13 @@ def to_try(config: ServingConfig) -> tuple[list[Backend], list[Dropped]]:
     dropped = [Dropped(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
     out = {engine.backend for engine in dropped}
     return [engine for engine in fast if engine.name not in out] or [get_backend(_LAST_RESORT)], dropped
+
+
+def as_taken(program: Program, engine: Backend, *, streams: bool) -> Program:
+    """Over whole sequences where an engine is no faster, or not at all, in pieces, and no stream asks for them."""
+    if not isinstance(engine, WholeSequences) or program.split is None or streams:
+        return program
+    return replace(program, split=None, split_reason=engine.whole_sequences)
 
 
 def too_short(engine: Backend, program: Program, config: ServingConfig) -> Dropped | None:

@@ -113,16 +113,13 @@ inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vecto
 // Matrix products
 // ---------------------------------------------------------------------------------------------------------------------
 
-// sums[r][gate] += rows[r][k] * weights[k][gate] over all k, for ROWS rows and GATES gates of LANES units. `begin` is
-// what is added to (a bias for every row alike, or the sums themselves).
+// sums[r][gate] = begin[r][gate] + rows[r][k] * weights[k][gate] over all k, for ROWS rows and GATES gates of LANES units.
+// `begin` (a bias for every row alike, or the sums themselves) is added at the end, as torch does: with inputs in the
+// thousands the order is what decides the last digits.
 template <int ROWS, int GATES>
 inline void multiply_tile(const float* const* rows, const float* weights, int64_t depth, const float* begin,
                           int64_t begin_stride, float* sums, int64_t sums_stride) {
-  Vector kept[ROWS][GATES];
-#pragma GCC unroll 8
-  for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 4
-    for (int g = 0; g < GATES; g++) kept[r][g] = load(begin + r * begin_stride + g * LANES);
+  Vector kept[ROWS][GATES] = {};
   for (int64_t k = 0; k < depth; k++, weights += GATES * LANES) {
     Vector w[GATES];
 #pragma GCC unroll 4
@@ -137,7 +134,8 @@ inline void multiply_tile(const float* const* rows, const float* weights, int64_
 #pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
-    for (int g = 0; g < GATES; g++) store(sums + r * sums_stride + g * LANES, kept[r][g]);
+    for (int g = 0; g < GATES; g++)
+      store(sums + r * sums_stride + g * LANES, load(begin + r * begin_stride + g * LANES) + kept[r][g]);
 }
 
 // The same for a number of rows that is known only now.
