@@ -74,7 +74,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="workers of each server (default: %(default)s)")
     parser.add_argument("--batch-size", type=int, default=32, help="batchSize of both (default: %(default)s)")
     parser.add_argument("--delay", type=int, default=1, help="maxBatchDelay of both, ms (default: %(default)s)")
-    parser.add_argument("--backend", default="onnxruntime", help="the engine of our archive (default: %(default)s)")
+    parser.add_argument("--backend", default="native", help="the engine of our archive (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     return parser.parse_args()
 
