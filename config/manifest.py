@@ -306,6 +306,9 @@ def _check_whole(manifest: Manifest) -> None:
         raise wrong("streaming", "a model that runs in pieces of time", manifest.kind)
     if manifest.kernel is not None and (manifest.kind, manifest.shapes) != ("sequence", "grid"):
         raise wrong("kernel", "none but for whole sequences in the grid's buckets", manifest.kernel)
+    padded = {cost.part for cost in manifest.padding_costs}
+    if padded and (padded, manifest.kind, manifest.shapes) != ({"sequence"}, "sequence", "any"):
+        raise wrong("padding_costs", "none but of whole sequences in every shape", sorted(padded))
     shapes = [(variant.part, variant.bucket) for variant in manifest.variants]
     twice = [shape for shape in shapes if shapes.count(shape) > 1]
     if twice:

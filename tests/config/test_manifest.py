@@ -23,6 +23,8 @@ from torchserve_neuron_lstm.config.manifest import (
     ManifestError,
     Variant,
     digest_files,
+    manifest_text,
+    parse_manifest,
     read_manifest,
     verify_files,
     write_manifest,
@@ -63,7 +65,7 @@ EXAMPLE = Manifest(
 
 GOLDEN = """\
 {
-  "format": 4,
+  "format": 5,
   "backend": "inductor",
   "requires": [
     {
@@ -201,6 +203,7 @@ GOLDEN = """\
       "milliseconds": 1.25
     }
   ],
+  "padding_costs": [],
   "weights": "weights.pt",
   "constants": null,
   "codec": "my_codec:TextCodec",
@@ -313,6 +316,11 @@ def manifests(draw: st.DrawFn) -> Manifest:
         costs=tuple(
             Cost(part, bucket, draw(st.floats(1e-6, 1e6))) for part in parts for bucket in draw(st.permutations(ends))
         ),
+        padding_costs=tuple(
+            Cost("sequence", bucket, draw(st.floats(1e-6, 1e6))) for bucket in draw(st.permutations(ends))
+        )
+        if (kind, shapes) == ("sequence", "any") and draw(st.booleans())
+        else (),
         host=draw(st.dictionaries(names, names, max_size=3)),
         files=draw(st.dictionaries(names, names, max_size=3)),
         codec=draw(st.none() | names),
@@ -355,6 +363,10 @@ def test_what_is_written_is_read_back(tmp_path: Path, manifest: Manifest) -> Non
             "carried[0].fill: expected a number, got 'nan'",
         ),
         ({"costs": (Cost("chunk", Bucket(1, 16), float("inf")),)}, "the manifest cannot be written"),
+        (
+            {"padding_costs": EXAMPLE.costs},
+            "padding_costs: expected none but of whole sequences in every shape, got ['chunk']",
+        ),
     ],
 )
 def test_what_could_not_be_read_is_not_written(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
@@ -378,6 +390,11 @@ def changed(path: str, value: Any) -> str:
     else:
         inner[last] = value
     return json.dumps(manifest)
+
+
+def padding(milliseconds: float) -> dict[str, Any]:
+    """One of the manifest's `padding_costs`."""
+    return {"part": "sequence", "bucket": {"batch": 1, "length": 16}, "milliseconds": milliseconds}
 
 
 @pytest.mark.parametrize(
@@ -436,6 +453,13 @@ def changed(path: str, value: Any) -> str:
         ("costs.0.milliseconds", 0, "costs[0].milliseconds: expected a positive number, got 0"),
         ("costs.0.milliseconds", -1.5, "costs[0].milliseconds: expected a positive number, got -1.5"),
         ("costs.1.bucket.length", -16, "costs[1].bucket: expected positive numbers, got {"),
+        ("padding_costs", ..., "padding_costs is missing"),
+        ("padding_costs", {}, "padding_costs: expected a list, got {}"),
+        ("padding_costs", [3], "padding_costs[0]: expected an object, got 3"),
+        ("padding_costs", [{"part": "sequence"}], "padding_costs[0].milliseconds is missing"),
+        ("padding_costs", [padding(0)], "padding_costs[0].milliseconds: expected a positive number, got 0"),
+        ("padding_costs", [padding(1), padding(-1)], "padding_costs[1].milliseconds: expected a positive number"),
+        ("padding_costs", [padding(1)], "padding_costs: expected none but of whole sequences in every shape, got ["),
         ("variants.0.bucket.batch", True, "variants[0].bucket.batch: expected a whole number, got True"),
         ("variants.0.directory", "/etc", "variants[0].directory: expected a path below the archive's root, got '/etc'"),
         ("variants.0.directory", "a/../../b", "variants[0].directory: expected a path below the archive's root"),
@@ -469,6 +493,20 @@ def test_numbers_beyond_all_floats_are_refused(tmp_path: Path) -> None:
     assert refusal(tmp_path, text).startswith("variants.json: costs[0].milliseconds: expected a finite number, got inf")
 
 
+@pytest.mark.parametrize("part", ["sequence", "chunk"])
+def test_what_padding_costs_is_of_programs_that_choose_it(part: Part) -> None:
+    """Whole sequences in every shape; the costs of anything else would plan wrongly."""
+    whole = replace(
+        EXAMPLE, kind="sequence", shapes="any", carried=(), variants=(Variant("sequence", None, "programs/any"),)
+    )
+    known = replace(whole, padding_costs=(Cost(part, Bucket(4, 16), 0.75),))
+    if part == "sequence":
+        assert parse_manifest(manifest_text(known)) == known
+    else:
+        with pytest.raises(ManifestError, match="padding_costs: expected none but of whole sequences"):
+            manifest_text(known)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[" * 100_000, '{"format": NaN}', '{"format": 1, "format": 1}', GOLDEN[:-3], "1" * 5000, "\ufeff{}"],
@@ -485,8 +523,8 @@ def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path) -> None:
 
 def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
     """The version that wrote the archive, where it says so."""
-    assert refusal(tmp_path, GOLDEN.replace('"format": 4', '"format": 1')) == (
-        "variants.json has format 1, and this code reads format 4: serve the archive with "
+    assert refusal(tmp_path, GOLDEN.replace('"format": 5', '"format": 1')) == (
+        "variants.json has format 1, and this code reads format 5: serve the archive with "
         "torchserve-neuron-lstm 0.1.0, which wrote it, "
         "or package the model again with the version that is installed here"
     )
