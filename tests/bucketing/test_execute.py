@@ -78,6 +78,28 @@ def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, se
     assert program.buckets == [run.bucket for run in steps.runs]
 
 
+def test_answers_are_views_of_what_the_program_returned() -> None:
+    """Nothing is copied, for what a program returned is the caller's; no answer holds another's cells."""
+    lengths = [3, 1, 2]
+    requests = [request_of(length, length) for length in lengths]
+    program = Hostile()
+    returned: list[torch.Tensor] = []
+
+    def run(bucket: Bucket, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        returned.extend(results := program(bucket, inputs))
+        return results
+
+    plan = Plan((Run(Bucket(2, 3), (0, 2)), Run(Bucket(1, 1), (1,))))
+    answers = execute(plan, requests, lengths, [FRAMES, BIAS], [RUNNING, TOTAL], takes_lengths=True, run=run)
+
+    theirs = {tensor.untyped_storage().data_ptr() for tensor in returned}
+    assert {part.untyped_storage().data_ptr() for answer in answers for part in answer} == theirs
+    for number, answer in enumerate(answers):
+        for part in answer:
+            part.fill_(number)
+    assert [[part.unique().tolist() for part in answer] for answer in answers] == [[[n], [n]] for n in range(3)]
+
+
 def test_a_program_without_lengths_is_given_none() -> None:
     """It gets the declared inputs and nothing else."""
     ids = TensorSpec("ids", "int64", ("batch", "time"))

@@ -72,6 +72,41 @@ def test_the_planner_is_told_what_the_programs_take(
         planner_of(manifest).plan([longest + 1])
 
 
+def measured(call_ms: float, step_ms: float, row_step_ms: float) -> tuple[Cost, ...]:
+    """Costs of calls of 1 to 4 rows that take so long, and so much for each timestep of the call and of each row."""
+    shapes = [Bucket(batch, length) for batch in (1, 2, 3, 4) for length in (10, 50)]
+    return tuple(Cost("sequence", b, call_ms + b.length * (step_ms + row_step_ms * b.batch)) for b in shapes)
+
+
+CHEAP, DEAR = measured(0.05, 0.01, 0.0), measured(0.05, 0.01, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("calls", "padding", "runs"), [(DEAR, CHEAP, 1), (CHEAP, DEAR, 3), (CHEAP, (), 1), (DEAR, (), 3)]
+)
+def test_plans_are_made_by_what_padding_costs_where_that_is_known(
+    pristine: Path, calls: tuple[Cost, ...], padding: tuple[Cost, ...], runs: int
+) -> None:
+    """One call where padding is cheap, however dear full calls are; several where it is dear, or all that is known."""
+    manifest = replace(read_manifest(pristine), shapes="any", longest=50, costs=calls, padding_costs=padding)
+    lengths = [2, 50, 1, 20]
+
+    plan = planner_of(manifest).plan(lengths)
+
+    assert len(plan.runs) == runs
+    assert sorted(row for run in plan.runs for row in run.rows) == [0, 1, 2, 3]
+
+
+def test_what_padding_costs_stands_in_for_no_calls_cost(pristine: Path) -> None:
+    """Milliseconds of a part are those of full calls: they are what is told."""
+    manifest = replace(read_manifest(pristine), shapes="any", costs=DEAR, padding_costs=CHEAP)
+
+    known = cost_of(manifest, "sequence")
+
+    assert known is not None
+    assert known.milliseconds == {cost.bucket: cost.milliseconds for cost in DEAR}
+
+
 def test_a_program_for_every_shape_is_run_in_any(archive: Path) -> None:
     """Sequences of every length up to the longest, in runs that no bucket of the grid has."""
     change_manifest(archive, shapes="any", longest=50)
