@@ -25,7 +25,7 @@ class Library:
             CannotLoad: it cannot be mapped, or is another library.
         """
         try:
-            self.code = ctypes.CDLL(str(file))
+            self.code = ctypes.CDLL(str(file.absolute()))  # a bare name would be looked for elsewhere
             self.code.recurrence_open_pool.restype = _POINTER
             self.code.recurrence_open_stack.restype = _POINTER
             self.code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
