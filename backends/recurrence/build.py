@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,16 +46,24 @@ def build(directory: Path) -> None:
         CannotCompile: the compiler refuses the source, which it does where it knows no vector extensions.
     """
     for one in instructions():
-        library = directory / one.library
+        (directory / one.library).write_bytes(_library(machine_code.compiler(), SOURCE, one.isa))
+
+
+@cache
+def _library(compiler: str, source: Path, isa: str) -> bytes:
+    """One library. Kept, for it is the same for every program that this process compiles, and takes seconds."""
+    with tempfile.TemporaryDirectory() as directory:
+        library = Path(directory) / "recurrence.so"
         command = [
-            *(machine_code.compiler(), "-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", f"-march={one.isa}"),
-            *("-ffp-contract=fast", str(SOURCE), "-o", str(library)),
+            *(compiler, "-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", f"-march={isa}"),
+            *("-ffp-contract=fast", str(source), "-o", str(library)),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             said = next((line for line in done.stderr.splitlines() if "error" in line), f"exit code {done.returncode}")
-            raise CannotCompile(f"{command[0]} does not compile the kernel for {one.isa}: {said.strip()}")
+            raise CannotCompile(f"{command[0]} does not compile the kernel for {isa}: {said.strip()}")
         machine_code.strip(library)
+        return library.read_bytes()
 
 
 def fastest_here() -> str:
