@@ -71,41 +71,57 @@ inline Vector within(float end, Vector x) {
   return x < -most ? -most : x;
 }
 
-// exp(x) for |x| <= 32, to 1 unit in the last place or so: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2].
-inline Vector exponential(Vector x) {
-  const float to_nearest = 12582912.0f;  // 1.5 * 2^23: what is added to it is rounded to a whole number
+// A number as 2^n and r, e^x = 2^n e^r with |r| <= ln 2 / 2, for |x| <= 36.
+inline Vector power_of_two(Vector x, Vector& r) {
+  const float to_nearest = 12583039.0f;  // 1.5 * 2^23 rounds to a whole number what is added to it; 127 biases an exponent
   const Vector shifted = x * 1.44269504088896341f + to_nearest;
   const Vector n = shifted - to_nearest;
-  Vector r = x - n * 0.693359375f;
+  r = x - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
+  return (Vector)((Whole)shifted << 23);
+}
+
+// e^r - 1 for |r| <= ln 2 / 2, to 1 unit in the last place or so. NaN stays NaN.
+inline Vector small_exponential_less_one(Vector r) {
   Vector p = all(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.0f;
-  const Whole power = ((Whole)shifted << 23) + (Whole)p;
-  return (Vector)power;
+  return p * (r * r) + r;
+}
+
+inline Vector exponential(Vector x) {
+  Vector r;
+  const Vector power = power_of_two(x, r);
+  return power * small_exponential_less_one(r) + power;
+}
+
+// e^x - 1, as exact where that is next to nothing: layers may compute with numbers of any size.
+inline Vector exponential_less_one(Vector x) {
+  Vector r;
+  const Vector power = power_of_two(x, r);
+  return power * small_exponential_less_one(r) + (power - 1.0f);
 }
 
 inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(within(SIGMOID_ENDS, -x))); }
 
 inline Vector hyperbolic_tangent(Vector x) {
-  const Vector e = exponential(2.0f * within(TANH_ENDS, x));
-  return (e - 1.0f) / (e + 1.0f);
+  const Vector e = exponential_less_one(2.0f * within(TANH_ENDS, x));
+  return e / (e + 2.0f);
 }
 
 // The new cell state and, through `h`, the new state. Sums are i, f, g, o. Quotients are brought together: a division
-// takes as long as an exponential.
+// takes as long as an exponential. Their products are finite up to states of 1e16.
 inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vector& h) {
   const Vector not_i = 1.0f + exponential(within(SIGMOID_ENDS, -i));
   const Vector not_f = 1.0f + exponential(within(SIGMOID_ENDS, -f));
-  const Vector e_g = exponential(2.0f * within(TANH_ENDS, g));
-  const Vector both = not_i * (e_g + 1.0f);
-  c = (c * both + (e_g - 1.0f) * not_f) / (both * not_f);
-  const Vector e_c = exponential(2.0f * within(TANH_ENDS, c));
-  h = (e_c - 1.0f) / ((1.0f + exponential(within(SIGMOID_ENDS, -o))) * (e_c + 1.0f));
+  const Vector e_g = exponential_less_one(2.0f * within(TANH_ENDS, g));
+  const Vector both = not_i * (e_g + 2.0f);
+  c = (c * both + e_g * not_f) / (both * not_f);
+  const Vector e_c = exponential_less_one(2.0f * within(TANH_ENDS, c));
+  h = e_c / ((1.0f + exponential(within(SIGMOID_ENDS, -o))) * (e_c + 2.0f));
   return c;
 }
 
