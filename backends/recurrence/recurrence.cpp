@@ -240,7 +240,7 @@ class Meeting {
   }
 
   static void pause(int& spins) {
-    if (++spins % 4096 == 0) std::this_thread::yield();
+    if (++spins % 256 == 0) std::this_thread::yield();  // after some microseconds
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
