@@ -16,7 +16,7 @@ from torchserve_neuron_lstm.backends.signature import Signature, TensorType
 from torchserve_neuron_lstm.tracing.chunks import chunks, in_chunks
 
 
-@pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
+@pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 @pytest.mark.parametrize("traced_rows", [1, 3])
 def test_any_batch_is_the_model_itself(backend: str, traced_rows: int) -> None:
     """Fewer rows than traced, as many, more; none is mixed with another."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from traceable import Conv
+from traceable import Conv, TimeMajor
 
 from torchserve_neuron_lstm import tracing
 from torchserve_neuron_lstm.backends.interface import CannotLoad
@@ -23,10 +23,10 @@ torch.save(tracing.load(sys.argv[1])(torch.load(sys.argv[2])), sys.argv[3])
 """
 
 
-@pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
+@pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 def test_another_process_answers_the_same(backend: str, tmp_path: Path) -> None:
     """With nothing but the file."""
-    traced, x = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend=backend), torch.rand(1, 1, 3, 3)
+    traced, x = tracing.trace(TimeMajor(), torch.rand(5, 2, 4), backend=backend), torch.rand(5, 2, 4)
     file, given, answer = (tmp_path / name for name in ("model.traced", "x.pt", "y.pt"))
     traced.save(file)
     torch.save(x, given)

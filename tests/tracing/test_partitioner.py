@@ -27,7 +27,7 @@ class Sorted(nn.Module):
 SORT_ON_CPU = tracing.PartitionerConfig(ops_to_partition={"aten::sort"})
 
 
-@pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
+@pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 def test_a_divided_function_is_one_function(backend: str, tmp_path: Path) -> None:
     """In two segments on disk, saved and loaded as one, with any batch."""
     model, x = Sorted().eval(), torch.rand(5, 6)

@@ -11,13 +11,15 @@ from traceable import Conv, PackedTagger, double_and_add
 
 from torchserve_neuron_lstm import tracing
 from torchserve_neuron_lstm.archiver_ext.lowering.refusal import LoweringRefused
+from torchserve_neuron_lstm.backends import machine_code
 from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad
+from torchserve_neuron_lstm.backends.recurrence import build
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.tracing import engine as engine_choice
 from torchserve_neuron_lstm.tracing.engine import engines
 from torchserve_neuron_lstm.tracing.options import Options
 
-ENGINES = ("eager", "onnxruntime", "openvino", "inductor")
+ENGINES = ("eager", "native", "onnxruntime", "openvino", "inductor")
 
 
 @pytest.mark.parametrize("backend", ENGINES)
@@ -32,6 +34,24 @@ def test_packed_sequences_keep_their_own_lengths(backend: str) -> None:
 
     with torch.no_grad():
         torch.testing.assert_close(answer, model.eval()(x, lengths), rtol=1e-5, atol=1e-5)
+
+
+def test_one_process_compiles_a_kernel_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many functions are traced, for it is the same for all."""
+    compiler, told = tmp_path / "compiler", tmp_path / "told"
+    compiler.write_text(f'#!/bin/sh\necho "$*" >> {told}\nexec {machine_code.compiler()} "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+
+    for width in (2, 3):
+        x = torch.rand(5, 1, width)
+        model = nn.LSTM(width, 4).eval()
+        answer = tracing.trace(model, x, backend="native")(x)
+        with torch.no_grad():
+            torch.testing.assert_close(answer, model(x))
+
+    kernels = [line for line in told.read_text().splitlines() if build.SOURCE.name in line]
+    assert len(kernels) == len(build.instructions())
 
 
 def test_a_function_is_traced_as_it_is() -> None:
@@ -239,11 +259,12 @@ def test_an_option_that_the_engine_has_no_compiler_for_is_refused() -> None:
         tracing.trace(double_and_add, (x, x), compiler_args="-O2", backend="eager")
 
 
-def test_a_weight_that_is_an_answer_is_a_copy() -> None:
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_weight_that_is_an_answer_is_a_copy(backend: str) -> None:
     """What the caller does with an answer changes no later one: neither of a weight, nor of a constant."""
     scale, constant = nn.LayerNorm(3), torch.ones(3)
     for func in (lambda x: (constant, x + constant), _answering_weight(scale)):
-        traced = tracing.trace(func, torch.zeros(2, 3), backend="eager")
+        traced = tracing.trace(func, torch.zeros(2, 3), backend=backend)
         traced(torch.zeros(2, 3))[0].fill_(7)
 
         assert [answer.max().item() for answer in traced(torch.zeros(2, 3))] == [1, 1]
@@ -273,18 +294,19 @@ def test_an_operator_that_the_engine_lacks_is_named() -> None:
         tracing.trace(upper, torch.rand(3, 3), backend="onnxruntime")
 
 
-def test_torch_keeps_its_threads() -> None:
+@pytest.mark.parametrize("backend", ["native", "onnxruntime"])
+def test_torch_keeps_its_threads(backend: str) -> None:
     """Engines set them for workers; the process that traces is none."""
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="onnxruntime")
+        tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend=backend)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
+@pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 def test_inputs_may_be_views(backend: str) -> None:
     """Engines read memory as it lies."""
     traced = tracing.trace(double_and_add, (torch.rand(2, 3), torch.rand(2, 3)), backend=backend)

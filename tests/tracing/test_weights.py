@@ -15,7 +15,7 @@ from torchserve_neuron_lstm import tracing
 EXAMPLE = torch.rand(2, 6, 4), torch.tensor([6, 3])
 
 
-@pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
+@pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 @pytest.mark.parametrize("as_module", [True, False])
 def test_the_answers_are_those_of_the_new_weights(backend: str, as_module: bool, tmp_path: Path) -> None:
     """From a module or its state dict; and so they are saved."""
