@@ -13,6 +13,7 @@ from ..interface import CannotLoad
 
 _CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
+_NO_MEMORY = 1
 
 
 class Library:
@@ -48,12 +49,23 @@ class Library:
 
 
 class Pool:
-    """Threads that compute together, this one among them. They end with the object."""
+    """Threads that compute together, this one among them. They end with the object. A forked process has only its own."""
 
     def __init__(self, library: Library, threads: int) -> None:
+        """Start them.
+
+        Raises:
+            CannotLoad: there are as many threads as the system allows.
+        """
         self.library = library
         self.handle = library.code.recurrence_open_pool(threads)
-        weakref.finalize(self, library.code.recurrence_close_pool, self.handle)
+        if self.handle is None:
+            raise CannotLoad(
+                f"the system starts no {threads} threads: allow more (ulimit -u, or the container's limit of "
+                f"processes), or ask for fewer (threads in the configuration)"
+            )
+        # At the end of the process another thread may be computing, so then they are left to end with it.
+        weakref.finalize(self, library.code.recurrence_close_pool, self.handle).atexit = False
 
 
 class Stack:
@@ -93,6 +105,10 @@ class Stack:
 
         All are float32 and `lengths` int64[B] of 0 to T; states are contiguous [L*D, B, H]. With `time_major`, y lies
         in memory as [T, B, D*H].
+
+        Raises:
+            ValueError: a length is none of 0 to T.
+            MemoryError: there is none left.
         """
         rows, steps = x.shape[0], x.shape[1]
         sizes = (steps, rows, self.width) if time_major else (rows, steps, self.width)
@@ -100,9 +116,13 @@ class Stack:
         y = y.transpose(0, 1) if time_major else y
         h_n = torch.empty_like(h_0)
         c_n = h_n if c_0 is None else torch.empty_like(c_0)
-        self._run(
+        problem = self._run(
             *(self.handle, rows, steps, lengths.data_ptr()),
             *(x.data_ptr(), x.stride(0), x.stride(1), h_0.data_ptr(), None if c_0 is None else c_0.data_ptr()),
             *(y.data_ptr(), y.stride(0), y.stride(1), h_n.data_ptr(), c_n.data_ptr()),
         )
+        if problem == _NO_MEMORY:
+            raise MemoryError(f"no memory is left for recurrences over {rows} x {steps} timesteps")
+        if problem:
+            raise ValueError(f"lengths of {steps} timesteps are 0 to {steps}, not {lengths.tolist()}")
         return y, h_n, c_n

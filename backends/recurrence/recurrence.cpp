@@ -19,12 +19,16 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <thread>
 #include <vector>
+
+#include <unistd.h>
 
 namespace {
 
@@ -275,7 +279,9 @@ struct Scratch {
 
   float* room(size_t count) {
     if (count > size) {
+      size = 0;
       sums.reset(static_cast<float*>(std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64)));
+      if (sums == nullptr) throw std::bad_alloc();
       size = count;
     }
     return sums.get();
@@ -438,22 +444,29 @@ void run_part(const Layer& layer, Team& team, int member, Scratch& scratch, int6
 class Pool {
  public:
   explicit Pool(int threads) : scratch(threads), done_(0) {
-    for (int index = 1; index < threads; index++) helpers_.emplace_back([this, index] { serve(index); });
+    try {
+      for (int index = 1; index < threads; index++) helpers_.emplace_back([this, index] { serve(index); });
+    } catch (...) {  // the system has no more threads
+      end();
+      throw;
+    }
   }
 
-  ~Pool() {
-    publish(nullptr);
-    for (std::thread& helper : helpers_) helper.join();
-  }
+  ~Pool() { end(); }
 
-  int threads() const { return static_cast<int>(helpers_.size()) + 1; }
+  // Whether this is a child of the process that opened the pool: threads are not inherited.
+  bool is_inherited() const { return getpid() != owner_; }
+
+  int threads() const { return is_inherited() ? 1 : static_cast<int>(helpers_.size()) + 1; }
 
   // Calls job(index) on every thread, each with its own index from 0 on. One call at a time.
   void run(const std::function<void(int)>& job) {
+    const int others = threads() - 1;
+    if (others == 0) return job(0);
     done_.store(0, std::memory_order_relaxed);
     publish(&job);
     job(0);
-    for (int spins = 0; done_.load(std::memory_order_acquire) != threads() - 1;) Meeting::pause(spins);
+    for (int spins = 0; done_.load(std::memory_order_acquire) != others;) Meeting::pause(spins);
   }
 
   std::mutex in_use;
@@ -461,6 +474,11 @@ class Pool {
   std::vector<float> between[2];  // of one layer for the next
 
  private:
+  void end() {
+    publish(nullptr);
+    for (std::thread& helper : helpers_) helper.join();
+  }
+
   void publish(const std::function<void(int)>* job) {
     {
       const std::lock_guard<std::mutex> lock(asleep_);
@@ -493,6 +511,7 @@ class Pool {
 
   static constexpr int SPIN_US = 500;
 
+  const pid_t owner_ = getpid();
   std::vector<std::thread> helpers_;
   std::mutex asleep_;
   std::condition_variable awake_;
@@ -566,6 +585,10 @@ struct Stack {
     for (int64_t place = 0; place < layers * directions; place++) all.push_back(layer(batch, place));
     std::vector<Team> teams = deal(pool->threads(), batch.rows, batch.lengths);
     const int each = teams.front().threads;
+    // Asked for before the threads begin: one that finds no memory would leave the others waiting.
+    const int64_t most_blocks = ((hidden + LANES - 1) / LANES + each - 1) / each;
+    const size_t room = most_blocks * sums_of(cell) * LANES * std::max(ROWS_OF_X, batch.rows);
+    for (Scratch& scratch : pool->scratch) scratch.room(room);
     pool->run([&](int index) {
       Team& team = teams[index / each];
       for (int64_t place = 0; place < layers * directions; place++) {
@@ -609,8 +632,18 @@ extern "C" {
 int recurrence_lanes() { return LANES; }
 int recurrence_gates_at_once(int cell) { return cell == GRU ? 2 : gates_at_once(cell); }
 
-void* recurrence_open_pool(int threads) { return new Pool(threads); }
-void recurrence_close_pool(void* pool) { delete static_cast<Pool*>(pool); }
+// Null where the system has no more threads.
+void* recurrence_open_pool(int threads) {
+  try {
+    return new Pool(threads);
+  } catch (const std::exception&) {
+    return nullptr;
+  }
+}
+// Nobody can end the threads of another process, nor wait for them: an inherited pool stays.
+void recurrence_close_pool(void* pool) {
+  if (!static_cast<Pool*>(pool)->is_inherited()) delete static_cast<Pool*>(pool);
+}
 
 // weights has three pointers for each layer and direction, as in Weights.
 void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
@@ -622,9 +655,16 @@ void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t direct
 }
 void recurrence_close_stack(void* stack) { delete static_cast<Stack*>(stack); }
 
-void recurrence_run(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
-                    int64_t x_step, const float* h_0, const float* c_0, float* y, int64_t y_row, int64_t y_step,
-                    float* h_n, float* c_n) {
-  static_cast<Stack*>(stack)->run({rows, steps, lengths, x, x_row, x_step, h_0, c_0, y, y_row, y_step, h_n, c_n});
+// 0 where all went well, 1 where there is no memory, 2 where a length is none of 0 to `steps`.
+int recurrence_run(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
+                   int64_t x_step, const float* h_0, const float* c_0, float* y, int64_t y_row, int64_t y_step,
+                   float* h_n, float* c_n) {
+  if (std::any_of(lengths, lengths + rows, [&](int64_t length) { return length < 0 || length > steps; })) return 2;
+  try {
+    static_cast<Stack*>(stack)->run({rows, steps, lengths, x, x_row, x_step, h_0, c_0, y, y_row, y_step, h_n, c_n});
+  } catch (const std::exception&) {
+    return 1;
+  }
+  return 0;
 }
 }
