@@ -1,4 +1,4 @@
-"""The kernel as Python calls it: a library, its threads, and a stack of layers with their weights."""
+"""The kernel as Python calls it: a library, its threads, and layers with their weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from ..interface import CannotLoad
+from .packing import pack_product
 
 _CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
 _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
@@ -36,7 +37,13 @@ class Library:
                 *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # x with its strides, h_0, c_0
                 *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # y with its strides, h_n, c_n
             ]
+            self.code.recurrence_product.argtypes = [
+                *(_POINTER, _SIZE, _SIZE, _POINTER, _POINTER),  # the pool, inputs, outputs, weights, biases
+                *(_SIZE, _SIZE, _POINTER),  # rows, steps, lengths
+                *(_POINTER, _SIZE, _SIZE, _POINTER, _SIZE, _SIZE),  # x with its strides, y with its
+            ]
             self.lanes = int(self.code.recurrence_lanes())
+            self.product_block = int(self.code.recurrence_product_block())
         except (OSError, AttributeError) as error:
             raise CannotLoad(
                 f"{file} cannot be loaded: {error}. Package the model on a machine whose system and compiler are no "
@@ -126,3 +133,31 @@ class Stack:
         if problem:
             raise ValueError(f"lengths of {steps} timesteps are 0 to {steps}, not {lengths.tolist()}")
         return y, h_n, c_n
+
+
+class Product:
+    """A linear layer."""
+
+    def __init__(self, pool: Pool, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        """The layer of torch's `weight[O, K]` and `bias[O]`."""
+        self.pool = pool
+        self.outputs, self.inputs = weight.shape
+        self.packed = pack_product(weight, bias, pool.library.product_block)
+        self._run = pool.library.code.recurrence_product
+
+    def run(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+        """`y[B, T, O]` from a float32 `x[B, T, K]`, laid out in memory as that is.
+
+        `lengths` are int64[B] where x holds zeros behind them, which are not multiplied; else None.
+        """
+        rows, steps = x.shape[0], x.shape[1]
+        time_major = x.stride(1) > x.stride(0)
+        y = torch.empty((steps, rows, self.outputs) if time_major else (rows, steps, self.outputs))
+        y = y.transpose(0, 1) if time_major else y
+        weights, begin = self.packed
+        self._run(
+            *(self.pool.handle, self.inputs, self.outputs, weights.data_ptr(), begin.data_ptr()),
+            *(rows, steps, None if lengths is None else lengths.data_ptr()),
+            *(x.data_ptr(), x.stride(0), x.stride(1), y.data_ptr(), y.stride(0), y.stride(1)),
+        )
+        return y

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from ..interface import Weights
-from .library import Pool, Stack
+from .layers import Linear, LinearOfSteps, Recurrence
+from .library import Pool, Product, Stack
 from .packing import pack
 
 _LSTM, _RNN = torch.ops.neuron_lstm.lstm.default, torch.ops.neuron_lstm.rnn.default
-_CHECKED_BEFORE = (torch.ops.aten._assert_tensor_metadata.default,)
-"""Dtypes, which follow from the inputs'."""
+_LINEAR, _DROPOUT = torch.ops.aten.linear.default, torch.ops.aten.dropout.default
+_CHECK = torch.ops.aten._assert_tensor_metadata.default
 
-
-class Recurrence(torch.nn.Module):
-    """A recurrent operator with its weights: what `masked.py` defines, of x, lengths and states alone."""
-
-    def __init__(self, stack: Stack, *, time_major: bool) -> None:
-        super().__init__()
-        self.stack, self.time_major = stack, time_major
-
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """(y, h_n, c_n), or (y, h_n) for cells without a cell state."""
-        if lengths is None:
-            lengths = torch.full((x.shape[0],), x.shape[1])
-        begins = [state.contiguous() for state in states]
-        x = x if x.stride(2) == 1 else x.contiguous()
-        if self.stack.cell == "lstm":
-            return self.stack.run(x, lengths, begins[0], begins[1], time_major=self.time_major)
-        return self.stack.run(x, lengths, begins[0], None, time_major=self.time_major)[:2]
+_LARGE = 1 << 15
+"""Weights of a linear layer that the kernel multiplies faster than torch on one thread, however few the rows."""
 
 
 def over_kernel(program: torch.export.ExportedProgram, weights: Weights, pool: Pool) -> torch.fx.GraphModule:
@@ -42,14 +29,25 @@ def over_kernel(program: torch.export.ExportedProgram, weights: Weights, pool: P
     module = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
     module.graph.output(module.graph.graph_copy(program.graph, {}))
     given = _keep_weights(module, program, weights)
-    for node in list(module.graph.nodes):
-        if node.op == "call_function" and node.target in _CHECKED_BEFORE:
-            module.graph.erase_node(node)
-        elif node.op == "call_function" and node.target in (_LSTM, _RNN):
-            _replace(module, node, given, pool)
+    _leave_out(module.graph)
+    for node in [node for node in module.graph.nodes if node.op == "call_function"]:
+        if node.target in (_LSTM, _RNN):
+            _replace_recurrence(module, node, given, pool)
+        elif node.target is _LINEAR:
+            _replace_linear(module, node, given, pool)
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
+
+
+def _leave_out(graph: torch.fx.Graph) -> None:
+    """Operators that do nothing here: checks of dtypes, which follow from the inputs', and dropout."""
+    for node in [node for node in graph.nodes if node.op == "call_function"]:
+        if node.target is _CHECK:
+            graph.erase_node(node)
+        elif node.target is _DROPOUT and node.args[2:] == (False,):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 def _keep_weights(
@@ -75,7 +73,7 @@ def _keep_weights(
     return given
 
 
-def _replace(
+def _replace_recurrence(
     module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: Pool
 ) -> None:
     """Put the kernel in the place of one call."""
@@ -124,3 +122,45 @@ def _is_turned(node: torch.fx.Node) -> bool:
         for answer in answers
         for user in answer.users
     )
+
+
+def _replace_linear(
+    module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: Pool
+) -> None:
+    """Put the kernel in the place of one call where it gains: after a recurrence, or with much to multiply."""
+    arguments: Any = (*node.args, None)
+    x, weight, bias = arguments[:3]
+    tensors = [given.get(one) for one in (weight, bias) if one is not None]
+    if not all(tensor is not None and tensor.dtype == torch.float32 for tensor in tensors):
+        return
+    steps = _steps_of(x, module)
+    if steps is None and given[weight].numel() < _LARGE:
+        return
+    product = Product(pool, given[weight], None if bias is None else given[bias])
+    name = f"linear_{node.name}"
+    module.add_submodule(
+        name, Linear(product) if steps is None else LinearOfSteps(product, time_major=steps.time_major)
+    )
+    with module.graph.inserting_before(node):
+        call = module.graph.call_module(name, (x,) if steps is None else (x, steps.lengths))
+    node.replace_all_uses_with(call)
+    module.graph.erase_node(node)
+
+
+class _Steps(NamedTuple):
+    """What a tensor is that holds a recurrence's answers of every timestep."""
+
+    lengths: torch.fx.Node
+    time_major: bool
+
+
+def _steps_of(x: torch.fx.Node, module: torch.fx.GraphModule) -> _Steps | None:
+    """Whether x is y of a recurrence with lengths."""
+    turned = x.target is torch.ops.aten.transpose.int and x.args[1:] == (0, 1)
+    y: Any = x.args[0] if turned else x
+    if y.target is not operator.getitem or y.args[1] != 0 or y.args[0].op != "call_module":
+        return None
+    call: Any = y.args[0]
+    if not isinstance(module.get_submodule(call.target), Recurrence) or call.args[1] is None:
+        return None
+    return _Steps(call.args[1], turned)

@@ -30,6 +30,12 @@ def pack(cell: str, weights: Sequence[torch.Tensor], lanes: int, at_once: int) -
     return from_input, from_state, _units(_sums(cell, b_ih, b_hh), lanes)
 
 
+def pack_product(weight: torch.Tensor, bias: torch.Tensor | None, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A linear layer's `weight[O, K]` and `bias[O]` for blocks of so many outputs: for each input, their weights."""
+    begins = weight.new_zeros(weight.shape[0]) if bias is None else bias
+    return _blocks(weight, 1, block, 1), _units(begins[None], block)
+
+
 def _sums(cell: str, b_ih: torch.Tensor, b_hh: torch.Tensor) -> torch.Tensor:
     """What each sum of each unit begins with: [S, H]."""
     own, of_state = (bias.view(_GATES[cell], -1) for bias in (b_ih, b_hh))

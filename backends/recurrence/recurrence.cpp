@@ -552,6 +552,68 @@ std::vector<Team> deal(int threads, int64_t rows, const int64_t* lengths) {
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
+// A layer without time
+// ---------------------------------------------------------------------------------------------------------------------
+
+// y = x W + b at every timestep before a row's own end. What x is behind it is zero, and y therefore b, which is copied.
+struct Product {
+  static constexpr int SOME = gates_at_once(LSTM);       // vectors of outputs that are multiplied at once
+  static constexpr int64_t BLOCK = SOME * LANES;         // outputs
+  static constexpr int64_t BLOCKS_OF_A_TASK = 8;
+  static constexpr int64_t ROWS_OF_A_TASK = ROWS_OF_X;
+
+  Pool* pool;
+  int64_t inputs, outputs;
+  const float *weights, *begin;
+
+  struct Rows {
+    std::vector<const float*> x;
+    std::vector<float*> y;
+  };
+
+  void run(int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row, int64_t x_step, float* y,
+           int64_t y_row, int64_t y_step) const {
+    const std::lock_guard<std::mutex> lock(pool->in_use);
+    Rows real;
+    for (int64_t row = 0; row < rows; row++)
+      for (int64_t t = 0; t < steps; t++) {
+        float* out = y + row * y_row + t * y_step;
+        if (lengths != nullptr && t >= lengths[row]) {
+          std::memcpy(out, begin, outputs * sizeof(float));
+        } else {
+          real.x.push_back(x + row * x_row + t * x_step);
+          real.y.push_back(out);
+        }
+      }
+    const int64_t count = static_cast<int64_t>(real.x.size()), blocks = (outputs + BLOCK - 1) / BLOCK;
+    const int64_t across = (blocks + BLOCKS_OF_A_TASK - 1) / BLOCKS_OF_A_TASK;
+    const int64_t tasks = (count + ROWS_OF_A_TASK - 1) / ROWS_OF_A_TASK * across;
+    std::atomic<int64_t> next{0};
+    const std::function<void(int)> work = [&](int index) {
+      for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;)
+        compute(real, task / across * ROWS_OF_A_TASK, task % across * BLOCKS_OF_A_TASK, pool->scratch[index]);
+    };
+    if (tasks == 1)
+      work(0);  // the others need not wake
+    else
+      pool->run(work);
+  }
+
+ private:
+  void compute(const Rows& rows, int64_t first, int64_t block, Scratch& scratch) const {
+    const int64_t count = std::min<int64_t>(ROWS_OF_A_TASK, static_cast<int64_t>(rows.x.size()) - first);
+    float* sums = scratch.room(ROWS_OF_A_TASK * BLOCK);
+    for (const int64_t end = block + BLOCKS_OF_A_TASK; block < end && block * BLOCK < outputs; block++) {
+      multiply<SOME>(count, rows.x.data() + first, weights + block * BLOCK * inputs, inputs, begin + block * BLOCK, 0,
+                     sums, BLOCK);
+      const int64_t own = std::min(BLOCK, outputs - block * BLOCK);
+      for (int64_t row = 0; row < count; row++)
+        std::memcpy(rows.y[first + row] + block * BLOCK, sums + row * BLOCK, own * sizeof(float));
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------------------------------
 // All layers
 // ---------------------------------------------------------------------------------------------------------------------
 
@@ -654,6 +716,15 @@ void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t direct
   return stack;
 }
 void recurrence_close_stack(void* stack) { delete static_cast<Stack*>(stack); }
+
+// The outputs of a block, and y = x W + b for whole rows (lengths null) or up to their lengths.
+int recurrence_product_block() { return Product::BLOCK; }
+void recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float* weights, const float* begin,
+                        int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
+                        int64_t x_step, float* y, int64_t y_row, int64_t y_step) {
+  const Product product{static_cast<Pool*>(pool), inputs, outputs, weights, begin};
+  product.run(rows, steps, lengths, x, x_row, x_step, y, y_row, y_step);
+}
 
 // 0 where all went well, 1 where there is no memory, 2 where a length is none of 0 to `steps`.
 int recurrence_run(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
