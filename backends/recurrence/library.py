@@ -117,7 +117,7 @@ class Stack:
             ValueError: a length is none of 0 to T.
             MemoryError: there is none left.
         """
-        rows, steps = x.shape[0], x.shape[1]
+        rows, steps, lengths = x.shape[0], x.shape[1], lengths.contiguous()
         sizes = (steps, rows, self.width) if time_major else (rows, steps, self.width)
         y = torch.empty(sizes)
         y = y.transpose(0, 1) if time_major else y

@@ -28,6 +28,8 @@ def over_kernel(program: torch.export.ExportedProgram, weights: Weights, pool: P
     """
     module = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
     module.graph.output(module.graph.graph_copy(program.graph, {}))
+    for name, branch in program.graph_module.named_children():  # of a condition
+        module.add_submodule(name, branch)
     given = _keep_weights(module, program, weights)
     _leave_out(module.graph)
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
@@ -84,7 +86,7 @@ def _replace_recurrence(
     else:
         x, lengths, h_0, weights, cell, bias, layers, both = arguments
         states = [h_0]
-    if not _is_known(weights, bias, layers, both, given):
+    if not _is_known(weights, bias, layers, both, given) or not _are_known(x, *states):
         return
     stack = _stack(cell, [given[weight] for weight in weights], layers, 2 if both else 1, pool)
     name = f"recurrence_{node.name}"
@@ -101,6 +103,11 @@ def _is_known(weights: Any, bias: Any, layers: Any, both: Any, given: Mapping[to
     return each == (4 if bias else 2) and all(
         weight in given and given[weight].dtype == torch.float32 for weight in weights
     )
+
+
+def _are_known(*tensors: torch.fx.Node) -> bool:
+    """Whether they are of the kernel's dtype."""
+    return all(tensor.meta["val"].dtype == torch.float32 for tensor in tensors)
 
 
 def _stack(cell: str, weights: Sequence[torch.Tensor], layers: int, directions: int, pool: Pool) -> Stack:
