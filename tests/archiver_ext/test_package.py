@@ -442,31 +442,73 @@ def test_a_killed_command_takes_the_packaging_with_it(project: Project, tmp_path
 def test_auto_goes_on_without_a_compiler_and_says_so(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine that needs one is named as out, with what to install; the other is kept."""
+    """The engines that need one are named as out, with what to install; the other is kept."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     project.configure(backend="auto")
 
     code, output, error = package()
 
     assert code == 0, error
+    assert "native is out: there is no C++ compiler no-such-compiler" in output
     assert "inductor is out: there is no C++ compiler no-such-compiler" in output
     assert "onnxruntime is packaged" in output
 
 
-def test_auto_shows_the_loser_and_keeps_the_smaller_sum(project: Project, package: Package, tmp_path: Path) -> None:
-    """Both engines are measured over the grid; the archive holds the fastest alone."""
+@pytest.mark.timeout(300)
+def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(
+    project: Project, package: Package, tmp_path: Path
+) -> None:
+    """In pieces of time or over whole sequences; all are measured, the archive holds the fastest alone, and says so."""
     project.configure(backend="auto", batch=[2], length=[4])
 
     code, output, error = package("--json")
 
     assert code == 0, error
     told = json.loads(output)
-    kept, other = told["engines"]
-    assert {kept["backend"], other["backend"]} == {"inductor", "onnxruntime"}
-    assert kept["total_ms"] <= other["total_ms"]
+    kept, *others = told["engines"]
+    found = {one["backend"]: sorted({program["part"] for program in one["programs"]}) for one in told["engines"]}
+    assert found == {"native": ["sequence"], "inductor": ["chunk", "head"], "onnxruntime": ["chunk", "head"]}
+    assert kept["total_ms"] <= min(other["total_ms"] for other in others)
     folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    manifest = read_manifest(folder)
+    assert manifest.backend == told["backend"] == kept["backend"]
     assert [path.name for path in (folder / "programs").iterdir()] == [kept["backend"]]
-    assert read_manifest(folder).backend == kept["backend"]
+    assert {variant.part for variant in manifest.variants} == set(found[kept["backend"]])
+    whole = kept["backend"] == "native"
+    assert manifest.kind == told["runs_as"] == ("sequence" if whole else "chunk")
+    assert manifest.kind_reason == told["runs_reason"]
+    assert manifest.kind_reason.startswith("native stops each row" if whole else "pieces of time hand on")
+    assert (len(manifest.padding_costs) > 0) == whole
+
+
+@pytest.mark.timeout(300)
+def test_a_native_archive_runs_whole_sequences_of_any_length(
+    project: Project, package: Package, tmp_path: Path
+) -> None:
+    """Although the model can be cut: the report, the manifest and `inspect` say why; no engine besides is in it."""
+    project.configure(backend="native", batch=[1, 8], length=[4, 8], longest=50)
+    said = "native stops each row at its own end, so that pieces of time would save nothing"
+
+    code, output, error = package()
+
+    assert code == 0, error
+    assert f"runs as sequence: {said}" in output
+    folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
+    manifest = read_manifest(folder)
+    assert (manifest.kind, manifest.shapes, manifest.carried) == ("sequence", "any", ())
+    assert manifest.kind_reason == said
+    assert {variant.directory for variant in manifest.variants} == {"programs/native/sequence/any"}
+    assert {cost.bucket for cost in manifest.padding_costs} == {cost.bucket for cost in manifest.costs}
+    engines = {path.name for path in (folder / "torchserve_neuron_lstm" / "backends").iterdir()}
+    assert {"native.py", "recurrence", "eager.py"} <= engines
+    assert not {"inductor.py", "onnxruntime.py", "myrtle"} & engines
+    console = Console(record=True, width=200, file=io.StringIO())
+    print_manifest(json.loads((folder / "variants.json").read_text()), console)
+    assert f"runs as     sequence: {said}" in console.export_text()
+    for lengths in ([1], [50], [9, 9], [31, 2, 50, 7, 7, 1, 12, 3, 44]):
+        check_answers(project, folder, lengths)
+    with pytest.raises(SequenceTooLong, match="51 timesteps"):
+        answers(folder, [51])
 
 
 @pytest.mark.timeout(400)

@@ -27,7 +27,7 @@ GARBAGE = (0.0, -1e4, 1e30)
 LENGTHS = ([1], [40], [23, 1, 9, 9, 2], [3, 61, 17], [5] * 4)
 # Those that hand on something of every kind: states given, learned, computed and of two layers; sums, extremes of
 # every dtype, last steps; time first; a projection; buffers, tied weights and constants.
-ONNX_CASES = (
+ANY_SHAPE_CASES = (
     "Extremes", "FixedStatistics", "GruGivenState", "LastStepByIndex", "LengthsAreAnAnswer", "LstmGivenState",
     "MeanByCountedMask", "MaximumOfMasked", "ProjectedGivenState", "ResidualStack", "SpeakerAtEveryStep",
     "StateOfSpeaker", "TiedWeights", "TimeMajorBoth",
@@ -74,11 +74,12 @@ class Served:
                 assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, plan, garbage)
 
 
-@pytest.mark.parametrize("name", ONNX_CASES)
-def test_one_program_serves_any_staircase(name: str, tmp_path: Path) -> None:
-    """ONNX Runtime takes every shape: wherever time is cut, and whatever stands in the padding."""
+@pytest.mark.parametrize("backend", ["onnxruntime", "native"])
+@pytest.mark.parametrize("name", ANY_SHAPE_CASES)
+def test_one_program_serves_any_staircase(name: str, backend: str, tmp_path: Path) -> None:
+    """Of an engine that takes every shape: wherever time is cut, and whatever stands in the padding."""
     parts: dict[Part, Bucket | None] = {"start": None, "chunk": None, "head": None}
-    served = Served(named(name), "onnxruntime", parts, tmp_path)
+    served = Served(named(name), backend, parts, tmp_path)
     choose = random.Random(0)
     for seed, lengths in enumerate(LENGTHS):
         for garbage in GARBAGE:
