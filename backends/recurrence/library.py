@@ -56,7 +56,7 @@ class Library:
 
 
 class Pool:
-    """Threads that compute together, this one among them. They end with the object. A forked process has only its own."""
+    """Threads that compute together, this one among them. They end with the object. A fork has one of its own."""
 
     def __init__(self, library: Library, threads: int) -> None:
         """Start them.

@@ -69,6 +69,7 @@ def _keep_weights(
         module.register_buffer(node.name, tensor.detach(), persistent=False)
         with module.graph.inserting_before(node):
             attribute = module.graph.get_attr(node.name)
+        attribute.meta = dict(node.meta)
         node.replace_all_uses_with(attribute)
         module.graph.erase_node(node)
         given[attribute] = tensor.detach()
