@@ -45,14 +45,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_ours_are_found_by_name() -> None:
     """Each of our engines calls itself what it is asked for by."""
-    assert set(registry.backend_names()) >= {"inductor", "onnxruntime", "eager"}
-    for name in ("inductor", "onnxruntime", "eager"):
+    assert set(registry.backend_names()) >= {"native", "inductor", "onnxruntime", "eager"}
+    for name in ("native", "inductor", "onnxruntime", "eager"):
         assert name == registry.get_backend(name).name
 
 
 def test_an_unknown_name_is_answered_by_what_there_is() -> None:
     """The refusal lists every backend and says how others are found."""
-    with pytest.raises(CannotLoad, match=r"no backend 'tensorrt' here, but inductor, .*, eager.*entry point"):
+    with pytest.raises(CannotLoad, match=r"no backend 'tensorrt' here, but native, inductor, .*, eager.*entry point"):
         registry.get_backend("tensorrt")
 
 
@@ -82,11 +82,24 @@ def test_a_broken_distribution_is_named() -> None:
 
 def test_an_archive_leaves_the_other_engines_out() -> None:
     """The files of all engines but one, so that an archive carries one; and eager, which runs what that leaves out."""
-    out = {file.name for file in registry.files_of_others("onnxruntime")}
+    out = left_out("onnxruntime")
 
-    assert {"inductor.py", "openvino.py", "vollo.py", "module.py"} <= out
-    assert not {"onnxruntime.py", "eager.py", "partitioned.py"} & out
-    assert len(registry.files_of_others("doubling")) == len(out) + 1
+    assert {"native.py", "recurrence/library.py", "inductor.py", "openvino.py", "vollo.py", "myrtle/module.py"} <= out
+    assert not {"onnxruntime.py", "eager.py", "machine_code.py", "division/partitioned.py"} & out
+    assert left_out("doubling") == {*out, "onnxruntime.py"}
+
+
+def test_an_archive_keeps_the_folder_that_its_engine_needs() -> None:
+    """And only that one."""
+    out = left_out("native")
+
+    assert {"inductor.py", "onnxruntime.py", "myrtle/module.py"} <= out
+    assert not {file for file in out if file.startswith(("native", "recurrence"))}
+
+
+def left_out(name: str) -> set[str]:
+    """The files that an archive for an engine does without, by their paths below `backends`."""
+    return {file.relative_to(registry._HERE).as_posix() for file in registry.files_of_others(name)}
 
 
 def test_asking_for_one_imports_no_other() -> None:
