@@ -53,5 +53,5 @@ class LinearOfSteps(torch.nn.Module):
         """x[B, T, K] -> y[B, T, O], or both with B and T in the other order."""
         lengths = lengths.contiguous()
         if self.time_major:
-            return self.product.run(x.transpose(0, 1), lengths).transpose(0, 1)
+            return self.product.run(x.transpose(0, 1), lengths, time_major=True).transpose(0, 1)
         return self.product.run(x, lengths)

@@ -145,19 +145,24 @@ class Product:
         self.packed = pack_product(weight, bias, pool.library.product_block)
         self._run = pool.library.code.recurrence_product
 
-    def run(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-        """`y[B, T, O]` from a float32 `x[B, T, K]`, laid out in memory as that is.
+    def run(self, x: torch.Tensor, lengths: torch.Tensor | None, *, time_major: bool = False) -> torch.Tensor:
+        """`y[B, T, O]` from a float32 `x[B, T, K]`. With `time_major`, y lies in memory as [T, B, O].
 
         `lengths` are int64[B] where x holds zeros behind them, which are not multiplied; else None.
+
+        Raises:
+            MemoryError: there is none left.
         """
         rows, steps = x.shape[0], x.shape[1]
-        time_major = x.stride(1) > x.stride(0)
+        lengths = None if lengths is None else lengths.contiguous()
         y = torch.empty((steps, rows, self.outputs) if time_major else (rows, steps, self.outputs))
         y = y.transpose(0, 1) if time_major else y
         weights, begin = self.packed
-        self._run(
+        problem = self._run(
             *(self.pool.handle, self.inputs, self.outputs, weights.data_ptr(), begin.data_ptr()),
             *(rows, steps, None if lengths is None else lengths.data_ptr()),
             *(x.data_ptr(), x.stride(0), x.stride(1), y.data_ptr(), y.stride(0), y.stride(1)),
         )
+        if problem:
+            raise MemoryError(f"no memory is left for a layer over {rows} x {steps} timesteps")
         return y

@@ -574,6 +574,7 @@ struct Product {
   void run(int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row, int64_t x_step, float* y,
            int64_t y_row, int64_t y_step) const {
     const std::lock_guard<std::mutex> lock(pool->in_use);
+    for (Scratch& scratch : pool->scratch) scratch.room(ROWS_OF_A_TASK * BLOCK);  // as Stack::run does
     Rows real;
     for (int64_t row = 0; row < rows; row++)
       for (int64_t t = 0; t < steps; t++) {
@@ -719,11 +720,17 @@ void recurrence_close_stack(void* stack) { delete static_cast<Stack*>(stack); }
 
 // The outputs of a block, and y = x W + b for whole rows (lengths null) or up to their lengths.
 int recurrence_product_block() { return Product::BLOCK; }
-void recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float* weights, const float* begin,
-                        int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
-                        int64_t x_step, float* y, int64_t y_row, int64_t y_step) {
+// 0 where all went well, 1 where there is no memory.
+int recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float* weights, const float* begin,
+                       int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
+                       int64_t x_step, float* y, int64_t y_row, int64_t y_step) {
   const Product product{static_cast<Pool*>(pool), inputs, outputs, weights, begin};
-  product.run(rows, steps, lengths, x, x_row, x_step, y, y_row, y_step);
+  try {
+    product.run(rows, steps, lengths, x, x_row, x_step, y, y_row, y_step);
+  } catch (const std::exception&) {
+    return 1;
+  }
+  return 0;
 }
 
 // 0 where all went well, 1 where there is no memory, 2 where a length is none of 0 to `steps`.
