@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import io
+import struct
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +29,7 @@ class Library:
             CannotLoad: it cannot be mapped, or is another library.
         """
         try:
+            _refuse_torn(file)
             self.code = ctypes.CDLL(str(file.absolute()))  # a bare name would be looked for elsewhere
             self.code.recurrence_open_pool.restype = _POINTER
             self.code.recurrence_open_stack.restype = _POINTER
@@ -53,6 +56,23 @@ class Library:
     def gates_at_once(self, cell: str) -> int:
         """How many gates' weights lie side by side."""
         return int(self.code.recurrence_gates_at_once(_CELLS[cell]))
+
+
+def _refuse_torn(file: Path) -> None:
+    """The loader maps a file that ends too early, and the process is killed where it reads beyond.
+
+    Raises:
+        OSError: the table of sections, which the linker writes last, is not there.
+    """
+    with file.open("rb") as library:
+        header = library.read(64)
+        if len(header) < 64:
+            raise OSError("it is torn: no header")
+        (table,) = struct.unpack_from("<Q", header, 40)
+        size, count = struct.unpack_from("<HH", header, 58)
+        there = library.seek(0, io.SEEK_END)
+    if there < table + size * count:
+        raise OSError(f"it is torn: {there} of {table + size * count} bytes are there")
 
 
 class Pool:
