@@ -32,7 +32,7 @@ from .shown import Engine, Shown
 _WIDTH = 150
 """Of the table where it goes to a file: lines are not broken then."""
 
-APART = ("eager", "onnxruntime", "openvino", "inductor", "neuronx")
+APART = ("eager", "native", "onnxruntime", "openvino", "inductor", "neuronx")
 """Engines that keep weights apart from their programs, and take embeddings."""
 ALL = (*APART, "neuron")
 

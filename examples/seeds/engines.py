@@ -17,6 +17,7 @@ from .shown import Engine
 ACCELERATOR = "ia_840f_c3b64"
 ENGINES = (
     Engine("eager"),
+    Engine("native"),
     Engine("onnxruntime"),
     Engine("openvino"),
     Engine("inductor"),
