@@ -117,7 +117,7 @@ class Stack:
             pool.handle, _CELLS[cell], layers, directions, inputs, hidden, ctypes.addressof(addresses)
         )
         self._run = code.recurrence_run
-        weakref.finalize(self, code.recurrence_close_stack, self.handle)
+        weakref.finalize(self, code.recurrence_close_stack, self.handle).atexit = False  # as of a pool
 
     def run(
         self,
