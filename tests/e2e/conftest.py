@@ -16,8 +16,11 @@ HERE = Path(__file__).parent
 SEED_MODELS = HERE / "seed_models"
 TAGGER, SCORER = HERE / "models" / "tagger.py", HERE / "models" / "scorer.py"
 
-COMPILED = "inductor" if get_backend("inductor").unavailable() is None else "onnxruntime"
+HAS_COMPILER = get_backend("inductor").unavailable() is None
+COMPILED = "inductor" if HAS_COMPILER else "onnxruntime"
 """The engine that compiles each bucket, where there is a C++ compiler."""
+NATIVE = "native" if HAS_COMPILER else "onnxruntime"
+"""The engine that compiles a kernel for recurrences, where there is one."""
 
 LENGTHLESS = """
 inputs: {inputs: {dtype: float32, shape: [time, batch, 3]}}
@@ -48,10 +51,10 @@ buckets: {batch: [1, 8], length: [16, 32]}
 backend: onnxruntime
 """
 MODELS = {
-    "fixed_length": (SEED_MODELS / "fixed_length" / "model.py", LENGTHLESS),
+    "fixed_length": (SEED_MODELS / "fixed_length" / "model.py", f"{LENGTHLESS}backend: onnxruntime"),
     "packed_sorted": (SEED_MODELS / "packed_sorted" / "model.py", PACKED),
-    "packed_unsorted": (SEED_MODELS / "packed_unsorted" / "model.py", PACKED),
-    "final_state": (SEED_MODELS / "final_state" / "model.py", FINAL_STATE),
+    "packed_unsorted": (SEED_MODELS / "packed_unsorted" / "model.py", f"{PACKED}backend: {NATIVE}"),
+    "final_state": (SEED_MODELS / "final_state" / "model.py", f"{FINAL_STATE}backend: {COMPILED}"),
     "tagger": (TAGGER, TAGGING),
     "scorer": (SCORER, SCORING),
 }

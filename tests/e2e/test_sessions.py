@@ -24,7 +24,7 @@ from torchserve_process import TorchServe, serving
 
 from torchserve_neuron_lstm.sessions.ids import key_of
 
-from .conftest import SCORER
+from .conftest import NATIVE, SCORER
 
 ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token"))
 ROUNDS = 12
@@ -36,7 +36,7 @@ inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
 lengths: lengths
 outputs: [scores]
 buckets: {{batch: [1, 8], length: [16]}}
-backend: onnxruntime
+backend: {backend}
 streaming: {streaming}
 """
 
@@ -66,7 +66,7 @@ class Streaming:
 
 @pytest.fixture(scope="module")
 def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
-    """The scorer with every store, on one TorchServe."""
+    """The scorer with every store, and with another engine, on one TorchServe."""
     folder, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("sources")
     (program, *_) = server_programs().values()
     # With less than this, a server that is killed may have lost what it had just confirmed.
@@ -74,12 +74,18 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
     redis = RedisServer(program, tmp_path_factory.mktemp("redis"), *kept)
     settings = {
         "disk": "{}",
+        "native": "{}",
         "few": "{max_sessions: 2}",
         "client": "{store: client}",
         "redis": f"{{store: redis, redis: {{url: '{redis.url}'}}}}",
     }
     sources = {
-        name: write_source(work / name, SCORER, BLOCK.format(streaming=block)) for name, block in settings.items()
+        name: write_source(
+            work / name,
+            SCORER,
+            BLOCK.format(streaming=block, backend=NATIVE if name == "native" else "onnxruntime"),
+        )
+        for name, block in settings.items()
     }
     config = sources["disk"].folder / "model-config.yaml"
     config.write_text(config.read_text().replace("Workers: 1", "Workers: 2"))
@@ -115,15 +121,18 @@ def told(reply: Reply) -> tuple[str, int]:
     return said
 
 
-def test_a_session_without_an_id_gets_one_and_pieces_are_answered_as_the_whole(streaming: Streaming) -> None:
-    """Every timestep is the uninterrupted run's, on whichever worker its piece was."""
+@pytest.mark.parametrize("model", ["disk", "native"])
+def test_a_session_without_an_id_gets_one_and_pieces_are_answered_as_the_whole(
+    streaming: Streaming, model: str
+) -> None:
+    """Every timestep is the uninterrupted run's, on whichever worker its piece was, and whichever engine runs it."""
     frames = draw(40)
     pieces = cut(frames, 7, 8, 24)
-    first = streaming.send("disk", pieces[0])
+    first = streaming.send(model, pieces[0])
     session, step = told(first)
     scores = list(first.json["scores"])
     for piece in pieces[1:]:
-        reply = streaming.send("disk", piece, id=session, step=step)
+        reply = streaming.send(model, piece, id=session, step=step)
         assert told(reply) == (session, step + len(piece))
         step += len(piece)
         scores += reply.json["scores"]
