@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import platform
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -63,12 +64,11 @@ class Shape:
     def core(self) -> nn.RNNBase:
         """Torch's layers, with weights that are the same each time."""
         options: dict[str, Any] = {"nonlinearity": self.cell[4:]} if self.cell.startswith("rnn") else {}
-        kind = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.cell, nn.RNN)
+        kind: Callable[..., nn.RNNBase] = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.cell, nn.RNN)
         torch.manual_seed(self.hidden * 31 + self.inputs)
         both = self.directions == 2
-        return kind(
-            self.inputs, self.hidden, self.layers, bias=self.bias, batch_first=True, bidirectional=both, **options
-        )
+        sizes = (self.inputs, self.hidden, self.layers)
+        return kind(*sizes, bias=self.bias, batch_first=True, bidirectional=both, **options)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def batch_for(shape: Shape, lengths: list[int], steps: int, garbage: float = 0.0
 
 def stack_of(shape: Shape, core: nn.RNNBase, threads: Pool) -> Stack:
     """The kernel's layers with the weights of torch's."""
-    weights = [weight.detach() for weight in core._flat_weights]
+    weights = [core.get_parameter(name).detach() for name in core._flat_weights_names]
     each = len(weights) // (shape.layers * shape.directions)
     at_once = threads.library.gates_at_once(shape.cell)
     packed = [

@@ -126,7 +126,7 @@ def test_gates_close_and_open_for_good(isa: str, cell: str, size: float, state: 
     core, gates = shape.core(), {"lstm": 4, "gru": 3}.get(cell, 1)
     for signs in product((-1.0, 1.0), repeat=gates):
         with torch.no_grad():
-            core.weight_ih_l0.copy_(torch.tensor(signs).repeat_interleave(5)[:, None])
+            core.get_parameter("weight_ih_l0").copy_(torch.tensor(signs).repeat_interleave(5)[:, None])
         batch = batch_for(shape, [3, 2], 3)
         batch.x.fill_(size)
         batch = Batch(batch.x, batch.lengths, batch.h_0 * state, None if batch.c_0 is None else batch.c_0 * state)
