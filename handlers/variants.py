@@ -43,7 +43,7 @@ class Variants:
 
     @property
     def cost(self) -> CostModel:
-        """What each bucket was measured to cost."""
+        """What plans go by: measured calls or, where it is known by itself, what padding costs."""
         return self.planner.cost
 
     @cached_property
