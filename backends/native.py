@@ -17,7 +17,7 @@ from .hollow import load_program, save_hollow
 from .interface import DEFAULTS, CompileSettings, Option, Precision, Requirement, Run, Weights
 from .recurrence import build
 from .recurrence.library import Library, Pool
-from .recurrence.module import over_kernel
+from .recurrence.module import gains, over_kernel
 from .signature import Signature, read_signature, signature_of, write_signature
 
 _PROGRAM = "program.pt2"
@@ -57,14 +57,15 @@ class Native:
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Write the program with nothing but the shapes of its weights, and the kernel.
+        """Write the program with nothing but the shapes of its weights, and the kernel where there is work for it.
 
         Raises:
             CannotCompile: the C++ compiler refuses the kernel.
         """
         write_signature(signature_of(program, None), directory)
         save_hollow(program, directory / _PROGRAM)
-        build.build(directory)
+        if gains(program):
+            build.build(directory)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
         """Map the kernel and bring the weights of the recurrences into its order.
@@ -77,12 +78,17 @@ class Native:
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
         program = load_program(directory / _PROGRAM, real)
-        name = build.fastest_here()
-        with machine_code.mappable(directory, (name,)) as place:
-            pool = Pool(Library(place / name), threads)
+        pool = _open(directory, threads) if gains(program) else None
         # Torch's own threads would wait for more work busily, on the cores that the kernel's are to compute with.
         torch.set_num_threads(1)
         return _run(signature, over_kernel(program, real, pool))
+
+
+def _open(directory: Path, threads: int) -> Pool:
+    """The kernel with threads of its own."""
+    name = build.fastest_here()
+    with machine_code.mappable(directory, (name,)) as place:
+        return Pool(Library(place / name), threads)
 
 
 def _run(signature: Signature, module: torch.nn.Module) -> Run:

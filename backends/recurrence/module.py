@@ -21,8 +21,19 @@ _LARGE = 1 << 15
 """Weights of a linear layer that the kernel multiplies faster than torch on one thread, however few the rows."""
 
 
-def over_kernel(program: torch.export.ExportedProgram, weights: Weights, pool: Pool) -> torch.fx.GraphModule:
+def gains(program: torch.export.ExportedProgram) -> bool:
+    """Whether there is anything in it that `over_kernel` may hand to the kernel."""
+    calls: Any = [node for node in program.graph.nodes if node.op == "call_function"]
+    return any(
+        call.target in (_LSTM, _RNN) or (call.target is _LINEAR and call.args[1].meta["val"].numel() >= _LARGE)
+        for call in calls
+    )
+
+
+def over_kernel(program: torch.export.ExportedProgram, weights: Weights, pool: Pool | None) -> torch.fx.GraphModule:
     """A module of the program's graph: flat inputs to a tuple of flat outputs, its weights among its attributes.
+
+    `pool` is None for a program that gains nothing.
 
     What the kernel does not know (another dtype, projections, weights that the program computes) stays torch's.
     """
@@ -32,14 +43,20 @@ def over_kernel(program: torch.export.ExportedProgram, weights: Weights, pool: P
         module.add_submodule(name, branch)
     given = _keep_weights(module, program, weights)
     _leave_out(module.graph)
+    if pool is not None:
+        _hand_over(module, given, pool)
+    module.graph.eliminate_dead_code()
+    module.recompile()
+    return module
+
+
+def _hand_over(module: torch.fx.GraphModule, given: Mapping[torch.fx.Node, torch.Tensor], pool: Pool) -> None:
+    """Put the kernel in the place of every call that it knows."""
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
         if node.target in (_LSTM, _RNN):
             _replace_recurrence(module, node, given, pool)
         elif node.target is _LINEAR:
             _replace_linear(module, node, given, pool)
-    module.graph.eliminate_dead_code()
-    module.recompile()
-    return module
 
 
 def _leave_out(graph: torch.fx.Graph) -> None:
