@@ -233,3 +233,34 @@ def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
     for given, wanted in ((weights, module(*inputs)), (constants, plain(*inputs))):
         run = Native().load(tmp_path, given, HOST, 1)
         assert largest_error(run(inputs), list(wanted)) <= 1e-5
+
+
+class Sums(torch.nn.Module):
+    """Nothing that the kernel knows, or a large linear layer."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(5, outputs)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = self.linear(x.cumsum(1)[:, -1])
+        return answer
+
+
+@pytest.mark.parametrize(("outputs", "libraries"), [(3, 0), (10_000, len(build.instructions()))])
+@torch.no_grad()
+def test_the_kernel_is_there_where_there_is_work_for_it(outputs: int, libraries: int, tmp_path: Path) -> None:
+    """A part without recurrences, of a model that streams, has neither libraries nor threads."""
+    module, inputs = Sums(outputs).eval(), ragged_batch(0.0)
+    program = exported(module, *inputs)
+    Native().compile(program, None, tmp_path)
+    before = _threads_here()
+    run = Native().load(tmp_path, weights_of(program), HOST, 4)
+
+    assert len(list(tmp_path.glob("*.so"))) == libraries
+    assert len(_threads_here() - before) == (3 if libraries else 0)
+    assert largest_error(run(inputs), [module(*inputs)]) <= 1e-5
+
+
+def _threads_here() -> set[str]:
+    return {thread.name for thread in Path("/proc/self/task").iterdir()}
