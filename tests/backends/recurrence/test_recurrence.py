@@ -155,7 +155,7 @@ def test_errors_do_not_grow_with_time(isa: str, cell: str) -> None:
     exact = alone(core, batch)
     ours = error(answers_of(stack_of(shape, core, pool(isa, 2)), batch), exact)
 
-    assert ours <= 4 * error(alone(core, batch, torch.float32), exact)
+    assert ours <= max(1e-6, 4 * error(alone(core, batch, torch.float32), exact))
 
 
 @per_instructions
