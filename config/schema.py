@@ -130,7 +130,12 @@ ClassPath = Annotated[
 ]
 Engine = Annotated[
     str,
-    Field(json_schema_extra={"examples": ["auto", "native", "inductor", "onnxruntime", "eager"], "pattern": "^[A-Za-z0-9_-]+$"}),
+    Field(
+        json_schema_extra={
+            "examples": ["auto", "native", "inductor", "onnxruntime", "eager"],
+            "pattern": "^[A-Za-z0-9_-]+$",
+        }
+    ),
     AfterValidator(_engine_name),
 ]
 Bound = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -201,7 +206,7 @@ class NeuronLstmBlock(Strict):
     buckets: Buckets
     """The sizes to compile for: `batch` and `length`, each an ascending list; lengths can be chosen for the traffic."""
     backend: Engine = "auto"
-    """The engine: auto (the fastest that verifies), native, inductor, onnxruntime, eager, or one that another package adds."""
+    """The engine: auto (the fastest that verifies), native, inductor, onnxruntime, eager, or one of another package."""
     compiler_workdir: Place | None = None
     """Where the engine's compiler leaves its intermediate files; left out, they are thrown away."""
     compiler_args: Arguments | None = None

@@ -64,7 +64,11 @@ def buckets_to_measure(part: Part, manifest: Manifest) -> tuple[Bucket, ...]:
     if manifest.shapes == "grid":
         return grid.buckets
     batches = sorted({*grid.batches, *(rows for rows in _ROWS if rows < grid.batches[-1])})
-    lengths = grid.lengths if part == "sequence" else sorted({min(steps, manifest.longest) for steps in _PIECES})
+    if part == "sequence":
+        # A single length would not show what a call costs without its timesteps.
+        lengths = grid.lengths if len(grid.lengths) > 1 else tuple(sorted({1, *grid.lengths}))
+    else:
+        lengths = tuple(sorted({min(steps, manifest.longest) for steps in _PIECES}))
     return tuple(Bucket(batch, length) for batch in batches for length in lengths)
 
 
