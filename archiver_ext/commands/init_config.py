@@ -25,7 +25,7 @@ neuron_lstm:
 """
 _REST = """\
   # outputs: [logits]    # names of the outputs, in order; left out, they follow from what forward() returns
-  backend: auto          # auto measures the engines that are here and keeps the fastest; or native, inductor, onnxruntime, eager
+  backend: auto          # auto measures the engines here and keeps the fastest; or native, inductor, onnxruntime, ...
   precision: float32     # or bfloat16, held to 1e-2 instead of 1e-5: then leave tolerance out
   tolerance: {atol: 1.0e-5, rtol: 1.0e-5}  # |ours - eager| <= atol + rtol x |eager|
   overflow: reject       # a sequence beyond the largest length: reject answers 413, truncate cuts it

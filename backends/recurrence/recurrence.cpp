@@ -64,8 +64,8 @@ inline Vector all(float value) { return value - Vector{}; }
 // Elementwise functions
 // ---------------------------------------------------------------------------------------------------------------------
 
-// The range in which a function is computed: beyond it, it is constant in float32 (to 1e-14 for the sigmoid). Products of
-// exponentials stay finite so. Comparisons with NaN are false, which leaves it what it is.
+// The range in which a function is computed: beyond it, it is constant in float32 (to 1e-14 for the sigmoid). Products
+// of exponentials stay finite so. Comparisons with NaN are false, which leaves it what it is.
 constexpr float SIGMOID_ENDS = 32.0f;
 constexpr float TANH_ENDS = 9.0f;
 
@@ -77,7 +77,8 @@ inline Vector within(float end, Vector x) {
 
 // A number as 2^n and r, e^x = 2^n e^r with |r| <= ln 2 / 2, for |x| <= 36.
 inline Vector power_of_two(Vector x, Vector& r) {
-  const float to_nearest = 12583039.0f;  // 1.5 * 2^23 rounds to a whole number what is added to it; 127 biases an exponent
+  // 1.5 * 2^23 rounds to a whole number what is added to it; 127 biases an exponent.
+  const float to_nearest = 12583039.0f;
   const Vector shifted = x * 1.44269504088896341f + to_nearest;
   const Vector n = shifted - to_nearest;
   r = x - n * 0.693359375f;
@@ -133,7 +134,8 @@ inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vecto
 // Matrix products
 // ---------------------------------------------------------------------------------------------------------------------
 
-// sums[r][gate] = begin[r][gate] + rows[r][k] * weights[k][gate] over all k, for ROWS rows and GATES gates of LANES units.
+// sums[r][gate] = begin[r][gate] + rows[r][k] * weights[k][gate] over all k, for ROWS rows, and GATES gates of LANES
+// units.
 // `begin` (a bias for every row alike, or the sums themselves) is added at the end, as torch does: with inputs in the
 // thousands the order is what decides the last digits.
 template <int ROWS, int GATES>
@@ -194,7 +196,8 @@ inline void multiply_block(int64_t count, const float* const* rows, const float*
     multiply<1>(count, rows, weights + 2 * LANES * depth, depth, begin + last * LANES, begin_stride,
                 sums + last * LANES, stride);
     if constexpr (!FROM_STATE)
-      for (int64_t r = 0; r < count; r++) store(sums + r * stride + 3 * LANES, load(begin + r * begin_stride + 3 * LANES));
+      for (int64_t r = 0; r < count; r++)
+        store(sums + r * stride + 3 * LANES, load(begin + r * begin_stride + 3 * LANES));
   } else {
     constexpr int some = gates_at_once(CELL);
     for (int first = 0; first < gates_of(CELL); first += some)
@@ -410,7 +413,8 @@ class Part {
   void finish(int64_t steps) const {
     for (size_t place = 0; place < team_.rows.size(); place++) {
       const int64_t row = team_.rows[place], length = team_.lengths[place];
-      copy_units(layer_.h_n + row * layer_.hidden, length == 0 ? layer_.h_0 + row * layer_.hidden : y(place, length - 1));
+      const float* last = length == 0 ? layer_.h_0 + row * layer_.hidden : y(place, length - 1);
+      copy_units(layer_.h_n + row * layer_.hidden, last);
       for (int64_t t = length; t < steps; t++)
         std::memset(layer_.y + row * layer_.y_row + t * layer_.y_step + unit(0), 0, own_units() * sizeof(float));
     }
@@ -520,10 +524,10 @@ class Pool {
   alignas(64) std::atomic<int> done_;
 };
 
-// How many teams share the rows. Teams never wait for each other, but each reads all weights: with few rows that is what
-// takes the time, and then all threads are one team.
+// How many teams share the rows. Teams never wait for each other, but each reads all weights: with few rows that is
+// what takes the time, and then all threads are one team.
 int teams_for(int threads, int64_t rows, const int64_t* lengths) {
-  constexpr int64_t rows_of_a_team = 8;  // with as many, reading weights takes less time than computing
+  constexpr int64_t rows_of_a_team = 3;  // at work, on average: from there on teams were measured to be as fast
   const int64_t longest = rows == 0 ? 0 : *std::max_element(lengths, lengths + rows);
   const int64_t timesteps = std::accumulate(lengths, lengths + rows, int64_t{0});
   for (int teams = threads; teams > 1; teams--)
@@ -555,7 +559,7 @@ std::vector<Team> deal(int threads, int64_t rows, const int64_t* lengths) {
 // A layer without time
 // ---------------------------------------------------------------------------------------------------------------------
 
-// y = x W + b at every timestep before a row's own end. What x is behind it is zero, and y therefore b, which is copied.
+// y = x W + b at every timestep before a row's own end. What x is behind it is zero, so y is b there, which is copied.
 struct Product {
   static constexpr int SOME = gates_at_once(LSTM);       // vectors of outputs that are multiplied at once
   static constexpr int64_t BLOCK = SOME * LANES;         // outputs
@@ -674,7 +678,8 @@ struct Stack {
     if (index == 0) {
       one.inputs = inputs, one.x = batch.x, one.x_row = batch.x_row, one.x_step = batch.x_step;
     } else {
-      one.inputs = width, one.x = pool->between[(index - 1) % 2].data(), one.x_row = batch.steps * width, one.x_step = width;
+      one.inputs = width, one.x = pool->between[(index - 1) % 2].data();
+      one.x_row = batch.steps * width, one.x_step = width;
     }
     if (index == layers - 1) {
       one.y = batch.y, one.y_row = batch.y_row, one.y_step = batch.y_step;
