@@ -13,7 +13,7 @@ JOBS ?= auto
 help:
 	@echo "make demo     train a small LSTM, archive it, serve it, ask it: about 4 minutes"
 	@echo "make test     every test, end to end through a real TorchServe"
-	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 5 minutes"
+	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 4 minutes"
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
 	@echo "make chaos    workers and servers killed under 200 sessions, none of which may be lost: about 5 minutes"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
