@@ -12,6 +12,7 @@ from . import masked as _masked  # noqa: F401  the program calls its operators
 from .hollow import load_hollow, save_hollow
 from .interface import DEFAULTS, CompileSettings, Option, Precision, Requirement, Run, Weights
 from .signature import Signature, read_signature, signature_of, write_signature
+from .weights import never_a_weight, places_of
 
 _PROGRAM = "program.pt2"
 
@@ -59,15 +60,20 @@ class Eager:
             CannotLoad: this torch cannot read the program, or the weights are others.
         """
         signature = read_signature(directory)
-        module = load_hollow(directory / _PROGRAM, signature.pick_weights(weights))
+        real = signature.pick_weights(weights)
+        module = load_hollow(directory / _PROGRAM, real)
         torch.set_num_threads(threads)
-        return _run(signature, module)
+        return run_of(signature, module, real)
 
 
-def _run(signature: Signature, module: torch.nn.Module) -> Run:
+def run_of(signature: Signature, module: torch.nn.Module, weights: Weights) -> Run:
+    """A module of flat inputs and flat outputs as a loaded program. Operators of torch may answer with a weight."""
+    places = places_of(weights.values())
+
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         signature.check_inputs(inputs)
         with torch.no_grad():
-            return [output.contiguous() for output in module(*(tensor.contiguous() for tensor in inputs))]
+            outputs = module(*(tensor.contiguous() for tensor in inputs))
+            return [never_a_weight(output.contiguous(), places) for output in outputs]
 
     return run

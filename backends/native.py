@@ -5,7 +5,7 @@ See `recurrence/recurrence.cpp`. Every batch and length runs in the same code, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -13,12 +13,13 @@ import torch
 from ..bucketing.grid import Bucket
 from . import machine_code
 from . import masked as _masked  # noqa: F401  the program calls its operators where the kernel does not know them
+from .eager import run_of
 from .hollow import load_program, save_hollow
 from .interface import DEFAULTS, CompileSettings, Option, Precision, Requirement, Run, Weights
 from .recurrence import build
 from .recurrence.library import Library, Pool
 from .recurrence.module import gains, over_kernel
-from .signature import Signature, read_signature, signature_of, write_signature
+from .signature import read_signature, signature_of, write_signature
 
 _PROGRAM = "program.pt2"
 
@@ -81,7 +82,7 @@ class Native:
         pool = _open(directory, threads) if gains(program) else None
         # Torch's own threads would wait for more work busily, on the cores that the kernel's are to compute with.
         torch.set_num_threads(1)
-        return _run(signature, over_kernel(program, real, pool))
+        return run_of(signature, over_kernel(program, real, pool), real)
 
 
 def _open(directory: Path, threads: int) -> Pool:
@@ -89,12 +90,3 @@ def _open(directory: Path, threads: int) -> Pool:
     name = build.fastest_here()
     with machine_code.mappable(directory, (name,)) as place:
         return Pool(Library(place / name), threads)
-
-
-def _run(signature: Signature, module: torch.nn.Module) -> Run:
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        with torch.no_grad():
-            return [output.contiguous() for output in module(*inputs)]
-
-    return run

@@ -7,11 +7,14 @@ import math
 import mmap
 import pickle
 import zipfile
+from collections.abc import Iterable
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from ..bucketing.padding import storage_of
 
 _DTYPES = {
     "F64": torch.float64,
@@ -44,6 +47,22 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     if read is None:
         raise BadWeights(f"{path.name}: weights must be a .pt, .pth or .safetensors file")
     return {name: tensor.contiguous() for name, tensor in read(path).items()}
+
+
+def places_of(weights: Iterable[torch.Tensor]) -> frozenset[int]:
+    """Where in memory weights lie, for `never_a_weight`."""
+    return frozenset(storage_of(weight) for weight in weights)
+
+
+def never_a_weight(answer: torch.Tensor, places: frozenset[int]) -> torch.Tensor:
+    """A copy of an answer that lies where a weight does: who changes the one would change the other.
+
+    >>> weight = torch.ones(2)
+    >>> _ = never_a_weight(weight[:1], places_of([weight])).zero_()
+    >>> weight
+    tensor([1., 1.])
+    """
+    return answer.detach().clone() if storage_of(answer) in places else answer
 
 
 def _read_torch(path: Path) -> dict[str, torch.Tensor]:

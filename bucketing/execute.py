@@ -8,7 +8,7 @@ import torch
 
 from .errors import BrokenInvariant
 from .grid import Bucket
-from .padding import lengths_tensor, pad, torch_dtype, unpadded_views
+from .padding import lengths_tensor, pad, storage_of, torch_dtype, unpad, unpadded_views
 from .plan import Plan, Run
 from .spec import TensorSpec
 
@@ -31,8 +31,8 @@ def execute(
 ) -> list[Tensors]:
     """The answers of all requests, in their order: each has one tensor an output, of the output's `item_shape`.
 
-    A request has one tensor an input, of the input's `item_shape`. Answers are views of what `run`
-    returned, which is ours by then.
+    A request has one tensor an input, of the input's `item_shape`. Answers are views of what `run` returned, which is
+    ours by then; no two outputs share memory, nor does one with an input.
 
     Raises:
         ValueError: a request's tensor has not the shape or dtype of its input.
@@ -44,11 +44,27 @@ def execute(
         results = run(step.bucket, padded)
         check_results(results, outputs, step.bucket)
         own_lengths = [lengths[row] for row in step.rows]
-        parts = [unpadded_views(result, spec, own_lengths) for result, spec in zip(results, outputs, strict=True)]
+        parts = _parts(results, outputs, own_lengths, padded)
         answers.update(zip(step.rows, zip(*parts, strict=True), strict=True))
     if sorted(answers) != list(range(len(requests))):
         raise BrokenInvariant(f"{len(requests)} requests were to be answered, the plan answers {sorted(answers)}")
     return [answers[row] for row in range(len(requests))]
+
+
+def _parts(
+    results: Sequence[torch.Tensor],
+    outputs: Sequence[TensorSpec],
+    lengths: Sequence[int],
+    given: Sequence[torch.Tensor],
+) -> list[list[torch.Tensor]]:
+    """Each output's answers. A program may return a tensor twice, or what it was given: then they are copies."""
+    taken = {storage_of(tensor) for tensor in given}
+    parts = []
+    for result, spec in zip(results, outputs, strict=True):
+        cut = unpad if storage_of(result) in taken else unpadded_views
+        parts.append(cut(result, spec, lengths))
+        taken.add(storage_of(result))
+    return parts
 
 
 def _padded_inputs(

@@ -99,6 +99,11 @@ def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
     return torch.frombuffer(rows, dtype=torch.int64)  # torch.tensor takes 20 times as long
 
 
+def storage_of(tensor: torch.Tensor) -> int:
+    """Where the memory begins that a tensor shares with its views. An old torch has another name for it."""
+    return int(getattr(tensor, "untyped_storage", tensor.storage)().data_ptr())
+
+
 def torch_dtype(spec: TensorSpec) -> torch.dtype:
     """The torch dtype that `spec.dtype` names.
 

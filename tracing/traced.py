@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from ..backends.interface import Run
 from ..backends.registry import get_backend
 from ..backends.signature import Signature, WrongInput
+from ..backends.weights import never_a_weight, places_of
 from .chunks import in_chunks
 from .contents import Compiled, Contents
 from .core import next_core, on_core
@@ -79,7 +80,7 @@ class Traced:
             ]
         with self._calling:
             self._runs = runs
-            self._held = frozenset(_storage(tensor) for tensor in self.store.values())
+            self._held = places_of(self.store.values())
 
     @property
     def is_loaded(self) -> bool:
@@ -160,7 +161,7 @@ class Traced:
     def _answered(self, bucket: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What a program gives; a weight that is an answer as it is would be changed with the answer, so a copy."""
         outputs = self._runs[bucket]([tensor.contiguous() for tensor in inputs])
-        return [output.detach().clone() if _storage(output) in self._held else output for output in outputs]
+        return [never_a_weight(output, self._held) for output in outputs]
 
     def _run_with_state(
         self, state: State, bucket: int, signature: Signature, given: list[torch.Tensor]
@@ -193,10 +194,6 @@ def _words(structure: pytree.TreeSpec) -> str:
     """
     tensors = pytree.tree_unflatten([_Word()] * structure.num_leaves, structure)
     return repr(tensors)
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
 
 
 class _Word:

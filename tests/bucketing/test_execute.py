@@ -196,3 +196,24 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
             takes_lengths=True,
             run=Hostile(),
         )
+
+
+def test_no_two_outputs_share_memory_nor_does_one_with_an_input() -> None:
+    """A program may return a tensor twice, a part of another one, or what it was given: who changes one changes one."""
+    ids = TensorSpec("ids", "int64", ("batch", "time"))
+    last = TensorSpec("last", "int64", ("batch",))
+    request = torch.tensor([1, 2, 3])
+
+    def program(bucket: Bucket, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        doubled = inputs[0] * 2
+        return [doubled, doubled, doubled[:, -1], inputs[0]]
+
+    plan = Plan((Run(Bucket(1, 3), (0,)),))
+
+    (answer,) = execute(plan, [[request]], [3], [ids], [ids, ids, last, ids], takes_lengths=False, run=program)
+    for part in answer:
+        part.zero_()
+        assert all(bool((other != 0).all()) for other in answer if other is not part)
+        part.fill_(7)
+
+    assert request.tolist() == [1, 2, 3]
