@@ -19,7 +19,7 @@ from .archive.workspace import Terminated, terminations_raised
 from .commands import analyze, bench, calibrate, init, inspect, replace_weights, schema, sessions, tune, verify_config
 
 if TYPE_CHECKING:
-    from .stock import Flags
+    from .model_archiver import Flags
 
 _FAILED = 1
 _BUG = "This is a bug in torchserve-neuron-lstm: please report it with the lines above."
@@ -55,17 +55,17 @@ def archive(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
 
 def _archive_command(given: Sequence[str]) -> int:
     """`neuron-lstm archive`: the archiver's own flags, our handler unless another is named, and --json."""
-    from . import stock
+    from . import model_archiver
     from .supervise import archive_supervised
 
     if {"-h", "--help"} & set(given):
         sys.stdout.write("neuron-lstm archive takes --json and the options of torch-model-archiver:\n\n")
     arguments = [argument for argument in given if argument != "--json"]
-    flags = stock.parse(["--handler", "neuron_lstm", *arguments])
+    flags = model_archiver.parse(["--handler", "neuron_lstm", *arguments])
     if flags.handler != "neuron_lstm":
         sys.stderr.write(f"error: --handler {flags.handler} is torch-model-archiver's business; use that command\n")
         return 2
-    return archive_supervised(flags, stock.manifest_json(flags), as_json="--json" in given)
+    return archive_supervised(flags, model_archiver.manifest_json(flags), as_json="--json" in given)
 
 
 def _guarded(run: Callable[[], None]) -> int:
@@ -99,9 +99,9 @@ def _failed(error: Exception) -> int:
 def _expected() -> tuple[type[Exception], ...]:
     """What is raised for the person at the keyboard; anything else is a mistake of ours."""
     from ..backends.interface import CannotCompile, CannotLoad
-    from ..config.problems import ConfigError
+    from ..config.diagnostics import ConfigError
+    from ..lowering import LoweringRefused
     from .errors import PackagingError
-    from .lowering import LoweringRefused
 
     return PackagingError, ConfigError, LoweringRefused, CannotCompile, CannotLoad, OSError
 

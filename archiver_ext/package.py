@@ -9,37 +9,35 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ..backends.aws import stand_in
+from ..backends import simulation
+from ..backends.compile_pool import Compiled, Failed, Job, Result, compile_all, size_of
+from ..backends.exported_program import save_program
 from ..backends.interface import Backend, CompileSettings
-from ..backends.program_file import save_program
 from ..backends.registry import get_backend
-from ..bucketing.grid import Bucket, BucketGrid
-from ..bucketing.spec import Part
+from ..bucketing.shapes import Bucket, BucketGrid, Part
 from ..config.compiler import TraceArguments
 from ..config.load import load_config
 from ..config.manifest import ManifestError
 from ..config.schema import ServingConfig
-from ..handlers.cores import available_cores, threads_per_worker
-from ..handlers.variants import load_variants
-from . import stock
-from .archive import tree
-from .archive.publish import publish
+from ..handlers.runtime.host import available_cores, threads_per_worker
+from ..handlers.runtime.loader import load_variants
+from ..lowering import lower
+from ..lowering.program import Program
+from ..lowering.streaming import refuse_what_cannot_stream
+from . import model_archiver
+from .archive import layout
 from .archive.workspace import private_directory, temporary_files_in
-from .engines import trial
-from .engines.candidates import Dropped, Trial, as_taken, fastest, last_resort, to_try, too_short
-from .engines.compile import Compiled, Failed, Job, Result, compile_all, size_of
-from .engines.division import divided, left_in_tree, partitioner_of
-from .engines.grid_choice import choose_lengths
-from .engines.reference import reference_of
-from .engines.trial import Missed, Subject
-from .engines.verify import Case, draw_cases
+from .archive.writer import publish
+from .build import evaluate
+from .build.evaluate import Missed, Subject
+from .build.length_choice import choose_lengths
+from .build.partitioning import divided, left_in_tree, partitioner_of
+from .build.reference import reference_of
+from .build.selection import Dropped, Trial, as_taken, fastest, last_resort, to_try, too_short
+from .build.verify import Case, draw_cases
 from .errors import PackagingError
-from .kernel import check_kernel, for_kernel
-from .lowering import lower
-from .lowering.program import Program
-from .lowering.streaming import refuse_what_cannot_stream
 from .progress import showing
-from .source import check_codec, importable, load_model
+from .user_model import check_codec, check_kernel, for_kernel, importable, load_model
 
 _PYTHON = ("python", "python3")
 
@@ -60,18 +58,18 @@ class Outcome:
     """Operators that the kept engine leaves to the CPU."""
 
 
-def package(flags: stock.Flags, manifest: str, console: Console) -> Outcome:
+def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Outcome:
     """Make the archive that the archiver's flags ask for; progress goes to `console`.
 
     Raises:
         PackagingError, ConfigError, LoweringRefused, CannotLoad, OSError: there is no archive, nor anything left over.
     """
-    destination = stock.check_destination(flags, quiet=True)
+    destination = model_archiver.check_destination(flags, quiet=True)
     config = load_config(Path(_needed(flags)))
     engines, dropped = to_try(config)
-    with private_directory() as private, temporary_files_in(private), stand_in.allowed():
-        staged = stock.stage(flags, _made(private / "staged"))
-        tree.refuse_collisions(staged, _files_of_flags(flags))
+    with private_directory() as private, temporary_files_in(private), simulation.allowed():
+        staged = model_archiver.stage(flags, _made(private / "staged"))
+        layout.refuse_collisions(staged, _files_of_flags(flags))
         with importable(staged):
             build = _Build(flags, config, staged, _made(private / "work"), console)
             outcome = _build(build, engines, dropped)
@@ -79,7 +77,7 @@ def package(flags: stock.Flags, manifest: str, console: Console) -> Outcome:
     return replace(outcome, archive=destination, size=size_of(destination))
 
 
-def _needed(flags: stock.Flags) -> str:
+def _needed(flags: model_archiver.Flags) -> str:
     """Check the flags that the archiver leaves optional and this handler does not. Returns the configuration's path."""
     if flags.runtime not in _PYTHON:
         raise PackagingError(f"--runtime {flags.runtime}: the handler neuron_lstm is Python; leave --runtime out")
@@ -99,7 +97,7 @@ def _needed(flags: stock.Flags) -> str:
     return flags.config_file
 
 
-def _files_of_flags(flags: stock.Flags) -> list[str]:
+def _files_of_flags(flags: model_archiver.Flags) -> list[str]:
     files = (flags.config_file, flags.model_file, flags.serialized_file, flags.requirements_file)
     return [file for file in files if file is not None]
 
@@ -113,7 +111,7 @@ def _made(directory: Path) -> Path:
 class _Build:
     """Where one archive is built."""
 
-    flags: stock.Flags
+    flags: model_archiver.Flags
     config: ServingConfig
     staged: Path
     work: Path
@@ -143,7 +141,7 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
         program=program,
         threads=threads,
     )
-    trial.write_constants(subject)
+    evaluate.write_constants(subject)
     engines = _divided(build, subject, engines)
     trials, out = _try_all(build, subject, engines, _cases(build, subject, model))
     kept = fastest(trials)
@@ -211,7 +209,7 @@ def _compile(
             files[part] = build.work / f"{part}.pt2"
             save_program(parts[part], files[part])
         own = {part: files[part] for part in parts}
-        jobs += trial.jobs_for([engine], own, build.config.grid, build.work, _settings(build))
+        jobs += evaluate.jobs_for([engine], own, build.config.grid, build.work, _settings(build))
     done = 0
 
     def tell(result: Result) -> None:
@@ -241,7 +239,7 @@ def _divided(build: _Build, subject: Subject, engines: Sequence[Backend]) -> lis
 
 def _examples(program: Program, grid: BucketGrid) -> dict[Part, tuple[torch.export.ExportedProgram, Bucket]]:
     """Each program with a bucket to divide it for."""
-    return {part: (one, trial.buckets_of(part, grid)[0]) for part, one in program.parts.items()}
+    return {part: (one, evaluate.buckets_of(part, grid)[0]) for part, one in program.parts.items()}
 
 
 def _beside(build: _Build) -> Path:
@@ -281,24 +279,24 @@ def _attempt(
     trials: list[Trial] = []
     missed: list[Dropped] = []
     for engine in engines:
-        trial.install(subject, engine, build.work)
+        evaluate.install(subject, engine, build.work)
         try:
             with showing("verify", build.console, every_s=2.0) as report:
                 own = _for_engine(subject, engine)
-                trials.append(trial.attempt(own, engine, compiled[engine.name], cases, report))
+                trials.append(evaluate.attempt(own, engine, compiled[engine.name], cases, report))
         except Missed as error:
             missed.append(Dropped(engine.name, str(error)))
         except ManifestError:
             raise  # we wrote what we cannot read: no fault of the engine's
         except RuntimeError as error:  # of the loader or of the engine itself
             missed.append(Dropped(engine.name, f"{engine.name} cannot run what it compiled: {error}"))
-        trial.remove(subject, engine, build.work)
+        evaluate.remove(subject, engine, build.work)
     return trials, missed
 
 
 def _finish(build: _Build, subject: Subject, kept: Trial, engines: Sequence[Backend]) -> None:
     """Put the kept engine into the tree with its measurements, and load it once more as a host will."""
     engine = _engine_of(kept, engines)
-    trial.install(subject, engine, build.work)
-    trial.write_tree_manifest(_for_engine(subject, engine), engine, kept)
+    evaluate.install(subject, engine, build.work)
+    evaluate.write_tree_manifest(_for_engine(subject, engine), engine, kept)
     load_variants(subject.tree, subject.threads)

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..bucketing.grid import Bucket
-from .engines.candidates import Trial
-from .engines.compile import Compiled
+from ..backends.compile_pool import Compiled
+from ..bucketing.shapes import Bucket
+from .build.selection import Trial
 from .package import Outcome
 
 

@@ -15,11 +15,11 @@ import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+from ..backends.subprocesses import describe_exit, package_path
 from .archive.workspace import Terminated, private_directory, terminations_raised
-from .processes import describe_exit, package_path
 
 if TYPE_CHECKING:
-    from .stock import Flags
+    from .model_archiver import Flags
 
 _PATIENCE_S = 20
 # Without the current directory on the path: a user's file may be called like a module of ours or of Python's.

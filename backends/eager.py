@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from ..bucketing.grid import Bucket
+from ..bucketing.shapes import Bucket
 from . import masked as _masked  # noqa: F401  the program calls its operators
-from .hollow import load_hollow, save_hollow
+from .exported_program import load_weight_stripped, save_weight_stripped
 from .interface import DEFAULTS, CompileSettings, Option, Precision, Requirement, Run, Weights
 from .signature import Signature, read_signature, signature_of, write_signature
 from .weights import never_a_weight, places_of
@@ -51,7 +51,7 @@ class Eager:
     ) -> None:
         """Write the program with nothing but the shapes of its weights."""
         write_signature(signature_of(program, None), directory)
-        save_hollow(program, directory / _PROGRAM)
+        save_weight_stripped(program, directory / _PROGRAM)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
         """Put the weights back and run.
@@ -61,7 +61,7 @@ class Eager:
         """
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        module = load_hollow(directory / _PROGRAM, real)
+        module = load_weight_stripped(directory / _PROGRAM, real)
         torch.set_num_threads(threads)
         return run_of(signature, module, real)
 

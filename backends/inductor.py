@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from ..bucketing.grid import Bucket
-from . import machine_code, masked
+from ..bucketing.shapes import Bucket
+from . import cpp_compiler, masked
 from .interface import (
     DEFAULTS,
     CannotCompile,
@@ -51,7 +51,7 @@ class Inductor:
 
     def unavailable(self) -> str | None:
         """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
-        return machine_code.problem_here(("omp.h",))
+        return cpp_compiler.problem_here(("omp.h",))
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Torch, of the same minor version."""
@@ -59,7 +59,7 @@ class Inductor:
 
     def host(self) -> Mapping[str, str]:
         """The operating system, the machine, its instructions, and the torch that the code calls into."""
-        return {**machine_code.host(), "torch": _minor(_torch_version())}
+        return {**cpp_compiler.host(), "torch": _minor(_torch_version())}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """What is no operator of torch's dispatcher; those that it cannot fuse it calls, others' own included."""
@@ -82,13 +82,13 @@ class Inductor:
         """
         if bucket is None:
             raise CannotCompile("inductor compiles for one bucket at a time")
-        machine_code.refuse_other_instructions(settings.args)
+        cpp_compiler.refuse_other_instructions(settings.args)
         signature = signature_of(program, bucket)
         write_signature(signature, directory)
         with _scratch(settings.workdir) as scratch:
             package = scratch / "program.pt2"
             told = settings.workdir is not None or settings.args
-            compiler = _compiler_by_script(scratch, settings.args) if told else machine_code.compiler()
+            compiler = _compiler_by_script(scratch, settings.args) if told else cpp_compiler.compiler()
             try:
                 with _private_caches(scratch, keep=settings.workdir is not None), _quiet(), torch.no_grad():
                     _compile(_fixed(program, signature), package, compiler)
@@ -96,7 +96,7 @@ class Inductor:
                 what = _reason(error)
                 raise CannotCompile(f"inductor cannot compile for {bucket.batch} x {bucket.length}: {what}") from error
             _unpack(package, directory)
-        machine_code.strip(directory / _LIBRARY)
+        cpp_compiler.strip(directory / _LIBRARY)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
         """Map the library and point it at the weights.
@@ -104,7 +104,7 @@ class Inductor:
         Raises:
             CannotLoad: this machine lacks what the code was compiled for, or cannot map it; or the weights are others.
         """
-        machine_code.check_host(host)
+        cpp_compiler.check_host(host)
         _check_torch(host)
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
@@ -149,7 +149,7 @@ def _compiler_by_script(scratch: Path, args: Sequence[str]) -> str:
 
     It writes down what it calls, to be called again. Its name is the compiler's, for inductor goes by that.
     """
-    compiler = machine_code.compiler()
+    compiler = cpp_compiler.compiler()
     script = scratch / Path(compiler).name
     call = f'{shlex.quote(compiler)} "$@" {shlex.join(args)}'
     script.write_text(
@@ -273,7 +273,7 @@ def _onednn_lstm(
 
 
 def _compile(program: torch.export.ExportedProgram, package: Path, compiler: str) -> None:
-    target = machine_code.target()
+    target = cpp_compiler.target()
     torch._inductor.aoti_compile_and_package(
         program,
         package_path=str(package),
@@ -312,7 +312,7 @@ def _open(directory: Path) -> Any:
     torch's own loader of packages would unpack it into a temporary folder for each worker, and takes more than a second
     to import.
     """
-    with machine_code.mappable(directory, (_LIBRARY, _CALLS)) as place:
+    with cpp_compiler.mappable(directory, (_LIBRARY, _CALLS)) as place:
         return _map(place / _LIBRARY)
 
 
@@ -320,7 +320,7 @@ def _check_torch(packaged: Mapping[str, str]) -> None:
     here = _minor(_torch_version())
     if packaged.get("torch", here) != here:
         raise CannotLoad(
-            f"the programs were compiled for torch {packaged['torch']}, this host has {here}: {machine_code.MEND}"
+            f"the programs were compiled for torch {packaged['torch']}, this host has {here}: {cpp_compiler.MEND}"
         )
 
 

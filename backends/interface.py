@@ -9,7 +9,7 @@ from typing import Literal, Protocol, get_args, runtime_checkable
 
 import torch
 
-from ..bucketing.grid import Bucket
+from ..bucketing.shapes import Bucket
 
 Weights = Mapping[str, torch.Tensor]
 """The model's own state dict, plus the constants that lowering lifted out of its code."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..bucketing.grid import Bucket
+from ..bucketing.shapes import Bucket
 from . import masked
 from .interface import (
     DEFAULTS,
@@ -262,8 +262,8 @@ def untranslated(node: torch.fx.Node) -> str | None:
     Raises:
         CannotCompile: the exporter is not installed.
     """
-    from .division.partition import operator_name, operators_of
-    from .division.support import alone
+    from .partitioning.operator_support import alone
+    from .partitioning.partition import operator_name, operators_of
 
     registry, table = _exporter()
     if str(node.target) in _OWN or registry.is_registered(node.target):

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from ..bucketing.grid import Bucket
+from ..bucketing.shapes import Bucket
 from . import masked
 from .interface import (
     DEFAULTS,

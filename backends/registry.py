@@ -12,16 +12,16 @@ GROUP = "torchserve_neuron_lstm.backends"
 """Entry points of this group name a class that is a `Backend`; the entry point's name is the engine's."""
 
 _BUILT_IN = {
-    "native": "Native",
-    "inductor": "Inductor",
-    "onnxruntime": "OnnxRuntime",
-    "openvino": "OpenVino",
-    "vollo": "Vollo",
-    "neuronx": "NeuronX",
-    "neuron": "Neuron",
-    "eager": "Eager",
+    "native": ("native.engine", "Native"),
+    "inductor": ("inductor", "Inductor"),
+    "onnxruntime": ("onnxruntime", "OnnxRuntime"),
+    "openvino": ("openvino", "OpenVino"),
+    "vollo": ("vollo.engine", "Vollo"),
+    "neuronx": ("aws_neuron.neuronx", "NeuronX"),
+    "neuron": ("aws_neuron.neuron", "Neuron"),
+    "eager": ("eager", "Eager"),
 }
-_OF_ITS_OWN = {"vollo": "myrtle", "native": "recurrence"}
+_OF_ITS_OWN = {"vollo": "vollo", "native": "native"}
 """The folder that one engine alone needs."""
 _HERE = Path(__file__).parent
 
@@ -33,8 +33,8 @@ def get_backend(name: str) -> Backend:
         CannotLoad: there is none, or the distribution that offers it cannot be imported; says what there is.
     """
     if name in _built_in():
-        module = importlib.import_module(f".{name}", __package__)
-        return _instance(getattr(module, _BUILT_IN[name]))
+        module, kind = _BUILT_IN[name]
+        return _instance(getattr(importlib.import_module(f".{module}", __package__), kind))
     offered = _offered()
     if name not in offered:
         raise CannotLoad(
@@ -57,13 +57,17 @@ def files_of_others(name: str) -> tuple[Path, ...]:
     others = [other for other in _built_in() if other not in (name, "eager")]
     folders = [_OF_ITS_OWN[other] for other in others if other in _OF_ITS_OWN]
     return (
-        *(_HERE / f"{other}.py" for other in others),
+        *(_file_of(other) for other in others),
         *(file for folder in folders for file in (_HERE / folder).glob("*.py")),
     )
 
 
 def _built_in() -> list[str]:
-    return [name for name in _BUILT_IN if (_HERE / f"{name}.py").is_file()]
+    return [name for name in _BUILT_IN if _file_of(name).is_file()]
+
+
+def _file_of(name: str) -> Path:
+    return _HERE.joinpath(*_BUILT_IN[name][0].split(".")).with_suffix(".py")
 
 
 def _offered() -> dict[str, EntryPoint]:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
-from ..bucketing.grid import Bucket
+from ..bucketing.shapes import Bucket
+from .exported_program import time_dims
 from .interface import CannotLoad, Weights
-from .program_file import time_dims
 
 FILE_NAME = "signature.json"
 

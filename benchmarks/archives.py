@@ -21,15 +21,15 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from torchserve_neuron_lstm.archiver_ext.archive.unpack import unpacked
-from torchserve_neuron_lstm.archiver_ext.engines.compile import Failed, compile_all
-from torchserve_neuron_lstm.archiver_ext.engines.trial import jobs_for
-from torchserve_neuron_lstm.archiver_ext.lowering import lower
+from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.build.evaluate import jobs_for
+from torchserve_neuron_lstm.backends.compile_pool import Failed, compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.plan import plan_in
 from torchserve_neuron_lstm.config.load import load_config
-from torchserve_neuron_lstm.handlers.cores import available_cores
-from torchserve_neuron_lstm.handlers.variants import Variants, load_variants
+from torchserve_neuron_lstm.handlers.runtime.host import available_cores
+from torchserve_neuron_lstm.handlers.runtime.loader import Variants, load_variants
+from torchserve_neuron_lstm.lowering import lower
 
 from .standing import Standing, missed, plain_table, standings_json, standings_table
 

@@ -30,20 +30,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 from ragged import Ragged, alone, pad_with, ragged
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.archiver_ext.engines.candidates import as_taken, takes_any_shape
-from torchserve_neuron_lstm.archiver_ext.engines.trial import buckets_of
-from torchserve_neuron_lstm.archiver_ext.lowering import lower
-from torchserve_neuron_lstm.archiver_ext.lowering.program import Program
+from torchserve_neuron_lstm.archiver_ext.build.evaluate import buckets_of
+from torchserve_neuron_lstm.archiver_ext.build.selection import as_taken, takes_any_shape
 from torchserve_neuron_lstm.backends.interface import Backend, Run
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import Tensors, execute
-from torchserve_neuron_lstm.bucketing.execute_staircase import Pieces, execute_staircase
-from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, BucketGrid, Shapes
+from torchserve_neuron_lstm.bucketing.execute_chunks import Pieces, execute_staircase
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import Kind, planner_for
-from torchserve_neuron_lstm.bucketing.spec import Part
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid, Part, Shapes
 from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.program import Program
 
 TOLERANCE = 1e-5  # |ours - eager| <= TOLERANCE + TOLERANCE x |eager|
 GARBAGE = (0.0, -1e4, 1e30)

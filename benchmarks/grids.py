@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from torchserve_neuron_lstm.bucketing.spacing import Histogram, geometric, limited, optimal, padding
+from torchserve_neuron_lstm.bucketing.bucket_lengths import Histogram, geometric, limited, optimal, padding
 from torchserve_neuron_lstm.config.histogram import read_lengths
 
 SAMPLE = Path(__file__).parents[1] / "examples" / "lengths" / "lognormal.txt"

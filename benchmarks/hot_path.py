@@ -21,20 +21,19 @@ import torch
 from ts.context import Context, RequestProcessor
 
 from torchserve_neuron_lstm.backends.interface import Run as Program
-from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
 from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, unpad
-from torchserve_neuron_lstm.bucketing.spec import Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, Carried, Part, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.handlers.codec import StandardCodec
-from torchserve_neuron_lstm.handlers.decode import is_npy, read_json
-from torchserve_neuron_lstm.handlers.json_text import fast_json
-from torchserve_neuron_lstm.handlers.npy import read_npy, write_npy
-from torchserve_neuron_lstm.handlers.request import read_item
-from torchserve_neuron_lstm.handlers.rows import JSON, NPY, Body, RawRequest
+from torchserve_neuron_lstm.handlers.formats.codec import StandardCodec
+from torchserve_neuron_lstm.handlers.formats.json_formats import is_npy, read_json
+from torchserve_neuron_lstm.handlers.formats.json_text import fast_json
+from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
+from torchserve_neuron_lstm.handlers.formats.request import Body, RawRequest, read_item
+from torchserve_neuron_lstm.handlers.formats.v2 import Identity
+from torchserve_neuron_lstm.handlers.responses import JSON, NPY
+from torchserve_neuron_lstm.handlers.runtime.loader import Programs, Variants, planner_of
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.torchserve import handle
-from torchserve_neuron_lstm.handlers.v2 import Identity
-from torchserve_neuron_lstm.handlers.variants import Programs, Variants, planner_of
 
 GRID = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=tuple(range(8, 65, 8)))
 IDS = TensorSpec("ids", "int64", ("batch", "time"), vocabulary=10_000)

@@ -16,12 +16,11 @@ from statistics import mean
 
 import torch
 
+from torchserve_neuron_lstm.bucketing.bucketed_chunks import GridStaircase
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import execute
-from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, BucketGrid
-from torchserve_neuron_lstm.bucketing.grid_staircase import GridStaircase
 from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
-from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid, TensorSpec
 
 LONGEST = 330
 SHAPE = AnyShape(batch=32, length=LONGEST)

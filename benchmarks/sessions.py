@@ -29,11 +29,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 from redis_server import RedisServer, running, server_programs
 
-from torchserve_neuron_lstm.sessions.disk import DiskStore
-from torchserve_neuron_lstm.sessions.record import decode_session, encode_session
-from torchserve_neuron_lstm.sessions.redis import RedisStore
 from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
-from torchserve_neuron_lstm.sessions.session import Reply, Session
+from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.session import Reply, Session, decode_session, encode_session
+from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
 from torchserve_neuron_lstm.sessions.store import Change, Limits, Store, Written
 
 BATCH = 32

@@ -1,4 +1,8 @@
-"""What running a bucket costs, from measurements of some."""
+"""What running a bucket costs, from measurements of some.
+
+Plans compare costs as whole numbers. Their sums are exact, so the same batch has the same plan in whichever order costs
+are added.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from itertools import product
 from math import isfinite
 from typing import NamedTuple
 
-from .grid import AnyShape, Bucket, BucketGrid
+from .shapes import AnyShape, Bucket, BucketGrid
 
 _Points = Sequence[tuple[int, float]]
 
@@ -144,3 +148,26 @@ def _fit(points: _Points) -> Line:
         return Line(mean_y - slope * mean_x, slope)
     squares = sum(weight * x * x for weight, (x, _) in zip(weights, points, strict=True))
     return Line(0.0, sum(weight * x * y for weight, (x, y) in zip(weights, points, strict=True)) / squares)
+
+
+_UNIT = 1 << 40  # more than any plan's sum of B x T
+_PER_MILLISECOND = 10**9  # picoseconds: a step of a small model is a few hundred nanoseconds
+
+
+class Weighed(NamedTuple):
+    """A call's `Line` as whole numbers, ordered as plans are: by picoseconds, then by B x T."""
+
+    call: int
+    step: int
+
+
+def weigh(line: Line, batch: int) -> Weighed:
+    """The weight of a call of `batch` rows: `call`, and `step` for each timestep."""
+    picoseconds = (round(part * _PER_MILLISECOND) for part in line)
+    call, step = (part * _UNIT for part in picoseconds)
+    return Weighed(call, step + batch)
+
+
+def weigh_lines(cost: CostModel, batch: int) -> tuple[Weighed, ...]:
+    """The weights of 0 to `batch` rows. Nothing is run with 0 rows; the place is kept so that rows are indices."""
+    return (Weighed(0, 0), *(weigh(cost.line(rows), rows) for rows in range(1, batch + 1)))

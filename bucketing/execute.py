@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from .errors import BrokenInvariant
-from .grid import Bucket
 from .padding import lengths_tensor, pad, storage_of, torch_dtype, unpad, unpadded_views
 from .plan import Plan, Run
-from .spec import TensorSpec
+from .shapes import Bucket, TensorSpec
 
 Tensors = tuple[torch.Tensor, ...]
 RunBucket = Callable[[Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]

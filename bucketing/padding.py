@@ -14,8 +14,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from .errors import BrokenInvariant
-from .grid import Bucket
-from .spec import TensorSpec
+from .shapes import Bucket, TensorSpec
 
 _EXACT = 2**53
 """Beyond it a whole number need not be a float, which is what torch's own function takes."""

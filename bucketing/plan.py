@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .cost import CostModel
-from .grid import Bucket
+from .shapes import Bucket
 
 
 @dataclass(frozen=True)
@@ -69,3 +69,11 @@ def plan_in(bucket: Bucket, lengths: Sequence[int], kind: Literal["sequence", "c
     alive = (tuple(row for row in rows if lengths[row] > start) for start in starts)
     runs = tuple(Run(bucket, own, start) for own, start in zip(alive, starts, strict=True))
     return Plan(runs, (Run(Bucket(bucket.batch, 1), rows),))
+
+
+def longest_first(lengths: Sequence[int]) -> list[int]:
+    """The places of the lengths, the longest first, equal ones in their order."""
+    rows = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
+    if rows and lengths[rows[-1]] < 1:
+        raise ValueError(f"request {rows[-1]} has {lengths[rows[-1]]} timesteps: an empty sequence cannot be planned")
+    return rows

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
+from .batch_planner import FreePartition, GridPartition, KernelPartition
+from .bucketed_chunks import GridStaircase
 from .cost import CostModel
-from .free_partition import FreePartition
-from .free_staircase import FreeStaircase
-from .grid import BucketGrid, Shapes
-from .grid_partition import GridPartition
-from .grid_staircase import GridStaircase
-from .kernel_partition import KernelPartition
+from .dynamic_chunks import FreeStaircase
 from .plan import Plan
+from .shapes import BucketGrid, Shapes
 
 Kind = Literal["sequence", "chunk"]
 

@@ -17,8 +17,8 @@ from pydantic import (
     WrapValidator,
 )
 
-from ..bucketing.spacing import CostOfLength, Histogram, geometric, limited, optimal
-from .problems import Location
+from ..bucketing.bucket_lengths import CostOfLength, Histogram, geometric, limited, optimal
+from .diagnostics import Location
 from .strict import Strict, as_tuple, said, worded
 
 LARGEST_SIZE = 2**31 - 1

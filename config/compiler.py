@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from .problems import Location
+from .diagnostics import Location
 from .strict import Strict, as_tuple, said, worded
 
 _OPERATOR = r"[A-Za-z_]\w*::[A-Za-z_]\w*"

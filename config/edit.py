@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .diagnostics import ConfigError, Problem
 from .load import Place, locate, parse_config
-from .problems import ConfigError, Problem
 from .schema import BLOCK, ServingConfig
 
 _LENGTH = (BLOCK, "buckets", "length")

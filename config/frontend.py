@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from .problems import Location
+from .diagnostics import Location
 from .strict import Strict, as_tuple, nearest, worded
 
 _LARGEST = 2**31 - 1

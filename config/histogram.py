@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .problems import shortened
+from .diagnostics import shortened
 
 MARK = "neuron_lstm lengths "
 """What the handler begins its line with, one for each batch."""

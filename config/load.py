@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 import yaml
 from pydantic import ValidationError
 
+from .diagnostics import ConfigError, Location, Problem, shortened, written_path
 from .frontend import Frontend, misspelt
 from .histogram import LengthsError, read_lengths
-from .problems import ConfigError, Location, Problem, shortened, written_path
 from .schema import BLOCK, NeuronLstmBlock, ServingConfig
 from .strict import Strict
 

@@ -9,9 +9,8 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
-from ..bucketing.grid import Bucket, BucketGrid
-from ..bucketing.spec import Axis, Carried, DType, Part, TensorSpec
-from .record import FILE_NAME, MEND, ManifestError, Record, inside, refuse_constant, unique, wrong
+from ..bucketing.shapes import Axis, Bucket, BucketGrid, Carried, DType, Part, TensorSpec
+from .json_codec import FILE_NAME, MEND, ManifestError, Record, inside, refuse_constant, unique, wrong
 from .session_settings import SessionSettings, read_session_settings
 
 __all__ = ["FILE_NAME", "ManifestError"]

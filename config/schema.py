@@ -20,13 +20,12 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-from ..bucketing.grid import BucketGrid
-from ..bucketing.spacing import CostOfLength
-from ..bucketing.spec import Axis, DType, TensorSpec
+from ..bucketing.bucket_lengths import CostOfLength
+from ..bucketing.shapes import Axis, BucketGrid, DType, TensorSpec
 from .buckets import LARGEST_SIZE, UNIQUE, AutoLengths, Buckets, Sizes
 from .compiler import Arguments, PartitionerConfig, Place, contradictions_of_compiling
+from .diagnostics import Location
 from .frontend import Frontend
-from .problems import Location
 from .streaming import StreamingConfig, plain_name
 from .strict import Strict, as_mapping, as_tuple, nearest, said, worded
 

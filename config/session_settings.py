@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .record import Record, wrong
+from .json_codec import Record, wrong
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
-from .problems import Location
+from .diagnostics import Location
 from .session_settings import Fields, Redis, SessionSettings
 from .strict import Strict, as_mapping, said, worded
 

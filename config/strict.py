@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, Validatio
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from typing_extensions import Self
 
-from .problems import Location, shortened
+from .diagnostics import Location, shortened
 
 _WORDED = "worded"
 """The type of an error whose message is ours already."""

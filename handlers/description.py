@@ -6,8 +6,7 @@ from dataclasses import asdict
 
 from ..backends.interface import Simulating
 from ..backends.registry import get_backend
-from ..bucketing.grid import Bucket
-from ..bucketing.spec import TensorSpec
+from ..bucketing.shapes import Bucket, TensorSpec
 from ..config.manifest import Manifest
 from ..config.session_settings import SessionSettings
 

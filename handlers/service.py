@@ -12,19 +12,17 @@ from itertools import islice
 from math import ceil
 from typing import TypeVar, cast
 
-from .codec import Codec, error_body
-from .counts import Counts
-from .encode import Answer
-from .errors import RequestError, internal
-from .json_text import to_json
-from .kept_sessions import Sessions
-from .request import Request
-from .responses import RawResponse
-from .rows import RawRequest
-from .streams import AskedPiece, Streams
-from .streams import Model as OnwardModel
-from .v2 import Identity
-from .work import UNEXPECTED, Model, Work, answer_items
+from .batch import UNEXPECTED, Model, Work, answer_items
+from .formats.codec import Codec, error_body
+from .formats.json_formats import Answer
+from .formats.json_text import to_json
+from .formats.request import RawRequest, Request
+from .formats.v2 import Identity
+from .metrics import Counts
+from .responses import RawResponse, RequestError, internal
+from .streaming.service import AskedPiece, Streams
+from .streaming.service import Model as OnwardModel
+from .streaming.sessions import Sessions
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -14,18 +14,17 @@ from typing import Any, Protocol
 import torch
 
 from ..config.manifest import read_manifest
-from .codec import load_codec
-from .cores import available_cores, threads_per_worker
-from .counts import Counts
 from .description import describe
-from .metrics import Declared, Metric, Reporter, declared_units
-from .open_sessions import open_sessions
-from .placement import place
+from .formats.codec import load_codec
+from .formats.request import RawRequest
+from .formats.v2 import Identity
+from .metrics import Counts, Declared, Metric, Reporter, declared_units
 from .responses import RawResponse
-from .rows import RawRequest
+from .runtime.host import available_cores, threads_per_worker
+from .runtime.loader import load_variants
+from .runtime.placement import place
 from .service import LARGEST_RESPONSE, Service
-from .v2 import Identity
-from .variants import load_variants
+from .streaming.sessions import open_sessions
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from torchserve_neuron_lstm.archiver_ext.engines import candidates
+from torchserve_neuron_lstm.archiver_ext.build import selection
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.interface import (
     Backend,
@@ -52,11 +52,11 @@ def takes(engine: Backend) -> list[str]:
 
 def tried(name: str) -> str:
     """When `auto` tries an engine."""
-    if name in candidates._FAST:
+    if name in selection._FAST:
         return "yes"
-    if name in candidates._FAST_IN_BFLOAT16:
+    if name in selection._FAST_IN_BFLOAT16:
         return "with `precision: bfloat16`"
-    return "as a last resort" if name == candidates._LAST_RESORT else ""
+    return "as a last resort" if name == selection._LAST_RESORT else ""
 
 
 def has(engine: Backend) -> list[str]:

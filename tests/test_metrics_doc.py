@@ -9,9 +9,8 @@ import sys
 from pathlib import Path
 
 import torchserve_neuron_lstm.config
-from torchserve_neuron_lstm.handlers.counts import Counts
-from torchserve_neuron_lstm.handlers.metrics import METRICS
-from torchserve_neuron_lstm.handlers.work import Work
+from torchserve_neuron_lstm.handlers.batch import Work
+from torchserve_neuron_lstm.handlers.metrics import METRICS, Counts
 
 TEXT = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
 

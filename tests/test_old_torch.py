@@ -18,9 +18,9 @@ import torch
 for name in ("uint16", "uint32", "uint64", "export", "compiler"):
     delattr(torch, name)
 from torchserve_neuron_lstm.backends import neuron
-from torchserve_neuron_lstm.backends.division import partitioned
+from torchserve_neuron_lstm.backends.partitioning import partitioned
 from torchserve_neuron_lstm.handlers import service, streams, v2
-from torchserve_neuron_lstm.handlers.npy import read_npy, write_npy
+from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 assert read_npy(write_npy(torch.tensor([1, 2]))).tolist() == [1, 2]
 """
 

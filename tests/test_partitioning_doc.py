@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.backends.division.partitioner_config import (
-    ANALYZE_PARAMETERS,
-    TRACE_KWARGS,
-    PartitionerConfig,
-)
 from torchserve_neuron_lstm.config.compiler import PartitionerConfig as Written
 from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.partitioner import ANALYZE_PARAMETERS, TRACE_KWARGS, PartitionerConfig
 
 DOCUMENT = (Path(__file__).parents[1] / "docs" / "partitioning.md").read_text(encoding="utf-8")
 MODEL = """

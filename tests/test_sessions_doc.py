@@ -18,7 +18,7 @@ from worker import Told, loaded, predict, request
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.streaming import FieldsConfig, StreamingConfig
-from torchserve_neuron_lstm.sessions.decide import Refused
+from torchserve_neuron_lstm.sessions.decision import Refused
 from torchserve_neuron_lstm.sessions.ids import MAX_CHARACTERS, make_id
 from torchserve_neuron_lstm.sessions.store import Limits
 from torchserve_neuron_lstm.sessions.token import token_characters

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.bucketing.spacing import limited, optimal, padding
+from torchserve_neuron_lstm.bucketing.bucket_lengths import limited, optimal, padding
 from torchserve_neuron_lstm.config.buckets import AutoLengths
 from torchserve_neuron_lstm.config.histogram import read_lengths
 from torchserve_neuron_lstm.config.load import load_config

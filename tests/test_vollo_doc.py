@@ -9,15 +9,14 @@ import torch
 import yaml
 from vollo_models import InTime, program_of
 
-from torchserve_neuron_lstm.backends import vollo
-from torchserve_neuron_lstm.backends.division.partition import at_sizes, partition
-from torchserve_neuron_lstm.backends.division.partitioner_config import PartitionerConfig
-from torchserve_neuron_lstm.backends.myrtle import build as vollo_build
-from torchserve_neuron_lstm.backends.myrtle import module as vollo_module
-from torchserve_neuron_lstm.backends.myrtle import program as vollo_program
-from torchserve_neuron_lstm.backends.myrtle import streaming as vollo_streaming
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, partition
+from torchserve_neuron_lstm.backends.vollo import compiler as vollo_build
+from torchserve_neuron_lstm.backends.vollo import engine as vollo
+from torchserve_neuron_lstm.backends.vollo import rewrite, translate
+from torchserve_neuron_lstm.backends.vollo import streaming as vollo_streaming
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "vollo.md").read_text(encoding="utf-8")
@@ -58,7 +57,7 @@ def test_its_yaml_is_one_that_is_taken() -> None:
 
 def test_its_numbers_and_names_are_the_codes() -> None:
     """Steps that are written out, the former name, and what the class for streams is called with."""
-    assert f"up to {vollo_program._MOST_STEPS} timesteps" in TEXT
+    assert f"up to {rewrite._MOST_STEPS} timesteps" in TEXT
     assert vollo_build._FORMER["ia_840f_c3b64"] in TEXT
     assert "ia_840f_c3b64" in TEXT
     (code,) = blocks("python")
@@ -78,8 +77,8 @@ def test_a_model_in_time_is_one_program_and_a_last_state_two() -> None:
             return (self.linear(h[-1]),)
 
     for module, ways in ((InTime(), 1), (Last(), 2)):
-        program = vollo_program.rewritten(at_sizes(program_of(module), Bucket(4, 6)))
+        program = rewrite.rewritten(at_sizes(program_of(module), Bucket(4, 6)))
         config = PartitionerConfig(model_support_percentage_threshold=0)
-        segments = partition(program, lambda node: vollo_module.refusal(node) is None, config).segments
+        segments = partition(program, lambda node: translate.refusal(node) is None, config).segments
 
         assert sum(segment.place == "device" for segment in segments) == ways

@@ -10,15 +10,12 @@
 The names and options are those of the tracing API of NeuronX, for every backend: docs/tracing.md.
 """
 
-from ..backends.division.partitioner_config import PartitionerConfig
 from ..backends.signature import WrongInput
+from ..config.partitioner import PartitionerConfig
 from .analyze import analyze
 from .bucket_model import BucketModelConfig, bucket_model_trace
-from .dynamic_batch import dynamic_batch
-from .file import load
-from .placement import move_trace_to_device
 from .trace import trace
-from .traced import Traced
+from .traced import Traced, dynamic_batch, load, move_trace_to_device
 from .weights import replace_weights
 
 __all__ = [

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from ..archiver_ext.lowering.refusal import node_line
-from ..backends.division.partition import at_sizes, users_name
-from ..backends.division.partitioner_config import PartitionerConfig
-from ..backends.division.support import refusals
 from ..backends.interface import Backend, Selective
+from ..backends.partitioning.operator_support import refusals
+from ..backends.partitioning.partition import at_sizes, users_name
 from ..backends.registry import get_backend
-from .engine import AUTO, engines
+from ..config.partitioner import PartitionerConfig
+from ..lowering.errors import node_line
+from .engines import AUTO, engines
 from .export import Function, export
 from .options import Options, compile_settings
 from .trace import shape_of

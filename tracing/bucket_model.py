@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..archiver_ext.engines.compile import Failed, Job, Result, compile_all
+from ..backends.compile_pool import Failed, Job, Result, compile_all
 from ..backends.interface import Backend, CannotCompile
-from .engine import AUTO, engines, refused
+from .bucket_kernel import made_by
+from .description import Folder
+from .engines import AUTO, engines, refused
 from .export import Exported, export
-from .folder import Folder
-from .kernel import made_by
 from .options import Options, compile_settings
 from .state import State, part_of, resolved
 from .trace import beginning, described, directory_of, ready, shape_of

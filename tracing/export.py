@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..archiver_ext.lowering.intercept import intercepting, refuse_packed_answers
-from ..archiver_ext.lowering.lower import refuse_randomness
-from ..archiver_ext.lowering.refusal import LoweringRefused, at, node_line, raising_line
-from ..archiver_ext.lowering.trace import forward_replaced
+from ..lowering.errors import LoweringRefused, at, node_line, raising_line
+from ..lowering.export import forward_replaced
+from ..lowering.lower import refuse_randomness
+from ..lowering.packed_sequence import intercepting, refuse_packed_answers
 
 Function = Callable[..., Any]
 """An `nn.Module` or any other callable over tensors."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..backends.division.partitioner_config import PartitionerConfig
 from ..backends.interface import Backend, CompileSettings, Option, precision_of
+from ..config.partitioner import PartitionerConfig
 
 _POSITIONS = 6
 

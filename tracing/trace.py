@@ -11,21 +11,19 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..archiver_ext.lowering.refusal import LoweringRefused
-from ..backends.division.partition import CannotPartition
-from ..backends.division.partitioner_config import PartitionerConfig
 from ..backends.interface import Backend, CannotCompile
+from ..backends.partitioning.partition import CannotPartition
 from ..backends.signature import TensorType, dtype_name, signature_of
-from ..bucketing.grid import Bucket
-from .contents import Compiled, Contents
-from .engine import AUTO, engines, refused, torch_threads_kept
+from ..bucketing.shapes import Bucket
+from ..config.partitioner import PartitionerConfig
+from ..lowering.errors import LoweringRefused
+from .description import Compiled, Contents, Folder
+from .engines import AUTO, engines, refused, torch_threads_kept
 from .export import Exported, Function, eval_mode, export, flat_example
-from .file import state_shapes
-from .folder import Folder
 from .options import Options, compile_settings
-from .rows import why_no_batch
+from .row_batches import why_no_batch
 from .state import State, resolved
-from .traced import Traced
+from .traced import Traced, state_shapes
 from .weights import stored
 
 

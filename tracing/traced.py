@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
+import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.interface import Run
+from ..backends.interface import CannotLoad, Run
 from ..backends.registry import get_backend
 from ..backends.signature import Signature, WrongInput
-from ..backends.weights import never_a_weight, places_of
-from .chunks import in_chunks
-from .contents import Compiled, Contents
-from .core import next_core, on_core
-from .engine import load_program
-from .folder import Folder
-from .kernel import Made, chosen
+from ..backends.weights import BadWeights, never_a_weight, places_of, read_weights
+from . import description as descriptions
+from .bucket_kernel import Made, chosen, restored
+from .description import Compiled, Contents, Folder
+from .devices import cores_of, next_core, on_core
+from .engines import load_program
+from .row_batches import in_chunks
 from .state import State
 
 
@@ -99,8 +102,6 @@ class Traced:
         Raises:
             ValueError: a bucket kernel or a preprocessor is neither scripted nor found by an import.
         """
-        from .file import save
-
         save(self, Path(path))
 
     def __call__(self, *inputs: Any) -> Any:
@@ -199,3 +200,124 @@ def _words(structure: pytree.TreeSpec) -> str:
 class _Word:
     def __repr__(self) -> str:
         return "tensor"
+
+
+_CONTENTS = "traced.json"
+_WEIGHTS = "weights.pt"
+_STATE = "state.pt"
+
+
+def save(traced: Traced, path: Path) -> None:
+    """Write `traced`; the file is there when it is whole.
+
+    Raises:
+        ValueError: a kernel or a preprocessor cannot be found again.
+    """
+    contents = replace(
+        traced.contents,
+        any_batch=traced.any_batch,
+        kernel=None if traced.kernel is None else traced.kernel.saved(),
+        preprocessor=None if traced.preprocessor is None else traced.preprocessor.saved(),
+    )
+    tensors = {_WEIGHTS: dict(traced.store), _STATE: _numbered(traced.state)}
+    with tempfile.TemporaryDirectory(prefix="traced-", dir=path.resolve().parent) as scratch:
+        whole = Path(scratch) / "whole"
+        with zipfile.ZipFile(whole, "w") as archive:
+            archive.writestr(_CONTENTS, descriptions.to_json(contents))
+            for file in sorted(file for file in traced.folder.rglob("*") if file.is_file()):
+                archive.write(file, file.relative_to(traced.folder), zipfile.ZIP_DEFLATED)
+            for name, content in tensors.items():
+                torch.save(content, Path(scratch) / name)
+                archive.write(Path(scratch) / name, name)
+        whole.replace(path)
+
+
+def _numbered(state: State | None) -> dict[str, torch.Tensor]:
+    return {} if state is None else {str(place): tensor for place, tensor in enumerate(state.initial)}
+
+
+def load(path: str | Path) -> Traced:
+    """Read what `Traced.save` wrote, and load it for this host's CPU.
+
+    The file holds compiled code, and may name a function to import: load only what you would run.
+
+    Raises:
+        CannotLoad: there is no such file, it is damaged, or this host cannot run what is in it; says what to do.
+    """
+    folder = Folder()
+    root = folder.path
+    try:
+        with zipfile.ZipFile(path) as archive:
+            archive.extractall(root)
+        contents = descriptions.from_json((root / _CONTENTS).read_text(encoding="utf-8"))
+        store, states = read_weights(root / _WEIGHTS), read_weights(root / _STATE)
+    except (OSError, zipfile.BadZipFile, KeyError, BadWeights) as error:
+        raise CannotLoad(f"{path} cannot be read as a traced file: {error}") from error
+    for name in (_CONTENTS, _WEIGHTS, _STATE):  # mapped into memory; what stays is what `save` takes from the folder
+        (root / name).unlink()
+    kernel = None if contents.kernel is None else restored(contents.kernel)
+    preprocessor = None if contents.preprocessor is None else restored(contents.preprocessor)
+    state = None
+    _check_complete(contents, store, states)
+    if contents.aliases:
+        initial = tuple(states[str(place)] for place in range(len(contents.aliases)))
+        state = State(initial, state_shapes(contents), None if preprocessor is None else preprocessor.function)
+    traced = Traced(contents, folder, store, state, kernel, preprocessor)
+    traced.any_batch = contents.any_batch
+    traced.reload()
+    return traced
+
+
+def state_shapes(contents: Contents) -> list[list[list[int]]]:
+    """The shape of each state, by bucket."""
+    kinds = [list(program.signature.inputs.values()) for program in contents.programs]
+    return [[[int(size) for size in own[place].shape] for place, _ in contents.aliases] for own in kinds]
+
+
+def _check_complete(contents: Contents, store: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> None:
+    missing = {key for program in contents.programs for key in program.stored.values()} - set(store)
+    missing |= {f"{_STATE}/{place}" for place in range(len(contents.aliases)) if str(place) not in states}
+    if missing:
+        raise CannotLoad(f"the traced file lacks the tensors {', '.join(sorted(missing))}: trace the function again")
+
+
+def move_trace_to_device(traced: Traced, device_id: int) -> None:
+    """Let `traced` run on core `device_id` from now on, counted from 0; it is loaded again there.
+
+    Cores are those of the engine's devices. Traces that are told nothing take turns on them.
+
+    For an engine that runs on the CPU they are those that this process may use: the calling thread is on the core for
+    the length of a call, threads that the engine starts while it loads stay there, and there is one thread. Without
+    this a trace runs wherever the system puts it, with as many threads as torch has.
+
+    Raises:
+        ValueError: there is no such core.
+        CannotLoad: the program cannot be loaded there.
+    """
+    cores = cores_of(traced.engine)
+    if not 0 <= device_id < len(cores):
+        raise ValueError(f"device {device_id}: this process may use {len(cores)} cores, 0 to {len(cores) - 1}")
+    traced.core = cores[device_id]
+    traced.reload()
+
+
+def dynamic_batch(traced: Traced) -> Traced:
+    """Let `traced` take any number of rows; it is changed in place, and given back.
+
+    Rows are dimension 0 of every input and every answer. A call costs as many runs as it has chunks of the example's
+    rows. Where a row is missing in the last chunk, its last row stands in.
+
+    Raises:
+        ValueError: dimension 0 is not the batch of every input and answer (time-major data, a state of layers by rows),
+            is not the same for all, or the trace has buckets or keeps state, which chunks would mix.
+    """
+    if traced.kernel is not None:
+        raise ValueError("a trace of buckets chooses one by its kernel: give it a bucket for each batch instead")
+    if traced.contents.aliases:
+        raise ValueError(
+            "a trace that keeps state between calls cannot be cut into chunks: each would change the state"
+        )
+    if traced.contents.no_batch is not None:
+        raise ValueError(f"dynamic_batch: {traced.contents.no_batch}")
+    traced.any_batch = True
+    return traced

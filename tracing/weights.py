@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from ..backends.new_weights import differences
 from ..backends.signature import weights_of
-from .contents import is_weight, weight_key
+from ..backends.weights import differences
+from .description import is_weight, weight_key
 from .traced import Traced
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .intercept import intercepting
+from .vf_patch import intercepting
 
 Model = TypeVar("Model", bound=nn.Module)
 

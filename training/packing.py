@@ -12,7 +12,7 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional
 
-from .steps import Steps, batch_sizes_of, steps_of
+from .packed_layout import Steps, batch_sizes_of, steps_of
 
 
 def take(padded: Tensor, index: Tensor) -> Tensor:

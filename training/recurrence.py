@@ -18,9 +18,8 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional
 
+from .packed_layout import Steps, Stretch, largest, price, steps_of, stretches
 from .packing import is_torchs, put, put_flagged, take
-from .steps import Steps, steps_of
-from .stretches import Stretch, largest, price, stretches
 
 # Opens or closes a gate for good: far beyond what weights add up to, yet finite in half precision.
 _SHUT = 1e4

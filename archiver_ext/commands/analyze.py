@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
 def _analyze(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from .analyze_model import analyze, lowered, to_json
+    from .analysis import analyze, lowered, to_json
     from .analyze_report import print_analyses
 
     program, config = lowered(options.model_file, options.config_file, options.serialized_file)

@@ -36,7 +36,7 @@ def _bench(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ...config.histogram import LengthsError, read_lengths
-    from ..archive.unpack import unpacked
+    from ..archive.reader import unpacked
     from ..errors import PackagingError
     from .bench_archive import deal, measure_archive
     from .bench_report import print_found, to_json

@@ -12,14 +12,14 @@ from statistics import median
 import torch
 
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
-from ...bucketing.grid import AnyShape, Bucket
 from ...bucketing.plan import Plan, plan_in
+from ...bucketing.shapes import AnyShape, Bucket
 from ...config.manifest import Manifest
-from ...handlers.variants import Variants, load_variants, shapes_of
-from ..engines.verify import draw, spec_sizes
+from ...handlers.runtime.loader import Variants, load_variants, shapes_of
+from ..build.verify import draw, spec_sizes
 from ..errors import PackagingError
 from .gemm import gemm, gemm_gflops
-from .turns import Pace, on_threads, take_turns
+from .timing import Pace, on_threads, take_turns
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
 _PLANNING, _GEMM = "planning", "GEMM"

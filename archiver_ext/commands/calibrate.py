@@ -41,8 +41,8 @@ def _run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ...config.manifest import manifest_text
-    from ..archive.rewrite import with_manifest
-    from ..archive.unpack import unpacked
+    from ..archive.reader import unpacked
+    from ..archive.writer import with_manifest
 
     with unpacked(options.archive) as directory:
         before, after = _measured(directory, options.threads, Console(stderr=True))
@@ -56,8 +56,8 @@ def _run(options: argparse.Namespace) -> None:
 def _measured(directory: Path, threads: int | None, console: Any) -> tuple[Manifest, Manifest]:
     """The manifest as it is, and with this host's milliseconds."""
     from ...config.manifest import Cost
-    from ...handlers.variants import load_variants
-    from ..engines.calibrate import measure_costs, measure_padding
+    from ...handlers.runtime.loader import load_variants
+    from ..build.calibrate import measure_costs, measure_padding
     from ..progress import showing
 
     variants = load_variants(directory, threads)

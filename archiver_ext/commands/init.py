@@ -40,7 +40,7 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 def _init(options: argparse.Namespace) -> None:
     from ..errors import PackagingError
-    from ..source import importable, load_class
+    from ..user_model import importable, load_class
     from .init_config import starting_config
 
     if options.output is not None and options.output.exists() and not options.force:

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import nn
 
-from ...bucketing.spec import TensorSpec
+from ...bucketing.shapes import TensorSpec
 from ..errors import PackagingError
-from ..source import construct
-from .probe import Findings, probe
+from ..user_model import construct
+from .infer_inputs import Findings, probe
 
 _FRONTEND = """\
 # TorchServe frontend parameters

@@ -12,11 +12,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ...backends.aws import stand_in
+from ...backends import simulation as stand_in
 from ...backends.interface import Inlining, Simulating
-from ...backends.new_weights import differences
 from ...backends.registry import get_backend
-from ...backends.weights import BadWeights, read_weights
+from ...backends.weights import BadWeights, differences, read_weights
 from ...config.load import load_block
 from ...config.manifest import (
     FILE_NAME,
@@ -28,17 +27,17 @@ from ...config.manifest import (
     verify_files,
     write_manifest,
 )
-from ...handlers.variants import load_variants
-from ..archive.rewrite import with_files
-from ..archive.unpack import unpacked
+from ...handlers.runtime.loader import load_variants
+from ...lowering.streaming import with_weights
+from ..archive.reader import unpacked
 from ..archive.workspace import private_directory, temporary_files_in
-from ..engines.reference import reference_of
-from ..engines.trial import check
-from ..engines.verify import draw_cases
+from ..archive.writer import with_files
+from ..build.evaluate import check
+from ..build.reference import reference_of
+from ..build.verify import draw_cases
 from ..errors import PackagingError
-from ..lowering.streaming import with_weights
 from ..progress import showing
-from ..source import importable, load_model
+from ..user_model import importable, load_model
 
 _REBUILD = "package the model again, with the new file as --serialized-file"
 _STOCK_MANIFEST = "MAR-INF/MANIFEST.json"

@@ -9,8 +9,8 @@ from typing import Any
 
 from ...config.manifest import ManifestError, parse_manifest
 from ...config.session_settings import SessionSettings
-from ...handlers.open_sessions import open_store
-from ...sessions.disk import DiskStore
+from ...handlers.streaming.sessions import open_store
+from ...sessions.sqlite_store import DiskStore
 from ...sessions.store import StoreUnavailable, Totals
 from ..errors import PackagingError
 from ..report import human_size

@@ -10,7 +10,7 @@ from typing import Any
 from ...bucketing.cost import CostModel
 from ...bucketing.planner import Planner
 from ...config.manifest import parse_manifest
-from ...handlers.variants import cost_of, planner_of
+from ...handlers.runtime.loader import cost_of, planner_of
 
 
 @dataclass(frozen=True)

@@ -124,8 +124,8 @@ def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
 
 def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Proposal, list[str]]:
     """The proposal, and what to know besides."""
+    from ...bucketing.bucket_lengths import of_full_rows
     from ...bucketing.cost import CostModel
-    from ...bucketing.spacing import of_full_rows
     from ...config.load import load_config
     from ..errors import PackagingError
     from .tuning.proposal import propose

@@ -22,8 +22,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import torch
 from rich.console import Console
 
-from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace
-from torchserve_neuron_lstm.handlers.cores import available_cores
+from torchserve_neuron_lstm.archiver_ext.commands.timing import Pace
+from torchserve_neuron_lstm.handlers.runtime.host import available_cores
 
 from ..standing import missed
 from .archive import CannotArchive

@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-from torchserve_neuron_lstm.archiver_ext.commands.turns import on_threads
-from torchserve_neuron_lstm.handlers.variants import load_variants
+from torchserve_neuron_lstm.archiver_ext.commands.timing import on_threads
+from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
 
 from .model import Ragged
 

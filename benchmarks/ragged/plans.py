@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from torchserve_neuron_lstm.bucketing.bucket_lengths import limited, optimal
+from torchserve_neuron_lstm.bucketing.bucketed_chunks import GridStaircase
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.grid import BucketGrid
-from torchserve_neuron_lstm.bucketing.grid_staircase import GridStaircase
-from torchserve_neuron_lstm.bucketing.spacing import limited, optimal
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.histogram import read_lengths
 
 from ..grids import SAMPLE, least_padding, percent

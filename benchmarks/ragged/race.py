@@ -11,10 +11,10 @@ from statistics import median
 import torch
 
 from torchserve_neuron_lstm.archiver_ext.commands.gemm import gemm, gemm_gflops
-from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace, on_threads, take_turns
+from torchserve_neuron_lstm.archiver_ext.commands.timing import Pace, on_threads, take_turns
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.handlers.variants import cost_of
+from torchserve_neuron_lstm.handlers.runtime.loader import cost_of
 
 from .archive import make_model, packaged
 from .cases import Case, Size

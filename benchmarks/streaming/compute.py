@@ -10,10 +10,10 @@ from statistics import median
 
 import torch
 
-from torchserve_neuron_lstm.archiver_ext.archive.unpack import unpacked
-from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace, take_turns
-from torchserve_neuron_lstm.bucketing.execute_staircase import Past
-from torchserve_neuron_lstm.handlers.variants import Variants, load_variants
+from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.commands.timing import Pace, take_turns
+from torchserve_neuron_lstm.bucketing.execute_chunks import Past
+from torchserve_neuron_lstm.handlers.runtime.loader import Variants, load_variants
 
 from ..rest.model import TokenClassifier
 from .archive import PREFIX

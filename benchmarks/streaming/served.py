@@ -11,7 +11,7 @@ from statistics import median, quantiles
 
 from torchserve_process import TorchServe
 
-from torchserve_neuron_lstm.sessions.disk import DiskStore
+from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
 from torchserve_neuron_lstm.sessions.store import Limits
 
 from ..load import Load, http_post, load, send_each

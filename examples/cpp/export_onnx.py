@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 import torch
 
-from torchserve_neuron_lstm.archiver_ext.archive.unpack import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
 from torchserve_neuron_lstm.backends.weights import read_weights
 from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
 

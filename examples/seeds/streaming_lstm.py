@@ -57,7 +57,7 @@ def _traced(model: LstmNet, shown: Shown) -> tuple[Callable[[torch.Tensor], torc
 
 
 def _on_vollo(model: LstmNet, shown: Shown) -> tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], None]]:
-    from torchserve_neuron_lstm.backends.myrtle.streaming import StreamingProgram
+    from torchserve_neuron_lstm.backends.vollo.streaming import StreamingProgram
 
     config = shown.engine.options["compiler_args"][-1]
     program = StreamingProgram.compile(model, torch.randn(STEPS, INPUT_SIZE), config, time_dim=0)

@@ -19,11 +19,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from torchserve_neuron_lstm.archiver_ext import cli, stock
+from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
 from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import print_manifest, read_manifest_text
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
-from torchserve_neuron_lstm.handlers.variants import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
 
 from .conftest import BIN, MODEL, Project, save_weights
 
@@ -41,10 +41,10 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
     def run(*more: str) -> Packaged:
         words = [word for word in more if word != "--json"]
-        flags = stock.parse(
+        flags = model_archiver.parse(
             [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), *words]
         )
-        code = cli.archive(flags, stock.manifest_json(flags), as_json="--json" in more)
+        code = cli.archive(flags, model_archiver.manifest_json(flags), as_json="--json" in more)
         return code, *capfd.readouterr()
 
     return run

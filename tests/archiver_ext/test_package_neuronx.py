@@ -14,8 +14,8 @@ from archiving import ARCHIVER, Source, archive, archived, write_source
 
 from torchserve_neuron_lstm.backends.interface import CannotLoad
 from torchserve_neuron_lstm.backends.signature import WrongInput
-from torchserve_neuron_lstm.bucketing.grid import Bucket
-from torchserve_neuron_lstm.handlers.variants import Variants, load_variants
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.handlers.runtime.loader import Variants, load_variants
 
 MODEL = '''
 import torch

@@ -12,9 +12,9 @@ import pytest
 import torch
 from fake_context import FakeContext
 
-from torchserve_neuron_lstm.archiver_ext import cli, stock
-from torchserve_neuron_lstm.archiver_ext.archive.unpack import unpacked
-from torchserve_neuron_lstm.bucketing.grid import BucketGrid
+from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers import torchserve
 
@@ -94,8 +94,8 @@ def packaged(source: Source, engine: str) -> Path:
     if state:
         torch.save(state, "weights.pt")
         flags += ["--serialized-file", "weights.pt"]
-    parsed = stock.parse([*flags, "--handler", "neuron_lstm", "--export-path", "."])
-    assert cli.archive(parsed, stock.manifest_json(parsed)) == 0
+    parsed = model_archiver.parse([*flags, "--handler", "neuron_lstm", "--export-path", "."])
+    assert cli.archive(parsed, model_archiver.manifest_json(parsed)) == 0
     return Path("it.mar")
 
 

@@ -14,11 +14,11 @@ import torch
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
 
 from torchserve_neuron_lstm.backends.interface import Backend, CannotLoad, Run
-from torchserve_neuron_lstm.backends.recurrence import build
+from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.backends.weights import read_weights
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 # Compiled once for all tests of an engine.
 ENGINES = [
@@ -35,7 +35,7 @@ from pathlib import Path
 import torch
 from torchserve_neuron_lstm.backends import masked
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 name, program, directory, batch, time = sys.argv[1:]
 backend = get_backend(name)
 bucket = None if backend.polymorphic else Bucket(int(batch), int(time))

@@ -10,11 +10,11 @@ import pytest
 import torch
 from recurrent import BATCH, TIME, Case, Recurrent, exported, largest_error, ragged_batch
 
-from torchserve_neuron_lstm.backends import inductor, machine_code
+from torchserve_neuron_lstm.backends import cpp_compiler, inductor
 from torchserve_neuron_lstm.backends.inductor import Inductor
 from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad, CompileSettings
 from torchserve_neuron_lstm.backends.signature import weights_of
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 pytestmark = [pytest.mark.xdist_group("inductor"), pytest.mark.timeout(300)]
 
@@ -62,7 +62,7 @@ def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: p
 
 def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that nobody tried, and on an older CPU, the engine says so instead of trying."""
-    monkeypatch.setattr(machine_code, "cpu_flags", lambda: frozenset({"sse2"}))
+    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: frozenset({"sse2"}))
     assert "CPU lacks" in str(Inductor().unavailable())
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert "this is linux on riscv64" in str(Inductor().unavailable())
@@ -100,9 +100,9 @@ def test_a_cpu_without_the_instructions_is_refused(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older CPU would kill the process at the first unknown instruction."""
-    here = machine_code.cpu_flags()
-    lacking = min(machine_code.target().cpu_flags)
-    monkeypatch.setattr(machine_code, "cpu_flags", lambda: here - {lacking})
+    here = cpp_compiler.cpu_flags()
+    lacking = min(cpp_compiler.target().cpu_flags)
+    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: here - {lacking})
 
     with pytest.raises(CannotLoad, match=f"lacks {lacking}: package the model again"):
         Inductor().load(directory, module.state_dict(), HOST, 1)
@@ -114,7 +114,7 @@ def test_noexec_folders_are_gone_round(
 ) -> None:
     """Where code must not be mapped, it is mapped from a copy, and the copy does not stay."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(machine_code, "_forbids_programs", lambda place: place == directory)
+    monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: place == directory)
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
 
     assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
@@ -125,7 +125,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without any place to map code from, the message names the places and TMPDIR."""
-    monkeypatch.setattr(machine_code, "_forbids_programs", lambda place: True)
+    monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: True)
 
     with pytest.raises(CannotLoad, match=r"mounted noexec.*set TMPDIR to a directory"):
         Inductor().load(directory, module.state_dict(), HOST, 1)

@@ -15,7 +15,7 @@ from torchserve_neuron_lstm.backends import onnxruntime
 from torchserve_neuron_lstm.backends.interface import CannotCompile, Chaining
 from torchserve_neuron_lstm.backends.onnxruntime import OnnxRuntime
 from torchserve_neuron_lstm.backends.signature import weights_of
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
 def test_an_operator_without_counterpart_is_named(tmp_path: Path) -> None:

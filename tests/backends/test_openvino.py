@@ -13,7 +13,6 @@ import torch
 from recurrent import BATCH, TIME, Case, Recurrent, Several, exported, largest_error, ragged_batch, several_inputs
 
 from torchserve_neuron_lstm.backends import openvino as engine
-from torchserve_neuron_lstm.backends.division.partition import at_sizes
 from torchserve_neuron_lstm.backends.interface import (
     PRECISIONS,
     CannotCompile,
@@ -21,9 +20,10 @@ from torchserve_neuron_lstm.backends.interface import (
     CompileSettings,
     precision_of,
 )
+from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.schema import NeuronLstmBlock
 
 SINGLE = ["FP32", "INT8"]

@@ -9,13 +9,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.backends.signature import (
-    Signature,
-    TensorType,
-    WrongInput,
-    read_signature,
-    write_signature,
-)
+from torchserve_neuron_lstm.backends.signature import Signature, TensorType, WrongInput, read_signature, write_signature
 
 DTYPES = ("float32", "float64", "int64", "bool", "bfloat16")
 SYMBOLS = ("s0", "s1")

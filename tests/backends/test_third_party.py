@@ -16,18 +16,12 @@ from archiving import Source, archive, archived, write_source
 from bare_host import can_import, make_bare_host
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
-from torchserve_neuron_lstm.archiver_ext.engines.candidates import to_try
+from torchserve_neuron_lstm.archiver_ext.build.selection import to_try
 from torchserve_neuron_lstm.backends import registry
-from torchserve_neuron_lstm.backends.interface import (
-    Backend,
-    CannotCompile,
-    CannotLoad,
-    CompileSettings,
-    Selective,
-)
+from torchserve_neuron_lstm.backends.interface import Backend, CannotCompile, CannotLoad, CompileSettings, Selective
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.handlers.variants import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
 
 pytestmark = [pytest.mark.xdist_group("third party"), pytest.mark.timeout(180)]
 
@@ -59,7 +53,7 @@ SERVE = """
 import json, sys
 from pathlib import Path
 import torch
-from torchserve_neuron_lstm.handlers.variants import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
 
 rows = [torch.tensor(row) for row in json.loads(sys.argv[1])]
 variants = load_variants(Path.cwd(), 1)

@@ -44,9 +44,9 @@ from benchmarks.ragged.race import WrongAnswers, race, seconds_of
 from benchmarks.ragged.report import draw, print_run, to_json
 from rich.console import Console
 
-from torchserve_neuron_lstm.archiver_ext.commands.turns import Pace
+from torchserve_neuron_lstm.archiver_ext.commands.timing import Pace
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 TINY = Size(features=3, hidden=4, layers=2)
 TINY_BOTH_WAYS = Size(features=3, hidden=4, layers=2, bidirectional=True)

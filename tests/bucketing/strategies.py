@@ -6,9 +6,8 @@ import torch
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, BucketGrid
 from torchserve_neuron_lstm.bucketing.padding import torch_dtype
-from torchserve_neuron_lstm.bucketing.spec import DType, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid, DType, TensorSpec
 
 AWKWARD_GRIDS = (
     BucketGrid((1,), (1,)),

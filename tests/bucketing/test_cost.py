@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel, Line
-from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid
 
 from .strategies import any_shapes, free_problems, measurements
 

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
 from torchserve_neuron_lstm.bucketing.execute import execute
-from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
 from torchserve_neuron_lstm.bucketing.plan import Plan, Run
 from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, TensorSpec
 
 from .strategies import problems
 

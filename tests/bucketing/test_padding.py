@@ -9,9 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.grid import Bucket
 from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, unpad
-from torchserve_neuron_lstm.bucketing.spec import Axis, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Axis, Bucket, TensorSpec
 
 from .strategies import padding_problems
 

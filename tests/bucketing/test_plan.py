@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.grid import Bucket
 from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
 def test_useful_and_padded_timesteps_add_up_to_what_is_computed() -> None:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
-from torchserve_neuron_lstm.bucketing.grid import AnyShape, Bucket, BucketGrid
 from torchserve_neuron_lstm.bucketing.plan import Plan, Run
 from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid
 
 from .strategies import chunk_problems, exact_problems, free_problems, problems
 

@@ -11,11 +11,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.grid import BucketGrid
-from torchserve_neuron_lstm.bucketing.spacing import geometric, optimal
+from torchserve_neuron_lstm.bucketing.bucket_lengths import geometric, optimal
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.buckets import AutoLengths, Buckets
+from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.load import load_config, parse_config
-from torchserve_neuron_lstm.config.problems import ConfigError
 from torchserve_neuron_lstm.config.schema import ServingConfig, json_schema
 
 SEEN = {3: 50, 5: 20, 9: 10, 30: 2, 31: 1}

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from torchserve_neuron_lstm.config.compiler import PartitionerConfig
+from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.config.problems import ConfigError
 from torchserve_neuron_lstm.config.schema import ServingConfig, json_schema
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchserve_neuron_lstm.config
+from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.edit import with_lengths
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.config.problems import ConfigError
 
 PRESETS = sorted((Path(torchserve_neuron_lstm.config.__file__).parent / "presets").glob("*.yaml"))
 

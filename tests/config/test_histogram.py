@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.config.histogram import MARK, LengthsError, Observed, parse_lengths, read_lengths
-from torchserve_neuron_lstm.handlers.counts import Counts
-from torchserve_neuron_lstm.handlers.work import Work
+from torchserve_neuron_lstm.handlers.batch import Work
+from torchserve_neuron_lstm.handlers.metrics import Counts
 
 LOG = """\
 2026-03-04T05:06:07,008 [INFO ] W-9000-tagger_1.0-stdout MODEL_LOG - Torch worker started.

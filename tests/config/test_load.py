@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.bucketing.grid import BucketGrid
-from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
+from torchserve_neuron_lstm.config.diagnostics import ConfigError, Problem
 from torchserve_neuron_lstm.config.load import load_config, parse_config
-from torchserve_neuron_lstm.config.problems import ConfigError, Problem
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
 FULL = """\

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import torchserve_neuron_lstm.config
+from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.load import load_config, parse_config
-from torchserve_neuron_lstm.config.problems import ConfigError
 
 PRESETS = [
     path.read_text()

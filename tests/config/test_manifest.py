@@ -14,8 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
-from torchserve_neuron_lstm.bucketing.spec import Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, Carried, Part, TensorSpec
 from torchserve_neuron_lstm.config.manifest import (
     Check,
     Cost,

@@ -19,8 +19,8 @@ import torch
 from archiving import archived, write_source
 from safetensors.torch import load_file, save_file
 
-from torchserve_neuron_lstm.bucketing.grid import Bucket
-from torchserve_neuron_lstm.handlers.variants import load_variants
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
 
 pytestmark = [pytest.mark.xdist_group("cpp"), pytest.mark.timeout(300)]
 

@@ -14,11 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchserve_neuron_lstm.config
-from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
 from torchserve_neuron_lstm.bucketing.plan import Plan, Run
-from torchserve_neuron_lstm.handlers.counts import Counts
-from torchserve_neuron_lstm.handlers.metrics import METRICS, Metric, Reporter, declared_units
-from torchserve_neuron_lstm.handlers.work import Work
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
+from torchserve_neuron_lstm.handlers.batch import Work
+from torchserve_neuron_lstm.handlers.metrics import METRICS, Counts, Metric, Reporter, declared_units
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ResourceWarning)  # TorchServe leaves a file of its own open

@@ -11,13 +11,13 @@ import pytest
 from fake_model import FRAMES, IDS, SUMS, TOTAL, FakeModel, make_manifest
 
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.handlers.codec import StandardCodec
-from torchserve_neuron_lstm.handlers.counts import Counts
-from torchserve_neuron_lstm.handlers.labels import Labels
+from torchserve_neuron_lstm.handlers.formats.codec import StandardCodec
+from torchserve_neuron_lstm.handlers.formats.labels import Labels
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.v2 import Identity
+from torchserve_neuron_lstm.handlers.metrics import Counts
 from torchserve_neuron_lstm.handlers.responses import RawResponse
-from torchserve_neuron_lstm.handlers.rows import RawRequest
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.v2 import Identity
 
 IDENTITY = Identity("model", "1.0")
 TENSOR = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [1, 2]}

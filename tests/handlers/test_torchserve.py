@@ -20,7 +20,7 @@ from worker import loaded, predict, request
 import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
 from torchserve_neuron_lstm.handlers import torchserve
-from torchserve_neuron_lstm.handlers.npy import read_npy, write_npy
+from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 
 JSON = "application/json"
 METRICS_FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"

@@ -11,9 +11,9 @@ import pytest
 from memory_store import Clock, MemoryStore
 from redis_server import RedisServer, running, server_programs
 
-from torchserve_neuron_lstm.sessions.disk import DiskStore
-from torchserve_neuron_lstm.sessions.redis import RedisStore
 from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
+from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
 from torchserve_neuron_lstm.sessions.store import Limits, Store
 
 PROGRAMS = server_programs()

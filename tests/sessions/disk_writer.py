@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from torchserve_neuron_lstm.sessions.disk import DiskStore
+from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
 from torchserve_neuron_lstm.sessions.store import Change, Limits, StoreUnavailable, Written
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)

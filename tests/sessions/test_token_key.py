@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.sessions.token_key import NoKey, key_of_environment, key_of_file
+from torchserve_neuron_lstm.sessions.token import NoKey, key_of_environment, key_of_file
 
 
 def test_a_key_is_made_once(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 def test_processes_that_need_a_key_at_once_have_the_same(tmp_path: Path) -> None:
     """None of them sees half of it, and none makes its own."""
     code = (
-        "import sys, pathlib; from torchserve_neuron_lstm.sessions.token_key import *; sys.stdin.readline();"
+        "import sys, pathlib; from torchserve_neuron_lstm.sessions.token import *; sys.stdin.readline();"
         "print([key_of_file(pathlib.Path(file)).hex() for file in sys.argv[1:]])"
     )
     command = [sys.executable, "-c", code, *(f"{tmp_path / str(number)}" for number in range(100))]

@@ -9,10 +9,9 @@ import torch
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import execute
-from torchserve_neuron_lstm.bucketing.grid import Bucket, BucketGrid
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, Variant
 
 GRID = BucketGrid(batches=(1, 4), lengths=(4, 8))

@@ -16,7 +16,7 @@ import pytest
 import torch
 from typing_extensions import Self
 
-from torchserve_neuron_lstm.backends import vollo
+from torchserve_neuron_lstm.backends.vollo import engine as vollo
 
 RELEASE = "29.0.0"
 ESTIMATE_US = 1.5

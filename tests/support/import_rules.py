@@ -10,24 +10,47 @@ from pathlib import Path
 
 PACKAGE = "torchserve_neuron_lstm"
 
-FOLDERS = ("archiver_ext", "backends", "bucketing", "config", "handlers", "sessions", "tracing", "training")
+FOLDERS = (
+    "archiver_ext",
+    "backends",
+    "bucketing",
+    "config",
+    "handlers",
+    "lowering",
+    "sessions",
+    "tracing",
+    "training",
+)
 
 ALLOWED_SISTERS = {
     "bucketing": (),
-    "config": ("bucketing",),
-    "backends": ("bucketing",),
     "sessions": (),
     "training": (),
-    "handlers": ("bucketing", "backends", "config.manifest", "config.session_settings", "sessions"),
-    "archiver_ext": ("bucketing", "backends", "config", "handlers", "sessions"),
-    "tracing": ("bucketing", "backends", "archiver_ext.lowering", "archiver_ext.engines.compile"),
+    "config": ("bucketing",),
+    "backends": ("bucketing", "config.json_codec", "config.partitioner"),
+    "lowering": ("bucketing", "config", "backends"),
+    "handlers": (
+        "bucketing",
+        "sessions",
+        "backends",
+        "config.manifest",
+        "config.json_codec",
+        "config.session_settings",
+    ),
+    "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
+    "archiver_ext": ("bucketing", "sessions", "config", "backends", "lowering", "handlers"),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",)}
 
 ONE_DOOR = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
 """Distributions that enter by one file: that one, or any one file of that folder."""
 
-READS_MANIFEST = ("config/manifest.py", "config/record.py", "config/session_settings.py")
+READS_MANIFEST = (
+    "config/manifest.py",
+    "config/json_codec.py",
+    "config/partitioner.py",
+    "config/session_settings.py",
+)
 
 SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", *READS_MANIFEST, "config/__init__.py")
 """What is copied into an archive, and so has the standard library, torch and one engine to live on."""
@@ -36,16 +59,16 @@ WITHOUT_TORCH = ("bucketing/", "sessions/", *READS_MANIFEST)
 WITH_TORCH = (
     "bucketing/padding.py",
     "bucketing/execute.py",
-    "bucketing/execute_staircase.py",
+    "bucketing/execute_chunks.py",
 )
 
 ENGINE_FILES = {
     "backends/onnxruntime.py": ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript"),
     "backends/openvino.py": ("onnx", "openvino"),
-    "backends/vollo.py": ("vollo_compiler", "vollo_rt"),
-    "backends/myrtle/build.py": ("vollo_compiler", "vollo_torch"),
-    "backends/myrtle/streaming.py": ("vollo_compiler",),
-    "sessions/redis.py": ("redis",),
+    "backends/vollo/engine.py": ("vollo_compiler", "vollo_rt"),
+    "backends/vollo/compiler.py": ("vollo_compiler", "vollo_torch"),
+    "backends/vollo/streaming.py": ("vollo_compiler",),
+    "sessions/redis_store.py": ("redis",),
     "sessions/redis_client.py": ("redis",),
 }
 """Third-party packages of one backend or store, for its functions only."""
@@ -72,7 +95,7 @@ OPTIONAL = ("orjson",)
 
 @dataclass(frozen=True)
 class Import:
-    """One import: of a sister as `bucketing.grid`, of anything else by its full name."""
+    """One import: of a sister as `bucketing.shapes`, of anything else by its full name."""
 
     file: str
     line: int

@@ -6,16 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from torchserve_neuron_lstm.sessions.store import (
-    Change,
-    Conflict,
-    Found,
-    Limits,
-    Outcome,
-    TooMany,
-    Totals,
-    Written,
-)
+from torchserve_neuron_lstm.sessions.store import Change, Conflict, Found, Limits, Outcome, TooMany, Totals, Written
 
 _REVISIONS = count(1)
 

@@ -9,11 +9,10 @@ import torch
 from fake_model import make_manifest
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.execute_staircase import Past, Pieces, execute_onward
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.execute_chunks import Past, Pieces, execute_onward
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.spec import Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, Carried, Part, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, Variant
 from torchserve_neuron_lstm.config.session_settings import Fields, SessionSettings
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 
-from torchserve_neuron_lstm.backends.division.partition import operator_name, operators_of
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import (
     DEFAULTS,
@@ -21,7 +20,8 @@ from torchserve_neuron_lstm.backends.interface import (
     Run,
     Weights,
 )
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.backends.partitioning.partition import operator_name, operators_of
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
 @dataclass

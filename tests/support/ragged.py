@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from torchserve_neuron_lstm.archiver_ext.lowering.binding import bind
 from torchserve_neuron_lstm.bucketing.execute import Pad
-from torchserve_neuron_lstm.bucketing.grid import Bucket
 from torchserve_neuron_lstm.bucketing.padding import torch_dtype
-from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.schema import ServingConfig
+from torchserve_neuron_lstm.lowering.export import bind
 
 GARBAGE = (0.0, 1e4, 1e30, float("nan"), float("inf"))
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from fake_model import GRID, make_manifest
 
-from torchserve_neuron_lstm.bucketing.grid import Bucket
-from torchserve_neuron_lstm.bucketing.spec import Carried, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, Carried, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Check, Cost, Manifest, Variant, write_manifest
 from torchserve_neuron_lstm.config.session_settings import SessionSettings
 

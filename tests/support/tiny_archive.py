@@ -11,8 +11,7 @@ from torch import nn
 
 import torchserve_neuron_lstm
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.bucketing.grid import BucketGrid
-from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Check, Cost, Manifest, Variant, digest_files, write_manifest
 
 VOCABULARY = 20

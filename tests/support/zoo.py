@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torchserve_neuron_lstm.archiver_ext.lowering import lower
-from torchserve_neuron_lstm.archiver_ext.lowering.program import Program
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.program import Program
 
 Answer = Any  # tensors in any nesting
 

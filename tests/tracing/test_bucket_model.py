@@ -11,7 +11,7 @@ from torch import nn
 from traceable import Step, TimeMajor, pad_right, plain_kernel, scripted_kernel
 
 from torchserve_neuron_lstm import tracing
-from torchserve_neuron_lstm.tracing.kernel import chosen, made_by
+from torchserve_neuron_lstm.tracing.bucket_kernel import chosen, made_by
 from torchserve_neuron_lstm.tracing.state import State
 
 

@@ -13,7 +13,7 @@ from traceable import Conv, PackedTagger, Step, TimeMajor
 
 from torchserve_neuron_lstm import tracing
 from torchserve_neuron_lstm.backends.signature import Signature, TensorType
-from torchserve_neuron_lstm.tracing.chunks import chunks, in_chunks
+from torchserve_neuron_lstm.tracing.row_batches import chunks, in_chunks
 
 
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])

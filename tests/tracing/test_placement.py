@@ -12,9 +12,9 @@ from neuron_doubles import on_path
 from traceable import Conv
 
 from torchserve_neuron_lstm import tracing
+from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.backends.neuronx import NeuronX
-from torchserve_neuron_lstm.tracing.core import on_core
+from torchserve_neuron_lstm.tracing.devices import on_core
 
 
 @pytest.mark.parametrize("backend", ["eager", "onnxruntime"])

@@ -10,13 +10,13 @@ from torch import nn
 from traceable import Conv, PackedTagger, double_and_add
 
 from torchserve_neuron_lstm import tracing
-from torchserve_neuron_lstm.archiver_ext.lowering.refusal import LoweringRefused
-from torchserve_neuron_lstm.backends import machine_code
+from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad
-from torchserve_neuron_lstm.backends.recurrence import build
+from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.tracing import engine as engine_choice
-from torchserve_neuron_lstm.tracing.engine import engines
+from torchserve_neuron_lstm.lowering.errors import LoweringRefused
+from torchserve_neuron_lstm.tracing import engines as engine_choice
+from torchserve_neuron_lstm.tracing.engines import engines
 from torchserve_neuron_lstm.tracing.options import Options
 
 ENGINES = ("eager", "native", "onnxruntime", "openvino", "inductor")
@@ -39,7 +39,7 @@ def test_packed_sequences_keep_their_own_lengths(backend: str) -> None:
 def test_one_process_compiles_a_kernel_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many functions are traced, for it is the same for all."""
     compiler, told = tmp_path / "compiler", tmp_path / "told"
-    compiler.write_text(f'#!/bin/sh\necho "$*" >> {told}\nexec {machine_code.compiler()} "$@"\n')
+    compiler.write_text(f'#!/bin/sh\necho "$*" >> {told}\nexec {cpp_compiler.compiler()} "$@"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
 

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
 from zoo import CASES, Case, FinalStateOnly, NoTime, PackedSorted
 
-from torchserve_neuron_lstm.archiver_ext.lowering.binding import bind
 from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering.export import bind
 from torchserve_neuron_lstm.training import lower, recurrence
 
 LENGTHS = ([16, 11, 11, 6, 5, 2, 1, 1], [9, 9, 9], [7, 1])

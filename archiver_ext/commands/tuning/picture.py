@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from math import ceil, exp, log
 from typing import NamedTuple
 
-from ....bucketing.spacing import Histogram
+from ....bucketing.bucket_lengths import Histogram
 from .proposal import Judged, Proposal
 from .table import seen, share
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ....bucketing.spacing import (
+from ....bucketing.bucket_lengths import (
     CostOfLength,
     Histogram,
     Padding,

@@ -10,7 +10,7 @@ import pytest
 from picky_engine import Picky
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.commands.analyze_model import BY_COMPILER, analyze, lowered, to_json
+from torchserve_neuron_lstm.archiver_ext.commands.analysis import BY_COMPILER, analyze, lowered, to_json
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.eager import Eager
 
@@ -130,7 +130,7 @@ def test_an_engine_that_says_nothing_is_asked_by_trying(odd: Project, monkeypatc
     """Its compiler's own words; where it is not installed there is nobody to ask."""
     picky = Picky(refused=frozenset({"aten::special_bessel_j0"}))
     monkeypatch.setattr(
-        "torchserve_neuron_lstm.archiver_ext.commands.analyze_model.get_backend",
+        "torchserve_neuron_lstm.archiver_ext.commands.analysis.get_backend",
         {"picky": picky, "eager": Eager()}.__getitem__,
     )
     program, config = lowered(Path("model.py"), Path("model-config.yaml"), None)

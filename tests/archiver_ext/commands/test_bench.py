@@ -14,7 +14,7 @@ from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import deal, smallest_bucket
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.manifest import read_manifest
 
 Capture = pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ import pytest
 from tiny_archive import GRID, make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.manifest import Cost, Manifest, read_manifest
 
 ABSURD_MS = 1e9

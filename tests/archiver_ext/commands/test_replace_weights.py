@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from torchserve_neuron_lstm.archiver_ext import cli, stock
-from torchserve_neuron_lstm.archiver_ext.archive.rewrite import with_manifest
-from torchserve_neuron_lstm.archiver_ext.archive.unpack import unpacked
-from torchserve_neuron_lstm.archiver_ext.lowering.streaming import with_weights
+from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.writer import with_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, manifest_text, read_manifest, write_manifest
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
-from torchserve_neuron_lstm.handlers.variants import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
+from torchserve_neuron_lstm.lowering.streaming import with_weights
 
 from ..conftest import MODEL, Project, save_weights
 
@@ -80,10 +80,10 @@ def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
 
     def run(name: str) -> Path:
         given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder)]
-        flags = stock.parse([*given, "--model-name", name])
-        assert cli.archive(flags, stock.manifest_json(flags)) == 0, capfd.readouterr().err
+        flags = model_archiver.parse([*given, "--model-name", name])
+        assert cli.archive(flags, model_archiver.manifest_json(flags)) == 0, capfd.readouterr().err
         capfd.readouterr()
-        return stock.archive_path(project.folder, flags)
+        return model_archiver.archive_path(project.folder, flags)
 
     return run
 

@@ -12,9 +12,9 @@ from streaming_archive import streaming_manifest, write_streaming_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
-from torchserve_neuron_lstm.sessions.disk import DiskStore
-from torchserve_neuron_lstm.sessions.redis import RedisStore
 from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
+from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
 from torchserve_neuron_lstm.sessions.store import Change, Limits
 
 Capture = pytest.CaptureFixture[str]

@@ -12,9 +12,8 @@ import pytest
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.bucketing.grid import Bucket
-from torchserve_neuron_lstm.bucketing.spacing import optimal, padding
-from torchserve_neuron_lstm.bucketing.spec import TensorSpec
+from torchserve_neuron_lstm.bucketing.bucket_lengths import optimal, padding
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.histogram import read_lengths
 from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.config.manifest import Cost, Variant

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
-from torchserve_neuron_lstm.bucketing.spacing import optimal, padding
+from torchserve_neuron_lstm.bucketing.bucket_lengths import optimal, padding
 
 histograms = st.dictionaries(st.integers(1, 99), st.integers(1, 9), min_size=1, max_size=12)
 grids = st.sets(st.integers(1, 99), min_size=1, max_size=5).map(lambda sizes: tuple(sorted(sizes)))

@@ -25,7 +25,7 @@ from torchserve_neuron_lstm.backends.interface import (
     Weights,
 )
 from torchserve_neuron_lstm.backends.signature import dtype_name, read_signature, signature_of, write_signature
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 from .operators import OPERATORS
 

@@ -1,0 +1,134 @@
+"""Atomic writing of an archive: it is complete at its path, or the previous one is still there."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...config.manifest import FILE_NAME
+from .. import model_archiver
+from ..errors import PackagingError
+from .workspace import private_directory
+
+
+def with_manifest(archive: Path, text: str, destination: Path) -> None:
+    """Write `archive` to `destination` with this text as its variants.json; the two may be the same file.
+
+    Raises:
+        PackagingError: as `with_files`.
+    """
+    with private_directory() as private:
+        written = private / FILE_NAME
+        written.write_text(text, encoding="utf-8")
+        with_files(archive, {FILE_NAME: written}, destination)
+
+
+def with_files(archive: Path, files: Mapping[str, Path], destination: Path) -> None:
+    """Write `archive` to `destination` with other files in the place of those named; the two may be the same.
+
+    `files` are by their paths relative to the archive's root, and are in it already. A folder stays a folder. All is
+    written beside the destination first: what was there before is replaced in one step, or stays.
+
+    Raises:
+        PackagingError: it cannot be written.
+    """
+    try:
+        if archive.is_dir() and len(files) == 1 and destination.resolve() == archive.resolve():
+            _replace_one(archive, *next(iter(files.items())))  # the others need not be copied
+            return
+        with private_directory(destination.absolute().parent) as beside:
+            _rewrite(archive, files, beside / "written")
+            move(beside / "written", destination, beside / "previous")
+    except OSError as error:
+        raise PackagingError(f"{destination} cannot be written: {error}") from error
+
+
+def _replace_one(folder: Path, name: str, file: Path) -> None:
+    with private_directory(folder) as beside:
+        shutil.copyfile(file, beside / "written")
+        move(beside / "written", folder / name, beside / "previous")
+
+
+def _rewrite(archive: Path, files: Mapping[str, Path], written: Path) -> None:
+    if archive.is_dir():
+        _rewrite_folder(archive, files, written)
+    elif zipfile.is_zipfile(archive):
+        _rewrite_zip(archive, files, written)
+    else:
+        _rewrite_tar(archive, files, written)
+
+
+def _rewrite_folder(archive: Path, files: Mapping[str, Path], written: Path) -> None:
+    shutil.copytree(archive, written, symlinks=True)
+    for name, file in files.items():
+        (written / name).unlink()  # where it is a link, not what it leads to
+        shutil.copyfile(file, written / name)
+
+
+def _rewrite_zip(archive: Path, files: Mapping[str, Path], written: Path) -> None:
+    with zipfile.ZipFile(archive) as old, zipfile.ZipFile(written, "w") as new:
+        for entry in old.infolist():
+            kept = copy.copy(entry)  # writing notes in it where it lies
+            if entry.filename in files:
+                kept.file_size = files[entry.filename].stat().st_size
+                with files[entry.filename].open("rb") as source, new.open(kept, "w") as target:
+                    shutil.copyfileobj(source, target)
+            elif entry.is_dir():
+                new.writestr(kept, b"")
+            else:
+                with old.open(entry) as source, new.open(kept, "w") as target:
+                    shutil.copyfileobj(source, target)
+
+
+def _rewrite_tar(archive: Path, files: Mapping[str, Path], written: Path) -> None:
+    with tarfile.open(archive) as old, tarfile.open(written, "w:gz") as new:
+        for entry in old:
+            replaced = files.get(entry.name.partition("/")[2])
+            if replaced is None:
+                new.addfile(entry, old.extractfile(entry))
+            else:
+                entry.size = replaced.stat().st_size
+                with replaced.open("rb") as source:
+                    new.addfile(entry, source)
+
+
+def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
+    """Archive `tree` in the format asked for and move the archive to where the flags say. Returns its path.
+
+    It is written beside its destination first, in a hidden folder: within one file system a move is one step.
+
+    Raises:
+        PackagingError: it cannot be written there, or an archive is there by now and --force was not given.
+    """
+    destination = model_archiver.check_destination(flags)
+    try:
+        with private_directory(destination.parent) as beside:
+            archive = model_archiver.write_archive(flags, tree, manifest, beside)
+            move(archive, destination, beside / "previous")
+    except OSError as error:
+        raise PackagingError(f"{destination} cannot be written: {error}") from error
+    return destination
+
+
+def move(finished: Path, destination: Path, aside: Path) -> None:
+    """Move a file or a folder to where another may be. All three are in one file system, and `aside` is free.
+
+    A folder cannot be moved over another, so an old one is moved aside first, and back if the move fails.
+
+    Raises:
+        OSError: it cannot be moved.
+    """
+    if not (finished.is_dir() and destination.exists()):
+        os.replace(finished, destination)  # noqa: PTH105 - Path.replace does the same, without saying that it is one step
+        return
+    destination.rename(aside)
+    try:
+        finished.rename(destination)
+    except OSError:
+        aside.rename(destination)
+        raise

@@ -1,0 +1,330 @@
+"""Trying a compiled engine where it will serve: in the archive's own tree, through the loader of the serving half."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from ...backends import registry
+from ...backends.partitioning.backend import Partitioned
+from ...backends.interface import DEFAULTS, Backend, CompileSettings, Estimating, Ragged, Requirement, Simulating, precision_of
+from ...bucketing.cost import CostModel
+from ...bucketing.shapes import Bucket, BucketGrid
+from ...bucketing.shapes import Part
+from ...config.manifest import Check, Cost, Manifest, Variant, digest_files, write_manifest
+from ...config.schema import ServingConfig
+from ...handlers.runtime.user_code import chosen_lengths
+from ...handlers.runtime.loader import Variants, load_variants, planner_of
+from ..archive import layout
+from ..errors import PackagingError
+from ...lowering.program import Program
+from ...lowering.streaming import state_id
+from ...backends.subprocesses import PACKAGE
+from ..progress import Report
+from .calibrate import Call, Costs, blank_item, measure, measure_costs, measure_padding
+from .selection import Trial, takes_any_shape
+from ...backends.compile_pool import Compiled, Job
+from .verify import Case, Checked, verify, verify_planned, worse
+from .verify_streaming import verify_onward
+
+CONSTANTS = f"{layout.PROGRAMS}/constants.pt"
+_BESIDE_US = 1.0
+"""Of a program with nothing on the device, where nothing is measured: no more than that it is not free."""
+
+
+class Missed(PackagingError):
+    """An engine that disagrees with eager by more than the tolerance."""
+
+    def __init__(self, backend: str, checked: Sequence[Checked], tolerance: tuple[float, float]) -> None:
+        self.backend = backend
+        misses = [found for found in checked if not found.verdict.is_passing()]
+        lines = "\n".join(_miss_line(found) for found in checked)
+        super().__init__(
+            f"{backend} differs from the model in eager mode by more than the tolerance "
+            f"(atol {tolerance[0]:g}, rtol {tolerance[1]:g}) in {len(misses)} of {len(checked)} buckets:\n"
+            f"  bucket      verdict  max error  times allowed  worst in\n{lines}"
+        )
+
+
+def _miss_line(found: Checked) -> str:
+    bucket = f"{found.bucket.batch} x {found.bucket.length}"
+    return f"  {bucket:<10}  {found.verdict.value:<7}  {found.max_error:9.2e}  {found.worst_ratio:13.3g}  {found.where}"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is packaged, before an engine is chosen."""
+
+    tree: Path
+    weights: str | None
+    """The serialized file's name in the tree."""
+    config: ServingConfig
+    program: Program
+    threads: int
+
+    @property
+    def tolerance(self) -> tuple[float, float]:
+        """(atol, rtol)."""
+        return self.config.tolerance.atol, self.config.tolerance.rtol
+
+
+def variant_directory(backend: Backend, part: Part, bucket: Bucket | None) -> str:
+    """Where a variant lies in the archive, e.g. `programs/inductor/chunk/b4_t16`."""
+    shape = "any" if bucket is None else f"b{bucket.batch}_t{bucket.length}"
+    return f"{layout.PROGRAMS}/{backend.name}/{part}/{shape}"
+
+
+def buckets_of(part: Part, grid: BucketGrid) -> tuple[Bucket, ...]:
+    """The buckets in which a part is compiled for an engine with fixed shapes."""
+    return tuple(Bucket(batch, 1) for batch in grid.batches) if part in ("start", "head") else grid.buckets
+
+
+def programs_to_compile(
+    engine: Backend, parts: Sequence[Part], grid: BucketGrid
+) -> Iterator[tuple[Part, Bucket | None]]:
+    """Every part in every bucket, or once for an engine that takes every shape."""
+    for part in parts:
+        for bucket in [None] if engine.polymorphic else buckets_of(part, grid):
+            yield part, bucket
+
+
+def jobs_for(
+    engines: Sequence[Backend],
+    programs: Mapping[Part, Path],
+    grid: BucketGrid,
+    compiled: Path,
+    settings: CompileSettings = DEFAULTS,
+) -> list[Job]:
+    """What to compile, from files of torch.export.save to folders below `compiled`.
+
+    An engine that cannot compute in the precision of `settings` computes in what it prefers; each program has a
+    folder of its own below their `workdir`.
+    """
+    return [
+        Job(
+            engine.name,
+            part,
+            bucket,
+            programs[part],
+            compiled / variant_directory(engine, part, bucket),
+            _own(settings, engine, variant_directory(engine, part, bucket)),
+            engine.config if isinstance(engine, Partitioned) else None,
+        )
+        for engine in engines
+        for part, bucket in programs_to_compile(engine, tuple(programs), grid)
+    ]
+
+
+def _own(settings: CompileSettings, engine: Backend, directory: str) -> CompileSettings:
+    workdir = None if settings.workdir is None else settings.workdir / directory
+    return replace(settings, precision=precision_of(engine, settings.precision), workdir=workdir)
+
+
+def write_constants(subject: Subject) -> None:
+    """Write the tensors that lowering lifted out of the model's code, if there are any."""
+    if subject.program.constants:
+        path = subject.tree / CONSTANTS
+        path.parent.mkdir(exist_ok=True)
+        torch.save(dict(subject.program.constants), path)
+
+
+def attempt(
+    subject: Subject, engine: Backend, compiled: Sequence[Compiled], cases: Sequence[Case], report: Report
+) -> Trial:
+    """Load every program from the tree as a host would, hold it against eager, and measure it.
+
+    Raises:
+        Missed: an answer differs from eager by more than the tolerance.
+        CannotLoad: the engine cannot load here what it compiled here.
+    """
+    write_tree_manifest(subject, engine, None)
+    variants = load_variants(subject.tree, subject.threads)
+    checked = check(variants, cases, report)
+    estimates, simulation = _estimates(subject, engine), _simulation(engine)
+    costs = measure_costs(variants) if simulation is None else _as_costs(estimates)
+    padding = measure_padding(variants) if _is_ragged(engine, variants.manifest) else {}
+    measured = manifest_of(subject, engine, None, costs, padding)
+    planned = replace(variants, planner=planner_of(measured, chosen_lengths(measured, subject.tree)))
+    main: Part = "sequence" if subject.program.split is None else "chunk"
+    cost = CostModel(costs[main])
+    return Trial(
+        backend=engine.name,
+        precision=precision_of(engine, subject.config.precision),
+        compiled=tuple(compiled),
+        checked=checked,
+        costs=costs,
+        milliseconds={bucket: cost.of(bucket) for bucket in subject.config.grid.buckets},
+        total_ms=_answered_ms(planned) if simulation is None else _planned_ms(planned),
+        estimates={bucket: us for (part, bucket), us in estimates.items() if part == main and bucket and us},
+        padding=padding,
+        simulation=simulation,
+    )
+
+
+def _is_ragged(engine: Backend, manifest: Manifest) -> bool:
+    """Whether padding is measured by itself: where plans are free to choose how much of it there is."""
+    return isinstance(engine, Ragged) and engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
+
+
+def _estimates(subject: Subject, engine: Backend) -> dict[tuple[Part, Bucket | None], float | None]:
+    """Microseconds of every program on the engine's device, by its compiler's count."""
+    inner = engine.engine if isinstance(engine, Partitioned) else engine
+    return {
+        (part, bucket): inner.estimate_us(subject.tree / variant_directory(engine, part, bucket))
+        if isinstance(inner, Estimating)
+        else None
+        for part, bucket in programs_to_compile(engine, tuple(subject.program.parts), subject.config.grid)
+    }
+
+
+def _simulation(engine: Backend) -> str | None:
+    inner = engine.engine if isinstance(engine, Partitioned) else engine
+    return inner.simulation() if isinstance(inner, Simulating) else None
+
+
+def _as_costs(estimates: Mapping[tuple[Part, Bucket | None], float | None]) -> Costs:
+    """What to plan by where a simulation's own time says nothing of the device's.
+
+    The compiler's count; where it counts nothing at all, as much as there are timesteps, padding included.
+    """
+    counts = any(estimates.values())
+    costs: Costs = {}
+    for (part, bucket), us in estimates.items():
+        if bucket is not None:
+            own = (us or _BESIDE_US) if counts else float(bucket.batch * bucket.length)
+            costs.setdefault(part, {})[bucket] = own / 1000
+    return costs
+
+
+def check(variants: Variants, cases: Sequence[Case], report: Report) -> dict[Bucket, Checked]:
+    """Hold loaded programs against eager: in each bucket of the grid; and with the largest, as they will be planned.
+
+    Raises:
+        Missed: an answer differs from eager by more than the tolerance.
+    """
+    facts = variants.manifest
+    buckets = facts.grid.buckets
+    checked: dict[Bucket, Checked] = {}
+    for done, bucket in enumerate(buckets, 1):
+        checked[bucket] = verify(variants, bucket, facts, cases, facts.tolerance)
+        report(done, len(buckets), f"{facts.backend} {bucket.batch} x {bucket.length}")
+    largest, rows = buckets[-1], buckets[-1].batch
+    checked[largest] = worse(checked[largest], verify_planned(variants, facts, cases, rows, facts.tolerance))
+    if facts.streaming is not None:
+        checked[largest] = worse(checked[largest], verify_onward(variants, facts, cases, rows, facts.tolerance))
+    if not all(found.verdict.is_passing() for found in checked.values()):
+        raise Missed(facts.backend, list(checked.values()), facts.tolerance)
+    return checked
+
+
+def _planned_ms(variants: Variants) -> float:
+    """Batches of every size, by the costs that plans are made by."""
+    return sum(variants.plan(own).milliseconds(variants.cost) for own in _batches(variants.manifest))
+
+
+def _answered_ms(variants: Variants) -> float:
+    """The same batches, answered: measured costs add up to more, or less, than what plans make of them."""
+    calls: dict[int, Call] = {}
+    for lengths in _batches(variants.manifest):
+        requests = [[blank_item(spec, length) for spec in variants.manifest.inputs] for length in lengths]
+        calls[len(lengths)] = partial(variants.answer, variants.plan(lengths), requests, lengths)
+    return sum(measure(calls).values())
+
+
+def _batches(manifest: Manifest) -> list[list[int]]:
+    return [_spread(count, manifest) for count in manifest.grid.batches]
+
+
+def _spread(count: int, manifest: Manifest) -> list[int]:
+    """Lengths as far apart as can be: what a grid and an engine make of requests of every length."""
+    if manifest.padding == "exact_lengths":
+        edges = manifest.grid.lengths
+        return [edges[index % len(edges)] for index in range(count)]
+    return [max(1, round(manifest.longest * (index + 1) / count)) for index in range(count)]
+
+
+def install(subject: Subject, engine: Backend, compiled: Path) -> None:
+    """Move an engine's programs from below `compiled` into the tree, and the serving half with them."""
+    target = subject.tree / layout.PROGRAMS / engine.name
+    target.parent.mkdir(exist_ok=True)
+    (compiled / layout.PROGRAMS / engine.name).rename(target)
+    layout.add_serving_half(subject.tree, layout.package_directory(), registry.files_of_others(engine.name))
+
+
+def remove(subject: Subject, engine: Backend, compiled: Path) -> None:
+    """Undo `install`."""
+    (subject.tree / layout.PROGRAMS / engine.name).rename(compiled / layout.PROGRAMS / engine.name)
+    shutil.rmtree(subject.tree / PACKAGE)
+
+
+def write_tree_manifest(subject: Subject, engine: Backend, trial: Trial | None) -> None:
+    """Write variants.json. Without a trial there are no measurements: enough to load by."""
+    costs, padding = ({}, {}) if trial is None else (trial.costs, trial.padding)
+    write_manifest(manifest_of(subject, engine, trial, costs, padding), subject.tree)
+
+
+def manifest_of(
+    subject: Subject, engine: Backend, trial: Trial | None, costs: Costs, padding: Mapping[Bucket, float]
+) -> Manifest:
+    """Everything the serving half needs to know."""
+    config, program, files = subject.config, subject.program, digest_files(subject.tree)
+    split = program.split
+    return Manifest(
+        backend=engine.name,
+        requires=tuple((need.distribution, need.module, need.version) for need in _requirements(engine, config)),
+        host=dict(engine.host()),
+        inputs=program.inputs,
+        takes_lengths=program.takes_lengths,
+        outputs=program.outputs,
+        padding=program.padding,
+        padding_reason=program.padding_reason,
+        overflow=config.overflow,
+        kind="sequence" if split is None else "chunk",
+        kind_reason=program.split_reason,
+        carried=() if split is None else split.carried,
+        grid=config.grid,
+        shapes="any" if takes_any_shape(engine, program) else "grid",
+        longest=config.longest,
+        variants=tuple(
+            Variant(part, bucket, variant_directory(engine, part, bucket), us)
+            for (part, bucket), us in _estimates(subject, engine).items()
+        ),
+        checks=() if trial is None else tuple(Check(b, found.max_error) for b, found in trial.checked.items()),
+        costs=tuple(Cost(part, bucket, ms) for part, found in costs.items() for bucket, ms in found.items()),
+        padding_costs=tuple(Cost("sequence", bucket, ms) for bucket, ms in padding.items()),
+        weights=subject.weights,
+        constants=CONSTANTS if program.constants else None,
+        codec=config.codec,
+        kernel=config.buckets.kernel,
+        placement=config.placement,
+        threads=config.threads,
+        streaming=None if config.streaming is None else config.streaming.settings(_state_id(subject, files)),
+        precision=precision_of(engine, config.precision),
+        tolerance=subject.tolerance,
+        files=files,
+        produced_by=versions(),
+    )
+
+
+def _state_id(subject: Subject, files: Mapping[str, str]) -> str:
+    return state_id(subject.program, [] if subject.weights is None else [files[subject.weights]])
+
+
+def _requirements(engine: Backend, config: ServingConfig) -> Iterator[Requirement]:
+    """What the host needs: for the engine, and to reach a store of sessions."""
+    yield from engine.requirements()
+    if config.streaming is not None and config.streaming.store == "redis":
+        yield Requirement("redis", "redis", metadata.version("redis"))
+
+
+def versions() -> dict[str, str]:
+    """What made the archive."""
+    names = ("torchserve-neuron-lstm", "torch", "torch-model-archiver")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}

@@ -1,0 +1,155 @@
+"""Which engines are tried, and which one is kept.
+
+One archive holds one engine, so that it holds the weights once. `auto` tries every engine that this machine has and
+keeps the one that spends the fewest measured milliseconds on batches of every size, with lengths spread evenly, as they
+will be planned. An engine by name is the only one tried.
+
+Where the YAML allows bfloat16, `auto` tries the engines that compute in it beside those in float32, whose answers are
+within every tolerance that bfloat16's are. An engine by name must compute in the precision that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+from ...backends.interface import Backend, Option, Precision, WholeSequences
+from ...backends.registry import backend_names, get_backend
+from ...bucketing.shapes import Bucket
+from ...config.schema import ServingConfig
+from ..errors import PackagingError
+from ...lowering.program import Program
+from .calibrate import Costs
+from ...backends.compile_pool import Compiled
+from .verify import Checked
+
+AUTO = "auto"
+_FAST = ("native", "inductor", "onnxruntime")
+_FAST_IN_BFLOAT16 = ("openvino",)
+"""Tried by `auto` where bfloat16 is allowed, for in float32 they are slower than others: see docs/precision.md."""
+_LAST_RESORT = "eager"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An engine that compiled every program and agrees with eager in every bucket."""
+
+    backend: str
+    precision: Precision
+    """What the engine computes in, which is float32 or what the YAML asks for."""
+    compiled: tuple[Compiled, ...]
+    checked: Mapping[Bucket, Checked]
+    costs: Costs
+    milliseconds: Mapping[Bucket, float]
+    """One call of the program over time in each bucket of the grid, measured or between measurements."""
+    total_ms: float
+    """What `auto` goes by: a batch of every size of the grid, lengths spread evenly up to the longest, as served."""
+    estimates: Mapping[Bucket, float] = field(default_factory=dict)
+    """Microseconds of the same on the engine's device by its compiler's count, where it has one."""
+    padding: Mapping[Bucket, float] = field(default_factory=dict)
+    """Milliseconds of calls with as much padding as can be, of an engine that stops each row at its own end."""
+    simulation: str | None = None
+    """What stood in for the device here, so that `milliseconds` are the compiler's count; None: they are measured."""
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """An engine that is out, and why."""
+
+    backend: str
+    reason: str
+
+
+def to_try(config: ServingConfig) -> tuple[list[Backend], list[Dropped]]:
+    """The engines to compile for, and those that this machine cannot compile for.
+
+    Raises:
+        PackagingError: the engine asked for by name is unknown, cannot be used here or not so.
+    """
+    if config.backend != AUTO:
+        return [_by_name(config)], []
+    names = _FAST if config.precision == "float32" else (*_FAST, *_FAST_IN_BFLOAT16)
+    fast = [get_backend(name) for name in names if name in backend_names()]
+    dropped = [Dropped(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
+    out = {engine.backend for engine in dropped}
+    return [engine for engine in fast if engine.name not in out] or [get_backend(_LAST_RESORT)], dropped
+
+
+def as_taken(program: Program, engine: Backend, *, streams: bool) -> Program:
+    """Over whole sequences where an engine is no faster, or not at all, in pieces, and no stream asks for them."""
+    if not isinstance(engine, WholeSequences) or program.split is None or streams:
+        return program
+    return replace(program, split=None, split_reason=engine.whole_sequences)
+
+
+def too_short(engine: Backend, program: Program, config: ServingConfig) -> Dropped | None:
+    """Why an engine cannot serve the longest sequences; None where it can."""
+    if config.longest == config.grid.lengths[-1] or program.split is not None or takes_any_shape(engine, program):
+        return None
+    return Dropped(
+        engine.name,
+        f"buckets.longest: {config.longest} timesteps are more than {engine.name}'s largest bucket will hold "
+        f"({config.grid.lengths[-1]}), for the model runs over whole sequences ({program.split_reason}): add that "
+        "length to buckets.length",
+    )
+
+
+def takes_any_shape(engine: Backend, program: Program) -> bool:
+    """Whether an engine will run a program in every shape, not only in the grid's."""
+    free = engine.polymorphic and engine.any_shape
+    return free and program.any_shape and program.takes_lengths and program.padding == "masked"
+
+
+def last_resort(wanted: str, tried: Sequence[str]) -> list[Backend]:
+    """What to try when every engine refused the program: eager under `auto`, else nothing."""
+    return [get_backend(_LAST_RESORT)] if wanted == AUTO and _LAST_RESORT not in tried else []
+
+
+def _by_name(config: ServingConfig) -> Backend:
+    name, precision = config.backend, config.precision
+    try:
+        engine = get_backend(name)
+    except Exception as error:
+        raise PackagingError(f"neuron_lstm.backend: {error}") from error
+    elsewhere = config.compiler_python is not None and "compiler_python" in engine.options
+    reason = None if elsewhere else engine.unavailable()
+    if reason is not None:
+        raise PackagingError(f"neuron_lstm.backend: {name} cannot be used here: {reason}")
+    if precision not in engine.precisions:
+        raise PackagingError(f"neuron_lstm.precision: {_other_precision(engine, precision)}")
+    untaken = [path for path, key in _given_options(config) if key not in engine.options]
+    if untaken:
+        raise PackagingError(
+            "\n".join(
+                f"neuron_lstm.{path}: {name} has nothing to do with it"
+                + (f", but takes {', '.join(engine.options)}" if engine.options else ": leave it out")
+                for path in untaken
+            )
+        )
+    return engine
+
+
+def _given_options(config: ServingConfig) -> Iterator[tuple[str, Option]]:
+    """What the YAML says to a compiler: where it stands, and the option."""
+    trace = None if config.partitioner_config is None else config.partitioner_config.trace_kwargs
+    for option in get_args(Option):
+        if getattr(config, option) is not None:
+            yield option, option
+        if getattr(trace, option, None) is not None:
+            yield f"partitioner_config.trace_kwargs.{option}", option
+
+
+def _other_precision(engine: Backend, wanted: Precision) -> str:
+    if "float32" not in engine.precisions:
+        known = " or ".join(engine.precisions)
+        return f"{engine.name} computes in {known} alone, not in {wanted}: write precision: {known} if that will do"
+    return (
+        f"{engine.name} computes in float32 alone, not in {wanted}: leave precision out, or write backend: {AUTO} to "
+        f"have it compete with engines that do ({', '.join(_FAST_IN_BFLOAT16)})"
+    )
+
+
+def fastest(trials: Sequence[Trial]) -> Trial:
+    """The engine with the fewest planned milliseconds; the first of several equal ones."""
+    return min(trials, key=lambda trial: trial.total_ms)

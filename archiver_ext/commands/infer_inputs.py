@@ -1,0 +1,204 @@
+"""What forward() takes, found out from its signature and by calling it with small tensors of zeros."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...bucketing.shapes import Axis, DType, TensorSpec
+
+_BATCH, _TIME = 2, 5
+_MOST_TRIALS = 4000
+_MOST_SECONDS = 20.0
+_LENGTHS_NAME = re.compile(r"(.*_)?(len|lens|length|lengths|seqlens?|seqlengths?)")
+_CONSTANTS: dict[str, Any] = {"bool": False, "int": 1, "float": 1.0, "str": ""}
+_DTYPES = {"int64": torch.int64, "float32": torch.float32, "bool": torch.bool}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments of forward(), sorted by what a request can give."""
+
+    tensors: tuple[str, ...]
+    lengths: str | None
+    constants: Mapping[str, Any]
+    """Arguments that must be given and are no tensors, each with a value to begin with."""
+    optional: tuple[str, ...]
+    """Arguments with defaults, which are left to them."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What could be found out about a model's arguments."""
+
+    signature: Signature
+    inputs: tuple[TensorSpec, ...]
+    """One for each tensor argument, in order; a guess where `refusal` is given."""
+    sure: frozenset[str]
+    """The tensor arguments for which anything at all pointed to a dtype and a shape."""
+    refusal: str | None
+    """What the model said when forward() could not be called with any guess; None: the inputs were accepted."""
+
+
+def probe(model: nn.Module) -> Findings:
+    """Find inputs that forward() accepts: the likeliest first, judged from the layers the model has."""
+    signature = read_signature(model)
+    candidates = candidate_inputs(model)
+    refusal: str | None = "it has no tensor argument"
+    until = time.monotonic() + _MOST_SECONDS
+    trials = itertools.islice(_combinations(signature.tensors, candidates), _MOST_TRIALS)
+    for specs in itertools.takewhile(lambda _: time.monotonic() < until, trials):
+        outcome = _call(model, signature, specs)
+        if not isinstance(outcome, str):
+            return Findings(signature, _described(specs, outcome), frozenset(signature.tensors), None)
+        refusal = refusal if refusal != "it has no tensor argument" else outcome
+    return Findings(signature, _first_guess(signature.tensors, candidates), frozenset(), refusal)
+
+
+def read_signature(model: nn.Module) -> Signature:
+    """Sort the arguments of forward() by name, annotation and default."""
+    tensors, constants, optional = [], {}, []
+    lengths = None
+    for parameter in inspect.signature(model.forward).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        kind = _annotation(parameter)
+        if lengths is None and _LENGTHS_NAME.fullmatch(parameter.name.lower()) and kind not in ("bool", "str"):
+            lengths = parameter.name
+        elif parameter.default is not parameter.empty:
+            optional.append(parameter.name)
+        elif kind in _CONSTANTS:
+            constants[parameter.name] = _CONSTANTS[kind]
+        else:
+            tensors.append(parameter.name)
+    return Signature(tuple(tensors), lengths, constants, tuple(optional))
+
+
+def _annotation(parameter: inspect.Parameter) -> str:
+    annotation = parameter.annotation
+    return annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+
+
+def candidate_inputs(model: nn.Module) -> tuple[TensorSpec, ...]:
+    """The inputs that a model with these layers may take, the likeliest first."""
+    modules = list(model.modules())
+    recurrent = [module for module in modules if isinstance(module, nn.RNNBase)]
+    ids = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in modules)
+    usual: tuple[Axis, Axis] = ("batch", "time")
+    other: tuple[Axis, Axis] = ("time", "batch")
+    if recurrent and not any(module.batch_first for module in recurrent):
+        usual, other = other, usual
+    sizes = _feature_sizes(modules)
+    sequences = [*_sequences(ids, sizes, usual), *_states(recurrent)]
+    items = [*(_spec("float32", "batch", size) for size in sizes), *([_spec("int64", "batch")] if ids else [])]
+    likeliest = [*sequences, *items] if recurrent else [*items, *sequences]
+    masks = [_spec("bool", *usual), _spec("float32", *usual)]
+    return tuple(dict.fromkeys([*likeliest, *masks, *_sequences(ids, sizes, other)]))
+
+
+def _sequences(ids: bool, sizes: list[int], layout: tuple[Axis, Axis]) -> list[TensorSpec]:
+    return [*([_spec("int64", *layout)] if ids else []), *(_spec("float32", *layout, size) for size in sizes)]
+
+
+def _states(recurrent: list[nn.RNNBase]) -> list[TensorSpec]:
+    """Initial states [L*D, B, H], and those of projected outputs."""
+    return [
+        _spec("float32", module.num_layers * (1 + module.bidirectional), "batch", size)
+        for module in recurrent
+        for size in (module.proj_size, module.hidden_size)
+        if size
+    ]
+
+
+def _spec(dtype: DType, *shape: int | Axis) -> TensorSpec:
+    return TensorSpec("", dtype, shape)
+
+
+def _feature_sizes(modules: list[nn.Module]) -> list[int]:
+    """The sizes of the last dimension that an input may have, the likeliest first, each once.
+
+    What layers take, those of recurrent layers first, then what is left of it where an embedding or a recurrent layer
+    gives the rest (as in `cat([embed(ids), frames], -1)`).
+    """
+    recurrent = [module for module in modules if isinstance(module, nn.RNNBase)]
+    linear = [module.in_features for module in modules if isinstance(module, nn.Linear)]
+    normed = [module.normalized_shape[-1] for module in modules if isinstance(module, nn.LayerNorm)]
+    taken = [*(module.input_size for module in recurrent), *linear]
+    given = [module.embedding_dim for module in modules if isinstance(module, nn.Embedding)]
+    given += [(module.proj_size or module.hidden_size) * (1 + module.bidirectional) for module in recurrent]
+    rest = [whole - part for whole in taken for part in given if whole > part]
+    return list(dict.fromkeys((*taken, *rest, *normed)))
+
+
+def _combinations(names: tuple[str, ...], candidates: tuple[TensorSpec, ...]) -> Iterator[tuple[TensorSpec, ...]]:
+    """One candidate for each name, the likeliest combinations first."""
+    if not names:
+        return
+    ranks = range(len(candidates))
+    if len(names) > 3:  # too many to sort: try them as they come
+        orders: Iterator[tuple[int, ...]] = itertools.product(ranks, repeat=len(names))
+    else:
+        orders = iter(sorted(itertools.product(ranks, repeat=len(names)), key=sum))
+    for order in orders:
+        yield tuple(replace(candidates[rank], name=name) for rank, name in zip(order, names, strict=True))
+
+
+def _first_guess(names: tuple[str, ...], candidates: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    likeliest = candidates[0] if candidates else _spec("float32", "batch", "time", 1)
+    return tuple(replace(likeliest, name=name) for name in names)
+
+
+Embedded = dict[str, nn.Embedding]
+"""Which arguments were looked up in which embedding."""
+
+
+def _call(model: nn.Module, signature: Signature, specs: tuple[TensorSpec, ...]) -> Embedded | str:
+    """Call forward() once; what it looked up, or what it raised."""
+    given = {spec.name: torch.zeros(spec.sizes(_BATCH, _TIME), dtype=_DTYPES[spec.dtype]) for spec in specs}
+    extra = {} if signature.lengths is None else {signature.lengths: torch.tensor([_TIME, _TIME - 2])}
+    try:
+        with _lookups(model, given) as embedded, torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model(**given, **extra, **signature.constants)
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and another guess may fit
+        return " ".join(f"{type(error).__name__}: {error}".split())
+    return embedded
+
+
+@contextmanager
+def _lookups(model: nn.Module, given: Mapping[str, torch.Tensor]) -> Iterator[Embedded]:
+    """Watch which of the given tensors reach an embedding."""
+    found: Embedded = {}
+    names = {tensor.untyped_storage().data_ptr(): name for name, tensor in given.items()}
+
+    def watch(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        name = names.get(arguments[0].untyped_storage().data_ptr()) if arguments else None
+        if name is not None and isinstance(module, nn.Embedding):
+            found[name] = module
+
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    handles = [module.register_forward_pre_hook(watch) for module in embeddings]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _described(specs: tuple[TensorSpec, ...], embedded: Embedded) -> tuple[TensorSpec, ...]:
+    """The accepted inputs, those that are ids with their vocabulary and the embedding's own padding."""
+    return tuple(_with_embedding(spec, embedded[spec.name]) if spec.name in embedded else spec for spec in specs)
+
+
+def _with_embedding(spec: TensorSpec, embedding: nn.Embedding) -> TensorSpec:
+    return replace(spec, vocabulary=embedding.num_embeddings, pad_value=embedding.padding_idx or 0)

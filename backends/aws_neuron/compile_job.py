@@ -1,0 +1,73 @@
+"""Tracing and compiling one program, run as a script in the interpreter in which the compiler lives.
+
+    python compile_job.py FOLDER
+
+FOLDER holds `job.json`, `tensors.pt`, `inputs.pt` and the text of the program; what was compiled is saved where the job
+says, and `reply.json` says how it went. It imports torch (1.13 or later) and the one toolchain, none of this package
+but the two files beside it, and keeps to Python 3.8.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import traceback
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+_BESIDE = ("source_module", "unrolled")
+"""The files in the folder of this one, which is where Python looks first."""
+
+
+def main(folder: Path) -> None:
+    """Do the job of a folder, and write the reply."""
+    job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
+    try:
+        reply = _compile(folder, job)
+    except Exception as error:  # noqa: BLE001 - a compiler's own failure, told on the other side
+        reply = {"error": type(error).__name__, "message": str(error), "log": traceback.format_exc()}
+    (folder / "reply.json").write_text(json.dumps(reply), encoding="utf-8")
+
+
+def _compile(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
+    try:
+        toolchain = import_module(job["module"])
+    except ImportError as error:
+        return {"missing": str(error)}
+    if not hasattr(toolchain, "trace"):
+        return {"placeholder": str(getattr(toolchain, "__version__", "without a version"))}
+    module = _module(folder)
+    inputs = tuple(torch.load(str(folder / "inputs.pt")))
+    with torch.no_grad():
+        traced = toolchain.trace(module, inputs, **job["options"])
+    if job["hollow"]:
+        # Weights that the compiler keeps apart are handed over anew at every load: saved are their sizes alone.
+        toolchain.replace_weights(traced, {name: _hollow(tensor) for name, tensor in module.state_dict().items()})
+    torch.jit.save(traced, job["output"])
+    return {
+        "module": job["module"],
+        "version": str(getattr(toolchain, "__version__", "unknown")),
+        "torch": torch.__version__.partition("+")[0],
+        "python": platform.python_version(),
+    }
+
+
+def _module(folder: Path) -> torch.nn.Module:
+    plain, unrolled = (import_module(name) for name in _BESIDE)
+    operators = {"lstm": unrolled.lstm, "rnn": unrolled.rnn}
+    source = (folder / "program.py").read_text(encoding="utf-8")
+    module: torch.nn.Module = plain.Plain(source, torch.load(str(folder / "tensors.pt")), operators)
+    return module.eval()
+
+
+def _hollow(tensor: torch.Tensor) -> torch.Tensor:
+    """Of the same sizes, with one number in memory."""
+    return tensor.new_zeros(()).expand(tensor.shape)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,158 @@
+"""AWS Inferentia (Inf1), by torch_neuron.trace: a program for each bucket, with the weights in it.
+
+Not run on hardware: no such device was at hand. It was run against the documented contract of the tracing API.
+
+The package is tied to torch 1.13, so the compiler may live in an interpreter of its own. It cannot keep weights apart:
+each program holds them, so other weights need other programs, and an archive grows with its buckets.
+
+What the compiler does not take is refused (`fallback=False`): left to itself it would run such operators on the CPU,
+call by call and without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...bucketing.shapes import Bucket
+from ..interface import (
+    DEFAULTS,
+    CannotCompile,
+    CannotLoad,
+    CompileSettings,
+    Option,
+    Precision,
+    Requirement,
+    Run,
+    Weights,
+)
+from ..signature import weights_of
+from . import operators as aws_operators
+from .device import (
+    PROGRAM,
+    on_cpu,
+    problem,
+    read_compiled,
+    run_of,
+    simulation,
+    tensors_of,
+    usable_engine,
+    write_compiled,
+)
+from .source_program import plain_program
+from .toolchain import Answer, Toolchain, trace
+
+TOOLCHAIN = Toolchain(
+    module="torch_neuron",
+    install=(
+        "The real one comes from AWS's Neuron repository, for torch 1.13 and Python up to 3.10; it is archived: "
+        'pip install "torch-neuron==1.13.*" "neuron-cc[tensorflow]" --extra-index-url '
+        "https://pip.repos.neuron.amazonaws.com"
+    ),
+)
+
+
+class Neuron:
+    """One program for each bucket. Not run on hardware."""
+
+    name = "neuron"
+    polymorphic = False
+    any_shape = False
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    options: tuple[Option, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
+    inlines_weights = True
+
+    def unavailable(self) -> str | None:
+        """Whether torch_neuron is here, and not the placeholder of its name."""
+        return problem(TOOLCHAIN)
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Torch. Which toolchain is needed stands with each program: it may not be that of this interpreter."""
+        return (Requirement("torch", "torch", "1.13"),)
+
+    def host(self) -> Mapping[str, str]:
+        """Any machine with a device."""
+        return {}
+
+    def compile(
+        self,
+        program: torch.export.ExportedProgram,
+        bucket: Bucket | None,
+        directory: Path,
+        settings: CompileSettings = DEFAULTS,
+    ) -> None:
+        """Trace the program for one bucket, and save the ScriptModule with its weights.
+
+        Raises:
+            CannotCompile: no bucket is named, there is no toolchain, or it refuses the program.
+        """
+        if bucket is None:
+            raise CannotCompile("neuron compiles for one bucket at a time")
+        plain = plain_program(program, bucket)
+        answer = trace(
+            TOOLCHAIN,
+            plain,
+            weights_of(program),
+            directory / PROGRAM,
+            options_for(settings),
+            settings.python,
+            hollow=False,
+        )
+        if answer.error:
+            raise CannotCompile(_refusal(answer, bucket))
+        write_compiled(directory, plain, answer.facts)
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+        """Load the program onto this process's core, or what stands in for it.
+
+        `weights` must be those that it was compiled with.
+
+        Raises:
+            CannotLoad: the toolchain or the device is missing, or the weights are of other shapes.
+        """
+        compiled = read_compiled(directory)
+        if self.simulation() is not None:
+            return on_cpu(compiled, weights, threads)
+        tensors_of(compiled, weights)
+        usable_engine(TOOLCHAIN, compiled)
+        torch.set_num_threads(threads)
+        try:
+            module = torch.jit.load(str(directory / PROGRAM))
+        except Exception as error:
+            raise CannotLoad(
+                f"{directory} cannot be loaded onto a Neuron core: {error}. Are there at least as many cores as "
+                f"workers (neuron-ls), and is no other process on them?"
+            ) from error
+        return run_of(compiled.signature, module)
+
+    def simulation(self) -> str | None:
+        """The text of the programs on this CPU, where that is allowed and the toolchain is not here."""
+        return simulation(TOOLCHAIN)
+
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Why neuron-cc cannot take a call; None where it can, by its published list."""
+        return aws_operators.refusal_by_neuron(node)
+
+
+def options_for(settings: CompileSettings) -> dict[str, Any]:
+    """The keywords for `torch_neuron.trace`."""
+    # By default the compiler computes in bfloat16 whatever can be.
+    chosen = any(word.startswith(("--fast-math", "--fp32-cast")) for word in settings.args)
+    exact = [] if chosen or settings.precision == "bfloat16" else ["--fast-math", "none"]
+    options: dict[str, Any] = {"compiler_args": [*settings.args, *exact], "fallback": False}
+    if settings.workdir is not None:
+        options["compiler_workdir"] = str(settings.workdir)
+    return options
+
+
+def _refusal(answer: Answer, bucket: Bucket) -> str:
+    text = f"neuron cannot compile for {bucket.batch} x {bucket.length}: {answer.error}: {answer.message}"
+    if answer.error != "AttributeError":  # the documented word for an operator that the compiler does not take
+        return text
+    return (
+        f"{text}\nThe compiler for Inf1 does not take this operator; embeddings are among those. Have it run on the "
+        f"CPU with partitioner_config: {{}}, or see `neuron-lstm analyze` for the lines of the model that need it"
+    )

@@ -1,0 +1,225 @@
+"""Compiling every variant, in as many processes as there are cores.
+
+Each process is a session of its own with a temporary directory of its own, so that when packaging stops (a refusal, a
+failure, Ctrl-C) the compilers it has started are ended with it and leave nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..bucketing.shapes import Bucket, Part
+from ..config.partitioner import PartitionerConfig
+from .interface import DEFAULTS, CompileSettings
+from .subprocesses import describe_exit, package_path
+
+_LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Job:
+    """One program to compile; `bucket` is None for an engine that takes every shape."""
+
+    backend: str
+    part: Part
+    bucket: Bucket | None
+    program: Path
+    """A file of torch.export.save."""
+    directory: Path
+    settings: CompileSettings = DEFAULTS
+    partitioner: PartitionerConfig | None = None
+    """How the program is divided between the engine and the CPU; None where the engine takes the whole."""
+
+    def __str__(self) -> str:
+        """`inductor chunk 4 x 128`."""
+        shape = "any shape" if self.bucket is None else f"{self.bucket.batch} x {self.bucket.length}"
+        return f"{self.backend} {self.part} {shape}"
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What compiling one program took."""
+
+    job: Job
+    seconds: float
+    size: int
+    """Bytes on disk."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """Why an engine is out: it refused the program or failed on it."""
+
+    job: Job
+    reason: str
+
+
+Result = Compiled | Failed
+
+
+def compile_all(
+    jobs: Sequence[Job], scratch: Path, report: Callable[[Result], None], most: int | None = None
+) -> list[Result]:
+    """Do all jobs.
+
+    Once a job fails, the rest of its engine's are left out; when no engine is left, all is stopped at once. `report`
+    is called with each result as it comes. `scratch` is a private directory for whatever the compilers write. `most` is
+    the number of processes at once; None: one a core.
+    """
+    engines = {job.backend for job in jobs}
+    results: list[Result] = []
+    pending = list(jobs)
+    running: dict[Future[Result], _Worker] = {}
+    count = max(1, min(len(jobs), most or len(os.sched_getaffinity(0))))
+    workers = [_Worker(scratch / f"worker{index}") for index in range(count)]
+    free = list(workers)
+    with _closed_after(workers), ThreadPoolExecutor(count) as threads, _stopped_after(workers):
+        while engines and (pending or running):
+            while free and pending:
+                worker = free.pop()
+                running[threads.submit(worker.compile, pending.pop(0))] = worker
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                free.append(running.pop(done))
+                results.append(done.result())
+                report(results[-1])
+            engines -= {result.job.backend for result in results if isinstance(result, Failed)}
+            pending = [job for job in pending if job.backend in engines]
+    return results
+
+
+@contextmanager
+def _stopped_after(workers: Sequence[_Worker]) -> Iterator[None]:
+    """End them, so that threads that wait for them wait no longer."""
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
+
+
+@contextmanager
+def _closed_after(workers: Sequence[_Worker]) -> Iterator[None]:
+    """Close their pipes, once no thread reads from them any more."""
+    try:
+        yield
+    finally:
+        for worker in workers:
+            worker.close()
+
+
+class _Worker:
+    """A compiling process, started when there is something to do and again if it died of it."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._scratch = scratch
+        self._process: subprocess.Popen[str] | None = None
+        self._stopped = False
+        self._changing = threading.Lock()
+
+    def compile(self, job: Job) -> Result:
+        """Do one job. Never raises on account of it: what goes wrong is the job's result."""
+        job.directory.mkdir(parents=True)
+        if job.settings.workdir is not None:
+            job.settings.workdir.mkdir(parents=True, exist_ok=True)
+        reply = self._ask(
+            {
+                "program": str(job.program),
+                "backend": job.backend,
+                "bucket": job.bucket,
+                "settings": _settings_as_json(job.settings),
+                "partitioner": None if job.partitioner is None else asdict(job.partitioner),
+                "directory": str(job.directory),
+            }
+        )
+        if "seconds" in reply:
+            return Compiled(job, reply["seconds"], size_of(job.directory))
+        if "refused" in reply:
+            return Failed(job, reply["refused"])
+        return Failed(job, f"the engine failed ({reply['crashed']})\n{textwrap.indent(reply['log'], '    ')}")
+
+    def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        process = self._running()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if line:
+            return dict(json.loads(line))
+        return {"crashed": describe_exit(process.wait()), "log": self._last_words()}
+
+    def _running(self) -> subprocess.Popen[str]:
+        with self._changing:
+            if self._process is None or self._process.poll() is not None:
+                if self._stopped:
+                    raise RuntimeError("compiling has been stopped")
+                self.close()
+                self._process = self._start()
+            return self._process
+
+    def _start(self) -> subprocess.Popen[str]:
+        self._scratch.mkdir(parents=True, exist_ok=True)
+        with self._log().open("w") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.compile_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=self._scratch,
+                env={**os.environ, "TMPDIR": str(self._scratch), "PYTHONPATH": package_path()},
+                start_new_session=True,
+            )
+
+    def _log(self) -> Path:
+        return self._scratch / "stderr.log"
+
+    def _last_words(self) -> str:
+        return "\n".join(self._log().read_text(errors="replace").splitlines()[-_LAST_LINES:])
+
+    def stop(self) -> None:
+        """End the process and all it has started, at once."""
+        with self._changing:
+            self._stopped = True
+            if self._process is not None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+
+    def close(self) -> None:
+        """Close the pipes to the process."""
+        if self._process is not None:
+            for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+                with suppress(BrokenPipeError):  # what was still to be written to a dead process
+                    pipe.close()
+
+
+def _settings_as_json(settings: CompileSettings) -> dict[str, Any]:
+    return {
+        "precision": settings.precision,
+        "workdir": None if settings.workdir is None else str(settings.workdir),
+        "args": settings.args,
+        "python": None if settings.python is None else str(settings.python),
+    }
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, or of all files below a directory."""
+    if path.is_file():
+        return path.stat().st_size
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

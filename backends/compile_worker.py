@@ -1,0 +1,67 @@
+"""A process that compiles: one job a line on standard input, one reply a line on standard output.
+
+It ends when its input does, so that it cannot outlive the packaging that started it. Whatever an engine prints goes to
+standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from ..bucketing.shapes import Bucket
+from ..config.partitioner import PartitionerConfig
+from . import masked  # noqa: F401 - the exported program names its operators
+from .exported_program import load_program
+from .interface import CannotCompile, CompileSettings
+from .partitioning.backend import Partitioned
+from .registry import get_backend
+
+
+def main() -> None:
+    """Serve jobs until standard input ends."""
+    replies = _take_stdout()
+    programs: dict[str, torch.export.ExportedProgram] = {}
+    for line in sys.stdin:
+        job = json.loads(line)
+        if job["program"] not in programs:
+            programs[job["program"]] = load_program(Path(job["program"]))
+        print(json.dumps(_reply(job, programs[job["program"]])), file=replies, flush=True)
+
+
+def _take_stdout() -> TextIO:
+    """The real standard output for replies alone; from now on everything else written there goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return replies
+
+
+def _reply(job: dict[str, Any], program: torch.export.ExportedProgram) -> dict[str, Any]:
+    started = time.perf_counter()
+    bucket = None if job["bucket"] is None else Bucket(*job["bucket"])
+    try:
+        engine = get_backend(job["backend"])
+        if job["partitioner"] is not None:
+            engine = Partitioned(engine, PartitionerConfig(**job["partitioner"]))
+        engine.compile(program, bucket, Path(job["directory"]), _settings(job["settings"]))
+    except CannotCompile as error:
+        return {"refused": str(error)}
+    except Exception as error:  # noqa: BLE001 - an engine's own failure, reported as such
+        return {"crashed": f"{type(error).__name__}: {error}", "log": traceback.format_exc()}
+    return {"seconds": time.perf_counter() - started}
+
+
+def _settings(written: dict[str, Any]) -> CompileSettings:
+    workdir, python = (None if written[key] is None else Path(written[key]) for key in ("workdir", "python"))
+    return CompileSettings(written["precision"], workdir, tuple(written["args"]), python)
+
+
+if __name__ == "__main__":
+    main()

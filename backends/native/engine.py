@@ -1,0 +1,92 @@
+"""Recurrences by a kernel of our own, which stops each row at its own end; everything else by torch.
+
+See `recurrence/recurrence.cpp`. Every batch and length runs in the same code, and padding costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from ...bucketing.shapes import Bucket
+from .. import cpp_compiler
+from .. import masked as _masked  # noqa: F401  the program calls its operators where the kernel does not know them
+from ..eager import run_of
+from ..exported_program import load_weight_stripped_program, save_weight_stripped
+from ..interface import DEFAULTS, CompileSettings, Option, Precision, Requirement, Run, Weights
+from ..signature import read_signature, signature_of, write_signature
+from . import build
+from .library import Library, Pool
+from .rewrite import gains, over_kernel
+
+_PROGRAM = "program.pt2"
+
+
+class Native:
+    """One program for every bucket."""
+
+    name = "native"
+    polymorphic = True
+    any_shape = True
+    ragged = True
+    whole_sequences = "native stops each row at its own end, so that pieces of time would save nothing"
+    precisions: tuple[Precision, ...] = ("float32",)
+    options: tuple[Option, ...] = ()
+
+    def unavailable(self) -> str | None:
+        """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
+        return cpp_compiler.problem_here(build.HEADERS)
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Torch."""
+        return (Requirement("torch", "torch", torch.__version__.partition("+")[0]),)
+
+    def host(self) -> Mapping[str, str]:
+        """The operating system, the machine and its instructions."""
+        return cpp_compiler.host()
+
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Never: what was exported is torch's."""
+        return None
+
+    def compile(
+        self,
+        program: torch.export.ExportedProgram,
+        bucket: Bucket | None,
+        directory: Path,
+        settings: CompileSettings = DEFAULTS,
+    ) -> None:
+        """Write the program with nothing but the shapes of its weights, and the kernel where there is work for it.
+
+        Raises:
+            CannotCompile: the C++ compiler refuses the kernel.
+        """
+        write_signature(signature_of(program, None), directory)
+        save_weight_stripped(program, directory / _PROGRAM)
+        if gains(program):
+            build.build(directory)
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+        """Map the kernel and bring the weights of the recurrences into its order.
+
+        Raises:
+            CannotLoad: this machine lacks what the kernel was compiled for, or cannot map it; this torch cannot read
+                the program; or the weights are others.
+        """
+        cpp_compiler.check_host(host)
+        signature = read_signature(directory)
+        real = signature.pick_weights(weights)
+        program = load_weight_stripped_program(directory / _PROGRAM, real)
+        pool = _open(directory, threads) if gains(program) else None
+        # Torch's own threads would wait for more work busily, on the cores that the kernel's are to compute with.
+        torch.set_num_threads(1)
+        return run_of(signature, over_kernel(program, real, pool), real)
+
+
+def _open(directory: Path, threads: int) -> Pool:
+    """The kernel with threads of its own."""
+    name = build.fastest_here()
+    with cpp_compiler.mappable(directory, (name,)) as place:
+        return Pool(Library(place / name), threads)

@@ -1,0 +1,161 @@
+"""The .npy format, read and written without numpy and without pickle.
+
+A file is the magic, a version, the length of a header, the header as the text of a Python dictionary, and the bytes of
+the array (versions 1.0 to 3.0: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html).
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import sys
+from array import array
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+
+from ..responses import malformed, shown
+
+MAGIC = b"\x93NUMPY"
+_LONGEST_HEADER = 4096  # bytes; numpy writes 118 for any array of ordinary rank
+
+_NAMES = {
+    "b1": "bool", "f2": "float16", "f4": "float32", "f8": "float64",
+    "i1": "int8", "i2": "int16", "i4": "int32", "i8": "int64",
+    "u1": "uint8", "u2": "uint16", "u4": "uint32", "u8": "uint64",
+}  # fmt: skip
+# Hosts of old accelerators have a torch without wide unsigned integers.
+_READ: dict[str, torch.dtype] = {kind: getattr(torch, name) for kind, name in _NAMES.items() if hasattr(torch, name)}
+_WRITE = {dtype: kind for kind, dtype in _READ.items()}
+_WIDTHS = {dtype: int(kind[1:]) for kind, dtype in _READ.items()}
+"""Bytes of an item; an old torch's dtypes do not tell."""
+_MOST_HEADERS = 1024
+"""That are kept in mind: sequences of one length have the same, and reading one takes longer than all the rest."""
+_WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array codes by width in bytes
+
+
+class _Header(NamedTuple):
+    dtype: torch.dtype
+    big_endian: bool
+    fortran_order: bool
+    shape: tuple[int, ...]
+
+
+def read_npy(content: bytes | bytearray) -> torch.Tensor:
+    """The tensor of a .npy file: bool, integers or floats of either byte order, in C or Fortran order.
+
+    It may lie in the memory of `content`, where that is a bytearray.
+
+    Raises:
+        RequestError: 400, it is no such file, or holds anything else, Python objects above all.
+    """
+    text, start = _header_text(content)
+    header = _header(text)
+    found, expected = len(content) - start, math.prod(header.shape) * _WIDTHS[header.dtype]
+    if found != expected:
+        raise malformed(
+            f".npy: shape {list(header.shape)} needs {expected} bytes of data, the body has {found}"
+            if len(header.shape) <= 8
+            else f".npy: the data should be {expected} bytes, the body has {found}"
+        )
+    return _tensor(content, start, header)
+
+
+def write_npy(tensor: torch.Tensor) -> bytes:
+    """The tensor as a .npy file, version 1.0, C order, this machine's byte order. bfloat16, unknown there, as float32.
+
+    >>> read_npy(write_npy(torch.tensor([[1, 2], [3, 4]])))
+    tensor([[1, 2],
+            [3, 4]])
+    """
+    known = (tensor if tensor.dtype in _WRITE else tensor.to(torch.float32)).detach()
+    content = bytearray(_prefix(known.dtype, tuple(known.shape)))
+    start = len(content)
+    if known.numel() > 0:
+        content += bytes(known.numel() * known.element_size())
+        torch.frombuffer(content, dtype=known.dtype, offset=start).copy_(known.reshape(-1))
+    return bytes(content)
+
+
+@lru_cache(maxsize=_MOST_HEADERS)
+def _prefix(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
+    """Everything before the data, filled up to 64 bytes."""
+    order = "|" if _WIDTHS[dtype] == 1 else "<" if sys.byteorder == "little" else ">"
+    text = f"{{'descr': '{order}{_WRITE[dtype]}', 'fortran_order': False, 'shape': {shape!r}, }}"
+    padded = text + " " * (-(len(MAGIC) + 4 + len(text) + 1) % 64) + "\n"
+    return MAGIC + bytes((1, 0)) + len(padded).to_bytes(2, "little") + padded.encode("ascii")
+
+
+def _header_text(content: bytes | bytearray) -> tuple[str, int]:
+    """The header, and where the data begins."""
+    if not content.startswith(MAGIC):
+        raise malformed(f".npy: the body does not begin as a .npy file does, but with {shown(bytes(content[:6]))}")
+    version = bytes(content[6:8])
+    if version not in {b"\x01\x00", b"\x02\x00", b"\x03\x00"}:
+        raise malformed(f".npy: format version {shown(version)} is not known (1.0, 2.0 and 3.0 are)")
+    begin = 10 if version[0] == 1 else 12
+    length = int.from_bytes(content[8:begin], "little")
+    end = begin + length
+    if length > _LONGEST_HEADER or end > len(content):
+        raise malformed(f".npy: the header should have {length} bytes; the body ends sooner, or that is too long")
+    return bytes(content[begin:end]).decode("latin-1" if version[0] < 3 else "utf-8", "replace"), end
+
+
+@lru_cache(maxsize=_MOST_HEADERS)
+def _header(text: str) -> _Header:
+    try:
+        fields = ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict) or set(fields) != {"descr", "fortran_order", "shape"}:
+        raise malformed(".npy: the header is not a dictionary of descr, fortran_order and shape")
+    dtype, big_endian = _dtype(fields["descr"])
+    return _Header(dtype, big_endian, fields["fortran_order"] is True, _shape(fields["shape"]))
+
+
+def _dtype(description: object) -> tuple[torch.dtype, bool]:
+    if isinstance(description, str) and description[:1] in {"<", ">", "|", "="}:
+        dtype = _READ.get(description[1:])
+        if dtype is not None:
+            return dtype, _is_big(description[0])
+    raise malformed(
+        f".npy: arrays of type {shown(description)} are not taken: send bool, integers or floats of 16, 32 or 64 bits"
+    )
+
+
+def _is_big(order: str) -> bool:
+    return order == ">" or (order == "=" and sys.byteorder == "big")
+
+
+def _shape(shape: object) -> tuple[int, ...]:
+    if isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape) and len(shape) <= 32:
+        return shape
+    raise malformed(".npy: the shape is not a tuple of at most 32 sizes")
+
+
+def _tensor(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:
+    if start == len(content):
+        return torch.empty(header.shape, dtype=header.dtype)
+    flat = _flat(content, start, header)
+    if not header.fortran_order:
+        return flat.reshape(header.shape)
+    axes = tuple(reversed(range(len(header.shape))))
+    return flat.reshape(header.shape[::-1]).permute(axes).contiguous()
+
+
+def _flat(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:
+    width = _WIDTHS[header.dtype]
+    if header.big_endian != (sys.byteorder == "big"):
+        content, start = _swapped(content[start:], width), 0
+    elif isinstance(content, bytes) or start % width:  # torch wants to own what it reads, and in its proper place
+        content, start = bytearray(memoryview(content)[start:]), 0
+    if header.dtype == torch.bool:  # any byte may stand in a file; only 0 and 1 are a bool to torch
+        return torch.frombuffer(content, dtype=torch.uint8, offset=start) != 0
+    return torch.frombuffer(content, dtype=header.dtype, offset=start)
+
+
+def _swapped(raw: bytes | bytearray, width: int) -> bytearray:
+    words = array(_WORDS[width], bytes(raw))
+    words.byteswap()
+    return bytearray(words.tobytes())

@@ -1,0 +1,252 @@
+"""Nested lists, or any tensor, to the tensor that an input declares; everything else is refused by name."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+
+from ...bucketing.padding import torch_dtype
+from ...bucketing.shapes import DType, TensorSpec
+from ..responses import RequestError, invalid, shown
+
+
+class _Numbers(NamedTuple):
+    """How the numbers of one dtype are read."""
+
+    accepted: frozenset[type]
+    """Types of JSON's values."""
+    code: str
+    """Of the `array` that they are put into."""
+    read: torch.dtype
+    """Of the array."""
+    dtype: torch.dtype
+
+
+_FLOAT, _INT, _BOOL = frozenset({int, float}), frozenset({int}), frozenset({bool})
+_NUMBERS: dict[DType, _Numbers] = {
+    "float32": _Numbers(_FLOAT, "f", torch.float32, torch.float32),
+    "float64": _Numbers(_FLOAT, "d", torch.float64, torch.float64),
+    "float16": _Numbers(_FLOAT, "d", torch.float64, torch.float16),
+    "bfloat16": _Numbers(_FLOAT, "d", torch.float64, torch.bfloat16),
+    "int64": _Numbers(_INT, "q", torch.int64, torch.int64),
+    "int32": _Numbers(_INT, "i", torch.int32, torch.int32),
+    "int16": _Numbers(_INT, "h", torch.int16, torch.int16),
+    "int8": _Numbers(_INT, "b", torch.int8, torch.int8),
+    "uint8": _Numbers(_INT, "B", torch.uint8, torch.uint8),
+    "bool": _Numbers(_BOOL, "B", torch.uint8, torch.bool),
+}
+_JSON_NAMES = {
+    list: "a list", dict: "an object", str: "a string", bool: "a boolean", int: "an integer", float: "a float",
+    type(None): "null",
+}  # fmt: skip
+
+
+def wanted(spec: TensorSpec) -> str:
+    """An input's declaration, as messages give it.
+
+    >>> wanted(TensorSpec("frames", "float32", ("batch", "time", 12)))
+    'float32 [time, 12]'
+    """
+    return f"{spec.dtype} [{', '.join(map(str, spec.item_shape))}]" if spec.item_shape else f"one {spec.dtype}"
+
+
+def from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
+    """One sequence's part of an input, from nested lists of numbers.
+
+    >>> from_lists([[1, 2], [3, 4.5]], TensorSpec("x", "float32", ("batch", "time", 2)))
+    tensor([[1.0000, 2.0000],
+            [3.0000, 4.5000]])
+
+    Raises:
+        RequestError: 400, with the input's name.
+    """
+    flat, shape = flatten(value, len(spec.item_shape), spec)
+    check_shape(shape, spec)
+    tensor = from_numbers(flat, spec)
+    if len(shape) != 1:
+        tensor = tensor.reshape(shape)
+    if not _are_ids(flat, spec):
+        check_content(tensor, spec)
+    return tensor
+
+
+def from_tensor(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """One sequence's part of an input, from a tensor of any dtype that says the same without loss of kind.
+
+    Integers may become floats, and any width another as long as the values fit; floats never become integers.
+
+    Raises:
+        RequestError: 400, with the input's name.
+    """
+    check_shape(tensor.shape, spec)
+    dtype = torch_dtype(spec)
+    if tensor.dtype is not dtype:
+        _check_convertible(tensor, spec)
+    if tensor.dtype is not dtype or not tensor.is_cpu or tensor.requires_grad:
+        tensor = tensor.detach().to("cpu", dtype)
+    own = tensor.contiguous()
+    check_content(own, spec)
+    return own
+
+
+def flatten(value: object, dimensions: int, spec: TensorSpec) -> tuple[list[object], tuple[int, ...]]:
+    """The elements of lists nested `dimensions` deep, in row-major order, and the lists' shape.
+
+    Raises:
+        RequestError: 400, there are no such lists, or lists of one depth differ in length.
+    """
+    if dimensions == 1 and type(value) is list:
+        return value, (len(value),)
+    level: list[object] = [value]
+    shape: list[int] = []
+    for depth in range(dimensions):
+        lists = _as_lists(level, depth, spec)
+        sizes = set(map(len, lists))
+        if len(sizes) > 1:
+            raise refuse(spec, _ragged(lists, depth))
+        shape.append(sizes.pop() if sizes else 0)
+        level = list(chain.from_iterable(lists))
+    return level, tuple(shape)
+
+
+def from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tensor:
+    """A flat tensor of plain numbers; int, float and bool as JSON has them.
+
+    Raises:
+        RequestError: 400, something is no number, is of the wrong kind, or does not fit the dtype.
+    """
+    kind = _NUMBERS[spec.dtype]
+    if not kind.accepted.issuperset(map(type, flat)):
+        raise refuse(spec, _wrong_kind(flat, kind.accepted, spec))
+    try:
+        numbers = array(kind.code, flat)  # type: ignore[type-var]
+    except OverflowError:
+        raise refuse(spec, f"a value is out of the range of {spec.dtype}") from None
+    if not numbers:
+        return torch.empty(0, dtype=kind.dtype)
+    tensor = torch.frombuffer(numbers, dtype=kind.read)
+    return tensor if kind.read is kind.dtype else tensor.to(kind.dtype)
+
+
+def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
+    """Rank and sizes are as declared, and there is at least one timestep.
+
+    Raises:
+        RequestError: 400.
+    """
+    expected = spec.item_shape
+    if len(shape) != len(expected):
+        raise refuse(spec, f"expected {wanted(spec)}, got {_dimensions(len(shape))} (shape {list(shape)})")
+    for axis, declared in enumerate(expected):
+        if declared == "time" and shape[axis] == 0:
+            raise refuse(spec, "the sequence is empty: at least one timestep is needed")
+        if declared != "time" and shape[axis] != declared:
+            raise refuse(spec, f"dimension {axis} has {shape[axis]} values, expected {declared} ({wanted(spec)})")
+
+
+def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
+    """Floats are finite, ids are in the vocabulary.
+
+    Raises:
+        RequestError: 400, with the place of the first that is not.
+    """
+    if tensor.numel() == 0:
+        return
+    if tensor.dtype.is_floating_point:
+        # A sum that is finite has no other terms; one that is not may only be too large.
+        if not math.isfinite(tensor.sum().item()):
+            _check_finite(tensor, spec)
+    elif spec.vocabulary is not None:
+        least, most = torch.aminmax(tensor)
+        if least.item() < 0 or most.item() >= spec.vocabulary:
+            outside = (tensor < 0) | (tensor >= spec.vocabulary)
+            found = int(tensor[outside].reshape(-1)[0])
+            limits = f"outside the vocabulary (0 to {spec.vocabulary - 1})"
+            raise refuse(spec, f"id {found} at {_first(outside)} is {limits}")
+
+
+def _check_convertible(tensor: torch.Tensor, spec: TensorSpec) -> None:
+    dtype = torch_dtype(spec)
+    if _kind(tensor.dtype) > _kind(dtype) or (tensor.dtype == torch.bool) != (dtype == torch.bool):
+        raise refuse(spec, f"expected {wanted(spec)}, got {str(tensor.dtype).removeprefix('torch.')} values")
+    if _kind(dtype) == 1 and not _fits(tensor, dtype):
+        raise refuse(spec, f"a value is out of the range of {spec.dtype}")
+
+
+def _check_finite(tensor: torch.Tensor, spec: TensorSpec) -> None:
+    odd = ~torch.isfinite(tensor)
+    if bool(odd.any()):
+        raise refuse(spec, f"the value at {_first(odd)} is not finite, or too large for {spec.dtype}")
+
+
+def refuse(spec: TensorSpec, problem: str) -> RequestError:
+    """A refusal that names the input."""
+    return invalid(f"input {spec.name!r}: {problem}")
+
+
+def _are_ids(flat: Sequence[object], spec: TensorSpec) -> bool:
+    """Whether these integers are in the vocabulary, which takes less time to ask of a list than of a tensor."""
+    if spec.vocabulary is None or _NUMBERS[spec.dtype].accepted is not _INT or not flat:
+        return False
+    return min(flat) >= 0 and max(flat) < spec.vocabulary  # type: ignore[operator, type-var]
+
+
+def _as_lists(level: list[object], depth: int, spec: TensorSpec) -> list[list[object]]:
+    strangers = set(map(type, level)) - {list, tuple}
+    if strangers:
+        found = _json_name(strangers.pop())
+        raise refuse(spec, f"expected {wanted(spec)}, but found {found} where dimension {depth} should be a list")
+    return level  # type: ignore[return-value]
+
+
+def _ragged(lists: list[list[object]], depth: int) -> str:
+    first = len(lists[0])
+    index = next(i for i, row in enumerate(lists) if len(row) != first)
+    return (
+        f"the lists of dimension {depth} differ in length: the first has {first} values, "
+        f"number {index} has {len(lists[index])}"
+    )
+
+
+def _wrong_kind(flat: Sequence[object], accepted: frozenset[type], spec: TensorSpec) -> str:
+    index = next(i for i, element in enumerate(flat) if type(element) not in accepted)
+    found = flat[index]
+    if isinstance(found, list):
+        return f"expected {wanted(spec)}, but the lists are nested deeper"
+    text = f" ({shown(found)})" if isinstance(found, str | float) else ""
+    return f"expected {wanted(spec)}, but value {index} is {_json_name(type(found))}{text}"
+
+
+def _json_name(kind: type) -> str:
+    return _JSON_NAMES.get(kind, f"a {kind.__name__}")
+
+
+def _dimensions(count: int) -> str:
+    return "a single value" if count == 0 else f"{count} dimension{'s' * (count > 1)}"
+
+
+def _first(mask: torch.Tensor) -> str:
+    return str(torch.nonzero(mask)[0].tolist())
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """Bool, integers, floats, and what no input is."""
+    if dtype == torch.bool:
+        return 0
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating_point else 1
+
+
+def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether every integer is in the range of `dtype`."""
+    wide = tensor.to(torch.int64)
+    if str(tensor.dtype) == "torch.uint64" and bool((wide < 0).any()):  # wrapped around; an old torch has none
+        return False
+    limits = torch.iinfo(dtype)
+    return not bool(((wide < limits.min) | (wide > limits.max)).any())

@@ -1,0 +1,192 @@
+"""The Open Inference Protocol (KServe V2): its requests to sequences, and answers to its responses.
+
+Sequences of different lengths are sent as one entry each, all of the input's name. Sequences of one length may be sent
+as one tensor with the batch dimension where the input has it; their answers come back the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ...bucketing.shapes import DType, TensorSpec
+from ...config.manifest import Manifest
+from ..responses import RequestError, invalid, malformed, shown
+from .request import Form, Request, check_count, read_items
+from .tensors import flatten, from_numbers, refuse, wanted
+
+_KEYS = {"name", "shape", "datatype", "data"}
+_DATATYPES: dict[DType, str] = {
+    "float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16",
+    "int64": "INT64", "int32": "INT32", "int16": "INT16", "int8": "INT8", "uint8": "UINT8", "bool": "BOOL",
+}  # fmt: skip
+_INTEGERS = {"INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"}
+_FLOATS = {"FP16", "BF16", "FP32", "FP64"}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a V2 response says of the model."""
+
+    name: str
+    version: str
+
+
+def is_v2(value: object, inputs: Sequence[TensorSpec]) -> bool:
+    """Whether a JSON body is a V2 request, even where an input of the model is itself called `inputs`.
+
+    >>> entry = {"name": "x", "shape": [1], "datatype": "FP32", "data": [0.5]}
+    >>> ids = TensorSpec("inputs", "int64", ("batch", "time"))
+    >>> is_v2({"inputs": [entry]}, [ids]), is_v2({"inputs": [1, 2, 3]}, [ids])
+    (True, False)
+    """
+    if not isinstance(value, Mapping) or not isinstance(value.get("inputs"), list):
+        return False
+    entries = value["inputs"]
+    if entries and all(isinstance(entry, Mapping) and entry.keys() >= _KEYS for entry in entries):
+        return True
+    return all(spec.name != "inputs" for spec in inputs)
+
+
+def read_v2(body: Mapping[str, object], manifest: Manifest) -> Request:
+    """The request of a V2 body.
+
+    Raises:
+        RequestError: 400, 413 or 422, naming the entry or the sequence.
+    """
+    entries = body["inputs"]
+    assert isinstance(entries, list)
+    check_count(math.ceil(len(entries) / len(manifest.inputs)), "inputs")
+    by_name: dict[str, list[_Entry]] = {spec.name: [] for spec in manifest.inputs}
+    for index, entry in enumerate(entries):
+        read = _read_indexed(entry, index, manifest.inputs)
+        by_name[read.spec.name].append(read)
+    items = read_items(_sequences(by_name), manifest, "sequences")
+    batched = all(len(found) == 1 and found[0].batched for found in by_name.values())
+    return Request(items, Form.V2, id=identifier(body), batched=batched)
+
+
+def identifier(body: object) -> str:
+    """The client's id of a request, "" if it gave none."""
+    given = body.get("id") if isinstance(body, Mapping) else None
+    return given if isinstance(given, str) else ""
+
+
+def write_v2(
+    request: Request, answers: Sequence[Sequence[torch.Tensor]], outputs: Sequence[TensorSpec], identity: Identity
+) -> dict[str, object]:
+    """The V2 response: one entry for each output and sequence, or one for each output of a batched request.
+
+    Raises:
+        RequestError: 500, an answer is not finite, which V2's numbers cannot say.
+    """
+    entries = []
+    for place, spec in enumerate(outputs):
+        own = [answer[place] for answer in answers]
+        if request.batched and spec.batch_dim is not None:
+            own = [torch.stack(own, spec.batch_dim)]
+        entries += [_write_entry(tensor, spec) for tensor in own]
+    return _envelope(request.id, identity) | {"outputs": entries}
+
+
+def needs_envelope(body: object, inputs: Sequence[TensorSpec]) -> bool:
+    """Whether an error must come in a V2 response too: TorchServe's V2 gRPC loses its worker on any other body."""
+    if not isinstance(body, Mapping):
+        return False
+    return is_v2(body, inputs) or ("model_name" in body and "inputs" in body)  # as its gRPC always sends
+
+
+def error_envelope(body: object, identity: Identity) -> dict[str, object]:
+    """A V2 response without outputs, to which the error is added."""
+    return _envelope(identifier(body), identity) | {"outputs": []}
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One read entry of `inputs`: the parts of one or several sequences."""
+
+    spec: TensorSpec
+    parts: tuple[torch.Tensor, ...]
+    batched: bool
+
+
+def _read_indexed(entry: object, index: int, inputs: Sequence[TensorSpec]) -> _Entry:
+    try:
+        return _read_entry(entry, inputs)
+    except RequestError as error:
+        raise error.within(f"inputs[{index}]") from None
+
+
+def _read_entry(entry: object, inputs: Sequence[TensorSpec]) -> _Entry:
+    if not isinstance(entry, Mapping) or not entry.keys() >= _KEYS:
+        raise malformed("each entry must be an object with name, shape, datatype and data")
+    spec = next((spec for spec in inputs if spec.name == entry["name"]), None)
+    if spec is None:
+        names = ", ".join(repr(spec.name) for spec in inputs)
+        raise invalid(f"the model has no input {shown(entry['name'])}: its inputs are {names}")
+    _check_datatype(entry["datatype"], spec)
+    shape = _read_shape(entry["shape"], spec)
+    tensor = _read_data(entry["data"], shape, spec)
+    if spec.batch_dim is not None and len(shape) == len(spec.shape):
+        check_count(shape[spec.batch_dim], "the tensor")
+        return _Entry(spec, tensor.unbind(spec.batch_dim), batched=True)
+    return _Entry(spec, (tensor,), batched=False)
+
+
+def _check_datatype(datatype: object, spec: TensorSpec) -> None:
+    own = _DATATYPES[spec.dtype]
+    taken = {own} if own == "BOOL" else _INTEGERS if own in _INTEGERS else _INTEGERS | _FLOATS
+    if not isinstance(datatype, str) or datatype not in taken:
+        raise refuse(spec, f"datatype {shown(datatype)} is not taken: send {own}")
+
+
+def _read_shape(shape: object, spec: TensorSpec) -> tuple[int, ...]:
+    sizes = tuple(shape) if isinstance(shape, list) else ()
+    if not isinstance(shape, list) or any(type(size) is not int or not 0 <= size < 1 << 40 for size in sizes):
+        raise refuse(spec, "shape must be a list of sizes")
+    if len(sizes) not in {len(spec.item_shape), len(spec.shape)}:
+        raise refuse(spec, f"expected {wanted(spec)}, with or without a batch dimension; got {len(sizes)} dimensions")
+    return sizes
+
+
+def _read_data(data: object, shape: tuple[int, ...], spec: TensorSpec) -> torch.Tensor:
+    if not isinstance(data, list):
+        raise refuse(spec, "data must be a list of numbers (binary tensor data is not taken)")
+    flat = data
+    if data and isinstance(data[0], list):
+        flat, found = flatten(data, len(shape), spec)
+        if found != shape:
+            raise refuse(spec, f"data is nested as {list(found)}, but shape says {list(shape)}")
+    if len(flat) != math.prod(shape):
+        raise refuse(spec, f"shape {list(shape)} needs {math.prod(shape)} values, data has {len(flat)}")
+    return from_numbers(flat, spec).reshape(shape)
+
+
+def _sequences(by_name: Mapping[str, Sequence[_Entry]]) -> list[dict[str, object]]:
+    """The inputs of each sequence, by name."""
+    parts = {name: [part for entry in entries for part in entry.parts] for name, entries in by_name.items()}
+    counts = {name: len(own) for name, own in parts.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
+        raise invalid(f"every input is needed once for each sequence, but there are {told}")
+    return [dict(zip(parts, own, strict=True)) for own in zip(*parts.values(), strict=True)]
+
+
+def _write_entry(tensor: torch.Tensor, spec: TensorSpec) -> dict[str, object]:
+    if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
+        raise RequestError(
+            500, "AnswerNotFinite", f"output {spec.name!r} holds NaN or infinity, which this format cannot say"
+        )
+    return {
+        "name": spec.name,
+        "shape": list(tensor.shape),
+        "datatype": _DATATYPES[spec.dtype],
+        "data": tensor.reshape(-1),
+    }
+
+
+def _envelope(request_id: str, identity: Identity) -> dict[str, object]:
+    return {"model_name": identity.name, "model_version": identity.version, "id": request_id}

@@ -1,0 +1,1 @@
+"""An unpacked archive on its host: loading, host checks, placement, the user's own code."""

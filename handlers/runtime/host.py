@@ -1,0 +1,141 @@
+"""The host: installed packages, and the cores that this process may use by pinning and by a container's quota."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+
+
+def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -> None:
+    """Every (distribution, module, version) is here, in a version that can run the archive.
+
+    Code that inductor compiled is tied to torch's minor version; anything else runs on the version it was packaged
+    with or a later one.
+
+    Raises:
+        RuntimeError: a package is missing or does not fit; says which to install.
+    """
+    for distribution, module, packaged in requires:
+        here = installed_version(distribution, module)
+        if here is None:
+            raise RuntimeError(
+                f"this archive needs {distribution}, which is not installed here: "
+                f"pip install {distribution}=={packaged}"
+            )
+        tied = backend == "inductor" and distribution == "torch"
+        if not (_same_minor(here, packaged) if tied else _at_least(here, packaged)):
+            wanted = f"{'.'.join(map(str, _release(packaged)[:2]))}.*" if tied else packaged
+            relation = "==" if tied else ">="
+            raise RuntimeError(
+                f"this archive was packaged with {distribution} {packaged}, here is {here}, which cannot run it: "
+                f'pip install "{distribution}{relation}{wanted}", or package the model again with {here}'
+            )
+
+
+def installed_version(distribution: str, module: str) -> str | None:
+    """The version of a package, whichever distribution (onnxruntime-gpu) brings the module; None if it is not here."""
+    if find_spec(module) is None:
+        return None
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        version = getattr(importlib.import_module(module), "__version__", None)
+        return version if isinstance(version, str) else None
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers a version begins with.
+
+    >>> _release("2.13+cpu"), _release("2.14.0.dev20260101")
+    ((2, 13, 0), (2, 14, 0))
+    """
+    numbers = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", version)
+    return tuple(int(number or 0) for number in numbers.groups()) if numbers else (0, 0, 0)
+
+
+def _same_minor(here: str, packaged: str) -> bool:
+    return _release(here)[:2] == _release(packaged)[:2]
+
+
+def _at_least(here: str, packaged: str) -> bool:
+    return _release(here) >= _release(packaged)
+
+
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
+
+
+def available_cores(control_groups: Path = _CONTROL_GROUPS, membership: Path = _MEMBERSHIP) -> int:
+    """Whole cores, at least 1: the affinity mask or the CPU quota of a control group (v1 or v2), whichever is less."""
+    quotas = list(_quotas(control_groups, membership))
+    return max(1, int(min([float(_affinity()), *quotas])))
+
+
+def threads_per_worker(cores: int, workers: object) -> int:
+    """Each worker's share of the cores. Where `maxWorkers` is not set TorchServe starts one worker a core.
+
+    >>> threads_per_worker(8, 2), threads_per_worker(2, 4), threads_per_worker(8, None)
+    (4, 1, 1)
+    """
+    if not isinstance(workers, int) or isinstance(workers, bool) or workers < 1:
+        return 1
+    return max(1, cores // workers)
+
+
+def _affinity() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _quotas(control_groups: Path, membership: Path) -> Iterator[float]:
+    """The quota in cores of every control group that this process is in."""
+    for controllers, path in _memberships(membership):
+        if not controllers:
+            yield from _along(control_groups, path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            for mounted in (control_groups / "cpu", control_groups / controllers):
+                yield from _along(mounted, path, _quota_v1)
+
+
+def _memberships(file: Path) -> list[tuple[str, PurePosixPath]]:
+    """(controllers, path) for each line like `4:cpu,cpuacct:/docker/x`; version 2 has no controllers."""
+    lines = [line.split(":", 2) for line in _read(file).splitlines()]
+    return [(line[1], PurePosixPath(line[2])) for line in lines if len(line) == 3]
+
+
+def _along(root: Path, path: PurePosixPath, quota: Callable[[Path], float | None]) -> Iterator[float]:
+    """The quotas of a group and of all groups around it. In a container the path may be the host's: it is not there."""
+    relative = PurePosixPath(str(path).lstrip("/"))
+    for part in (relative, *relative.parents):
+        found = quota(root / part)
+        if found is not None:
+            yield found
+
+
+def _quota_v2(group: Path) -> float | None:
+    quota, _, period = _read(group / "cpu.max").strip().partition(" ")
+    return _cores(quota, period)
+
+
+def _quota_v1(group: Path) -> float | None:
+    return _cores(_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us"))
+
+
+def _cores(quota: str, period: str) -> float | None:
+    """Cores of a quota in microseconds per period; "max", -1 and nonsense are no quota."""
+    if not quota.strip().isdigit() or not period.strip().isdigit() or int(period) == 0:
+        return None
+    return int(quota) / int(period)
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("ascii")
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,79 @@
+"""The user's own code in an archive: files given with `--extra-files`, and named in the YAML as `module:name`.
+
+The bucket selector is written as `kernel: module:function` in the YAML:
+
+    def choose(length: int, lengths: tuple[int, ...]) -> int
+
+`length` is the timesteps of a sequence, `lengths` are those of the grid, ascending; the function returns the index of
+the bucket length in which the sequence runs. It is called for every length while the archive is loaded, never again.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...bucketing.bucket_selector import tabulate
+from ...config.manifest import Manifest
+
+
+def named(reference: str, directory: Path) -> Any:
+    """What `reference` ("module:name") names, from a file in `directory`, which is to be `standing_in`.
+
+    Raises:
+        ImportError, AttributeError, or whatever the file raises: it is not there.
+    """
+    module, _, name = reference.partition(":")
+    return getattr(_import(module, directory), name)
+
+
+def _import(name: str, directory: Path) -> object:
+    module = importlib.import_module(name)
+    file = Path(getattr(module, "__file__", None) or "")
+    if not file.resolve().is_relative_to(directory.resolve()):
+        raise ImportError(f"another module of this name is already there ({file}); give this file another name")
+    return module
+
+
+@contextmanager
+def standing_in(directory: Path) -> Iterator[None]:
+    """`directory` as the working directory meanwhile, and first on `sys.path` from now on: code may import late."""
+    before = Path.cwd()
+    if sys.path[:1] != [str(directory)]:
+        sys.path.insert(0, str(directory))
+    os.chdir(directory)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def chosen_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:
+    """The bucket length for 1, 2, 3, ... timesteps, as the function in `directory` has it; None where there is none.
+
+    Raises:
+        RuntimeError: it is not there, or chooses what cannot be served; with the cause.
+    """
+    return None if manifest.kernel is None else read_kernel(manifest.kernel, manifest.grid.lengths, directory)
+
+
+def read_kernel(reference: str, lengths: tuple[int, ...], directory: Path) -> tuple[int, ...]:
+    """The same for the function of this name and the lengths of a grid.
+
+    Raises:
+        RuntimeError: as `chosen_lengths`.
+    """
+    with standing_in(directory):
+        try:
+            choose = named(reference, directory)
+        except Exception as error:
+            raise RuntimeError(f"kernel {reference}: {type(error).__name__}: {error}") from error
+        try:
+            return tabulate(choose, lengths)
+        except ValueError as error:
+            raise RuntimeError(f"kernel {reference}: {error}") from error

@@ -1,0 +1,1 @@
+"""Sessions at serving time: requests that continue a sequence."""

@@ -1,0 +1,133 @@
+"""The whole way from a model to a program, in the order in which it is decided."""
+
+from __future__ import annotations
+
+import torch
+from torch.utils._sympy.numbers import int_oo
+
+from ..backends.exported_program import mark_time
+from ..bucketing.shapes import TensorSpec
+from ..config.schema import ServingConfig
+from .carry_analysis import CannotSplit
+from .chunk_check import check_pieces
+from .chunking import split
+from .differential import refuse_reached_answers
+from .errors import LoweringRefused, at, node_line
+from .export import Trace, trace
+from .outputs import output_specs, with_vocabularies
+from .padding_taint import prove
+from .program import Program, Split
+from .timestep_rules import Reached
+
+
+def lower(model: torch.nn.Module, config: ServingConfig) -> Program:
+    """Lower `model` (in eval mode) to a program over padded tensors that is exactly the model on each request alone.
+
+    Raises:
+        LoweringRefused: with the line of the model and what to do.
+    """
+    traced = trace(model.eval(), config)
+    _check_longest(traced, config)
+    refuse_randomness(traced.exported)
+    inputs = with_vocabularies(traced.exported, config.input_specs)
+    outputs = output_specs(traced, inputs, config.outputs)
+    reached = prove(traced.exported, inputs, traced.takes_lengths)
+    if reached is not None and config.lengths is not None:
+        refuse_reached_answers(traced.exported, inputs, config.grid)
+    exact = reached is not None and config.lengths is None
+    pieces, why = _in_pieces(traced, inputs, outputs, exact)
+    for program in (traced.exported, *(() if pieces is None else (pieces.chunk,))):
+        _note_time(program, inputs)
+    return Program(
+        exported=traced.exported,
+        inputs=inputs,
+        takes_lengths=traced.takes_lengths,
+        outputs=outputs,
+        constants=_constants(traced.exported),
+        padding="exact_lengths" if exact else "masked",
+        padding_reason=_reason(reached, exact),
+        split=pieces,
+        split_reason=why,
+        any_shape=_any_shape(traced.exported),
+    )
+
+
+def _in_pieces(
+    traced: Trace, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], exact: bool
+) -> tuple[Split | None, str]:
+    """The model in pieces of time and what they hand on, or why it has to run over whole sequences."""
+    if exact:
+        return None, "padding would reach an answer, so only whole sequences are run"
+    try:
+        pieces = split(traced.exported, inputs, traced.takes_lengths)
+        check_pieces(traced.exported, pieces, inputs, outputs)
+    except CannotSplit as error:
+        return None, str(error)
+    names = ", ".join(value.spec.name for value in pieces.carried)
+    return pieces, f"pieces of time hand on {names}"
+
+
+def _note_time(program: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...]) -> None:
+    """Which dimension of the declared inputs is time: a program without a recurrence does not show it."""
+    named = zip(program.graph_signature.user_inputs, inputs, strict=False)  # lengths and what is carried come after
+    mark_time(program, {str(name): spec.shape.index("time") for name, spec in named if "time" in spec.shape})
+
+
+def _any_shape(exported: torch.export.ExportedProgram) -> bool:
+    """Whether the exporter found nothing that bounds batch or time."""
+    return all(bounds.lower <= 1 and bounds.upper == int_oo for bounds in exported.range_constraints.values())
+
+
+def _check_longest(traced: Trace, config: ServingConfig) -> None:
+    if traced.longest is not None and config.grid.lengths[-1] > traced.longest[0]:
+        total, line = traced.longest
+        raise LoweringRefused(
+            f"buckets.length goes up to {config.grid.lengths[-1]}, but pad_packed_sequence pads to total_length={total}"
+            f"{at(line)}: no sequence can be longer than that"
+        )
+
+
+def refuse_randomness(exported: torch.export.ExportedProgram) -> None:
+    """Refuse a program that answers the same question in several ways.
+
+    Raises:
+        LoweringRefused: names the operator and the line.
+    """
+    for node in exported.graph.nodes:
+        if _draws(node):
+            raise LoweringRefused(
+                f"{'.'.join(str(node.target).split('.')[:2])}{at(node_line(node))} is random in eval mode too; a "
+                "served model must give the same answer every time (for dropout use nn.Dropout, or pass "
+                "training=self.training)"
+            )
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    """Whether a call draws random numbers: some operators do while they train alone, or with a probability."""
+    operator = node.target
+    if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
+        return False
+    given = {
+        argument.name: node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, default)
+        for place, argument in enumerate(operator._schema.arguments)
+        for default in [argument.default_value]
+    }
+    switches = [given[name] for name in ("train", "training", "dropout_p") if name in given]
+    return not switches or any(switch not in (False, 0) for switch in switches)
+
+
+def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    """What the program needs beside the state dict: tensors lifted out of the code and non-persistent buffers."""
+    return {
+        name: value.detach().contiguous()
+        for name, value in exported.constants.items()
+        if isinstance(value, torch.Tensor) and name not in exported.state_dict
+    }
+
+
+def _reason(reached: Reached | None, exact: bool) -> str:
+    if reached is None:
+        return "proved on the graph: padding cannot reach an answer"
+    if exact:
+        return f"padding would reach an answer through {reached}; only exact bucket lengths are served"
+    return f"not provable on the graph ({reached}), so measured: no answer changed with what stood in the padding"

@@ -1,0 +1,144 @@
+"""The layout of a program's tensors, read off the exported graph, never guessed from values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..bucketing.shapes import Axis, DType, TensorSpec
+from .errors import LoweringRefused, at, node_line
+from .export import Trace
+
+_KEEPS_VALUES = {
+    "aten.to",
+    "aten._to_copy",
+    "aten.view",
+    "aten.reshape",
+    "aten.transpose",
+    "aten.permute",
+    "aten.t",
+    "aten.unsqueeze",
+    "aten.squeeze",
+    "aten.contiguous",
+    "aten.clone",
+    "aten.slice",
+    "aten.select",
+    "aten.expand",
+    "aten.detach",
+    "aten.flatten",
+    "aten.alias",
+    "aten.movedim",
+    "aten.unflatten",
+    "aten.lift_fresh_copy",
+    "aten.detach_",
+    "aten.cpu",
+}
+
+
+def user_inputs(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    """The placeholders of the declared inputs (and lengths), in order."""
+    by_name = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    return [by_name[cast(str, name)] for name in exported.graph_signature.user_inputs]
+
+
+def symbols(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> dict[Axis, Any]:
+    """The symbolic size of batch and of time."""
+    found: dict[Axis, Any] = {}
+    for spec, node in zip(inputs, user_inputs(exported), strict=False):
+        for index, size in enumerate(spec.shape):
+            if isinstance(size, str):
+                found[size] = node.meta["val"].shape[index]
+    return found
+
+
+def axis_of(size: Any, axes: dict[Axis, Any]) -> Axis | None:
+    """Which varying dimension a symbolic size is."""
+    if isinstance(size, torch.SymInt):
+        for axis, symbol in axes.items():
+            if isinstance(symbol, torch.SymInt) and size.node.expr == symbol.node.expr:
+                return axis
+    return None
+
+
+def output_nodes(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
+    """The nodes of the answers, in order."""
+    return list(exported.graph.output_node().args[0])
+
+
+def output_specs(trace: Trace, inputs: Sequence[TensorSpec], names: Sequence[str] | None) -> tuple[TensorSpec, ...]:
+    """Name and layout of every answer.
+
+    Raises:
+        LoweringRefused: the number of names differs, or a size is neither constant, batch nor time.
+    """
+    nodes = output_nodes(trace.exported)
+    own = leaf_names(trace.answer, nodes)
+    if names is not None and len(names) != len(own):
+        raise LoweringRefused(
+            f"outputs: {len(names)} names ({', '.join(names)}) for the {len(own)} tensors forward() returns "
+            f"({', '.join(own)})"
+        )
+    axes = symbols(trace.exported, inputs)
+    has_batch = any(spec.batch_dim is not None for spec in inputs)
+    return tuple(_output_spec(node, name, axes, has_batch) for node, name in zip(nodes, names or own, strict=True))
+
+
+def leaf_names(answer: pytree.TreeSpec, nodes: Sequence[torch.fx.Node]) -> list[str]:
+    """Names after the nesting of forward()'s answer: a dict's `logits`, a tuple's `1.0`, a bare tensor's `output`."""
+    marks = pytree.tree_unflatten(list(range(answer.num_leaves)), answer)
+    paths = [".".join(_key_name(key) for key in path) for path, _ in pytree.tree_leaves_with_path(marks)]
+    if len(paths) != len(nodes):  # some leaves are None and are no answers
+        paths = [str(index) for index in range(len(nodes))]
+    return [path or "output" for path in paths]
+
+
+def _key_name(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batch: bool) -> TensorSpec:
+    value = node.meta["val"]
+    shape: list[int | Axis] = []
+    for size in value.shape:
+        axis = axis_of(size, axes)
+        if axis is None and isinstance(size, torch.SymInt):
+            raise LoweringRefused(
+                f"answer {name} has a dimension of size {size}, which is neither constant, batch nor time"
+                f"{at(node_line(node))}; its part for one request cannot be told"
+            )
+        shape.append(axis if axis is not None else int(size))
+    if has_batch and shape.count("batch") != 1:
+        raise LoweringRefused(
+            f"answer {name} of shape {list(value.shape)} has {shape.count('batch')} batch dimensions instead of one"
+            f"{at(node_line(node))}: each request of a batch must get an answer of its own"
+        )
+    return TensorSpec(name, cast(DType, str(value.dtype).removeprefix("torch.")), tuple(shape))
+
+
+def with_vocabularies(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The inputs with the bound of every id that indexes an embedding: some engines abort on an id beyond it."""
+    bounds: dict[str, int] = {}
+    for node in exported.graph.nodes:
+        if node.op == "call_function" and str(node.target) == "aten.embedding.default":
+            weight, ids = node.args[0], node.args[1]
+            source = source_of(ids)
+            rows = int(weight.meta["val"].shape[0])
+            bounds[source.name] = min(rows, bounds.get(source.name, rows))
+    return tuple(
+        replace(spec, vocabulary=bounds.get(node.name))
+        for spec, node in zip(inputs, user_inputs(exported), strict=False)
+    )
+
+
+def source_of(node: torch.fx.Node) -> torch.fx.Node:
+    """Where a tensor's values come from, through operators that only move or convert them."""
+    while node.op == "call_function" and str(node.target).rsplit(".", 1)[0] in _KEEPS_VALUES:
+        node = cast(torch.fx.Node, node.args[0])
+    return node

@@ -1,0 +1,351 @@
+"""PackedSequence code, met while the user's forward() runs, replaced by the abstract masked operators.
+
+A TorchFunctionMode sees the functions under `pack_padded_sequence`, `nn.LSTM` and `pad_packed_sequence` whatever way
+the user imported them. Packed data is a stand-in tensor that carries the padded one: only a recurrence or
+`pad_packed_sequence` may take it, any other use is refused with the operator's name, as the Neuron compiler does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.modules import rnn as rnn_modules
+from torch.nn.utils import rnn as rnn_utils
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ..backends import masked as _masked  # noqa: F401  registers the operators
+from .errors import LoweringRefused, at, calling_line
+
+_TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
+_FACTS = {"dtype", "device", "is_cuda", "layout", "requires_grad", "is_nested"}  # tell nothing of the packed shape
+_TAG = "_neuron_lstm_packed"
+_IDENTITY = "_neuron_lstm_identity"
+_LAST_SLICE = slice(-1, None)
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What a stand-in for packed data stands for."""
+
+    padded: torch.Tensor  # [B, T, ...]
+    lengths: torch.Tensor  # [B]
+    producer: str
+    zero_on_padding: bool
+    line: str | None
+    """Where the user's model made it."""
+
+
+class TracedLengths(list[int]):
+    """`lengths.tolist()` while tracing: good for pack_padded_sequence, refuses to be looked into."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        super().__init__()
+        self.tensor = tensor
+
+    def _refuse(self, *_: object) -> Any:
+        raise LoweringRefused(
+            f"the model reads the values of `lengths` in Python{at(calling_line())}. Its graph must not depend on "
+            "them: keep lengths a tensor, and hand it to pack_padded_sequence as it is."
+        )
+
+    __iter__ = __getitem__ = __len__ = __bool__ = __contains__ = _refuse
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes are the same number or the same symbol (never by the value a symbol has just now)."""
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
+        return bool(a.node.expr == b.node.expr)
+    return isinstance(a, int) and isinstance(b, int) and a == b
+
+
+def packed_of(value: object) -> Packed | None:
+    """What a tensor stands for, if it is a stand-in."""
+    return getattr(value, _TAG, None) if isinstance(value, torch.Tensor) else None
+
+
+def refuse_use(packed: Packed, operator: str, line: str | None) -> LoweringRefused:
+    """The Neuron compiler's message: which operator made the packed data, which one used it, and the way out."""
+    if packed.producer == "aten::_pack_padded_sequence":
+        head = (
+            'A PackedSequence made by "aten::_pack_padded_sequence" can only be supported when it is consumed by a '
+            "recurrent layer"
+        )
+    else:
+        head = (
+            f'Operator "{packed.producer}" consuming a PackedSequence input can only be supported when its '
+            "corresponding PackedSequence output is unused"
+        )
+    return LoweringRefused(
+        f'{head} or unpacked using "aten::_pad_packed_input". Found usage by "{operator}"{at(line)}. '
+        "Resolution: pad the result with pad_packed_sequence() before it is used or returned."
+    )
+
+
+def refuse_packed_answers(answers: object) -> None:
+    """Refuse a forward() that returns packed data."""
+    for leaf in pytree.tree_leaves(answers):
+        if (packed := packed_of(leaf)) is not None:
+            raise refuse_use(packed, "prim::Return", packed.line)
+
+
+@contextlib.contextmanager
+def intercepting(batch: Any, time: Any, lengths: torch.Tensor | None) -> Iterator[Interception]:
+    """Everything that must be in force while the user's forward() is traced.
+
+    `batch` and `time` are the (symbolic) sizes; `lengths` [B] is what every recurrence over them is masked by.
+    """
+    with contextlib.ExitStack() as stack:
+        # nn.GRU and nn.RNN compare the state with int(batch_sizes[0]), which would fix the batch size of the program.
+        stack.enter_context(_replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args))
+        # The exporter's own tensors take tolist() apart in Python, out of the mode's sight.
+        for tensor_class in (FunctionalTensor, FakeTensor):
+            stack.enter_context(_replaced(tensor_class, "tolist", partial(_tolist, batch)))
+        yield stack.enter_context(Interception(batch, time, lengths))
+
+
+@contextlib.contextmanager
+def _replaced(owner: type, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
+    """A method replaced by what `make` makes of the original."""
+    original = getattr(owner, name)
+    setattr(owner, name, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+def _check_forward_args(original: Any) -> Any:
+    def check_forward_args(self: Any, x: Any, hidden: Any, batch_sizes: Any) -> None:
+        if batch_sizes is None:
+            original(self, x, hidden, batch_sizes)
+        else:
+            self.check_input(x, batch_sizes)
+
+    return check_forward_args
+
+
+def _tolist(batch: Any, original: Any) -> Any:
+    def tolist(self: Any) -> Any:
+        return TracedLengths(self) if self.dim() == 1 and same_size(self.shape[0], batch) else original(self)
+
+    return tolist
+
+
+class Interception(TorchFunctionMode):
+    """Sees every torch function of the user's forward()."""
+
+    def __init__(self, batch: Any, time: Any, lengths: torch.Tensor | None) -> None:
+        super().__init__()
+        self.batch, self.time, self.lengths = batch, time, lengths
+        self.longest: tuple[int, str | None] | None = None
+        """The shortest total_length any pad_packed_sequence asked for, with its line."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        caller = sys._getframe(1)
+        rule = _RULES.get(name)
+        if rule is not None:
+            answer = rule(self, caller.f_code, args, kwargs)
+            if answer is not NotImplemented:
+                return answer
+        for value in pytree.tree_leaves((args, kwargs)):
+            packed = packed_of(value)
+            if packed is not None and caller.f_code.co_filename not in _TORCH_RNN_FILES:
+                attribute = func.__self__.__name__ if name == "__get__" else name
+                if attribute not in _FACTS:
+                    raise refuse_use(packed, f"aten::{attribute.strip('_')}", calling_line())
+        return func(*args, **kwargs)
+
+    def true_lengths(self, x: torch.Tensor) -> torch.Tensor | None:
+        """The lengths to mask a recurrence over x[B, T, ...] by; None where x is over other dimensions."""
+        if self.lengths is None or not same_size(x.shape[0], self.batch) or not same_size(x.shape[1], self.time):
+            return None
+        return self.lengths
+
+
+def _stand_in(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zero_on_padding: bool) -> torch.Tensor:
+    """A tensor with the rank and features of packed data; dead code in the graph."""
+    data = padded.select(1, 0)
+    setattr(data, _TAG, Packed(padded, lengths, producer, zero_on_padding, calling_line()))
+    return data
+
+
+def _pack(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    data, lengths, batch_first = args
+    padded = data if batch_first else data.transpose(0, 1)
+    standing = _stand_in(padded, lengths, "aten::_pack_padded_sequence", zero_on_padding=False)
+    batch_sizes = lengths.new_empty(0)
+    setattr(batch_sizes, _TAG, packed_of(standing))
+    return standing, batch_sizes
+
+
+def _pad(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    data, _, batch_first, padding_value, total_length = args
+    packed = packed_of(data)
+    if packed is None:
+        return NotImplemented
+    padded = packed.padded
+    if padding_value != 0 or not packed.zero_on_padding:
+        valid = torch.arange(padded.shape[1]) < packed.lengths.unsqueeze(1)
+        valid = valid.reshape(*valid.shape, *[1] * (padded.dim() - 2))
+        padded = torch.where(valid, padded, padding_value)
+    # 0 is the length of the stand-in for batch_sizes: no total_length was given.
+    if not same_size(total_length, 0) and not same_size(total_length, padded.shape[1]):
+        if not isinstance(total_length, int):
+            raise LoweringRefused(
+                f"pad_packed_sequence's total_length is neither a constant nor the time dimension{at(calling_line())}"
+            )
+        if mode.longest is None or total_length < mode.longest[0]:
+            mode.longest = total_length, calling_line()
+        filler = padded.new_full((padded.shape[0], total_length, *padded.shape[2:]), padding_value)
+        padded = torch.cat([padded, filler], 1)[:, :total_length]
+    return padded if batch_first else padded.transpose(0, 1), packed.lengths
+
+
+def _recurrence(cell: str) -> Callable[..., Any]:
+    """The rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
+
+    def rule(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+        packed = packed_of(args[0])
+        lengths: torch.Tensor | None
+        if packed is not None:
+            x, lengths = packed.padded, packed.lengths
+            _, _, state, weights, bias, layers, _, _, bidirectional = args
+        else:
+            x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
+            x = x if batch_first else x.transpose(0, 1)
+            lengths = mode.true_lengths(x)
+        if cell == "lstm":
+            y, *states = torch.ops.neuron_lstm.lstm(x, lengths, *state, weights, bias, layers, bidirectional, True)
+        else:
+            y, *states = torch.ops.neuron_lstm.rnn(x, lengths, state, weights, cell, bias, layers, bidirectional)
+        if packed is not None:
+            return _stand_in(y, packed.lengths, f"aten::{cell}", zero_on_padding=True), *states
+        return y if batch_first else y.transpose(0, 1), *states
+
+    return rule
+
+
+def _sort(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    # pack_padded_sequence(enforce_sorted=False): a masked program needs no order, so the permutation is the identity.
+    if caller is not rnn_utils.pack_padded_sequence.__code__:
+        return NotImplemented
+    permutation = torch.arange(args[0].shape[0])
+    setattr(permutation, _IDENTITY, True)
+    return args[0], permutation
+
+
+def _returns_identity(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    """`.to()`, `.cpu()`, `empty_like()` and `scatter_()` of the identity permutation are the identity permutation."""
+    if args and (
+        hasattr(args[0], _IDENTITY) or (packed_of(args[0]) is not None and caller.co_filename in _TORCH_RNN_FILES)
+    ):
+        return args[0]
+    return NotImplemented
+
+
+def _index_select(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    return args[0] if len(args) == 3 and hasattr(args[2], _IDENTITY) else NotImplemented
+
+
+def _getitem(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    tensor, key = args
+    packed = packed_of(tensor)
+    if packed is not None and tensor.dim() == 1 and caller.co_filename in _TORCH_RNN_FILES:
+        return packed.padded.shape[0]  # batch_sizes[0]
+    if isinstance(key, torch.Tensor) and hasattr(key, _IDENTITY):
+        return tensor
+    return _read_last_step(mode, tensor, key)
+
+
+def _select(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    given = (*args, *kwargs.values())
+    if len(given) != 3:
+        return NotImplemented
+    tensor, dim, index = given
+    if not isinstance(tensor, torch.Tensor) or not isinstance(dim, int) or index != -1:
+        return NotImplemented
+    dim = dim % tensor.dim()
+    return _read_last_step(mode, tensor, (*[slice(None)] * dim, -1))
+
+
+def _read_last_step(mode: Interception, tensor: torch.Tensor, key: Any) -> Any:
+    """`y[:, -1]` or `y[:, -1:]` over time means each row's own last step: a request alone has no padding behind it."""
+    keys = key if isinstance(key, tuple) else (key,)
+    if (
+        mode.lengths is None
+        or packed_of(tensor) is not None
+        or not all(isinstance(k, (int, slice)) or k is Ellipsis for k in keys)
+    ):
+        return NotImplemented
+    if Ellipsis in keys:
+        place = keys.index(Ellipsis)
+        keys = (*keys[:place], *[slice(None)] * (tensor.dim() - len(keys) + 1), *keys[place + 1 :])
+    steps = [dim for dim, k in enumerate(keys) if k in (-1, _LAST_SLICE) and same_size(tensor.shape[dim], mode.time)]
+    rows = [dim for dim, size in enumerate(tensor.shape) if same_size(size, mode.batch)]
+    if len(steps) != 1 or not rows or rows[0] == steps[0]:
+        return NotImplemented
+    dim = steps[0]
+    index = (mode.lengths - 1).reshape([-1 if d == rows[0] else 1 for d in range(tensor.dim())])
+    index = index.expand([1 if d == dim else size for d, size in enumerate(tensor.shape)])
+    last = tensor.gather(dim, index)
+    if keys[dim] == _LAST_SLICE:
+        rest = (*keys[:dim], slice(None), *keys[dim + 1 :])
+    else:
+        last, rest = last.squeeze(dim), (*keys[:dim], *keys[dim + 1 :])
+    return last[rest] if any(k != slice(None) for k in rest) else last
+
+
+def _as_tensor(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    return args[0].tensor if args and isinstance(args[0], TracedLengths) else NotImplemented
+
+
+def _iterate(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    tensor = args[0]
+    if caller is torch.Tensor.__iter__.__code__ and tensor.dim() == 1 and same_size(tensor.shape[0], mode.batch):
+        return iter(TracedLengths(tensor))
+    return NotImplemented
+
+
+def _len(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+    # Python makes a plain int of what len() gives, which fixes the size: the exporter refuses it later, without a line.
+    size = args[0].shape[0] if args[0].dim() else None
+    if packed_of(args[0]) is not None or not isinstance(size, torch.SymInt):
+        return NotImplemented
+    line = calling_line()
+    raise LoweringRefused(
+        f"the model takes len() of a tensor whose first dimension varies{at(line)}: that fixes the dimension. "
+        "Take its size(0) instead."
+    )
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "_pack_padded_sequence": _pack,
+    "_pad_packed_sequence": _pad,
+    "lstm": _recurrence("lstm"),
+    "gru": _recurrence("gru"),
+    "rnn_tanh": _recurrence("rnn_tanh"),
+    "rnn_relu": _recurrence("rnn_relu"),
+    "sort": _sort,
+    "to": _returns_identity,
+    "cpu": _returns_identity,
+    "empty_like": _returns_identity,
+    "scatter_": _returns_identity,
+    "index_select": _index_select,
+    "__getitem__": _getitem,
+    "__len__": _len,
+    "select": _select,
+    "as_tensor": _as_tensor,
+    "tensor": _as_tensor,
+    "unbind": _iterate,
+}

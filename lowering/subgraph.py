@@ -1,0 +1,182 @@
+"""Parts of an exported graph as exported programs of their own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ..bucketing.shapes import Axis, TensorSpec
+from .export import dynamic_shape, example
+from .outputs import axis_of, user_inputs
+
+_EXAMPLE: dict[Axis, int] = {"batch": 3, "time": 7}  # as in trace.py
+_NEED_CELL = 8  # its place among the arguments of neuron_lstm::lstm
+_aten = torch.ops.aten
+# What is made after another tensor's dtype alone, and how to make it without that tensor.
+_WITHOUT_SOURCE: dict[Any, Any] = {
+    _aten.new_zeros.default: _aten.zeros.default,
+    _aten.new_ones.default: _aten.ones.default,
+    _aten.new_empty.default: _aten.empty.memory_format,
+    _aten.new_full.default: _aten.full.default,
+}
+LIKE_ANOTHER = {_aten.type_as.default, _aten.to.other}
+"""What converts its first argument to the dtype of its second."""
+
+
+class GraphCopy:
+    """A graph under construction, made of nodes of `exported` on demand.
+
+    `inputs` stands for the user's inputs in order, lengths last; None is one that the copy does not take.
+    """
+
+    def __init__(
+        self,
+        exported: torch.export.ExportedProgram,
+        axes: Mapping[Axis, Any],
+        inputs: Sequence[TensorSpec | None],
+    ) -> None:
+        self._exported, self._axes = exported, dict(axes)
+        self._graph = torch.fx.Graph()
+        self._copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        self._arguments: dict[torch.fx.Node, dict[int, torch.fx.Node]] = {}
+        self._tensors: dict[str, torch.Tensor] = {}
+        self._names: set[str] = set()
+        self._keeps_cells = False
+        for node, spec in zip(user_inputs(exported), inputs, strict=True):
+            if spec is not None:
+                self._copies[node] = self._lengths = self.placeholder(node.name)
+
+    def placeholder(self, name: str) -> torch.fx.Node:
+        """A further input, after those there are."""
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return self._graph.placeholder(name)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> torch.fx.Node:
+        """A further call, at the end."""
+        return self._graph.call_function(function, arguments)
+
+    def stand_in(self, nodes: Iterable[torch.fx.Node], value: torch.fx.Node) -> None:
+        """`value` takes the place of `nodes`, and of whatever only they need."""
+        self._copies.update(dict.fromkeys(nodes, value))
+
+    def replace_argument(self, node: torch.fx.Node, position: int, value: torch.fx.Node) -> None:
+        """One argument of one call is to be `value`."""
+        self._arguments.setdefault(node, {})[position] = value
+
+    def keep_cells(self) -> None:
+        """Let every LSTM give its exact last cell state."""
+        self._keeps_cells = True
+
+    def nodes(self, wanted: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+        """The copies of some nodes, and of all they need, in the order of the graph."""
+        needed = self._needed(wanted)
+        for node in self._exported.graph.nodes:
+            if node in needed:
+                self._copies[node] = self._copy(node)
+        return [self._copies[node] for node in wanted]
+
+    def _needed(self, wanted: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
+        """What is still to be copied."""
+        needed: set[torch.fx.Node] = set()
+        pending = list(wanted)
+        while pending:
+            node = pending.pop()
+            if node not in needed and node not in self._copies:
+                needed.add(node)
+                pending += self._sources(node)
+        return needed
+
+    def _sources(self, node: torch.fx.Node) -> list[torch.fx.Node]:
+        if self._is_batch(node):
+            return []
+        replaced = {0} if node.target in _WITHOUT_SOURCE else self._arguments.get(node, {}).keys()
+        if node.target in LIKE_ANOTHER:
+            replaced = {1}
+        if not replaced:
+            return node.all_input_nodes
+        kept = [argument for position, argument in enumerate(node.args) if position not in replaced]
+        return [n for n in _flat(kept) if isinstance(n, torch.fx.Node)]
+
+    def _is_batch(self, node: torch.fx.Node) -> bool:
+        """Whether a node is the number of rows, which the copy may have to take from another input."""
+        return node.op == "call_function" and axis_of(node.meta.get("val"), self._axes) == "batch"
+
+    def _copy(self, node: torch.fx.Node) -> torch.fx.Node:
+        if self._is_batch(node):
+            return self.call(torch.ops.aten.sym_size.int, self._lengths, 0)
+        if node.op == "placeholder":
+            return self._tensor(node)
+        if node.target in _WITHOUT_SOURCE:
+            sizes = torch.fx.map_arg(node.args[1:], lambda n: self._copies[n])
+            made = {"dtype": node.meta["val"].dtype}
+            return self._graph.call_function(_WITHOUT_SOURCE[node.target], sizes, made)
+        if node.target in LIKE_ANOTHER:
+            return self.call(_aten.to.dtype, self._copies[node.all_input_nodes[0]], node.meta["val"].dtype)
+        replaced = self._arguments.get(node, {})
+        arguments = tuple(replaced.get(i, argument) for i, argument in enumerate(node.args))
+        copied = self._graph.create_node(
+            node.op,
+            node.target,
+            torch.fx.map_arg(arguments, lambda n: self._copies.get(n, n)),
+            torch.fx.map_arg(node.kwargs, lambda n: self._copies[n]),
+        )
+        if self._keeps_cells and node.target is torch.ops.neuron_lstm.lstm.default:
+            copied.update_arg(_NEED_CELL, True)
+        copied.meta["stack_trace"] = node.meta.get("stack_trace")
+        return copied
+
+    def _tensor(self, node: torch.fx.Node) -> torch.fx.Node:
+        """A parameter, buffer or constant, under its own name.
+
+        Raises:
+            ValueError: it is an input that the copy does not take.
+        """
+        signature = self._exported.graph_signature
+        names = {
+            **signature.inputs_to_parameters,
+            **signature.inputs_to_buffers,
+            **signature.inputs_to_lifted_tensor_constants,
+        }
+        if node.name not in names:
+            raise ValueError(f"it needs {node.name}, of which a piece has no more than its own timesteps")
+        target = names[node.name]
+        known = self._exported.state_dict.get(target, self._exported.constants.get(target))
+        assert isinstance(known, torch.Tensor)
+        self._tensors[target] = known
+        return self._graph.get_attr(target)
+
+    def export(self, outputs: Sequence[torch.fx.Node], specs: Sequence[TensorSpec]) -> torch.export.ExportedProgram:
+        """The program for any shape. `specs` are the layouts of its inputs in order."""
+        self._graph.output(tuple(outputs))
+        module = torch.fx.GraphModule(self._root(), self._graph)
+        dims = {name: torch.export.Dim(name, min=1) for name in self._axes}
+        tensors = tuple(example(spec, _EXAMPLE["batch"], _EXAMPLE["time"]) for spec in specs)
+        shapes = tuple(dynamic_shape(spec, dims) for spec in specs)
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the exporter's own, about its internals
+            return torch.export.export(module, tensors, dynamic_shapes=shapes, strict=False)
+
+    def _root(self) -> torch.nn.Module:
+        root = torch.nn.Module()
+        persistent = self._exported.state_dict
+        for target, tensor in self._tensors.items():
+            *path, name = target.split(".")
+            owner = root
+            for step in path:
+                if not hasattr(owner, step):
+                    owner.add_module(step, torch.nn.Module())
+                owner = owner.get_submodule(step)
+            if isinstance(tensor, torch.nn.Parameter):
+                owner.register_parameter(name, tensor)
+            else:
+                owner.register_buffer(name, tensor, persistent=target in persistent)
+        return root
+
+
+def _flat(arguments: Any) -> list[Any]:
+    return [n for a in arguments for n in (a if isinstance(a, (list, tuple)) else [a])]

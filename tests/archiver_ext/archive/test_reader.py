@@ -1,0 +1,96 @@
+"""An archive's files on disk, out of each of its formats, and nothing left of them afterwards."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.config.manifest import read_manifest, verify_files
+
+Pack = Callable[[Path], Path]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files of a small archive."""
+    (tmp_path / "sums").mkdir()
+    return make_archive(tmp_path / "sums")
+
+
+@pytest.fixture(autouse=True)
+def temporary(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where temporary files go, once the archive is there: torch leaves some of its own."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    return tmp_path / "temporary"
+
+
+def as_mar(folder: Path) -> Path:
+    """All files at the root of a zip file."""
+    return Path(shutil.make_archive(str(folder), "zip", folder)).rename(folder.with_suffix(".mar"))
+
+
+def as_tar(folder: Path) -> Path:
+    """All files in one folder of a tar file, named after the model."""
+    return Path(shutil.make_archive(str(folder), "gztar", folder.parent, folder.name))
+
+
+@pytest.mark.parametrize("pack", [as_mar, as_tar])
+def test_a_packed_archive_is_unpacked_for_as_long_as_it_is_needed(folder: Path, temporary: Path, pack: Pack) -> None:
+    """Whole, in a place of its own."""
+    archive = pack(folder)
+    with unpacked(archive) as directory:
+        verify_files(directory, read_manifest(directory))
+        assert temporary in directory.parents
+
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_folder_is_used_where_it_is(folder: Path) -> None:
+    """Nothing is copied, and it stays."""
+    with unpacked(folder) as directory:
+        assert directory == folder
+
+    assert (folder / "variants.json").is_file()
+
+
+def test_what_is_no_archive_of_ours_is_told(tmp_path: Path) -> None:
+    """Nothing, a text, a damaged file, an archive of another handler."""
+    text, cut, other = (tmp_path / name for name in ("text.mar", "cut.tar.gz", "other.mar"))
+    text.write_text("hello")
+    with tarfile.open(cut, "w:gz") as file:
+        file.add(text, "sums/text")
+        file.add(__file__, "sums/more")
+    cut.write_bytes(cut.read_bytes()[:-40])
+    with zipfile.ZipFile(other, "w") as file_of_other:
+        file_of_other.writestr("MAR-INF/MANIFEST.json", "{}")
+    expected = {
+        tmp_path / "nothing": "there is no archive",
+        text: "is no archive: expected a .mar",
+        cut: "is damaged",
+        other: "has no variants.json: it was not packaged with --handler neuron_lstm",
+    }
+    for path, said in expected.items():
+        with pytest.raises(PackagingError, match=said), unpacked(path):
+            pass
+
+
+def test_a_file_that_would_land_outside_is_refused(tmp_path: Path, temporary: Path) -> None:
+    """A tar file names its files as it likes."""
+    archive = tmp_path / "evil.tar.gz"
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(__file__, "../outside")
+    with pytest.raises(PackagingError, match="damaged"), unpacked(archive):
+        pass
+
+    assert list(tmp_path.rglob("outside")) == []
+    assert list(temporary.iterdir()) == []

@@ -1,0 +1,157 @@
+"""A starting configuration from a look at the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from torch import nn
+from zoo import CASES, Case
+
+from torchserve_neuron_lstm.archiver_ext.commands.init_config import flow, starting_config
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.schema import ServingConfig
+
+
+def started(model: type[nn.Module], **args: Any) -> tuple[str, ServingConfig]:
+    """The text, and what it says."""
+    text = starting_config(model, args)
+    return text, parse_config(text, "model-config.yaml")
+
+
+NOT_FOUND = {"LstmWithState", "LstmGivenState", "NoBatch", "SpeakerAtEveryStep"}
+FOUND = [case for case in CASES if case.name not in NOT_FOUND]
+"""All but tuple arguments, and layouts that no signature tells from others: of a sequence alone, of two inputs side by
+side that give a layer its features together."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_model_gets_a_configuration_that_loads(case: Case) -> None:
+    """Whatever could be found out, the file is valid."""
+    text, config = started(case.make)  # type: ignore[arg-type]
+
+    assert config.grid.buckets
+    assert "TODO" not in text
+    assert max(map(len, text.splitlines())) < 400
+
+
+@pytest.mark.parametrize("case", FOUND, ids=lambda case: case.name)
+def test_inputs_and_lengths_of_ordinary_models_are_found(case: Case) -> None:
+    """Dtypes, layouts, feature sizes and the argument for lengths, as a person wrote them down."""
+    text, config = started(case.make)  # type: ignore[arg-type]
+    written = parse_config(case.yaml, "zoo")
+
+    assert config.input_specs == written.input_specs
+    assert config.lengths == written.lengths
+    assert (config.buckets.length is None) == (written.buckets.length is None)
+    assert "forward() accepted" in text
+
+
+class Padded(nn.Module):
+    """An embedding with a padding id, an optional mask, a required constant, and arguments of its own."""
+
+    def __init__(self, vocabulary: int, rate: float = 0.1) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, 4, padding_idx=3)
+        self.lstm = nn.LSTM(4, 4, batch_first=True)
+
+    def forward(
+        self, ids: torch.Tensor, seq_lengths: torch.Tensor, packed: bool, mask: torch.Tensor | None = None
+    ) -> Any:
+        return self.lstm(self.embed(ids))[0]
+
+
+def test_what_the_layers_tell_is_written_down() -> None:
+    """The vocabulary in a comment, the padding id, arguments of the class, constants, and what has a default."""
+    text, config = started(Padded, vocabulary=50, rate=1e-5)
+
+    assert config.input_specs == (TensorSpec("ids", "int64", ("batch", "time"), 3),)
+    assert "# ids from 0 to 49" in text
+    assert config.model.args == {"vocabulary": 50, "rate": 1e-5}
+    assert config.model.forward == {"packed": False}
+    assert config.lengths == "seq_lengths"
+    assert "# mask has a default" in text
+
+
+class Switch(nn.Module):
+    """An argument whose name YAML takes for a boolean."""
+
+    def __init__(self, off: int = 6) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(off, 4, batch_first=True)
+
+    def forward(self, on: torch.Tensor) -> Any:
+        return self.lstm(on)[0]
+
+
+def test_names_that_yaml_takes_for_booleans_are_quoted() -> None:
+    """They stay names, of inputs and of arguments."""
+    _, config = started(Switch, off=5)
+
+    assert config.input_specs == (TensorSpec("on", "float32", ("batch", "time", 5)),)
+    assert config.model.args == {"off": 5}
+
+
+class Opaque(nn.Module):
+    """A model that accepts nothing that could be guessed."""
+
+    def forward(self, signal: torch.Tensor, lengths: torch.Tensor) -> Any:
+        raise RuntimeError("expected\nsomething: else # entirely {" + "x" * 500)
+
+
+def test_what_was_not_found_out_is_said() -> None:
+    """The guess is marked as one, with what the model said about it."""
+    text, config = started(Opaque)
+
+    assert "# Not found out: write what forward() takes" in text
+    assert "RuntimeError: expected something: else # entirely {" in text
+    assert list(config.inputs) == ["signal"]
+
+
+class Bare(nn.Module):
+    """A model without a single argument."""
+
+    def forward(self) -> Any:
+        return torch.zeros(1)
+
+
+def test_a_model_without_arguments_gets_a_placeholder() -> None:
+    """It cannot be served, but the file shows what is wanted."""
+    text, config = started(Bare)
+
+    assert "Not found out" in text
+    assert list(config.inputs) == ["input"]
+
+
+def test_a_class_that_cannot_be_made_is_refused() -> None:
+    """With the arguments that it wants."""
+    with pytest.raises(PackagingError, match="vocabulary"):
+        starting_config(Padded, {})
+
+
+def test_arguments_without_a_plain_form_are_refused() -> None:
+    """YAML has no way to write them."""
+    with pytest.raises(PackagingError, match="cannot be written in YAML"):
+        starting_config(Padded, {"vocabulary": 50, "rate": 1j})
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(plain)
+@example({"TRUE": None, "no": 1, "a b": [1e16, -0.0], "\ud800\x7f\U0001f600": "1e5"})
+def test_plain_values_are_read_back_as_they_were(value: Any) -> None:
+    """Numbers stay numbers to YAML 1.1 and texts stay texts."""
+    block = "inputs: {x: {dtype: int64, shape: [batch]}}, buckets: {batch: [1]}"
+    config = parse_config(f"neuron_lstm: {{model: {{args: {{x: {flow(value)}}}}}, {block}}}", "f")
+
+    assert config.model.args == {"x": value}

@@ -1,0 +1,89 @@
+"""What `neuron-lstm inspect` says of a stream: a step beside a whole sequence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_model import GRID, SUMS, TOTAL
+from streaming_archive import call_ms, streaming_manifest, write_streaming_archive
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.archiver_ext.commands.step_times import StepTime, step_times
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.config.manifest import Cost, Manifest, Variant, manifest_text
+from torchserve_neuron_lstm.config.streaming import StreamingConfig
+
+SETTINGS = StreamingConfig().settings("0" * 32)
+ANY_SHAPE = {"shapes": "any", "variants": (Variant("chunk", None, "programs/fake"),)}
+
+
+def times_of(manifest: Manifest) -> list[StepTime]:
+    """As the command has them."""
+    return step_times(json.loads(manifest_text(manifest)))
+
+
+def test_an_engine_that_takes_every_shape_computes_one_timestep() -> None:
+    """A point on the line through the measured ones."""
+    times = times_of(streaming_manifest(SETTINGS, **ANY_SHAPE))
+
+    assert [time.sessions for time in times] == [1, 4]
+    assert [time.step_ms for time in times] == pytest.approx([call_ms(Bucket(1, 1)), call_ms(Bucket(4, 1))])
+    assert [time.whole_ms for time in times] == pytest.approx([call_ms(Bucket(1, 8)), call_ms(Bucket(4, 8))])
+    assert {time.whole_timesteps for time in times} == {8}
+
+
+def test_an_engine_of_fixed_shapes_computes_its_smallest_bucket() -> None:
+    """One timestep costs as much as four."""
+    times = times_of(streaming_manifest(SETTINGS))
+
+    assert [time.step_ms for time in times] == pytest.approx([call_ms(Bucket(1, 4)), call_ms(Bucket(4, 4))])
+
+
+def test_answers_without_time_cost_a_call_of_their_own() -> None:
+    """A stream gives them with every piece."""
+    heads = tuple(Cost("head", Bucket(batch, 1), 0.25 * batch) for batch in GRID.batches)
+    plain = streaming_manifest(SETTINGS, **ANY_SHAPE)
+    headed = streaming_manifest(
+        SETTINGS,
+        shapes="any",
+        outputs=(SUMS, TOTAL),
+        variants=(*plain.variants, Variant("head", None, "programs/fake")),
+        costs=(*plain.costs, *heads),
+    )
+
+    for without, with_ in zip(times_of(plain), times_of(headed), strict=True):
+        assert with_.step_ms - without.step_ms == pytest.approx(0.25 * with_.sessions)
+        assert with_.whole_ms - without.whole_ms == pytest.approx(0.25 * with_.sessions)
+
+
+def test_the_command_tells_people_and_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A table of its own, and beside the manifest's own keys."""
+    manifest = streaming_manifest(SETTINGS, **ANY_SHAPE)
+    archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
+
+    assert cli.main(["inspect", archive]) == 0
+    shown = capsys.readouterr().out
+    assert "sessions are kept on the host's disk" in shown
+    assert "8 steps at once ms" in shown
+    assert cli.main(["inspect", archive, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told.pop("step_times")[0] == {
+        "sessions": 1,
+        "step_ms": pytest.approx(1.1),
+        "whole_timesteps": 8,
+        "whole_ms": pytest.approx(1.8),
+    }
+    assert told == json.loads(manifest_text(manifest))
+
+
+def test_what_does_not_stream_is_told_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The manifest to the letter, and no such table."""
+    manifest = streaming_manifest(None, **ANY_SHAPE)
+    archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
+
+    assert cli.main(["inspect", archive, "--json"]) == 0
+    assert capsys.readouterr().out == manifest_text(manifest)
+    assert cli.main(["inspect", archive]) == 0
+    assert "one step ms" not in capsys.readouterr().out

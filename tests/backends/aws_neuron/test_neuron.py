@@ -1,0 +1,136 @@
+"""The backend neuron on a double that holds it to the documented contract of torch_neuron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import neuron_doubles
+import pytest
+import torch
+from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, largest_error, ragged_batch
+from torch import nn
+
+from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends.aws_neuron.neuron import Neuron, options_for
+from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad, CompileSettings
+from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+CASE = Case(layers=2, bidirectional=True, given_state=True)
+
+
+class Embedded(nn.Module):
+    """A table, which the compiler for Inf1 does not take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.table(ids)
+        return found
+
+
+@pytest.fixture(scope="module")
+def model() -> Recurrent:
+    """A layer with learned states."""
+    torch.manual_seed(0)
+    return Recurrent(CASE).eval()
+
+
+@pytest.fixture(scope="module")
+def program(model: Recurrent) -> torch.export.ExportedProgram:
+    """The layer with symbolic sizes."""
+    return exported(model, *ragged_batch(0.0))
+
+
+@pytest.fixture(scope="module")
+def directory(program: torch.export.ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The layer, compiled in an interpreter of the compiler's own."""
+    place = tmp_path_factory.mktemp("neuron")
+    python = neuron_doubles.interpreter(tmp_path_factory.mktemp("toolchain"))
+    Neuron().compile(program, Bucket(BATCH, TIME), place, CompileSettings(python=python))
+    return place
+
+
+@pytest.fixture
+def double() -> Iterator[pytest.MonkeyPatch]:
+    """torch_neuron can be imported."""
+    with neuron_doubles.on_path() as patch:
+        patch.delenv(simulation.VARIABLE, raising=False)
+        yield patch
+
+
+@torch.no_grad()
+def test_equals_every_row_alone_whatever_the_padding_holds(
+    double: pytest.MonkeyPatch, model: Recurrent, program: torch.export.ExportedProgram, directory: Path
+) -> None:
+    """To the last digits of single precision."""
+    run = Neuron().load(directory, weights_of(program), {}, 1)
+    for garbage in GARBAGE:
+        x, lengths = ragged_batch(garbage)
+
+        assert largest_error(run([x, lengths]), model.alone(x, lengths)) <= 1e-5
+
+
+@torch.no_grad()
+def test_the_weights_are_in_the_program(
+    double: pytest.MonkeyPatch, program: torch.export.ExportedProgram, directory: Path
+) -> None:
+    """Others change no answer, and the engine says that it is so."""
+    inputs = ragged_batch(0.0)
+    other = {name: tensor + 1 for name, tensor in weights_of(program).items()}
+    answers = [Neuron().load(directory, weights, {}, 1)(inputs)[0] for weights in (weights_of(program), other)]
+
+    assert torch.equal(*answers)
+    assert Neuron().inlines_weights
+
+
+def test_an_unsupported_operator_is_refused_with_what_to_do(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It would run on the CPU without a word; one by one it is refused the same."""
+    program = torch.export.export(Embedded(), (torch.zeros(2, dtype=torch.int64),))
+
+    with pytest.raises(CannotCompile, match=r"aten::embedding is not supported\n.*partitioner_config: \{\}"):
+        Neuron().compile(program, Bucket(2, 1), tmp_path)
+    (why,) = [told for node in program.graph.nodes if (told := Neuron().refusal(node))]
+    assert why == "aten::embedding is not among the operators that neuron-cc supports"
+
+
+@pytest.mark.parametrize("case", CASES[:3], ids=str)
+def test_recurrences_are_not_refused(case: Case) -> None:
+    """They are written out before the compiler sees them, and around them there is nothing it lacks."""
+    program = exported(Recurrent(case), *ragged_batch(0.0))
+
+    assert [why for node in program.graph.nodes if (why := Neuron().refusal(node))] == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (CompileSettings(), ["--fast-math", "none"]),
+        (CompileSettings("bfloat16"), []),
+        (CompileSettings(args=("--fast-math", "all")), ["--fast-math", "all"]),
+    ],
+)
+def test_the_compiler_computes_in_the_precision_asked_for(settings: CompileSettings, told: list[str]) -> None:
+    """By itself it would cast to bfloat16."""
+    assert options_for(settings) == {"compiler_args": told, "fallback": False}
+
+
+def test_a_host_without_the_toolchain_says_what_to_install(
+    program: torch.export.ExportedProgram, directory: Path
+) -> None:
+    """The repository, and the torch."""
+    reason = str(Neuron().unavailable())
+
+    for told in ("torch-neuron is not installed", "pip.repos.neuron.amazonaws.com", "torch 1.13", "compiler_python"):
+        assert told in reason
+    with pytest.raises(CannotLoad, match=r"run on a Neuron device.*amazonaws"):
+        Neuron().load(directory, weights_of(program), {}, 1)
+
+
+def test_the_placeholder_of_pypi_is_recognised(tmp_path: Path) -> None:
+    """It is empty, and says so."""
+    with neuron_doubles.on_path(neuron_doubles.placeholder(tmp_path, "torch_neuron")):
+        assert "pip uninstall torch-neuron)" in str(Neuron().unavailable())

@@ -1,0 +1,323 @@
+"""The backend neuronx on a double that holds it to the documented contract of torch_neuronx."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import neuron_doubles
+import pytest
+import torch
+from recurrent import BATCH, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
+from torch import nn
+
+from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX, options_for
+from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad, CompileSettings
+from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+CASES = (Case(layers=2, bidirectional=True, given_state=True), Case(projected=True, need_cell=False), Case("gru"))
+TARGET = CompileSettings(args=("--target", "inf2"))
+BUCKET = Bucket(BATCH, TIME)
+
+SERVE = """
+import json, os, sys
+from pathlib import Path
+import torch
+from torchserve_neuron_lstm.backends.registry import get_backend
+directory, weights, inputs, answers = map(Path, sys.argv[1:])
+run = get_backend("neuronx").load(directory, torch.load(weights), {}, 1)
+torch.save(list(run(torch.load(inputs))), answers)
+masked = "torchserve_neuron_lstm.backends.masked" in sys.modules
+print(json.dumps({"cores": os.environ["NEURON_RT_NUM_CORES"], "masked": masked}))
+"""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A model, compiled for one bucket."""
+
+    module: Several
+    program: torch.export.ExportedProgram
+    directory: Path
+
+
+class Doubled(nn.Module):
+    """A model of one line."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+class Sorted(nn.Module):
+    """One operator that the compiler does not take."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.sort(x * 2)[0]
+
+
+@pytest.fixture
+def double() -> Iterator[pytest.MonkeyPatch]:
+    """torch_neuronx can be imported, and two cores are there."""
+    with neuron_doubles.on_path() as patch:
+        patch.delenv(simulation.VARIABLE, raising=False)
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """A model with a table of 20 MB, compiled on a host without a device."""
+    torch.manual_seed(0)
+    module = Several(CASES, rows=1_000_000).eval()
+    program = exported(module, *several_inputs(0.0))
+    directory = tmp_path_factory.mktemp("neuronx")
+    with neuron_doubles.on_path() as patch:
+        patch.setenv("NEURON_DOUBLE_CORES", "0")
+        NeuronX().compile(program, BUCKET, directory, TARGET)
+    return Compiled(module, program, directory)
+
+
+@pytest.fixture(scope="module")
+def doubled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of one line, compiled for a batch of 2."""
+    directory = tmp_path_factory.mktemp("doubled")
+    with neuron_doubles.on_path():
+        small(Doubled(), directory)
+    return directory
+
+
+def small(module: nn.Module, directory: Path, settings: CompileSettings = TARGET) -> None:
+    """A model without weights or time, compiled for a batch of 2."""
+    batch = torch.export.Dim("batch", min=1)
+    program = torch.export.export(module, (torch.zeros(5, 3),), dynamic_shapes=({0: batch},))
+    NeuronX().compile(program, Bucket(2, 1), directory, settings)
+
+
+@torch.no_grad()
+def test_equals_every_row_alone_whatever_the_padding_holds(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
+    """To the last digits of single precision, from weights that are handed over at load."""
+    run = NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
+    for garbage in GARBAGE:
+        inputs = several_inputs(garbage)
+
+        assert largest_error(run(inputs), compiled.module.alone(inputs)) <= 1e-5
+
+
+def test_programs_hold_no_weights(compiled: Compiled) -> None:
+    """The table of 20 MB stays in the user's file."""
+    sizes = {file.name: file.stat().st_size for file in compiled.directory.iterdir()}
+
+    assert sum(sizes.values()) < 300_000, sizes
+
+
+@torch.no_grad()
+def test_other_weights_need_no_other_program(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
+    """Of the same shapes they are taken at load; of others they are refused by name."""
+    torch.manual_seed(1)
+    other = Several(CASES, rows=1_000_000).eval()
+    weights = {**weights_of(compiled.program), **other.state_dict()}
+    inputs = several_inputs(0.0)
+    other.scale = compiled.module.scale  # not of the state dict, but of the program
+
+    assert largest_error(NeuronX().load(compiled.directory, weights, {}, 1)(inputs), other.alone(inputs)) <= 1e-5
+    with pytest.raises(CannotLoad, match=r"table.weight: float32 \[5, 5\], compiled with float32 \[1000000, 5\]"):
+        NeuronX().load(compiled.directory, {**weights, "table.weight": torch.zeros(5, 5)}, {}, 1)
+
+
+def test_another_process_answers_the_same_on_one_core(
+    double: pytest.MonkeyPatch, compiled: Compiled, tmp_path: Path
+) -> None:
+    """A worker takes one core, and needs none of the packaging half's operators."""
+    weights, inputs = weights_of(compiled.program), several_inputs(0.0)
+    here = NeuronX().load(compiled.directory, weights, {}, 1)(inputs)
+    double.delenv("NEURON_RT_NUM_CORES")
+    torch.save(weights, tmp_path / "weights.pt")
+    torch.save(list(inputs), tmp_path / "inputs.pt")
+    files = [compiled.directory, *(tmp_path / name for name in ("weights.pt", "inputs.pt", "answers.pt"))]
+    source = Path(__file__).parents[3] / "src"
+    environment = {**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    command = [sys.executable, "-W", "ignore", "-c", SERVE, *map(str, files)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"cores": "1", "masked": False}
+    for ours, theirs in zip(here, torch.load(tmp_path / "answers.pt"), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_cores_that_the_user_chose_are_left_to_the_runtime(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
+    """Where the environment names cores, nothing is set."""
+    double.setenv("NEURON_RT_VISIBLE_CORES", "1")
+    NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
+
+    assert "NEURON_RT_NUM_CORES" not in os.environ
+
+
+def test_other_shapes_and_dtypes_are_refused(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
+    """By name before the program is called, and by the program itself where it is loaded without us."""
+    run = NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
+    x, ids, *rest = several_inputs(0.0)
+
+    with pytest.raises(WrongInput, match=r"'x' is float32 \[4, 8, 5\], but .* \[4, 9, 5\]"):
+        run([x[:, :8], ids, *rest])
+    with pytest.raises(WrongInput, match="'ids' is int64"):
+        run([x, ids.long(), *rest])
+    with pytest.raises(torch.jit.Error, match="input 0 has shape"):
+        torch.jit.load(compiled.directory / "program.pt")(x[:, :8], ids, *rest)
+
+
+def test_a_host_without_the_toolchain_says_what_to_install(compiled: Compiled) -> None:
+    """While packaging and while loading: the repository, and the release."""
+    reason = NeuronX().unavailable()
+
+    assert reason is not None
+    for told in ("torch-neuronx is not installed", "pip.repos.neuron.amazonaws.com", "2.31", "compiler_python"):
+        assert told in reason
+    with pytest.raises(CannotLoad, match=r"run on a Neuron device.*pip\.repos\.neuron\.amazonaws\.com"):
+        NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
+
+
+@torch.no_grad()
+def test_a_host_without_the_device_may_be_told_to_stand_in(monkeypatch: pytest.MonkeyPatch, compiled: Compiled) -> None:
+    """Then the text that was compiled runs on the CPU, and the engine says so."""
+    inputs, engine = several_inputs(0.0), NeuronX()
+    monkeypatch.delenv(simulation.VARIABLE, raising=False)
+    assert engine.simulation() is None
+    with simulation.allowed():
+        run = engine.load(compiled.directory, weights_of(compiled.program), {}, 1)
+
+        assert "what was compiled has not run" in str(engine.simulation())
+    assert largest_error(run(inputs), compiled.module.alone(inputs)) <= 1e-5
+
+
+@pytest.mark.parametrize("metadata", [True, False])
+def test_the_placeholder_of_pypi_is_recognised(tmp_path: Path, metadata: bool) -> None:
+    """By its version, or because it has no trace()."""
+    folder = neuron_doubles.placeholder(tmp_path, "torch_neuronx")
+    if not metadata:
+        (folder / "torch_neuronx-1.0.dist-info" / "METADATA").unlink()
+        (folder / "torch_neuronx-1.0.dist-info").rmdir()
+    with neuron_doubles.on_path(folder):
+        reason = str(NeuronX().unavailable())
+
+    for told in ("empty placeholder", "pip uninstall torch-neuronx", "pip.repos.neuron.amazonaws.com", "torch 2.9"):
+        assert told in reason
+
+
+def test_without_a_device_a_target_must_be_named(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Else there is nothing to compile for; the refusal names the argument."""
+    double.setenv("NEURON_DOUBLE_CORES", "0")
+
+    with pytest.raises(CannotCompile, match="compiler_args: --target inf2"):
+        small(Doubled(), tmp_path, CompileSettings())
+
+
+def test_with_a_device_no_target_is_needed(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The program is compiled for the device that is there."""
+    small(Doubled(), tmp_path, CompileSettings())
+    x = torch.randn(2, 3)
+
+    assert torch.equal(NeuronX().load(tmp_path, {}, {}, 1)([x])[0], x * 2)
+
+
+def test_a_host_without_cores_cannot_load(double: pytest.MonkeyPatch, doubled: Path) -> None:
+    """The runtime's own words, and what to look at."""
+    double.setenv("NEURON_DOUBLE_CORES", "0")
+
+    with pytest.raises(CannotLoad, match=r"not available.*neuron-ls"):
+        NeuronX().load(doubled, {}, {}, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (CompileSettings(args=("-O1",)), "-O1 --auto-cast none"),
+        (CompileSettings("bfloat16"), "--auto-cast matmult --auto-cast-type bf16"),
+        (CompileSettings(args=("--auto-cast=all",)), "--auto-cast=all"),
+    ],
+)
+def test_matrices_are_multiplied_in_the_precision_asked_for(settings: CompileSettings, told: str) -> None:
+    """The compiler's own default has changed between releases; what the user says to it goes before."""
+    assert " ".join(options_for(settings)["compiler_args"]) == told
+
+
+def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What it is told lies in its work directory."""
+    for name in ("work", "program"):
+        (tmp_path / name).mkdir()
+    small(Doubled(), tmp_path / "program", CompileSettings("float32", tmp_path / "work", ("--target", "trn1")))
+
+    assert (tmp_path / "work" / "command.txt").read_text() == "--target trn1 --auto-cast none"
+
+
+def test_what_the_compiler_refuses_is_told_with_its_words(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An operator it does not support, an argument it does not know, no bucket at all."""
+    with pytest.raises(CannotCompile, match=r"neuronx cannot compile for 2 x 1: .*aten::sort.*\n.*neuron-lstm analyze"):
+        small(Sorted(), tmp_path)
+    with pytest.raises(CannotCompile, match="unrecognized arguments: --no-such-option"):
+        small(Doubled(), tmp_path, CompileSettings(args=("--target", "inf2", "--no-such-option")))
+    with pytest.raises(CannotCompile, match="one bucket at a time"):
+        NeuronX().compile(torch.export.export(Doubled(), (torch.zeros(5, 3),)), None, tmp_path)
+
+
+def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
+    """One by one, without compiling."""
+    program = torch.export.export(Sorted(), (torch.zeros(5, 3),))
+    told = {str(node.target): NeuronX().refusal(node) for node in program.graph.nodes}
+
+    assert {name: why for name, why in told.items() if why} == {
+        "aten.sort.default": "neuronx-cc does not support aten::sort"
+    }
+
+
+def test_the_compiler_may_live_in_another_interpreter(tmp_path: Path) -> None:
+    """Which alone has it; nothing of this one's paths reaches it."""
+    python = neuron_doubles.interpreter(tmp_path)
+    (tmp_path / "program").mkdir()
+    small(Doubled(), tmp_path / "program", CompileSettings(args=("--target", "inf2"), python=python))
+    x = torch.randn(2, 3)
+
+    assert NeuronX().unavailable() is not None
+    with neuron_doubles.on_path():
+        assert torch.equal(NeuronX().load(tmp_path / "program", {}, {}, 1)([x])[0], x * 2)
+
+
+def test_another_interpreter_without_the_toolchain_is_told(tmp_path: Path) -> None:
+    """It is missing there, it is the placeholder, or there is no such interpreter."""
+    bare = neuron_doubles.interpreter(tmp_path, tmp_path)
+    with pytest.raises(CannotCompile, match=r"compiler_python: .* has no working torch_neuronx .*amazonaws"):
+        small(Doubled(), tmp_path, CompileSettings(python=bare))
+    with pytest.raises(CannotCompile, match=r"compiler_python: /no/such/python cannot be started"):
+        small(Doubled(), tmp_path, CompileSettings(python=Path("/no/such/python")))
+    neuron_doubles.placeholder(tmp_path, "torch_neuronx")
+    with pytest.raises(CannotCompile, match="empty placeholder"):
+        small(Doubled(), tmp_path, CompileSettings(python=bare))
+
+
+def test_a_toolchain_of_another_line_is_refused(double: pytest.MonkeyPatch, doubled: Path, tmp_path: Path) -> None:
+    """A program is for the torch and the runtime that it was compiled with."""
+    other = tmp_path / "other"
+    shutil.copytree(doubled, other)
+    facts = json.loads((other / "compiled.json").read_text())
+    facts["made_by"]["version"] = "2.8.0.1"
+    (other / "compiled.json").write_text(json.dumps(facts))
+
+    with pytest.raises(CannotLoad, match=r"compiled with torch_neuronx 2\.8\.0\.1, here is 2\.9"):
+        NeuronX().load(other, {}, {}, 1)
+
+
+@pytest.mark.parametrize("victim", ["program.pt", "compiled.json", "signature.json", "program.py"])
+def test_damaged_programs_are_refused(double: pytest.MonkeyPatch, doubled: Path, tmp_path: Path, victim: str) -> None:
+    """Whichever of the files that are read is missing."""
+    shutil.copytree(doubled, tmp_path / "copy")
+    (tmp_path / "copy" / victim).unlink()
+
+    with pytest.raises(CannotLoad):
+        NeuronX().load(tmp_path / "copy", {}, {}, 1)

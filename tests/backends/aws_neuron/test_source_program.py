@@ -1,0 +1,67 @@
+"""Programs in text: what old compilers know by other names goes by those, and it is still the model."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from torchserve_neuron_lstm.backends.aws_neuron.source_program import plain_program
+from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+NEW_NAMES = {"_to_copy", "_native_batch_norm_legit_no_training", "_unsafe_view", "lift_fresh_copy", "detach", "alias"}
+
+
+class Various(nn.Module):
+    """Normalisation, masks, casts, attention, constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = self.norm(x.transpose(1, 2)).transpose(1, 2) + torch.tensor([0.1, 0.2, 0.3, 0.4])
+        alive = torch.arange(x.shape[1])[None] < lengths[:, None]
+        x = x.masked_fill(~alive[:, :, None], 0.0)
+        weights = torch.softmax(x.sum(2).masked_fill(~alive, float("-inf")), 1)
+        mean = (x * weights[:, :, None]).sum(1) / lengths[:, None].float()
+        return mean, x.argmax(1), self.attention(x, x, x)[0], (~lengths).to(torch.int32)
+
+
+class Branching(nn.Module):
+    """One course or the other, by what the data says."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+        return chosen
+
+
+@torch.no_grad()
+def test_operators_go_by_the_names_that_old_compilers_know() -> None:
+    """And nothing is said of devices: a compiler traces on its own."""
+    torch.manual_seed(0)
+    model = Various().eval()
+    model.norm(torch.randn(5, 4, 3))  # not the first values
+    inputs = (torch.randn(2, 3, 4), torch.tensor([3, 1]))
+    program = torch.export.export(model, inputs, strict=False)
+    plain = plain_program(program, Bucket(2, 3))
+
+    called = re.findall(r"torch\.ops\.aten\.(\w+)", plain.source)
+    assert not NEW_NAMES & set(called)
+    assert called.count("bitwise_not") == 1  # of numbers; masks are negated as what they are
+    assert "cpu" not in plain.source
+    for ours, right in zip(plain.module(weights_of(program))(*inputs), model(*inputs), strict=True):
+        torch.testing.assert_close(ours, right, atol=1e-6, rtol=1e-6)
+
+
+def test_a_program_that_branches_on_data_is_refused() -> None:
+    """A traced program keeps the course that its example took."""
+    program = torch.export.export(Branching(), (torch.ones(2),), strict=False)
+
+    with pytest.raises(CannotCompile, match="branches on data"):
+        plain_program(program, Bucket(2, 1))

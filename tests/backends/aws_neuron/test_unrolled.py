@@ -1,0 +1,113 @@
+"""The recurrences as plain loops: the abstract operators exactly, in operators that every compiler knows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
+
+from torchserve_neuron_lstm.backends.aws_neuron import compile_job, source_module, unrolled
+from torchserve_neuron_lstm.backends.aws_neuron.source_program import PlainProgram, plain_program
+from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+BASIC = {
+    *("linear", "select", "stack", "cat", "chunk", "unsqueeze", "gt", "where", "zeros_like", "ones_like", "rsub"),
+    *("sigmoid", "tanh", "relu", "add", "mul"),
+}
+
+
+@pytest.fixture(scope="module")
+def module() -> Several:
+    """A model with every kind of recurrence."""
+    torch.manual_seed(0)
+    return Several(CASES, rows=1000).eval()
+
+
+@pytest.fixture(scope="module")
+def program(module: Several) -> torch.export.ExportedProgram:
+    """The model with symbolic sizes."""
+    return exported(module, *several_inputs(0.0))
+
+
+@pytest.fixture(scope="module")
+def plain(program: torch.export.ExportedProgram) -> PlainProgram:
+    """The model in text."""
+    return plain_program(program, Bucket(BATCH, TIME))
+
+
+@torch.no_grad()
+def test_a_program_in_text_equals_every_row_alone(
+    module: Several, program: torch.export.ExportedProgram, plain: PlainProgram
+) -> None:
+    """All layers, directions, projections, cells and given states, whatever the padding holds."""
+    ours = plain.module(weights_of(program))
+    for garbage in GARBAGE:
+        inputs = several_inputs(garbage)
+        mine, theirs = [answer.contiguous() for answer in ours(*inputs)], module.alone(inputs)
+        if garbage:  # layers without lengths see the padding, by definition
+            ragged = [case.ragged for case in module.cases for _ in range(_answers(case))]
+            mine, theirs = ([one for one, keep in zip(some, ragged, strict=True) if keep] for some in (mine, theirs))
+
+        assert largest_error(mine, theirs) <= 1e-6
+
+
+def _answers(case: Case) -> int:
+    return 3 if case.cell == "lstm" and case.need_cell else 2
+
+
+def test_the_text_shares_the_weights(program: torch.export.ExportedProgram, plain: PlainProgram) -> None:
+    """The module's parameters lie in the memory of those that it is given."""
+    weights = weights_of(program)
+    addresses = {tensor.data_ptr() for tensor in weights.values()}
+
+    assert {tensor.data_ptr() for tensor in plain.module(weights).parameters()} <= addresses
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_traced_recurrence_is_made_of_basic_operators(reverse: bool) -> None:
+    """Step by step, with nothing fused and nothing that depends on data but by choosing."""
+    weights = [torch.randn(24, 5), torch.randn(24, 6), torch.randn(24), torch.randn(24)] * (2 if reverse else 1)
+    states = torch.zeros(2 if reverse else 1, 3, 6)
+
+    def lstm(x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return unrolled.lstm(x, lengths, states, states, weights, True, 1, reverse, True)
+
+    graph = torch.jit.trace(lstm, (torch.randn(3, 4, 5), torch.tensor([4, 1, 2])), check_trace=False).graph
+    kinds = {node.kind().removeprefix("aten::") for node in graph.nodes() if node.kind().startswith("aten::")}
+
+    assert kinds <= BASIC
+    assert sum(node.kind() == "aten::tanh" for node in graph.nodes()) == 2 * 4 * (2 if reverse else 1)
+
+
+def test_names_of_arguments_do_not_matter(tmp_path: Path) -> None:
+    """Inputs may be called as the text calls its own things; the time may come first."""
+
+    class Awkward(torch.nn.Module):
+        def forward(self, torch: torch.Tensor, device: torch.Tensor, lstm: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (torch + device.new_full((1,), float("-inf")).exp(), lstm * 2)
+
+    inputs = (torch.randn(2, 3), torch.randn(2, 3), torch.ones(2, dtype=torch.int64))
+    program = exported(Awkward(), *inputs)
+    ours = plain_program(program, Bucket(2, 3)).module(weights_of(program))(*inputs)
+
+    assert torch.equal(ours[0], inputs[0])
+    assert torch.equal(ours[1], inputs[2] * 2)
+
+
+@pytest.mark.parametrize("module", [unrolled, source_module, compile_job], ids=lambda module: module.__name__[-12:])
+def test_what_goes_to_another_interpreter_stands_alone(module: object, tmp_path: Path) -> None:
+    """It imports torch and the standard library, in Python 3.8's words."""
+    import ast
+
+    source = Path(str(module.__file__)).read_text()  # type: ignore[attr-defined]
+    ast.parse(source, feature_version=(3, 8))
+    (tmp_path / "alone.py").write_text(source)
+    code = "import sys; import alone; assert not [m for m in sys.modules if m.startswith('torchserve_neuron')]"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,86 @@
+"""The kernel's source to libraries: for which processors, and what a compiler that cannot is told as."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from native_layers import isas_here
+
+from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.native import build
+
+pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
+
+
+def test_every_host_that_is_asked_for_finds_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a processor has beyond the least: the fastest that runs on it was written."""
+    build.build(tmp_path)
+    written = {file.name for file in tmp_path.iterdir()}
+    least = cpp_compiler.target().cpu_flags
+    for one in build.instructions():
+        monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda flags=one.cpu_flags: least | flags)
+        assert build.fastest_here() == one.library
+        assert one.library in written
+    assert written == {one.library for one in build.instructions()}
+
+
+@pytest.mark.skipif(len(build.instructions()) == 1, reason="this kind of machine has one set of instructions")
+def test_half_of_the_larger_instructions_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first AVX-512 processors lack some of what the library has."""
+    most, least = build.instructions()
+    for flag in most.cpu_flags:
+        have = cpp_compiler.target().cpu_flags | (most.cpu_flags - {flag})
+        monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda have=have: have)
+        assert build.fastest_here() == least.library
+
+
+def test_libraries_are_small_and_hold_nothing_for_debuggers(tmp_path: Path) -> None:
+    """They travel in every archive."""
+    build.build(tmp_path)
+    for library in tmp_path.iterdir():
+        sections = subprocess.run(["readelf", "-S", str(library)], capture_output=True, text=True, check=True).stdout
+
+        assert ".debug" not in sections
+        assert library.stat().st_size < 200_000
+
+
+def test_libraries_need_nothing_but_the_systems_own(tmp_path: Path) -> None:
+    """No OpenMP, nothing of torch's: what any host with Python has."""
+    build.build(tmp_path)
+    for library in tmp_path.iterdir():
+        needs = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
+        names = {line.split("[")[1].split(".so")[0] for line in needs.splitlines() if "(NEEDED)" in line}
+
+        assert names <= {"libstdc++", "libm", "libgcc_s", "libc", "libpthread", "ld-linux-x86-64", "ld-linux-aarch64"}
+
+
+def test_a_compiler_that_refuses_the_source_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without vector extensions, say: its first error, and for which instructions."""
+    compiler = tmp_path / "old-g++"
+    compiler.write_text(
+        "#!/bin/sh\necho 'note: x' >&2\necho 'k.cpp:42: error: no such attribute vector_size' >&2\nexit 1\n"
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    out = tmp_path / "out"
+    out.mkdir()
+
+    isa = build.instructions()[0].isa
+    with pytest.raises(
+        CannotCompile, match=f"old-g\\+\\+ does not compile the kernel for {isa}: k.cpp:42: error: no such attribute"
+    ):
+        build.build(out)
+    assert list(out.iterdir()) == []
+
+
+def test_a_compiler_that_says_nothing_is_quoted_by_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed for its memory, say."""
+    monkeypatch.setenv("CXX", "false")
+
+    with pytest.raises(CannotCompile, match=r"false does not compile the kernel for .*: exit code 1"):
+        build.build(tmp_path)

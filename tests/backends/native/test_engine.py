@@ -1,0 +1,266 @@
+"""What is native's own: the compiler it needs, the host it was compiled for, and where its code may lie."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from native_layers import isas_here
+from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
+
+from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad
+from torchserve_neuron_lstm.backends.native import build
+from torchserve_neuron_lstm.backends.native.engine import Native
+from torchserve_neuron_lstm.backends.signature import weights_of
+
+pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
+
+HOST = Native().host()
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """Loading changes torch's."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def module() -> Recurrent:
+    """An LSTM of everything that the kernel knows."""
+    torch.manual_seed(0)
+    return Recurrent(Case(layers=2, bidirectional=True, given_state=True)).eval()
+
+
+@pytest.fixture(scope="module")
+def directory(module: Recurrent, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its program."""
+    target = tmp_path_factory.mktemp("lstm")
+    Native().compile(exported(module, *ragged_batch(0.0)), None, target)
+    return target
+
+
+def test_this_machine_can_compile() -> None:
+    """Where the tests run there is a compiler; what it is compiled for is written down."""
+    assert Native().unavailable() is None
+    assert {"system", "machine", "isa"} == set(HOST)
+
+
+def test_a_missing_compiler_is_named_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compiler: what was looked for, and what to install."""
+    monkeypatch.setenv("CXX", "no-such-compiler")
+
+    assert "no C++ compiler no-such-compiler here: install one" in str(Native().unavailable())
+
+
+def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without its headers is found on the path as well, so it is tried."""
+    compiler = tmp_path / "broken-g++"
+    compiler.write_text("#!/bin/sh\necho 'probe.cpp:1:10: fatal error: atomic: No such file' >&2\nexit 1\n")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+
+    assert "does not work (probe.cpp:1:10: fatal error: atomic" in str(Native().unavailable())
+
+
+def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that nobody tried, and on an older CPU, the engine says so instead of trying."""
+    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: frozenset({"sse2"}))
+    assert "CPU lacks" in str(Native().unavailable())
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert "this is linux on riscv64" in str(Native().unavailable())
+
+
+def test_a_compiler_that_fails_is_quoted(module: Recurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What worked before may break in between: the program is refused, not the process."""
+    monkeypatch.setenv("CXX", "false")
+
+    with pytest.raises(CannotCompile, match="false does not compile the kernel for"):
+        Native().compile(exported(module, *ragged_batch(0.0)), None, tmp_path)
+
+
+@pytest.mark.parametrize(("what", "value"), [("system", "darwin"), ("machine", "aarch99"), ("isa", "x86-64-v9")])
+def test_another_host_is_refused(module: Recurrent, directory: Path, what: str, value: str) -> None:
+    """Code for another system, machine or instruction set is refused with what to do."""
+    with pytest.raises(CannotLoad, match=rf"compiled for .*{value}.*package the model again.*onnxruntime"):
+        Native().load(directory, module.state_dict(), {**HOST, what: value}, 1)
+
+
+def test_a_cpu_without_the_instructions_is_refused(
+    module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older CPU would kill the process at the first unknown instruction."""
+    here, lacking = cpp_compiler.cpu_flags(), min(cpp_compiler.target().cpu_flags)
+    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: here - {lacking})
+
+    with pytest.raises(CannotLoad, match=f"lacks {lacking}: package the model again"):
+        Native().load(directory, module.state_dict(), HOST, 1)
+
+
+@torch.no_grad()
+def test_a_host_of_the_least_kind_is_served(
+    module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no more than every host is asked for, and runs the library for that."""
+    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: cpp_compiler.target().cpu_flags)
+    for file in directory.iterdir():
+        if file.suffix != ".so" or file.name == build.instructions()[-1].library:
+            shutil.copy(file, tmp_path)
+    run = Native().load(tmp_path, module.state_dict(), HOST, 2)
+    inputs = ragged_batch(float("nan"))
+
+    assert largest_error(run(inputs), module.alone(*inputs)) <= 1e-5
+
+
+@torch.no_grad()
+def test_noexec_folders_are_gone_round(
+    module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where code must not be mapped, it is mapped from a copy, and the copy does not stay."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: place == directory)
+    run = Native().load(directory, module.state_dict(), HOST, 1)
+
+    assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_noexec_everywhere_is_refused_with_the_way_out(
+    module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any place to map code from, the message names TMPDIR."""
+    monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: True)
+
+    with pytest.raises(CannotLoad, match=r"mounted noexec.*set TMPDIR to a directory"):
+        Native().load(directory, module.state_dict(), HOST, 1)
+
+
+def test_a_library_that_was_cut_short_is_refused(module: Recurrent, directory: Path, tmp_path: Path) -> None:
+    """By a full disk, say. The process goes on."""
+    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
+    library = tmp_path / build.fastest_here()
+    library.write_bytes(library.read_bytes()[:40_000])
+
+    with pytest.raises(CannotLoad, match=r"cannot be loaded: it is torn: 40000 of \d+ bytes are there"):
+        Native().load(tmp_path, module.state_dict(), HOST, 1)
+
+
+def test_other_weights_are_refused_by_name(module: Recurrent, directory: Path) -> None:
+    """The kernel would read beyond the ends of smaller ones."""
+    weights = module.state_dict()
+    name = "core.weight_hh_l1_reverse"
+    for other, says in (
+        ({key: value for key, value in weights.items() if key != name}, "missing"),
+        ({**weights, name: weights[name][:, :-1]}, r"\[24, 5\]"),
+        ({**weights, name: weights[name].double()}, "float64"),
+    ):
+        with pytest.raises(CannotLoad, match=f"{name}: .*{says}"):
+            Native().load(directory, other, HOST, 1)
+
+
+def test_new_weights_of_the_same_shapes_are_taken(module: Recurrent, directory: Path) -> None:
+    """Nothing of a weight is in the program."""
+    torch.manual_seed(7)
+    other = Recurrent(module.case).eval()
+    run = Native().load(directory, other.state_dict(), HOST, 1)
+
+    with torch.no_grad():
+        assert largest_error(run(ragged_batch(0.0)), other.alone(*ragged_batch(0.0))) <= 1e-5
+
+
+def test_loading_leaves_torch_one_thread(module: Recurrent, directory: Path) -> None:
+    """Its others would wait busily on the cores that the kernel's compute with."""
+    torch.set_num_threads(2)
+    Native().load(directory, module.state_dict(), HOST, 3)
+
+    assert torch.get_num_threads() == 1
+
+
+@torch.no_grad()
+def test_the_number_of_threads_changes_no_bit(module: Recurrent, directory: Path) -> None:
+    """Nor do loads beside each other, which have threads of their own."""
+    inputs = ragged_batch(0.0, batch=40, time=20)
+    runs = [Native().load(directory, module.state_dict(), HOST, threads) for threads in (1, 2, 3, 5)]
+    first, *others = [run(inputs) for run in runs]
+
+    for answers in others:
+        assert all(torch.equal(one, two) for one, two in zip(answers, first, strict=True))
+
+
+@torch.no_grad()
+def test_every_shape_is_taken_and_answers_stay(module: Recurrent, directory: Path) -> None:
+    """From one row of one timestep; what was answered before does not change."""
+    run = Native().load(directory, module.state_dict(), HOST, 2)
+    shapes = [(1, 1), (1, 30), (33, 1), (9, 9), (2, 70)]
+    batches = [ragged_batch(float("nan"), *shape) for shape in shapes]
+    answers = [run(batch) for batch in batches]
+
+    for batch, ours in zip(batches, answers, strict=True):
+        assert largest_error(ours, module.alone(*batch)) <= 1e-5
+
+
+def test_lengths_that_are_none_are_refused(module: Recurrent, directory: Path) -> None:
+    """Instead of reading what is not there."""
+    run = Native().load(directory, module.state_dict(), HOST, 2)
+    x, lengths = ragged_batch(0.0)
+
+    with pytest.raises(ValueError, match=r"lengths of 9 timesteps are 0 to 9, not \[9, 1, 10, 8\]"):
+        run([x, lengths + torch.tensor([0, 0, 5, 0])])
+
+
+@torch.no_grad()
+def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
+    """By their names in the program, as weights are."""
+
+    class WithConstants(Recurrent):
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return super().forward(x * torch.tensor([0.5, -1.5, 2.0, 3.0, 4.0]), lengths)
+
+    module, inputs = WithConstants(Case("gru")).eval(), ragged_batch(0.0)
+    program = exported(module, *inputs)
+    Native().compile(program, None, tmp_path)
+    weights = weights_of(program)
+    constants = {name: torch.ones_like(one) if name in program.constants else one for name, one in weights.items()}
+    plain = Recurrent(Case("gru"))
+    plain.load_state_dict(module.state_dict())
+
+    assert program.constants
+    for given, wanted in ((weights, module(*inputs)), (constants, plain(*inputs))):
+        run = Native().load(tmp_path, given, HOST, 1)
+        assert largest_error(run(inputs), list(wanted)) <= 1e-5
+
+
+class Sums(torch.nn.Module):
+    """Nothing that the kernel knows, or a large linear layer."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(5, outputs)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        answer: torch.Tensor = self.linear(x.cumsum(1)[:, -1])
+        return answer
+
+
+@pytest.mark.parametrize(("outputs", "libraries"), [(3, 0), (10_000, len(build.instructions()))])
+@torch.no_grad()
+def test_the_kernel_is_there_where_there_is_work_for_it(outputs: int, libraries: int, tmp_path: Path) -> None:
+    """A part without recurrences, of a model that streams, has neither libraries nor threads."""
+    module, inputs = Sums(outputs).eval(), ragged_batch(0.0)
+    program = exported(module, *inputs)
+    Native().compile(program, None, tmp_path)
+    before = _threads_here()
+    run = Native().load(tmp_path, weights_of(program), HOST, 4)
+
+    assert len(list(tmp_path.glob("*.so"))) == libraries
+    assert len(_threads_here() - before) == (3 if libraries else 0)
+    assert largest_error(run(inputs), [module(*inputs)]) <= 1e-5
+
+
+def _threads_here() -> set[str]:
+    return {thread.name for thread in Path("/proc/self/task").iterdir()}

@@ -1,0 +1,233 @@
+"""The kernel in a process: files that are none, threads that end, forks, exits and signals."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from native_layers import Shape, answers_of, batch_for, isas_here, kernel, stack_of
+
+from torchserve_neuron_lstm.backends.interface import CannotLoad
+from torchserve_neuron_lstm.backends.native import build
+from torchserve_neuron_lstm.backends.native.library import Library, Pool
+
+pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
+SHAPE = Shape(hidden=17, layers=2, directions=2)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kernel on disk."""
+    directory = tmp_path_factory.mktemp("kernel")
+    build.build(directory)
+    return directory / build.fastest_here()
+
+
+def in_process(file: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own that has the layers `stack` and the batch `batch`."""
+    begin = f"""
+import gc, os, resource, signal, sys, threading, time
+from pathlib import Path
+import torch
+sys.path.insert(0, {str(Path(__file__).parents[2] / "support")!r})
+from native_layers import Shape, answers_of, batch_for, stack_of
+from torchserve_neuron_lstm.backends.native.library import Library, Pool
+library = Library(Path({str(file)!r}))
+shape = Shape(hidden=17, layers=2, directions=2)
+pool = Pool(library, 3)
+stack, batch = stack_of(shape, shape.core(), pool), batch_for(shape, [9, 4] * 12, 9)
+"""
+    command = [sys.executable, "-c", begin + code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+def threads_here() -> set[str]:
+    """Of this process."""
+    return {thread.name for thread in Path("/proc/self/task").iterdir()}
+
+
+@pytest.mark.parametrize("part", [0.0, 0.001, 0.1, 0.5, 0.95, 0.9999])
+def test_a_torn_file_is_refused(file: Path, tmp_path: Path, part: float) -> None:
+    """Wherever it ends: the system's loader would map it, and the process be killed where it reads beyond."""
+    torn = tmp_path / "torn.so"
+    torn.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
+
+    with pytest.raises(CannotLoad, match=r"torn\.so cannot be loaded: it is torn: .*\. Package the model"):
+        Library(torn)
+
+
+def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
+    """A file of something else, and none."""
+    (tmp_path / "text.so").write_bytes(b"\0" * 1000)
+    with pytest.raises(CannotLoad, match=r"text\.so cannot be loaded: .*invalid ELF header"):
+        Library(tmp_path / "text.so")
+    with pytest.raises(CannotLoad, match=r"none\.so cannot be loaded: .*No such file"):
+        Library(tmp_path / "none.so")
+
+
+def test_another_library_is_refused(tmp_path: Path) -> None:
+    """It has none of the kernel's functions."""
+    source, other = tmp_path / "other.cpp", tmp_path / "other.so"
+    source.write_text("int other() { return 1; }\n")
+    subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(other)], check=True)
+
+    with pytest.raises(CannotLoad, match=r"other\.so cannot be loaded: .*undefined symbol: recurrence_"):
+        Library(other)
+
+
+def test_a_relative_path_is_a_file_of_this_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not a library of the system's by that name."""
+    monkeypatch.chdir(file.parent)
+
+    assert Library(Path(file.name)).lanes == Library(file).lanes
+
+
+def test_threads_end_with_the_last_that_uses_them() -> None:
+    """Layers keep their threads."""
+    started: set[str] = set()
+    for _ in range(10):
+        before = threads_here()
+        pool = Pool(kernel(isas_here()[0]), 4)
+        stack = stack_of(SHAPE, SHAPE.core(), pool)
+        own = threads_here() - before
+        assert len(own) == 3
+        del pool
+        gc.collect()
+        assert own <= threads_here()
+        assert len(answers_of(stack, batch_for(SHAPE, [3, 9], 9))) == 3
+        del stack
+        gc.collect()
+        started |= own
+    deadline = time.monotonic() + 10  # an ended thread is listed for a moment
+    while started & threads_here() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not started & threads_here()
+
+
+def test_threads_that_fell_asleep_wake_up() -> None:
+    """After a while without work they wait without using the core."""
+    stack = stack_of(SHAPE, SHAPE.core(), Pool(kernel(isas_here()[0]), 3))
+    batch = batch_for(SHAPE, [9, 4] * 12, 9)
+    before = answers_of(stack, batch)
+    for pause in (0.0, 0.0004, 0.0005, 0.0006, 0.01):
+        time.sleep(pause)
+        assert all(torch.equal(one, two) for one, two in zip(answers_of(stack, batch), before, strict=True))
+
+
+@pytest.mark.parametrize("code", ["answers_of(stack, batch)", "sys.exit(0)"], ids=["idle", "never used"])
+def test_a_process_ends_with_its_threads(file: Path, code: str) -> None:
+    """Without a crash or a wait, whether they were ever called or not."""
+    ended = in_process(file, code)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_process_ends_while_another_thread_computes(file: Path) -> None:
+    """What it reads stays until the very end. It calls the kernel alone: torch aborts such a process."""
+    ended = in_process(
+        file,
+        """
+y, h_n, c_n = answers_of(stack, batch)
+numbers = (stack.handle, *y.shape[:2], batch.lengths.data_ptr(), batch.x.data_ptr(), *batch.x.stride()[:2])
+numbers += (batch.h_0.data_ptr(), batch.c_0.data_ptr(), y.data_ptr(), *y.stride()[:2], h_n.data_ptr(), c_n.data_ptr())
+
+def compute(run=stack._run):
+    while True:
+        run(*numbers)
+
+for _ in range(3):
+    threading.Thread(target=compute, daemon=True).start()
+time.sleep(0.2)
+""",
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_fork_computes_alone(file: Path) -> None:
+    """Threads are not inherited: the child waits for none, and may drop what it inherited or open its own."""
+    ended = in_process(
+        file,
+        """
+before = answers_of(stack, batch)[0]
+child = os.fork()
+if child == 0:
+    same = torch.equal(answers_of(stack, batch)[0], before)
+    other = stack_of(shape, shape.core(), Pool(library, 2))
+    same = same and torch.equal(answers_of(other, batch)[0], before)
+    del stack, pool, other
+    gc.collect()
+    sys.exit(0 if same else 5)
+print(os.waitpid(child, 0)[1], torch.equal(answers_of(stack, batch)[0], before))
+""",
+    )
+
+    assert (ended.returncode, ended.stdout.strip()) == (0, "0 True"), ended.stderr
+
+
+def test_signals_change_nothing(file: Path) -> None:
+    """A handler runs between two calls, and the threads go on."""
+    ended = in_process(
+        file,
+        """
+rang = []
+signal.signal(signal.SIGALRM, lambda *_: rang.append(1))
+before = answers_of(stack, batch)[0]
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+while len(rang) < 50:
+    assert torch.equal(answers_of(stack, batch)[0], before)
+signal.setitimer(signal.ITIMER_REAL, 0)
+""",
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_more_threads_than_the_system_has_are_refused(file: Path) -> None:
+    """Those that did start end again, and the message says what to allow."""
+    ended = in_process(
+        file,
+        """
+before = len(os.listdir("/proc/self/task"))
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+try:
+    Pool(library, 5000)
+except Exception as error:
+    print(type(error).__name__, error)
+print(len(os.listdir("/proc/self/task")) - before)
+""",
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    refusal, more = ended.stdout.splitlines()
+    assert refusal.startswith("CannotLoad the system starts no 5000 threads: allow more (ulimit -u")
+    assert more == "0"
+
+
+def test_memory_that_is_not_there_is_told(file: Path) -> None:
+    """As Python tells it, and the next call is answered."""
+    ended = in_process(
+        file,
+        """
+before = answers_of(stack, batch)[0]
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+rows, steps = 20, 400_000  # answers and what is between layers: 1.1 GB each
+resource.setrlimit(resource.RLIMIT_AS, (used + 1_700_000_000, used + 1_700_000_000))
+x, states = torch.zeros(1, 1, 5).expand(rows, steps, 5), torch.zeros(4, rows, 17)
+try:
+    stack.run(x, torch.ones(rows, dtype=torch.int64), states, states)
+except MemoryError as error:
+    print(error)
+print(torch.equal(answers_of(stack, batch)[0], before))
+""",
+    )
+
+    assert ended.stdout.splitlines() == [
+        "no memory is left for recurrences over 20 x 400000 timesteps",
+        "True",
+    ], ended.stderr

@@ -1,0 +1,252 @@
+"""The kernel, for every set of instructions: torch's layers on each row alone, whoever computes them, and with whom."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_layers import CELLS, ISAS, Batch, Shape, alone, answers_of, batch_for, error, pool, stack_of
+from torch import nn
+
+from torchserve_neuron_lstm.backends.native.library import Product
+
+AWKWARD = (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)
+"""Sizes around those of registers."""
+
+per_instructions = pytest.mark.parametrize("isa", ISAS)
+shapes = st.builds(
+    Shape,
+    cell=st.sampled_from(CELLS),
+    inputs=st.sampled_from((1, 2, 7, 16)),
+    hidden=st.sampled_from(AWKWARD),
+    layers=st.integers(1, 4),
+    directions=st.integers(1, 2),
+    bias=st.booleans(),
+)
+
+
+@st.composite
+def ragged(draw: st.DrawFn) -> tuple[list[int], int]:
+    """Lengths of 0 and up, and how long the batch is."""
+    steps = draw(st.integers(0, 9))
+    return draw(st.lists(st.sampled_from((0, min(1, steps), steps)) | st.integers(0, steps), max_size=40)), steps
+
+
+def laid_out(x: torch.Tensor, how: str) -> torch.Tensor:
+    """The same numbers elsewhere in memory."""
+    if how == "time first":
+        return x.transpose(0, 1).contiguous().transpose(0, 1)
+    if how == "with gaps":
+        wide = torch.full((x.shape[0], x.shape[1], x.shape[2] + 3), torch.nan)
+        wide[:, :, 1:-2] = x
+        return wide[:, :, 1:-2]
+    return x
+
+
+@per_instructions
+@settings(max_examples=60)
+@given(
+    shape=shapes,
+    batch=ragged(),
+    threads=st.integers(1, 5),
+    garbage=st.sampled_from((0.0, 1e30, float("inf"), float("nan"))),
+    layout=st.sampled_from(("plain", "time first", "with gaps")),
+    time_major=st.booleans(),
+)
+def test_equals_every_row_alone(
+    isa: str, shape: Shape, batch: tuple[list[int], int], threads: int, garbage: float, layout: str, time_major: bool
+) -> None:
+    """Whatever the layers, lengths, threads and layouts, and whatever stands in the padding."""
+    core, values = shape.core(), batch_for(shape, *batch, garbage=garbage)
+    given = Batch(laid_out(values.x, layout), values.lengths, values.h_0, values.c_0)
+    ours = answers_of(stack_of(shape, core, pool(isa, threads)), given, time_major=time_major)
+
+    assert ours[0].transpose(0, 1).is_contiguous() if time_major else ours[0].is_contiguous()
+    if batch[0]:
+        assert error(ours, alone(core, values)) <= 2e-6
+
+
+@per_instructions
+@settings(max_examples=30)
+@given(shape=shapes, lengths=st.lists(st.integers(1, 7), min_size=1, max_size=30))
+def test_a_row_is_the_same_to_the_last_bit_in_any_batch(isa: str, shape: Shape, lengths: list[int]) -> None:
+    """Neither the other rows nor the number of threads change what is computed for it."""
+    core, batch = shape.core(), batch_for(shape, lengths, 7)
+    together = answers_of(stack_of(shape, core, pool(isa, 4)), batch)
+    stack = stack_of(shape, core, pool(isa, 1))
+    for index, length in enumerate(lengths):
+        y, *states = answers_of(stack, batch.row(index))
+
+        assert torch.equal(together[0][index, :length], y[0])
+        assert all(torch.equal(ours[:, index], own[:, 0]) for ours, own in zip(together[1:], states, strict=True))
+
+
+@per_instructions
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -1e30, 3e38, 1e-42])
+def test_what_one_row_holds_reaches_no_other(isa: str, cell: str, poison: float) -> None:
+    """Rows share registers' neighbours and threads, but no number."""
+    shape = Shape(cell, hidden=17, layers=2, directions=2)
+    stack, batch = stack_of(shape, shape.core(), pool(isa, 3)), batch_for(shape, [6, 5, 6, 1, 6], 6)
+    before = answers_of(stack, batch)
+    batch.x[2] = poison
+    batch.h_0[:, 3] = poison
+    after = answers_of(stack, batch)
+
+    others = [0, 1, 4]
+    assert torch.equal(before[0][others], after[0][others])
+    assert all(torch.equal(one[:, others], two[:, others]) for one, two in zip(before[1:], after[1:], strict=True))
+
+
+@per_instructions
+@pytest.mark.parametrize("cell", CELLS)
+def test_nan_stays_nan(isa: str, cell: str) -> None:
+    """With any bits: an answer that looks like a number would hide it."""
+    shape = Shape(cell, inputs=1, hidden=3)
+    stack = stack_of(shape, shape.core(), pool(isa, 1))
+    for bits in (0x7FC00000, 0x7FC00001, 0xFFC00001, 0x7FC01234, 0x7FC001FF, 0x7F800001):
+        batch = batch_for(shape, [1], 1)
+        batch.x.view(torch.int32).fill_(struct.unpack("i", struct.pack("I", bits))[0])
+
+        assert all(answer.isnan().all() for answer in answers_of(stack, batch))
+
+
+@per_instructions
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
+@pytest.mark.parametrize("size", [20.0, 100.0, 1e4, 1e30, float("inf")])
+@pytest.mark.parametrize("state", [1.0, 1e6])
+def test_gates_close_and_open_for_good(isa: str, cell: str, size: float, state: float) -> None:
+    """Each gate far on either side, beside large states: as torch in double precision, and finite."""
+    shape = Shape(cell, inputs=1, hidden=5)
+    core, gates = shape.core(), {"lstm": 4, "gru": 3}.get(cell, 1)
+    for signs in product((-1.0, 1.0), repeat=gates):
+        with torch.no_grad():
+            core.get_parameter("weight_ih_l0").copy_(torch.tensor(signs).repeat_interleave(5)[:, None])
+        batch = batch_for(shape, [3, 2], 3)
+        batch.x.fill_(size)
+        batch = Batch(batch.x, batch.lengths, batch.h_0 * state, None if batch.c_0 is None else batch.c_0 * state)
+
+        assert error(answers_of(stack_of(shape, core, pool(isa, 1)), batch), alone(core, batch)) <= 1e-6
+
+
+@per_instructions
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("scale", [1e-3, 1e-8, 1e-20])
+def test_small_numbers_keep_their_digits(isa: str, cell: str, scale: float) -> None:
+    """A model may compute in units of its own: what is lost is relative to the numbers, not to 1."""
+    shape = Shape(cell, hidden=9, bias=False)
+    core, batch = shape.core(), batch_for(shape, [8, 5], 8, scale=scale)
+    batch = Batch(batch.x, batch.lengths, batch.h_0 * scale, None if batch.c_0 is None else batch.c_0 * scale)
+    for ours, theirs in zip(answers_of(stack_of(shape, core, pool(isa, 2)), batch), alone(core, batch), strict=True):
+        assert (ours.double() - theirs).norm() <= 1e-6 * theirs.norm()
+
+
+@per_instructions
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
+def test_errors_do_not_grow_with_time(isa: str, cell: str) -> None:
+    """After thousands of timesteps the answers are as far from exact as torch's own."""
+    shape = Shape(cell, hidden=16)
+    core, batch = shape.core(), batch_for(shape, [3000, 2999], 3000)
+    exact = alone(core, batch)
+    ours = error(answers_of(stack_of(shape, core, pool(isa, 2)), batch), exact)
+
+    assert ours <= max(1e-6, 4 * error(alone(core, batch, torch.float32), exact))
+
+
+@per_instructions
+@settings(max_examples=40)
+@given(
+    inputs=st.sampled_from((1, 7, 16, 33)),
+    outputs=st.sampled_from((*AWKWARD, 64, 65, 600)),
+    bias=st.booleans(),
+    batch=ragged(),
+    threads=st.integers(1, 4),
+    time_major=st.booleans(),
+    whole=st.booleans(),
+)
+def test_a_linear_layer_equals_torchs(
+    isa: str,
+    inputs: int,
+    outputs: int,
+    bias: bool,
+    batch: tuple[list[int], int],
+    threads: int,
+    time_major: bool,
+    whole: bool,
+) -> None:
+    """With lengths, over a tensor that is zero behind them; and without."""
+    lengths, steps = batch
+    x = batch_for(Shape(inputs=inputs), lengths, steps).x
+    torch.manual_seed(outputs)
+    linear = nn.Linear(inputs, outputs, bias=bias)
+    ours = Product(pool(isa, threads), linear.weight.detach(), linear.bias.detach() if bias else None)
+    y = ours.run(x, None if whole else torch.tensor(lengths, dtype=torch.int64), time_major=time_major)
+
+    assert y.transpose(0, 1).is_contiguous() if time_major else y.is_contiguous()
+    with torch.no_grad():
+        assert error([y], [linear.double()(x.double())]) <= 2e-6
+
+
+@per_instructions
+def test_several_threads_may_call_at_once(isa: str) -> None:
+    """Each gets its own answers, from layers and pools that they share."""
+    threads = pool(isa, 3)
+    shapes = (Shape(hidden=17, layers=2, directions=2), Shape("gru", hidden=33))
+    stacks = [stack_of(shape, shape.core(), threads) for shape in shapes]
+    batches = [batch_for(shape, [5, 9, 1, 9, 3, 7, 2, 9] * 3, 9) for shape in shapes]
+    wanted = [answers_of(stack, batch) for stack, batch in zip(stacks, batches, strict=True)]
+    wrong: list[int] = []
+
+    def call(which: int) -> None:
+        for _ in range(50):
+            answers = answers_of(stacks[which], batches[which])
+            if not all(torch.equal(one, two) for one, two in zip(answers, wanted[which], strict=True)):
+                wrong.append(which)
+
+    callers = [threading.Thread(target=call, args=(index % 2,)) for index in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+
+
+@per_instructions
+def test_answers_are_the_callers(isa: str) -> None:
+    """No later call changes them."""
+    shape = Shape(layers=3)
+    stack = stack_of(shape, shape.core(), pool(isa, 2))
+    first = answers_of(stack, batch_for(shape, [9, 4], 9))
+    kept = [answer.clone() for answer in first]
+    answers_of(stack, batch_for(shape, [9, 9], 9, scale=3.0))
+
+    assert all(torch.equal(answer, copy) for answer, copy in zip(first, kept, strict=True))
+
+
+@per_instructions
+@pytest.mark.parametrize("lengths", [[3, 5], [-1, 4]])
+def test_lengths_beyond_the_batch_are_refused(isa: str, lengths: list[int]) -> None:
+    """The kernel would read what is not there."""
+    shape = Shape()
+    stack, batch = stack_of(shape, shape.core(), pool(isa, 2)), batch_for(shape, [4, 4], 4)
+    with pytest.raises(ValueError, match=r"lengths of 4 timesteps are 0 to 4, not \[-?\d, \d\]"):
+        stack.run(batch.x, torch.tensor(lengths), batch.h_0, batch.c_0)
+
+
+@per_instructions
+def test_lengths_may_be_a_view(isa: str) -> None:
+    """They are one column of a table, say."""
+    shape = Shape()
+    stack, batch = stack_of(shape, shape.core(), pool(isa, 2)), batch_for(shape, [4, 1, 2], 4)
+    column = torch.stack([torch.full((3,), 99), batch.lengths], 1)[:, 1]
+    viewed = Batch(batch.x, column, batch.h_0, batch.c_0)
+
+    assert not column.is_contiguous()
+    assert all(
+        torch.equal(one, two) for one, two in zip(answers_of(stack, viewed), answers_of(stack, batch), strict=True)
+    )

@@ -1,0 +1,180 @@
+"""Which operators of a program the kernel takes, and that the program answers as before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from native_layers import isas_here, pool
+from recurrent import CASES, FEATURES, HIDDEN, Case, Recurrent, exported, largest_error, ragged_batch
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.backends.native.layers import Linear, LinearOfSteps, Recurrence
+from torchserve_neuron_lstm.backends.native.rewrite import over_kernel
+from torchserve_neuron_lstm.backends.signature import weights_of
+
+pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
+OURS = (Recurrence, Linear, LinearOfSteps)
+
+
+def taken(module: nn.Module) -> list[type]:
+    """What the kernel computes."""
+    return sorted((type(part) for part in module.modules() if isinstance(part, OURS)), key=str)
+
+
+def rewritten(module: nn.Module, *inputs: Tensor) -> torch.fx.GraphModule:
+    """The module's program over the kernel."""
+    program = exported(module, *inputs)
+    return over_kernel(program, weights_of(program), pool(isas_here()[0], 2))
+
+
+@torch.no_grad()
+def assert_equal(module: nn.Module, over: torch.fx.GraphModule, *inputs: Tensor) -> None:
+    """The same answers."""
+    theirs = module(*inputs)
+    for mine, other in zip(over(*inputs), [theirs] if isinstance(theirs, Tensor) else theirs, strict=True):
+        torch.testing.assert_close(mine, other, atol=2e-6, rtol=1e-5)
+
+
+class Over(nn.Module):
+    """A GRU by its operator, before something else."""
+
+    def __init__(self, then: Callable[[Any, Tensor], Any]) -> None:
+        super().__init__()
+        self.core = nn.GRU(FEATURES, HIDDEN, batch_first=True)
+        self.linear, self.table = nn.Linear(HIDDEN, 3), nn.Linear(HIDDEN, 6000, bias=False)
+        self.then = then
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        weights = [getattr(self.core, name) for name in self.core._flat_weights_names]
+        h_0 = x.new_zeros(1, x.shape[0], HIDDEN)
+        y, _ = torch.ops.neuron_lstm.rnn(x, lengths, h_0, weights, "gru", True, 1, False)
+        return self.then(self, y)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@torch.no_grad()
+def test_the_kernel_takes_all_but_projections(case: Case) -> None:
+    """Every cell, with lengths or without, with states or without."""
+    module = Recurrent(case).eval()
+    over = rewritten(module, *ragged_batch(0.0))
+
+    assert taken(over) == ([] if case.projected else [Recurrence])
+    for garbage in (0.0, float("nan")) if case.ragged else (0.0,):
+        inputs = ragged_batch(garbage)
+        assert largest_error(over(*inputs), module.alone(*inputs)) <= 1e-5
+
+
+@torch.no_grad()
+def test_double_precision_is_left_to_torch() -> None:
+    """The kernel knows single precision alone; answers are exact to the model's own."""
+    module = Recurrent(Case()).double().eval()
+    x, lengths = ragged_batch(0.0)
+    over = rewritten(module, x.double(), lengths)
+
+    assert taken(over) == []
+    assert largest_error(over(x.double(), lengths), module.alone(x.double(), lengths)) <= 1e-12
+
+
+def test_weights_that_the_program_computes_are_left_to_torch() -> None:
+    """They are not known before a call."""
+
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.core = nn.GRU(FEATURES, HIDDEN)
+
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            weights = [getattr(self.core, name) * 0.5 for name in self.core._flat_weights_names]
+            h_0 = x.new_zeros(1, x.shape[0], HIDDEN)
+            y: Tensor = torch.ops.neuron_lstm.rnn(x, lengths, h_0, weights, "gru", True, 1, False)[0]
+            return y
+
+    module, inputs = Normed().eval(), ragged_batch(0.0)
+    over = rewritten(module, *inputs)
+
+    assert taken(over) == []
+    assert_equal(module, over, *inputs)
+
+
+THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[type]]] = {
+    "linear of every timestep": (lambda m, y: m.linear(y), [LinearOfSteps, Recurrence]),
+    "large linear of every timestep": (lambda m, y: m.table(y), [LinearOfSteps, Recurrence]),
+    "dropout before it": (
+        lambda m, y: m.linear(nn.functional.dropout(y, 0.5, training=False)),
+        [LinearOfSteps, Recurrence],
+    ),
+    "small linear of one timestep": (lambda m, y: m.linear(y[:, 0]), [Recurrence]),
+    "large linear of one timestep": (lambda m, y: m.table(y[:, 0]), [Linear, Recurrence]),
+    "time first": (lambda m, y: m.linear(y.transpose(0, 1)), [LinearOfSteps, Recurrence]),
+    "time first, as rows": (
+        lambda m, y: (m.linear(y.transpose(0, 1)).view(-1, 3).sum(0), y),
+        [LinearOfSteps, Recurrence],
+    ),
+    "as rows": (lambda m, y: m.linear(y).view(-1, 3).sum(0), [LinearOfSteps, Recurrence]),
+    "changed in place": (lambda m, y: m.linear(y.add_(1.0)), [Recurrence]),
+    "sum with another": (lambda m, y: m.linear(y + 1.0), [Recurrence]),
+    "weights that are computed": (lambda m, y: nn.functional.linear(y, m.linear.weight * 2), [Recurrence]),
+    "a condition": (
+        lambda m, y: torch.cond(y.sum() > 0, lambda y: y * 2.0, lambda y: y + 1.0, (y,)),
+        [Recurrence],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", THEN)
+def test_what_comes_after_answers_as_before(name: str) -> None:
+    """By the kernel where it gains, by torch where it does not or cannot."""
+    then, wanted = THEN[name]
+    torch.manual_seed(1)
+    module, inputs = Over(then).eval(), ragged_batch(0.0)
+    over = rewritten(module, *inputs)
+
+    assert taken(over) == wanted
+    assert_equal(module, over, *inputs)
+    for batch, time in ((1, 1), (1, 9), (7, 1)):
+        assert_equal(module, over, *ragged_batch(0.0, batch, time))
+
+
+def test_autocast_in_the_model_stays() -> None:
+    """What is computed in another precision before a recurrence still is."""
+
+    class Mixed(Over):
+        def forward(self, x: Tensor, lengths: Tensor) -> Any:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                q = x @ x.transpose(1, 2)
+            return super().forward(x + q.float().sum(2, keepdim=True), lengths)
+
+    module, inputs = Mixed(lambda m, y: y).eval(), ragged_batch(0.0)
+    over = rewritten(module, *inputs)
+
+    assert taken(over) == [Recurrence]
+    assert_equal(module, over, *inputs)
+
+
+def test_states_and_lengths_may_be_views() -> None:
+    """The program slices them out of something larger."""
+
+    class Sliced(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.core = nn.LSTM(FEATURES, HIDDEN)
+
+        def forward(self, x: Tensor, table: Tensor, states: Tensor) -> tuple[Tensor, ...]:
+            weights = [getattr(self.core, name) for name in self.core._flat_weights_names]
+            h_0, c_0 = states.transpose(0, 1)[:, :, ::2].chunk(2, 0)
+            answers: tuple[Tensor, ...] = torch.ops.neuron_lstm.lstm(
+                x[:, :, 1:], table[:, 1], h_0, c_0, weights, True, 1, False, True
+            )
+            return answers
+
+    x, lengths = ragged_batch(0.0)
+    wide = torch.cat([torch.full((*x.shape[:2], 1), torch.nan), x], 2)
+    inputs = (wide, torch.stack([torch.full_like(lengths, 99), lengths], 1), torch.randn(len(x), 2, 2 * HIDDEN))
+    module = Sliced().eval()
+    over = rewritten(module, *inputs)
+
+    assert taken(over) == [Recurrence]
+    assert_equal(module, over, *inputs)

@@ -1,0 +1,278 @@
+"""Programs divided between an engine and the CPU: the same answers, one copy of the weights, the options kept."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
+from torch import nn
+
+from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.partitioning.partition import (
+    CannotPartition,
+    Segments,
+    at_sizes,
+    operator_name,
+    operators_of,
+    partition,
+)
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
+
+ANYTHING = PartitionerConfig(model_support_percentage_threshold=0)
+FEATURES, WIDTH = 6, 4
+
+
+class Branching(nn.Module):
+    """Values that are used again much later, several results of one operator, a constant, a buffer, tied weights."""
+
+    scale: torch.Tensor
+    shift: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(FEATURES, WIDTH), nn.ReLU())
+        self.second = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("scale", torch.full((WIDTH,), 0.5))
+        self.register_buffer("shift", torch.ones(WIDTH), persistent=False)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        early = self.first(x)
+        left, right = self.second(early).chunk(2, 1)
+        values, order = torch.sort(torch.cat([right.exp(), left], 1) * torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        late = torch.special.bessel_j0(values) + early * self.scale
+        return late, order, y, nn.functional.linear(late, self.second.weight) + self.shift, self.scale
+
+
+def fixed(model: nn.Module, *inputs: torch.Tensor) -> torch.export.ExportedProgram:
+    """A program of the inputs' sizes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program: torch.export.ExportedProgram = torch.export.export(model.eval(), inputs, strict=False)
+        functional: torch.export.ExportedProgram = program.run_decompositions({})
+    return functional
+
+
+INPUTS = (torch.randn(3, FEATURES, generator=torch.Generator().manual_seed(1)), torch.arange(3))
+MODEL = Branching().eval()
+PROGRAM = fixed(MODEL, *INPUTS)
+OPERATORS = sorted({operator_name(node) for node in operators_of(PROGRAM.graph)})
+
+
+def run(segments: Segments, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The segments one after the other; a value that has not been computed yet is a KeyError."""
+    values: dict[str, torch.Tensor] = dict(zip(segments.inputs, inputs, strict=True))
+    for segment in segments.segments:
+        with torch.no_grad():
+            given = segment.program.module()(*(values[name] for name in segment.takes))
+        values.update(zip(segment.gives, given, strict=True))
+    return [values[name] for name in segments.outputs]
+
+
+def assert_same(segments: Segments) -> None:
+    """They answer as the model does, to the last bit."""
+    with torch.no_grad():
+        for ours, theirs in zip(run(segments, INPUTS), MODEL(*INPUTS), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+def places(segments: Segments) -> list[str]:
+    """Where each runs."""
+    return [segment.place for segment in segments.segments]
+
+
+@given(refused=st.sets(st.sampled_from(OPERATORS)))
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refused: set[str]) -> None:
+    """Whichever operators go to the CPU: the same answers, every operator once, where it belongs."""
+    segments = partition(PROGRAM, lambda node: operator_name(node) not in refused, ANYTHING)
+    assert_same(segments)
+    everything = Counter(name for segment in segments.segments for name in segment.operators)
+    wanted = Counter(operator_name(node) for node in operators_of(PROGRAM.graph))
+    wanted["aten::clone"] += 2  # of an input and of a buffer that are answers
+    assert everything == wanted
+    for segment in segments.segments:
+        assert all((name in refused) == (segment.place == "cpu") for name in segment.operators if name != "aten::clone")
+
+
+def test_weights_keep_their_names_and_their_memory() -> None:
+    """What a segment needs of the weights is found by name in the model's state dict, and is the very same memory."""
+    segments = partition(PROGRAM, lambda node: operator_name(node) != "aten::sort")
+    held: dict[str, torch.Tensor] = {}
+    for segment in segments.segments:
+        held.update(segment.program.state_dict)
+    state = MODEL.state_dict()
+    assert set(held) == set(state)
+    assert all(held[name].data_ptr() == tensor.data_ptr() for name, tensor in state.items())
+    constants = {name for segment in segments.segments for name in segment.program.constants}
+    assert constants == {name for name in PROGRAM.constants if name not in state}
+
+
+def test_an_engine_that_takes_everything_gets_one_segment() -> None:
+    """Nothing is divided without a reason."""
+    segments = partition(PROGRAM, lambda node: True)
+    assert places(segments) == ["device"]
+    assert_same(segments)
+
+
+def test_operators_that_nothing_keeps_apart_share_a_segment(caplog: pytest.LogCaptureFixture) -> None:
+    """A sort in the middle makes three segments, not one for each operator; the log tells which."""
+    caplog.set_level("INFO", "torchserve_neuron_lstm.partitioner")
+    segments = partition(PROGRAM, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort"}))
+    assert places(segments) == ["device", "cpu", "device"]
+    assert segments.segments[1].operators == ("aten::sort",)
+    assert re.fullmatch("3 segments: device: .*aten::linear.*; cpu: aten::sort; device: .*", caplog.messages[-1])
+    assert_same(segments)
+
+
+@pytest.mark.parametrize("name", ["aten::lstm", "neuron_lstm::lstm"])
+def test_a_recurrence_is_put_on_the_cpu_by_either_of_its_names(name: str) -> None:
+    """The user wrote nn.LSTM, which torch calls aten::lstm; here it is an operator of our own, and of every length."""
+    layer = Recurrent(Case(layers=2, bidirectional=True))
+    x, lengths = ragged_batch(0.0)
+    program = at_sizes(exported(layer, x, lengths), Bucket(*x.shape[:2]))
+    segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={name}))
+    on_cpu = [segment.operators for segment in segments.segments if segment.place == "cpu"]
+    assert any("aten::lstm" in operators for operators in on_cpu)
+    assert all("aten::lstm" not in segment.operators for segment in segments.segments if segment.place == "device")
+    with torch.no_grad():
+        assert largest_error(run(segments, [x, lengths]), layer.alone(x, lengths)) < 1e-5
+
+
+class Decayed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(5, 3))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights = torch.arange(1.0, 4.0).exp().expand(2, 3)
+        return torch.sort(x + weights + self.scale.sum(0))[0], x.exp()
+
+
+def test_what_needs_no_input_is_made_where_it_is_read() -> None:
+    """Else the engine would have a segment that takes nothing, before the CPU's."""
+    program = fixed(Decayed(), torch.rand(2, 3))
+    segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort", "aten::add"}))
+    by_place = {segment.place: set(segment.operators) for segment in segments.segments}
+    assert by_place["device"] == {"aten::exp"}
+    on_cpu = {"aten::arange", "aten::expand", "aten::exp", "aten::add", "aten::sum", "aten::sort"}
+    assert by_place["cpu"] == on_cpu
+
+
+def test_what_is_not_asked_about_stays_with_the_engine_and_does_not_count() -> None:
+    """`additional_ignored_ops`: an operator that the engine is said to refuse is not even asked for."""
+    asked = []
+
+    def supported(node: torch.fx.Node) -> bool:
+        asked.append(operator_name(node))
+        return operator_name(node) != "aten::sort"
+
+    config = PartitionerConfig(
+        analyze_parameters={"additional_ignored_ops": ["aten::sort"]}, model_support_percentage_threshold=1.0
+    )
+    assert places(partition(PROGRAM, supported, config)) == ["device"]
+    assert "aten::sort" not in asked
+
+
+def test_too_little_support_is_refused() -> None:
+    """Half of the operators at least, unless less is asked for; the text names what the engine does not take."""
+    few = {"aten::linear"}
+    with pytest.raises(CannotPartition, match=r"model_support_percentage_threshold: the engine takes .*aten::sort"):
+        partition(PROGRAM, lambda node: operator_name(node) in few)
+    lower = PartitionerConfig(model_support_percentage_threshold=0.1)
+    assert_same(partition(PROGRAM, lambda node: operator_name(node) in few, lower))
+
+
+def test_operators_put_on_the_cpu_by_name_count_as_supported() -> None:
+    """The threshold is about the engine, not about the user's own choice."""
+    config = PartitionerConfig(ops_to_partition=set(OPERATORS), model_support_percentage_threshold=1.0)
+    segments = partition(PROGRAM, lambda node: True, config)
+    assert places(segments) == ["cpu"]
+    assert_same(segments)
+
+
+@pytest.mark.parametrize(("count", "fits"), [(2, False), (3, True), (-1, True)])
+def test_more_segments_than_asked_for_are_refused(count: int, fits: bool) -> None:
+    """Both kinds of segment count; -1 is no limit."""
+    config = PartitionerConfig(ops_to_partition={"aten::sort"}, max_subgraph_count=count)
+    if fits:
+        assert len(partition(PROGRAM, lambda node: True, config).segments) == 3
+        return
+    with pytest.raises(
+        CannotPartition, match=r"max_subgraph_count: the program falls into 3 segments .*cpu: aten::sort"
+    ):
+        partition(PROGRAM, lambda node: True, config)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(2, False), (1, True), (-1, True)])
+def test_segments_smaller_than_asked_for_are_refused(size: int, fits: bool) -> None:
+    """Every segment counts, the sort alone on the CPU too; -1 is no limit."""
+    config = PartitionerConfig(ops_to_partition={"aten::sort"}, min_subgraph_size=size)
+    if fits:
+        assert len(partition(PROGRAM, lambda node: True, config).segments) == 3
+        return
+    with pytest.raises(CannotPartition, match=r"min_subgraph_size: 1 of 3 segments .*cpu: aten::sort"):
+        partition(PROGRAM, lambda node: True, config)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)  # type: ignore[operator]
+        return x * 2
+
+
+def test_a_program_that_writes_to_its_buffers_is_refused() -> None:
+    """What a segment returns is all that it does."""
+    with pytest.raises(CannotCompile, match="writes to calls"):
+        partition(fixed(Counting(), torch.ones(2)), lambda node: True)
+
+
+WRONG: Sequence[tuple[Mapping[str, Any], str]] = (
+    ({"model_support_percentage_threshold": 50}, "expected a number from 0 to 1, got 50"),
+    ({"model_support_percentage_threshold": True}, "expected a number from 0 to 1, got True"),
+    ({"min_subgraph_size": 0}, "min_subgraph_size: expected -1"),
+    ({"min_subgraph_size": -2}, "min_subgraph_size: expected -1"),
+    ({"max_subgraph_count": 0}, "max_subgraph_count: expected -1"),
+    ({"max_subgraph_count": 1.5}, "max_subgraph_count: expected -1"),
+    ({"ops_to_partition": "aten::sort"}, "ops_to_partition: expected a set"),
+    ({"ops_to_partition": {"sort"}}, "ops_to_partition: expected an operator as in aten::sort, got 'sort'"),
+    ({"trace_kwargs": {"inline_weights_to_neff": False}}, "trace_kwargs: 'inline_weights_to_neff' is not taken here"),
+    ({"trace_kwargs": {"compiler_args": 3}}, "compiler_args: expected a text"),
+    ({"trace_kwargs": "-O1"}, "trace_kwargs: expected a dict"),
+    ({"analyze_parameters": {"is_hf_transformers": True}}, "analyze_parameters: 'is_hf_transformers' is not taken"),
+    ({"analyze_parameters": {"max_workers": 0}}, "max_workers: expected 1 or more, got 0"),
+    ({"analyze_parameters": {"additional_ignored_ops": {"sort"}}}, "additional_ignored_ops: expected an operator"),
+)
+
+
+@pytest.mark.parametrize(("options", "text"), WRONG, ids=lambda value: str(value)[:40])
+def test_an_option_that_cannot_be_is_a_value_error(options: Mapping[str, Any], text: str) -> None:
+    """Each names the option and what it may be."""
+    with pytest.raises(ValueError, match=text):
+        PartitionerConfig(**options)
+
+
+def test_options_are_given_by_name_alone() -> None:
+    """As they are documented."""
+    with pytest.raises(TypeError):
+        PartitionerConfig(None, 0.5)  # type: ignore[call-arg]
+
+
+def test_arguments_of_the_compiler_are_split_as_a_shell_would() -> None:
+    """A text and a list say the same."""
+    text = PartitionerConfig(trace_kwargs={"compiler_args": "--target 'inf2 x' -O1"})
+    assert text.compiler_args == ("--target", "inf2 x", "-O1")
+    assert PartitionerConfig(trace_kwargs={"compiler_args": ["-O1"]}).compiler_args == ("-O1",)
+    assert PartitionerConfig().compiler_args is None

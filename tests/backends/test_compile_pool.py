@@ -1,0 +1,138 @@
+"""Compiling in processes: every way in which an engine can end, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import odd_engines
+import pytest
+import torch
+
+from torchserve_neuron_lstm.backends.compile_pool import Compiled, Failed, Job, compile_all
+from torchserve_neuron_lstm.backends.registry import get_backend
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+BUCKETS = (Bucket(1, 2), Bucket(1, 4), Bucket(2, 4))
+
+
+class Times(torch.nn.Module):
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor]:
+        return (self.number * x,)
+
+
+def saved(number: int, file: Path) -> Path:
+    """A program that multiplies by a number."""
+    torch.export.save(torch.export.export(Times(number), (torch.zeros(2),)), file)
+    return file
+
+
+@pytest.fixture
+def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Compiled | Failed]]:
+    """Compile a small program with the engines named, in every bucket."""
+    monkeypatch.setenv("PYTHONPATH", odd_engines.install(tmp_path / "site"))
+    monkeypatch.setenv("SLOW_PIDS", str(tmp_path / "pids"))
+    program = saved(2, tmp_path / "program.pt2")
+
+    def run(*names: str, buckets: Sequence[Bucket] = BUCKETS) -> list[Compiled | Failed]:
+        jobs = [
+            Job(name, "sequence", bucket, program, tmp_path / name / str(bucket.length * bucket.batch))
+            for name in names
+            for bucket in buckets
+        ]
+        reported: list[Compiled | Failed] = []
+        results = compile_all(jobs, tmp_path / "scratch", reported.append)
+        assert reported == results
+        return results
+
+    return run
+
+
+def test_every_job_is_done_whatever_the_engine_prints(compiling: Callable[..., list[Compiled | Failed]]) -> None:
+    """Noise on standard output does not disturb the replies; seconds and bytes are told."""
+    results = compiling("good")
+
+    assert {result.job.bucket for result in results} == set(BUCKETS)
+    assert all(isinstance(result, Compiled) and result.seconds > 0 and result.size > 0 for result in results)
+
+
+def test_every_job_has_its_own_program(tmp_path: Path) -> None:
+    """The parts of a model are compiled side by side, each into its own folder, and told apart in words."""
+    programs = {part: saved(number, tmp_path / f"{part}.pt2") for part, number in (("chunk", 2), ("head", 3))}
+    jobs = [Job("eager", "chunk", None, programs["chunk"], tmp_path / "chunk")]
+    jobs.append(Job("eager", "head", Bucket(2, 1), programs["head"], tmp_path / "head"))
+
+    results = compile_all(jobs, tmp_path / "scratch", lambda result: None)
+
+    assert sorted(str(result.job) for result in results) == ["eager chunk any shape", "eager head 2 x 1"]
+    answers = {
+        job.part: get_backend("eager").load(job.directory, {}, {}, 1)([torch.ones(2)])[0].tolist() for job in jobs
+    }
+    assert answers == {"chunk": [2.0, 2.0], "head": [3.0, 3.0]}
+
+
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [("refuses", r"no \d x \d here"), ("raises", "ValueError: something odd"), ("dies", "ended by SIGABRT")],
+)
+def test_an_engine_that_fails_is_out_and_the_others_go_on(
+    compiling: Callable[..., list[Compiled | Failed]], engine: str, reason: str
+) -> None:
+    """A refusal, an exception and a dead process each end their own engine alone, with the reason."""
+    results = compiling(engine, "good")
+    failed = [result for result in results if isinstance(result, Failed)]
+
+    assert {result.job.backend for result in failed} == {engine}
+    assert any(re.search(reason, result.reason) for result in failed)
+    assert len([result for result in results if isinstance(result, Compiled)]) == len(BUCKETS)
+
+
+def test_the_last_words_of_a_dead_process_are_told(compiling: Callable[..., list[Compiled | Failed]]) -> None:
+    """What it wrote to standard error comes with the reason."""
+    (result, *_) = compiling("dies", buckets=BUCKETS[:1])
+
+    assert isinstance(result, Failed)
+    assert "last words" in result.reason
+
+
+def test_nothing_runs_on_when_compiling_is_interrupted(
+    compiling: Callable[..., list[Compiled | Failed]], tmp_path: Path
+) -> None:
+    """Ctrl-C ends the compiling processes and the processes that they have started."""
+    pids = tmp_path / "pids"
+    threading.Thread(target=_interrupt_when, args=(pids,), daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        compiling("slow")
+
+    started = [int(pid) for pid in pids.read_text().split()]
+    assert len(started) >= 2
+    _wait_until(lambda: not any(map(_runs, started)))
+
+
+def _interrupt_when(pids: Path) -> None:
+    _wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    """Neither gone nor a corpse that nobody has collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,55 @@
+"""Time is told from the batch in programs that have no recurrence to show it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from torchserve_neuron_lstm.backends.exported_program import load_program, mark_time, save_program, time_dims
+from torchserve_neuron_lstm.backends.signature import signature_of
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.config.load import load_config
+from torchserve_neuron_lstm.lowering import lower
+
+CONFIG = """
+neuron_lstm:
+  inputs: {{x: {{dtype: float32, shape: {shape}}}, k: {{dtype: float32, shape: [batch]}}}}
+  buckets: {{batch: [2], length: [5]}}
+"""
+
+
+class Steps(nn.Module):
+    """A number for every timestep, of that timestep alone."""
+
+    def forward(self, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x) * 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "fixed"),
+    [("[batch, time, 3]", (2, 5, 3)), ("[time, batch, 3]", (5, 2, 3)), ("[batch, 3, time]", (2, 3, 5))],
+)
+def test_a_program_without_a_recurrence_has_its_buckets_sizes(
+    shape: str, fixed: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Wherever time stands among the dimensions, and also after the program was in a file."""
+    (tmp_path / "model-config.yaml").write_text(CONFIG.format(shape=shape))
+    program = lower(Steps().eval(), load_config(tmp_path / "model-config.yaml")).exported
+    save_program(program, tmp_path / "program.pt2")
+
+    for one in (program, load_program(tmp_path / "program.pt2")):
+        inputs = signature_of(one, Bucket(2, 5)).inputs
+        assert [inputs[name].shape for name in ("x", "k")] == [fixed, (2,)]
+
+
+def test_a_program_without_notes_comes_back_without(tmp_path: Path) -> None:
+    """Files that torch.export.save wrote itself are read as well."""
+    program = torch.export.export(Steps(), (torch.zeros(2, 3), torch.zeros(2)))
+    torch.export.save(program, tmp_path / "program.pt2")
+
+    assert time_dims(load_program(tmp_path / "program.pt2")) == {}
+    mark_time(program, {"x": 1, "no such input": 0})
+    assert time_dims(program) == {"x": 1}

@@ -1,0 +1,223 @@
+"""Programs rewritten for Vollo, as modules for its compiler, and what is refused: all without the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from recurrent import GARBAGE, Case, Recurrent, exported, ragged_batch
+from torch import nn
+from vollo_models import BATCH, FEATURES, TIME, Answers, InTime, batch, program_of, real
+
+from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, partition
+from torchserve_neuron_lstm.backends.vollo import translate
+from torchserve_neuron_lstm.backends.vollo.rewrite import operator_refusal, refuse_recurrences, rewritten
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
+
+BUCKET = Bucket(BATCH, TIME)
+ANY = PartitionerConfig(model_support_percentage_threshold=0)
+
+MODELS = {
+    "one layer": Answers(),
+    "three layers": Answers(3),
+    "both directions": Answers(2, both=True),
+    "cells": Answers(2, cells=True),
+    "given states": Answers(2, given=True),
+}
+
+
+def rewrite(module: Answers) -> torch.export.ExportedProgram:
+    """At the sizes of `batch`."""
+    return rewritten(at_sizes(program_of(module), BUCKET))
+
+
+def targets(program: torch.export.ExportedProgram) -> list[str]:
+    """The operators of a program, in order."""
+    return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", MODELS)
+def test_a_rewritten_program_is_the_model(name: str) -> None:
+    """On every real timestep of every row, whatever the padding holds."""
+    module = MODELS[name].eval()
+    program = rewrite(module).module()
+    for garbage in GARBAGE:
+        inputs = batch(module, garbage)
+        ours = program(*inputs)
+
+        for mine, right in zip((real(ours[0], inputs[1]), *ours[1:]), module.alone(*inputs), strict=True):
+            assert torch.allclose(mine, right, atol=1e-6)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_layers_and_what_follows_them_in_time_stay_together(layers: int) -> None:
+    """Nothing is put on padding where nothing could tell the difference, so all is one program of the device."""
+    program = rewrite(InTime(layers))
+    segments = partition(program, lambda node: translate.refusal(node) is None, ANY).segments
+
+    assert not any("cleaned" in target for target in targets(program))
+    assert [segment.place for segment in segments] == ["device"]
+
+
+def test_zeros_stay_where_a_sum_over_time_would_see_the_padding() -> None:
+    """`y.sum(1)` of what pad_packed_sequence gives counts on them."""
+    assert sum("cleaned" in target for target in targets(rewrite(Answers()))) == 1
+
+
+TAILS: dict[str, Callable[[Answers, torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": lambda m, y, n: torch.relu(m.linear(y)).sum(1),
+    "softmax over time": lambda m, y, n: torch.softmax(y, 1) * (y != 0),
+    "running sum": lambda m, y, n: torch.cumsum(y.flip(1), 1),
+    "next step": lambda m, y, n: torch.relu(y) + y.roll(-1, 1),
+    "a layer that sees the padding": lambda m, y, n: again(m, y, None),
+    "a layer of shorter lengths": lambda m, y, n: again(m, y, (n + 1) // 2),
+    "a layer of longer lengths": lambda m, y, n: again(m, y, (n + 1).clamp(max=TIME)),
+    "a layer of the same lengths": lambda m, y, n: again(m, torch.tanh(y) * 2, n),
+    "weights from features": lambda m, y, n: torch.softmax(m.norm(y), -1) * y,
+    "a row's own last step": lambda m, y, n: y[torch.arange(y.shape[0]), n - 1],
+}
+
+
+def again(module: Answers, y: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
+    """The state at the end of a further layer: of the weights h -> gates, which fit on both sides."""
+    zeros = y.new_zeros(1, y.shape[0], 16)
+    w_hh = module.core.weight_hh_l0
+    _, h, _ = torch.ops.neuron_lstm.lstm(y, lengths, zeros, zeros, [w_hh, w_hh], False, 1, False, False)
+    return h[0]  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", TAILS)
+def test_zeros_are_left_out_only_where_nothing_can_tell(name: str) -> None:
+    """Whatever is made of an LSTM's answers, in time or of all of it, is the same on real timesteps."""
+
+    class Tail(Answers):
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            zeros = x.new_zeros(1, x.shape[0], 16)
+            weights = [getattr(self.core, each) for each in self.core._flat_weights_names]
+            y, _, _ = torch.ops.neuron_lstm.lstm(x, lengths, zeros, zeros, weights, True, 1, False, False)
+            return (TAILS[name](self, y, lengths),)
+
+    module = Tail().eval()
+    program = rewrite(module).module()
+    for garbage in (0.0, 1e4):
+        inputs = batch(module, garbage)
+        (ours,), (right,) = program(*inputs), module(*inputs)
+        in_time = ours.dim() == 3
+        ours, right = (real(one, inputs[1]) if in_time else one for one in (ours, right))
+
+        assert torch.allclose(ours, right, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (Case("gru"), "no gru, but LSTMs"),
+        (Case(projected=True), "no proj_size"),
+        (Case(bidirectional=True, given_state=True), "a bidirectional LSTM can neither be handed a state"),
+    ],
+    ids=str,
+)
+def test_a_recurrence_that_it_lacks_is_refused_with_its_line(case: Case, reason: str) -> None:
+    """The person who wrote the model is told where."""
+    program = exported(Recurrent(case), *ragged_batch(0.0))
+
+    with pytest.raises(CannotCompile, match=rf"\(at recurrent.py:\d+\): .*{reason}"):
+        refuse_recurrences(program)
+
+
+def test_too_many_steps_to_write_out_are_refused() -> None:
+    """A recurrence that is handed a state is written out step by step, as far as that goes."""
+    with pytest.raises(CannotCompile, match="33 steps are too many: use lengths of up to 32"):
+        rewritten(at_sizes(program_of(Answers(given=True)), Bucket(1, 33)))
+
+
+class Operator(nn.Module):
+    """A function of one tensor, between layers that keep it on the device."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+OPERATORS: dict[str, Any] = {
+    "linear": nn.Linear(FEATURES, 3),
+    "linear without bias": nn.Linear(FEATURES, 3, bias=False),
+    "layer_norm": nn.LayerNorm(FEATURES),
+    "layer_norm without weights": nn.LayerNorm(FEATURES, elementwise_affine=False, eps=1e-3),
+    "gelu": nn.GELU(),
+    "gelu by tanh": nn.GELU("tanh"),
+    "silu": nn.SiLU(),
+    "softplus": nn.Softplus(),
+    "dropout": nn.Dropout(),
+    "softmax": nn.Softmax(-1),
+    **{name: Operator(getattr(torch, name)) for name in ("relu", "sigmoid", "tanh", "exp", "exp2", "neg", "square")},
+    "roots": Operator(lambda x: torch.rsqrt(x * x + 1) + torch.sqrt(x * x)),
+    "logarithms": Operator(lambda x: torch.log(x * x + 1) + torch.log2(x * x + 1) - torch.log10(x * x + 1)),
+    "reciprocal": Operator(lambda x: 1 / (x * x + 1)),
+    "mean": Operator(lambda x: x.mean(1)),
+    "sum": Operator(lambda x: x.sum(-1, keepdim=True)),
+    "larger": Operator(lambda x: torch.maximum(x, torch.minimum(2 * x, x - 1))),
+    "shapes": Operator(lambda x: x.reshape(BATCH, -1).unsqueeze(1).squeeze(1).t().permute(1, 0) * 2),
+    "pieces": Operator(lambda x: torch.cat([x[:, 1:3], x[:, :-1]], 1) + torch.stack([x[:, -1]] * 7, 1)),
+    "halves": Operator(lambda x: x[..., 2] @ torch.transpose(x[..., 1], 0, 1)),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_module_for_the_compiler_computes_what_the_program_does(name: str) -> None:
+    """In torch's own functions and layers."""
+    x = torch.randn(BATCH, TIME, FEATURES)
+    program = at_sizes(torch.export.export(OPERATORS[name].eval(), (x,), strict=False), BUCKET)
+    refused = {str(node.target): reason for node in program.graph.nodes if (reason := _refusal(node))}
+
+    assert refused == {}
+    assert torch.allclose(translate.module_of(program)(x), OPERATORS[name](x), atol=1e-6)
+
+
+def _refusal(node: torch.fx.Node) -> str | None:
+    return translate.refusal(node) if node.op == "call_function" else None
+
+
+def test_weights_that_are_used_again_are_there_once() -> None:
+    """An LSTM that is written out reads its own on every step, and they must fit the accelerator."""
+    program = rewrite(Answers(cells=True))
+    segments = partition(program, lambda node: translate.refusal(node) is None, ANY).segments
+    layers = [
+        layer
+        for segment in segments
+        if segment.place == "device"
+        for layer in translate.module_of(segment.program).children()
+        if isinstance(layer, nn.Linear) and layer.out_features == 4 * 16
+    ]
+
+    assert len(layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("function", "refused"),
+    [
+        (lambda x: torch.log_softmax(x, 1), ["aten.log_softmax.int"]),
+        (lambda x: torch.sort(x)[0], ["aten.sort.default"]),
+        (lambda x: x**3, ["aten.pow.Tensor_Scalar"]),
+        (lambda x: torch.add(x, x, alpha=2), ["aten.add.Tensor"]),
+        (lambda x: x.flip(1)[:, [0, 2]], []),
+        (lambda x: torch.where(x > 0, x, 0.0) / torch.arange(1, FEATURES + 1), []),
+    ],
+)
+def test_arithmetic_that_it_lacks_is_refused_and_the_rest_is_left_to_the_cpu(
+    function: Callable[[torch.Tensor], torch.Tensor], refused: list[str]
+) -> None:
+    """Choosing, moving, and whatever depends on lengths and ids is done beside the device."""
+    program = torch.export.export(Operator(function), (torch.randn(BATCH, TIME, FEATURES),), strict=False)
+
+    assert [str(node.target) for node in program.graph.nodes if operator_refusal(node)] == refused

@@ -1,0 +1,211 @@
+"""Vollo with doubles of its compiler and its runtime: what is said to people, accelerators, other weights."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import fake_vollo
+import pytest
+import torch
+from fake_vollo import ESTIMATE_US, Fakes
+from vollo_models import BATCH, TIME, Answers, InTime, batch, program_of, real
+
+from torchserve_neuron_lstm.backends.interface import (
+    CannotCompile,
+    CannotLoad,
+    CompileSettings,
+    Estimating,
+    Inlining,
+    Selective,
+    Simulating,
+    WholeSequences,
+)
+from torchserve_neuron_lstm.backends.vollo import engine as vollo
+from torchserve_neuron_lstm.backends.vollo.engine import Vollo
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+BUCKET = Bucket(BATCH, TIME)
+FORMER, CURRENT = "ia_840f_c3b64", "bittware_ia840f_c3b64"
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
+    """The doubles, and no accelerator."""
+    return fake_vollo.install(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def program() -> torch.export.ExportedProgram:
+    """Of `InTime()`."""
+    return program_of(InTime())
+
+
+def settings(*arguments: str) -> CompileSettings:
+    """In bfloat16."""
+    return CompileSettings("bfloat16", args=arguments)
+
+
+def compiled(program: torch.export.ExportedProgram, directory: Path) -> Path:
+    """The folder of the compiled program."""
+    Vollo().compile(program, BUCKET, directory, settings("--config", FORMER))
+    return directory
+
+
+def test_it_says_what_it_is() -> None:
+    """Estimates, refusals, inlined weights, whole sequences, and a simulation where there is no device."""
+    for kind in (Estimating, Selective, Inlining, WholeSequences, Simulating):
+        assert isinstance(Vollo(), kind)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_former_name_is_taken_without_a_warning(
+    program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes
+) -> None:
+    """The compiler itself warns at it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = vollo_configuration("--config", FORMER)
+
+    assert found == CURRENT
+    compiled(program, tmp_path)
+    assert set(fakes.asked) == {CURRENT}
+
+
+def vollo_configuration(*arguments: str) -> str:
+    """What the arguments name."""
+    from torchserve_neuron_lstm.backends.vollo.compiler import configuration
+
+    return configuration(arguments)
+
+
+@pytest.mark.usefixtures("fakes")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "name the accelerator, as in .*; the compiler knows amd_v80_c6b32, bittware_ia840f_c3b64"),
+        (("--config", "v81"), "--config v81 is no accelerator of the compiler's: amd_v80_c6b32, bittware_ia840f_c3b64"),
+        (("--config", "load"), "--config load is no accelerator"),
+        (("--config",), "expected one argument"),
+        (("--fast",), "unrecognized arguments: --fast; Vollo takes --config NAME alone"),
+    ],
+)
+def test_a_wrong_argument_is_answered_with_what_there_is(arguments: tuple[str, ...], said: str) -> None:
+    """The accelerators of the installed compiler, without what else its class can be asked."""
+    with pytest.raises(CannotCompile, match=f"compiler_args: .*{said}"):
+        vollo_configuration(*arguments)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_never_in_bfloat16_unasked(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
+    """Who wants float32 is told."""
+    with pytest.raises(CannotCompile, match="computes in bfloat16, not in float32: write precision: bfloat16"):
+        Vollo().compile(program, BUCKET, tmp_path, CompileSettings("float32", args=("--config", CURRENT)))
+    assert Vollo().precisions == ("bfloat16",)
+
+
+def test_what_does_not_fit_is_refused(program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes) -> None:
+    """With the accelerator's name and the compiler's words, without its sources'."""
+    fakes.most_weights = 1
+    with pytest.raises(CannotCompile, match=rf"does not fit {CURRENT}: not enough weight store: needs 2, has 1$"):
+        compiled(program, tmp_path)
+
+
+def test_what_the_compiler_does_not_take_is_named(
+    program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes
+) -> None:
+    """In one line."""
+    fakes.unsupported = "unsupported function 'fft_fft'"
+    with pytest.raises(CannotCompile, match=r"NNIR: unsupported function 'fft_fft': found 1$"):
+        compiled(program, tmp_path)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_an_operator_that_it_lacks_is_named_with_its_line(tmp_path: Path) -> None:
+    """And with the key that leaves it to the CPU."""
+
+    class Logs(InTime):
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return (torch.log_softmax(super().forward(x, lengths)[0], -1),)
+
+    with pytest.raises(CannotCompile, match=r"log_softmax.int \(at test_vollo_without.py:\d+\): .*partitioner_config"):
+        compiled(program_of(Logs()), tmp_path)
+
+
+def test_the_licence_is_named_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Installing is accepting it."""
+    monkeypatch.setattr(vollo, "find_spec", lambda name: None)
+
+    reason = Vollo().unavailable()
+    assert reason is not None
+    assert reason.startswith(
+        "vollo_compiler and vollo_torch not installed. pip install 'torchserve-neuron-lstm[vollo]'"
+    )
+    assert "proprietary EULA; read it first" in reason
+
+
+@torch.no_grad()
+@pytest.mark.usefixtures("fakes")
+def test_on_the_vm_where_there_is_no_accelerator(
+    program: torch.export.ExportedProgram, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Which is said in the log, once."""
+    module, inputs = InTime(), batch(InTime(), float("nan"))
+    for _ in range(2):
+        ours = Vollo().load(compiled_once(program, tmp_path), module.state_dict(), {}, 1)(inputs)
+
+    for mine, right in zip((real(ours[0], inputs[1]), *ours[1:]), module.alone(*inputs), strict=True):
+        torch.testing.assert_close(mine, right, atol=1e-2, rtol=1e-2)
+    assert [record.message for record in caplog.records] == [f"vollo: {Vollo().simulation()}"]
+    estimate = Vollo().estimate_us(tmp_path)
+    assert estimate == ESTIMATE_US * len(list(tmp_path.rglob("program.vollo")))
+
+
+def compiled_once(program: torch.export.ExportedProgram, directory: Path) -> Path:
+    """Nothing is written where it has been."""
+    return directory if any(directory.iterdir()) else compiled(program, directory)
+
+
+@torch.no_grad()
+def test_on_accelerators_where_there_are_enough(tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One program each, and no simulation; one too few is refused."""
+    module, inputs = Answers(), batch(Answers())
+    compiled(program_of(module), tmp_path)
+    needed = len(list(tmp_path.rglob("program.vollo")))
+    fake_vollo.install_runtime(monkeypatch, fakes, needed)
+    run = Vollo().load(tmp_path, module.state_dict(), {}, 1)
+
+    assert Vollo().simulation() is None
+    for mine, right in zip(run(inputs)[1:], module.alone(*inputs)[1:], strict=True):
+        torch.testing.assert_close(mine, right, atol=2e-2, rtol=2e-2)
+    with pytest.raises(CannotLoad, match=f"this host has {needed}, fewer than are needed .*package fewer buckets"):
+        Vollo().load(tmp_path, module.state_dict(), {}, 1)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_other_weights_are_refused(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
+    """They are inside the device's programs, which know theirs by a digest."""
+    state = InTime().state_dict()
+    state["linear.bias"] = state["linear.bias"] + 1
+    with pytest.raises(CannotLoad, match="are inside them: package the model again"):
+        Vollo().load(compiled(program, tmp_path), state, {}, 1)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_another_release_of_the_compiler_is_refused(
+    program: torch.export.ExportedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its VM may read programs in another way."""
+    compiled(program, tmp_path)
+    monkeypatch.setattr(vollo, "version", lambda name: "30.0.0")
+    with pytest.raises(CannotLoad, match=r"compiled by vollo-compiler 29\.0\.0, and the VM here is that of 30\.0\.0"):
+        Vollo().load(tmp_path, InTime().state_dict(), {}, 1)
+
+
+@pytest.mark.usefixtures("fakes")
+def test_a_damaged_file_is_named(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
+    """As every file of an archive."""
+    compiled(program, tmp_path)
+    next(tmp_path.rglob("vollo.json")).write_text("[", encoding="utf-8")
+    with pytest.raises(CannotLoad, match=r"vollo.json cannot be read .*package the model again"):
+        Vollo().load(tmp_path, InTime().state_dict(), {}, 1)

@@ -1,0 +1,222 @@
+"""The laws of choosing lengths.
+
+No other set of as many lengths costs less than the optimum, and it holds every sequence. Without data, padding is
+limited in proportion.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.bucket_lengths import (
+    Padding,
+    geometric,
+    in_timesteps,
+    limited,
+    mean_cost,
+    optimal,
+    padding,
+)
+from torchserve_neuron_lstm.config.histogram import read_lengths
+
+SAMPLE = Path(__file__).parents[2] / "examples" / "lengths" / "lognormal.txt"
+
+Costs = dict[int, float]
+
+histograms = st.dictionaries(st.integers(1, 60), st.integers(0, 50), min_size=1, max_size=9).filter(
+    lambda histogram: any(histogram.values())
+)
+
+
+def exact_cost(histogram: dict[int, int], edges: tuple[int, ...], cost: Callable[[int], float]) -> Fraction:
+    """What all sequences cost, each at the smallest edge that holds it."""
+    prices = {length: Fraction(cost(min(edge for edge in edges if edge >= length))) for length in histogram}
+    return sum((number * prices[length] for length, number in histogram.items()), Fraction(0))
+
+
+def every_set(histogram: dict[int, int], count: int) -> Iterator[tuple[int, ...]]:
+    """All sets of `count` lengths at most, of those that occur, that hold the longest."""
+    *others, longest = sorted(length for length in histogram if histogram[length] or length == max(histogram))
+    for size in range(min(count, len(others) + 1)):
+        for chosen in combinations(others, size):
+            yield (*chosen, longest)
+
+
+@st.composite
+def costs(draw: st.DrawFn, histogram: dict[int, int]) -> Costs:
+    """Measured costs need not rise with the length; few distinct ones make ties."""
+    kind = draw(st.sampled_from([st.sampled_from([1.0, 2.0]), st.floats(1e-6, 1e6), st.integers(1, 5).map(float)]))
+    values = [draw(kind) for _ in histogram]
+    if draw(st.booleans()):
+        values.sort()
+    return dict(zip(sorted(histogram), values, strict=True))
+
+
+@given(histograms, st.integers(1, 5), st.data())
+def test_no_other_lengths_cost_less(histogram: dict[int, int], count: int, data: st.DataObject) -> None:
+    """The chosen ones equal brute force, exactly, for costs of every kind; none of them is superfluous."""
+    cost = data.draw(costs(histogram)).__getitem__
+
+    edges = optimal(histogram, count, cost)
+
+    least = min(exact_cost(histogram, others, cost) for others in every_set(histogram, count))
+    assert exact_cost(histogram, edges, cost) == least
+    assert len(edges) == min(
+        len(others) for others in every_set(histogram, count) if exact_cost(histogram, others, cost) == least
+    )
+
+
+@given(histograms, st.integers(1, 5))
+@example({5: 1}, 3)
+@example({5: 1, 9: 0}, 1)
+def test_the_lengths_are_ascending_and_hold_every_sequence(histogram: dict[int, int], count: int) -> None:
+    """At most as many as asked for, all of them lengths that occur, and the longest last."""
+    edges = optimal(histogram, count)
+
+    assert 1 <= len(edges) <= count
+    assert list(edges) == sorted(set(edges))
+    assert set(edges) <= set(histogram)
+    assert edges[-1] == max(histogram)
+    assert padding(histogram, edges).refused == 0
+
+
+@given(histograms, st.integers(1, 5), st.randoms())
+def test_the_order_of_a_histogram_does_not_matter(
+    histogram: dict[int, int], count: int, generator: random.Random
+) -> None:
+    """The same sequences give the same lengths."""
+    items = list(histogram.items())
+    generator.shuffle(items)
+
+    assert optimal(dict(items), count) == optimal(histogram, count)
+
+
+def plain_optimum(histogram: dict[int, int], count: int) -> int:
+    """The fewest timesteps, by the textbook's dynamic program."""
+    lengths = sorted(histogram)
+    before = [0]
+    for length in lengths:
+        before.append(before[-1] + histogram[length])
+    best: list[float] = [0, *(math.inf for _ in lengths)]
+    for _ in range(count):
+        best = [
+            min(best[i] + (lengths[j - 1] if j else 0) * (before[j] - before[i]) for i in range(j + 1))
+            for j in range(len(lengths) + 1)
+        ]
+    return int(best[-1])
+
+
+def test_the_sample_is_as_its_note_says() -> None:
+    """Anyone can draw it again."""
+    generator = random.Random(0)
+    drawn = [min(330, max(1, int(generator.lognormvariate(3.0, 0.7)))) for _ in range(10_000)]
+
+    assert read_lengths(SAMPLE) == {length: drawn.count(length) for length in set(drawn)}
+
+
+@pytest.mark.parametrize(("count", "about"), [(8, 0.190), (16, 0.086)])
+def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
+    """19 % of the timesteps are padding with 8 lengths and 9 % with 16, as the textbook's program finds too."""
+    histogram = read_lengths(SAMPLE)
+
+    found = padding(histogram, optimal(histogram, count, in_timesteps))
+
+    assert found.computed == plain_optimum(histogram, count)
+    assert round(found.share, 3) == about
+    assert round(padding(histogram, (16, 32, 64, 128, 256, 330)).share, 2) == 0.31
+
+
+def test_thousands_of_lengths_and_any_costs_are_no_matter() -> None:
+    """What is chosen for 4000 distinct lengths equals the textbook's program on a few, where that can follow."""
+    generator = random.Random(0)
+    noisy = {length: 0.1 + 0.01 * length * generator.uniform(0.9, 1.1) for length in range(1, 4001)}
+
+    edges = optimal(dict.fromkeys(noisy, 1), 64, noisy.__getitem__)
+
+    assert len(edges) == 64
+    assert mean_cost(dict.fromkeys(noisy, 1), edges, noisy.__getitem__) <= mean_cost(
+        dict.fromkeys(noisy, 1), geometric(4000, 64), noisy.__getitem__
+    )
+
+
+@pytest.mark.parametrize(
+    ("histogram", "count", "cost", "said"),
+    [
+        ({}, 1, 1.0, "there is no sequence"),
+        ({3: 0}, 1, 1.0, "there is no sequence"),
+        ({0: 1}, 1, 1.0, "got 1 of length 0"),
+        ({3: -1, 4: 5}, 1, 1.0, "got -1 of length 3"),
+        ({3: 1}, 0, 1.0, "the number of lengths must be 1 or more, got 0"),
+        ({3: 1}, 1, 0.0, "the cost of length 3 must be a positive number, got 0.0"),
+        ({3: 1}, 1, math.nan, "the cost of length 3 must be a positive number, got nan"),
+        ({3: 1}, 1, math.inf, "the cost of length 3 must be a positive number, got inf"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(histogram: dict[int, int], count: int, cost: float, said: str) -> None:
+    """Neither empty histograms nor costs that cannot be added up."""
+    with pytest.raises(ValueError, match=said):
+        optimal(histogram, count, lambda _: cost)
+
+
+def factor_of(edges: tuple[int, ...], spare: int) -> float:
+    """The factor by which a sequence is padded at worst, `spare` timesteps aside."""
+    return max((edge + spare) / (before + 1 + spare) for before, edge in pairwise((0, *edges)))
+
+
+@given(st.integers(1, 3000), st.integers(1, 40), st.integers(0, 32))
+def test_without_data_padding_is_limited_in_proportion(longest: int, count: int, spare: int) -> None:
+    """Within a quarter of what a real-valued progression could do: what is lost is rounding."""
+    edges = geometric(longest, count, spare)
+
+    assert 1 <= len(edges) <= count
+    assert list(edges) == sorted(set(edges))
+    assert edges[-1] == longest
+    ideal = ((longest + spare) / (1 + spare)) ** (1 / count)
+    assert factor_of(edges, spare) <= 1.25 * ideal + 1 / (1 + spare)
+
+
+@given(st.integers(1, 500), st.integers(1, 20))
+def test_more_lengths_limit_padding_no_less(longest: int, count: int) -> None:
+    """One length more never makes it worse."""
+    assert factor_of(geometric(longest, count + 1), 8) <= factor_of(geometric(longest, count), 8)
+
+
+def test_as_many_lengths_as_timesteps_leave_no_padding() -> None:
+    """Every length has an edge of its own."""
+    assert geometric(7, 7) == geometric(7, 100) == (1, 2, 3, 4, 5, 6, 7)
+    assert geometric(7, 1) == (7,)
+
+
+@pytest.mark.parametrize(("longest", "count"), [(0, 1), (1, 0)])
+def test_no_lengths_at_all_are_refused(longest: int, count: int) -> None:
+    """There must be a longest, and a number."""
+    with pytest.raises(ValueError, match=f"got {longest} and {count}"):
+        geometric(longest, count)
+
+
+@given(histograms, st.integers(1, 60), st.booleans())
+def test_what_is_served_has_the_longest_and_nothing_beyond(
+    histogram: dict[int, int], longest: int, truncate: bool
+) -> None:
+    """Cut sequences stay as many as they were; refused ones are gone."""
+    served = limited(histogram, longest, truncate=truncate)
+
+    assert max(served) == longest
+    kept = sum(number for length, number in histogram.items() if truncate or length <= longest)
+    assert sum(served.values()) == kept
+
+
+def test_sequences_that_no_length_holds_are_counted_apart() -> None:
+    """They cost nothing, and are told."""
+    assert padding({4: 2, 9: 3}, (4, 8)) == Padding(useful=8, computed=8, refused=3)
+    assert padding({9: 3}, (8,)).share == 0
+    assert mean_cost({9: 3}, (8,), in_timesteps) == 0

@@ -1,0 +1,224 @@
+"""What the staircase of a grid is worth: the best of its class, near the best of all, and within its tolerance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.bucketed_chunks import GridStaircase
+from torchserve_neuron_lstm.bucketing.chunk_options import chunk_calls, covers
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
+
+from .strategies import chunk_problems, costs, grids
+
+Problem = tuple[BucketGrid, CostModel, list[int]]
+Value = tuple[int, int]
+"""What plans are ranked by: nanoseconds, then computed timesteps."""
+
+
+def value_of(buckets: Sequence[Bucket], cost: CostModel) -> Value:
+    """What these buckets are worth together."""
+    nanoseconds = sum(round(cost.of(bucket) * 1e6) for bucket in buckets)
+    return nanoseconds, sum(bucket.batch * bucket.length for bucket in buckets)
+
+
+def total(values: Sequence[Value]) -> Value:
+    """Their sum."""
+    return sum(value[0] for value in values), sum(value[1] for value in values)
+
+
+def planned_value(result: Plan, cost: CostModel) -> Value:
+    """What a plan is worth."""
+    return value_of([run.bucket for run in result.runs], cost)
+
+
+def series(left: int, buckets: Sequence[Bucket], cost: CostModel) -> Value:
+    """The best value of chunks out of these buckets, one after the other, until `left` timesteps have passed."""
+    best: list[Value] = [(0, 0)]
+    for steps in range(1, left + 1):
+        best.append(min(total([value_of([one], cost), best[max(0, steps - one.length)]]) for one in buckets))
+    return best[left]
+
+
+def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
+    """The best value of what `grid_staircase.py` says is looked at, by trying all of it on the rows themselves."""
+    known = chunk_calls(grid, cost, (2.0, 1.0))
+
+    @cache
+    def best(left: tuple[int, ...]) -> Value:
+        if not left:
+            return (0, 0)
+        if len(left) == 1 and left[0] <= 2 * grid.lengths[-1]:
+            return series(left[0], grid.buckets, cost)
+        return min(value for option in known.options[len(left)] for value in begun(option.calls.buckets[0], left))
+
+    def begun(buckets: tuple[Bucket, ...], left: tuple[int, ...]) -> Iterator[Value]:
+        options = {option.calls.buckets[0]: option for option in known.options[len(left)]}
+        option = options[buckets]
+        called, rest = left[: option.taken], best(left[option.taken :])
+        change = called[option.kept - 1]  # when another batch size may do better
+        if change == called[0] and change <= 2 * buckets[-1].length:
+            yield total([series(change, buckets, cost), rest])
+            return
+        place = max((place for place, bucket in enumerate(buckets) if bucket.length <= change), default=0)
+        for bucket, (_, enough) in zip(buckets[place:], option.ladders[place], strict=True):
+            after = tuple(steps - bucket.length for steps in called if steps > bucket.length)
+            yield total([value_of([bucket], cost), best(after), rest])
+            if len(after) <= enough:
+                return
+
+    ordered = sorted(lengths, reverse=True)
+    most = grid.batches[-1]
+    return total([best(tuple(ordered[first : first + most])) for first in range(0, len(ordered), most)])
+
+
+def best_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
+    """The best value of all staircases: any first rows, in any bucket that holds them, each going its own way."""
+
+    @cache
+    def best(left: tuple[int, ...]) -> Value:
+        if not left:
+            return (0, 0)
+        return min(
+            total([value_of([bucket], cost), best(alive_after(left[:taken], bucket)), best(left[taken:])])
+            for bucket in grid.buckets
+            for taken in {min(bucket.batch, len(left))}
+        )
+
+    def alive_after(left: tuple[int, ...], bucket: Bucket) -> tuple[int, ...]:
+        return tuple(steps - bucket.length for steps in left if steps > bucket.length)
+
+    return best(tuple(sorted(lengths, reverse=True)))
+
+
+@given(chunk_problems(max_size=10))
+def test_nothing_that_is_looked_at_is_cheaper(problem: Problem) -> None:
+    """By cost, and then by computed timesteps, where no tolerance is given to compute fewer."""
+    grid, cost, lengths = problem
+
+    planned = planned_value(GridStaircase(grid, cost, tolerance=0).plan(lengths), cost)
+
+    assert planned[0] == best_of_class(grid, cost, lengths)[0]
+    assert planned[1] <= best_of_class(grid, cost, lengths)[1]
+
+
+@given(chunk_problems(max_size=6, longest=20))
+def test_nothing_is_cheaper_than_the_best_of_all(problem: Problem) -> None:
+    """What is told to be the cost of a plan can be had by no trick: the bound holds from below."""
+    grid, cost, lengths = problem
+
+    assert planned_value(GridStaircase(grid, cost, tolerance=0).plan(lengths), cost) >= best_of_all(grid, cost, lengths)
+
+
+@given(st.lists(st.integers(1, 24), min_size=1, max_size=7))
+def test_little_is_lost_by_not_looking_at_all(lengths: list[int]) -> None:
+    """On a grid of powers of two whose costs grow with the bucket, the plan is within a tenth of the best of all."""
+    grid = BucketGrid((1, 2, 4, 8), (2, 4, 8))
+    cost = CostModel({bucket: 0.1 + bucket.length * (0.03 + 0.01 * bucket.batch) for bucket in grid.buckets})
+
+    planned = planned_value(GridStaircase(grid, cost, tolerance=0).plan(lengths), cost)
+
+    assert planned[0] <= 1.1 * best_of_all(grid, cost, lengths)[0]
+
+
+@given(chunk_problems(max_size=10), st.floats(0, 0.5))
+def test_fewer_timesteps_cost_no_more_than_the_tolerance(problem: Problem, tolerance: float) -> None:
+    """A plan within the tolerance computes at most what the cheapest does."""
+    grid, cost, lengths = problem
+    cheapest = planned_value(GridStaircase(grid, cost, tolerance=-1).plan(lengths), cost)
+
+    planned = planned_value(GridStaircase(grid, cost, tolerance=tolerance).plan(lengths), cost)
+
+    stretches = math.ceil(len(lengths) / grid.batches[-1])
+    assert planned[0] <= cheapest[0] * (1 + tolerance) + stretches
+    assert planned[1] <= cheapest[1]
+
+
+@given(chunk_problems(max_size=10, longest=12))
+def test_a_plan_never_costs_more_than_one_bucket_for_all(problem: Problem) -> None:
+    """Where one bucket holds the whole batch to its end, it is an upper bound, with any tolerance."""
+    grid, cost, lengths = problem
+
+    planned, _ = planned_value(GridStaircase(grid, cost, tolerance=0.5).plan(lengths), cost)
+
+    for bucket in grid.buckets:
+        if bucket.batch >= len(lengths) and bucket.length >= max(lengths):
+            assert planned <= value_of([bucket], cost)[0]
+
+
+@given(chunk_problems(max_size=10))
+def test_every_call_is_one_of_the_grid(problem: Problem) -> None:
+    """The engine has a program for it."""
+    grid, cost, lengths = problem
+
+    assert {run.bucket for run in GridStaircase(grid, cost).plan(lengths).runs} <= set(grid.buckets)
+
+
+@given(st.data())
+def test_heads_are_the_cheapest_cover(data: st.DataObject) -> None:
+    """By what the head costs, which may be otherwise than what a chunk does."""
+    grid = data.draw(grids())
+    heads = BucketGrid(grid.batches, (1,))
+    head_cost = data.draw(costs(heads))
+    count = data.draw(st.integers(1, grid.batches[-1]))
+
+    planned = GridStaircase(grid, CostModel.proportional(grid), head_cost=head_cost).plan([1] * count).heads
+
+    @cache
+    def cover(rows: int) -> Value:
+        if rows <= 0:
+            return (0, 0)
+        return min(total([value_of([bucket], head_cost), cover(rows - bucket.batch)]) for bucket in heads.buckets)
+
+    assert value_of([head.bucket for head in planned], head_cost) == cover(count)
+
+
+@given(st.dictionaries(st.integers(1, 9), st.integers(1, 50), min_size=1, max_size=4), st.integers(0, 20))
+def test_covers_are_the_least_of_all_that_hold_the_rows(weights: dict[int, int], rows: int) -> None:
+    """The batch that is told belongs to one of them."""
+
+    def every(left: int) -> Iterator[int]:
+        if left <= 0:
+            yield 0
+        else:
+            yield from (weight + more for batch, weight in weights.items() for more in {min(every(left - batch))})
+
+    weight, batch = covers(sorted(weights), weights, rows)[rows]
+
+    assert weight == min(every(rows))
+    if rows:
+        assert weights[batch] + min(every(rows - batch)) == weight
+
+
+def test_the_longest_rows_go_on_while_the_short_ones_end() -> None:
+    """The four longest run together once the others have ended, each stretch in chunks of its own."""
+    grid = BucketGrid((2, 4), (4, 8))
+    cost = CostModel({bucket: 0.01 + bucket.length * bucket.batch for bucket in grid.buckets})
+
+    result = GridStaircase(grid, cost).plan([12, 4, 12, 4])
+
+    assert result.runs == (Run(Bucket(4, 4), (0, 2, 1, 3), 0), Run(Bucket(2, 8), (0, 2), 4))
+    assert result.heads == (Run(Bucket(4, 1), (0, 2, 1, 3)),)
+
+
+def test_a_row_that_has_ended_is_in_no_later_call() -> None:
+    """Two rows in the smallest bucket there is: the shorter one is left out when it has ended."""
+    grid = BucketGrid((2,), (4,))
+
+    assert [run.rows for run in GridStaircase(grid, CostModel.proportional(grid)).plan([3, 9]).runs] == [
+        (1, 0), (1,), (1,),
+    ]  # fmt: skip
+
+
+def test_a_chunk_that_shorter_ones_replace_for_less_is_not_called() -> None:
+    """A long chunk was measured slower than two of half its length."""
+    grid = BucketGrid((1,), (4, 8))
+    cost = CostModel({Bucket(1, 4): 1.0, Bucket(1, 8): 2.5})
+
+    assert [run.bucket.length for run in GridStaircase(grid, cost).plan([8]).runs] == [4, 4]

@@ -1,0 +1,143 @@
+"""No staircase whose stairs end where rows end is cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.dynamic_chunks import FreeStaircase
+from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket
+
+from .strategies import free_problems
+
+Problem = tuple[AnyShape, CostModel, list[int]]
+Value = tuple[int, int]
+"""What plans are ranked by: picoseconds, then computed timesteps."""
+Calls = list[tuple[int, int]]
+"""Rows and timesteps of calls."""
+
+
+def value_of(calls: Sequence[tuple[int, int]], cost: CostModel) -> Value:
+    """What calls are worth together."""
+    lines = [cost.line(rows) for rows, _ in calls]
+    picoseconds = sum(
+        round(line.call_ms * 1e9) + steps * round(line.step_ms * 1e9)
+        for line, (_, steps) in zip(lines, calls, strict=True)
+    )
+    return picoseconds, sum(rows * steps for rows, steps in calls)
+
+
+def staircases(lengths: list[int]) -> Iterator[Calls]:
+    """Every staircase of these rows with cuts at any of the lengths."""
+    inner = sorted(set(lengths))[:-1]
+    for count in range(len(inner) + 1):
+        for cuts in combinations(inner, count):
+            times = [0, *cuts, max(lengths)]
+            yield [(sum(length > start for length in lengths), end - start) for start, end in pairwise(times)]
+
+
+def brute_force(lengths: list[int], size: int, cost: CostModel) -> Value:
+    """The best value of stretches of `size` rows, each with a staircase of its own."""
+    ordered = sorted(lengths, reverse=True)
+    stretches = [ordered[first : first + size] for first in range(0, len(ordered), size)]
+    best = [min(value_of(calls, cost) for calls in staircases(own)) for own in stretches]
+    return sum(value[0] for value in best), sum(value[1] for value in best)
+
+
+def planned_value(result: Plan, cost: CostModel) -> Value:
+    """What a plan is worth."""
+    return value_of([run.bucket for run in result.runs], cost)
+
+
+@given(free_problems(max_size=16))
+def test_no_staircase_is_cheaper(problem: Problem) -> None:
+    """By cost, and then by computed timesteps, whatever was measured, for every size of stretches there is."""
+    shape, cost, lengths = problem
+    planner = FreeStaircase(shape, cost)
+
+    best = min(brute_force(lengths, size, cost) for size in planner.stretches)
+
+    assert planned_value(planner.plan(lengths), cost) == best
+
+
+@given(free_problems(max_size=12))
+def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None:
+    """Where the engine takes the whole batch at once, that is an upper bound."""
+    shape, cost, lengths = problem
+
+    planned, _ = planned_value(FreeStaircase(shape, cost).plan(lengths), cost)
+
+    if len(lengths) <= shape.batch:
+        assert planned <= value_of([(len(lengths), max(lengths))], cost)[0]
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
+def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: list[int]) -> None:
+    """Cuts at any timestep, not only where rows end: the rows alive change nowhere else."""
+    shape = AnyShape(5, 6)
+    cost = CostModel.proportional(shape)
+
+    def anywhere(start: int) -> Iterator[Calls]:
+        alive = sum(length > start for length in lengths)
+        if not alive:
+            yield []
+        else:
+            for end in range(start + 1, max(lengths) + 1):
+                yield from ([(alive, end - start), *rest] for rest in anywhere(end))
+
+    best = min(value_of(calls, cost) for calls in anywhere(0))
+
+    assert planned_value(FreeStaircase(shape, cost).plan(lengths), cost) == best
+
+
+def test_a_free_call_lets_every_stair_be_cut() -> None:
+    """Where only the cells cost, nothing is padded."""
+    shape = AnyShape(4, 100)
+    cost = CostModel({Bucket(4, 100): 1.0})
+    lengths = [10, 100, 70, 40]
+
+    result = FreeStaircase(shape, cost).plan(lengths)
+
+    assert result.padded_timesteps(lengths) == 0
+    assert result.runs == (
+        Run(Bucket(4, 10), (1, 2, 3, 0), 0),
+        Run(Bucket(3, 30), (1, 2, 3), 10),
+        Run(Bucket(2, 30), (1, 2), 40),
+        Run(Bucket(1, 30), (1,), 70),
+    )
+
+
+def test_a_dear_call_lets_none_be_cut() -> None:
+    """Where only the call costs, one runs all."""
+    shape = AnyShape(4, 100)
+    cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 4) for length in (1, 100)})
+
+    assert FreeStaircase(shape, cost).plan([10, 100, 70, 40]).runs == (Run(Bucket(4, 100), (1, 2, 3, 0)),)
+
+
+def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> None:
+    """Each stretch has a staircase of its own, and its head."""
+    shape = AnyShape(2, 10)
+    cost = CostModel.proportional(shape)
+
+    result = FreeStaircase(shape, cost).plan([1, 10, 2, 9, 1])
+
+    assert [run.rows for run in result.runs if run.start == 0] == [(1, 3), (2, 0), (4,)]
+    assert [head.bucket for head in result.heads] == [Bucket(2, 1), Bucket(2, 1), Bucket(1, 1)]
+
+
+def test_two_stairs_are_made_where_many_rows_were_measured_slow() -> None:
+    """Eight rows cost three times what four do: two staircases of four rows are cheaper."""
+    shape = AnyShape(8, 100)
+    line = {1: 1.0, 2: 1.0, 4: 1.0, 8: 3.0}
+    cost = CostModel({Bucket(rows, steps): 0.1 + step * steps for rows, step in line.items() for steps in (1, 100)})
+    planner = FreeStaircase(shape, cost)
+
+    assert planner.stretches == (8, 4)
+    assert [run.bucket.batch for run in planner.plan([50] * 8).runs] == [4, 4]
+    assert [run.bucket.batch for run in planner.plan([50] * 4).runs] == [4]

@@ -1,0 +1,124 @@
+"""No partition of the sorted batch into groups of the allowed sizes is cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.batch_planner import FreePartition
+from torchserve_neuron_lstm.bucketing.cost import CostModel, Line
+from torchserve_neuron_lstm.bucketing.plan import Plan
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket
+
+from .strategies import free_problems
+
+Problem = tuple[AnyShape, CostModel, list[int]]
+Value = tuple[int, int]
+"""What plans are ranked by: picoseconds, then computed timesteps."""
+
+
+def value_of(groups: Sequence[tuple[int, int]], cost: CostModel) -> Value:
+    """What calls of these rows and timesteps are worth together."""
+    lines = [cost.line(rows) for rows, _ in groups]
+    picoseconds = sum(
+        round(line.call_ms * 1e9) + length * round(line.step_ms * 1e9)
+        for line, (_, length) in zip(lines, groups, strict=True)
+    )
+    return picoseconds, sum(rows * length for rows, length in groups)
+
+
+def divisions(lengths: list[int], sizes: tuple[int, ...]) -> Iterator[list[tuple[int, int]]]:
+    """Every way to cut lengths, the longest first, into groups of these sizes; the last has what is left."""
+    if not lengths:
+        yield []
+    if 1 <= len(lengths) <= sizes[-1]:
+        yield [(len(lengths), lengths[0])]
+    for size in sizes:
+        if size < len(lengths):
+            yield from ([(size, lengths[0]), *rest] for rest in divisions(lengths[size:], sizes))
+
+
+def set_partitions(rows: list[int]) -> Iterator[list[list[int]]]:
+    """Every way to divide rows into groups, neighbours or not."""
+    if not rows:
+        yield []
+        return
+    for smaller in set_partitions(rows[1:]):
+        yield [[rows[0]], *smaller]
+        for index, group in enumerate(smaller):
+            yield [*smaller[:index], [rows[0], *group], *smaller[index + 1 :]]
+
+
+def planned_value(result: Plan, cost: CostModel) -> Value:
+    """What a plan is worth."""
+    return value_of([run.bucket for run in result.runs], cost)
+
+
+@given(free_problems(max_size=9))
+def test_no_division_into_groups_is_cheaper(problem: Problem) -> None:
+    """By cost, and then by computed timesteps, whatever was measured."""
+    shape, cost, lengths = problem
+    planner = FreePartition(shape, cost)
+
+    every = divisions(sorted(lengths, reverse=True), planner.sizes)
+
+    assert planned_value(planner.plan(lengths), cost) == min(value_of(groups, cost) for groups in every)
+
+
+@given(st.integers(1, 6), st.lists(st.integers(1, 30), min_size=1, max_size=6))
+def test_no_partition_at_all_is_cheaper_where_more_rows_cost_more(batch: int, lengths: list[int]) -> None:
+    """Groups of neighbours in length are enough, as in a grid."""
+    shape = AnyShape(batch, 30)
+    cost = CostModel.proportional(shape)
+
+    every = (
+        [(len(group), max(lengths[row] for row in group)) for group in groups]
+        for groups in set_partitions(list(range(len(lengths))))
+        if max(map(len, groups)) <= batch
+    )
+
+    assert planned_value(FreePartition(shape, cost).plan(lengths), cost) == min(value_of(one, cost) for one in every)
+
+
+@given(free_problems(max_size=9))
+def test_unpadded_groups_are_the_cheapest_of_each_length(problem: Problem) -> None:
+    """Lengths do not mix, and each is divided as if it were alone."""
+    shape, cost, lengths = problem
+    exact = FreePartition(shape, cost, padded=False)
+
+    runs = exact.plan(lengths).runs
+
+    assert all({lengths[row] for row in run.rows} == {run.bucket.length} for run in runs)
+    for length in set(lengths):
+        own = [run.bucket for run in runs if run.bucket.length == length]
+        every = divisions([length] * lengths.count(length), exact.sizes)
+        assert value_of(own, cost) == min(value_of(groups, cost) for groups in every)
+
+
+@given(free_problems(max_size=12))
+def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None:
+    """Where the engine takes the whole batch at once, that is an upper bound."""
+    shape, cost, lengths = problem
+
+    planned, _ = planned_value(FreePartition(shape, cost).plan(lengths), cost)
+
+    if len(lengths) <= shape.batch:
+        assert planned <= value_of([(len(lengths), max(lengths))], cost)[0]
+
+
+def test_groups_have_small_sizes_and_measured_ones() -> None:
+    """All sizes would be too many to try; where the cost was measured, a group fits it."""
+    cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 16, 24, 64) for length in (1, 8)})
+
+    assert FreePartition(AnyShape(32, 8), cost).sizes == (*range(1, 9), 16, 24, 32)
+
+
+def test_equal_plans_are_decided_for_one_call() -> None:
+    """Costs that know no call and no rows make every division equal, but for the timesteps computed."""
+    shape = AnyShape(4, 8)
+    cost = CostModel({Bucket(1, 1): 1.0, Bucket(4, 1): 4.0})
+    assert cost.line(2) == Line(call_ms=0.0, step_ms=2.0)
+
+    assert [tuple(run.rows) for run in FreePartition(shape, cost).plan([8, 8, 8]).runs] == [(0, 1, 2)]

@@ -1,0 +1,348 @@
+"""In pieces, every request is answered as it is alone: exactly, for the model here reckons with whole numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from chunked_models import any_staircase
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
+from torchserve_neuron_lstm.bucketing.execute_chunks import Past, Pieces, execute_onward, execute_staircase
+from torchserve_neuron_lstm.bucketing.plan import Plan, Run, plan_in
+from torchserve_neuron_lstm.bucketing.planner import planner_for
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid, Carried, Part, TensorSpec
+
+from .strategies import chunk_problems, free_problems
+
+Tensors = tuple[torch.Tensor, ...]
+
+LEAST = -(2**63)
+IDS = TensorSpec("ids", "int64", ("batch", "time"), pad_value=9)
+MARKS = TensorSpec("marks", "int64", ("time", "batch", 2))
+SALT = TensorSpec("salt", "int64", ("batch",), pad_value=5)
+PIECES = Pieces(
+    inputs=(IDS, SALT, MARKS),
+    outputs=(
+        TensorSpec("whole", "int64", (2, "batch")),
+        TensorSpec("hashes", "int64", ("time", "batch")),
+        TensorSpec("most", "int64", ("batch",)),
+        TensorSpec("sums", "int64", ("batch", 2, "time")),
+    ),
+    carried=(
+        Carried(TensorSpec("hash", "int64", ("batch", 1)), None),
+        Carried(TensorSpec("sum", "int64", ("batch", 2)), 0.0),
+        Carried(TensorSpec("most", "int64", ("batch",)), LEAST),
+        Carried(TensorSpec("last", "int64", ("batch", 1)), 0.0),
+    ),
+)
+"""Of ids[T], a salt and marks[T, 2]: a hash so far, begun with the salt; sums so far; the greatest and the last id."""
+
+
+def begin(salt: int) -> int:
+    """The hash before the first timestep."""
+    return 7 * salt + 1
+
+
+def step(hashed: int, number: int, marks: Sequence[int]) -> int:
+    """The hash after one more timestep: no two orders of the same timesteps have the same."""
+    return (31 * hashed + 17 * number + 5 * marks[0] + 3 * marks[1]) % 1_000_003
+
+
+def alone(request: Tensors) -> Tensors:
+    """The answers to one request, over its whole sequence at once."""
+    ids, salt, marks = request
+    hashed, hashes = begin(int(salt)), []
+    for number, mark in zip(ids.tolist(), marks.tolist(), strict=True):
+        hashes.append(hashed := step(hashed, number, mark))
+    total = marks.sum(0) + ids.sum()
+    whole = torch.tensor([hashed + int(ids[-1]), int(total.sum()) + len(ids) * int(salt)])
+    return whole, torch.tensor(hashes), ids.max(), (marks + ids[:, None]).cumsum(0).t()
+
+
+def request_of(length: int, choose: random.Random) -> Tensors:
+    """A request of random small numbers."""
+    ids = torch.tensor([choose.randint(-9, 9) for _ in range(length)])
+    marks = torch.tensor([[choose.randint(0, 9), choose.randint(0, 9)] for _ in range(length)])
+    return ids, torch.tensor(choose.randint(0, 9)), marks
+
+
+class Hostile:
+    """The programs. What is no answer is garbage; so is what a call was given, once it is over."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Part, Bucket]] = []
+        self.change: Callable[[Part, list[torch.Tensor]], list[torch.Tensor]] = lambda part, answers: answers
+
+    def __call__(self, part: Part, bucket: Bucket, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        self.calls.append((part, bucket))
+        specs = {
+            "start": [SALT],
+            "chunk": [*PIECES.inputs, *(value.spec for value in PIECES.carried)],
+            "head": [SALT, *(value.spec for value in PIECES.carried)],
+        }[part]
+        count = {"start": 1, "chunk": 3, "head": 1}[part]
+        inputs, lengths, state = tensors[:count], tensors[count], tensors[count + 1 :]
+        assert [tuple(tensor.shape) for tensor in [*inputs, *state]] == [spec.sizes(*bucket) for spec in specs]
+        assert all(tensor.is_contiguous() for tensor in tensors)
+        assert lengths.shape == (bucket.batch,)
+        assert part != "chunk" or bool(((lengths >= 1) & (lengths <= bucket.length)).all())
+        answers = {"start": self.start, "chunk": self.chunk, "head": self.head}[part](inputs, lengths, state)
+        lengths.fill_(-1)
+        return self.change(part, answers)
+
+    def start(self, inputs: list[torch.Tensor], lengths: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [7 * inputs[0][:, None] + 1]
+
+    def chunk(self, inputs: list[torch.Tensor], lengths: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
+        ids, _, marks = inputs
+        hashes = torch.full_like(ids.t(), 666_666_666)
+        sums = torch.full((len(lengths), 2, ids.shape[1]), -666_666_666)
+        after = [tensor.clone() for tensor in state]
+        for row, length in enumerate(lengths.tolist()):
+            for time in range(length):
+                number, mark = int(ids[row, time]), marks[time, row]
+                after[0][row, 0] = hashes[time, row] = step(int(after[0][row, 0]), number, mark.tolist())
+                after[1][row] += mark + number
+                sums[row, :, time] = after[1][row]
+                after[2][row] = max(int(after[2][row]), number)
+                after[3][row] = number
+        return [hashes, sums, *after]
+
+    def head(self, inputs: list[torch.Tensor], lengths: torch.Tensor, state: list[torch.Tensor]) -> list[torch.Tensor]:
+        hashed, total, most, last = state
+        return [torch.stack([hashed[:, 0] + last[:, 0], total.sum(1) + lengths * inputs[0]]), most.clone()]
+
+
+def garbage(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
+    """`pad`, with other numbers where no request is."""
+    padded = torch.randint(-999, 999, spec.sizes(*bucket))
+    for row, item in enumerate(items):
+        part = padded.select(spec.batch_dim or 0, row)
+        (part.narrow(0, 0, len(item)) if spec.time_dim is not None else part).copy_(item)
+    return padded
+
+
+def check(plan: Plan, lengths: Sequence[int], seed: int) -> Hostile:
+    """Follow the plan, and compare every answer to the one alone."""
+    choose = random.Random(seed)
+    requests = [request_of(length, choose) for length in lengths]
+    program = Hostile()
+
+    answers = execute_staircase(plan, requests, lengths, PIECES, program, garbage)
+
+    assert len(answers) == len(requests)
+    for request, answer in zip(requests, answers, strict=True):
+        for ours, right, spec in zip(answer, alone(request), PIECES.outputs, strict=True):
+            assert torch.equal(ours, right), spec.name
+    return program
+
+
+some_lengths = st.lists(st.integers(1, 12), min_size=1, max_size=7)
+
+
+@given(some_lengths, st.randoms(use_true_random=False), st.integers(0, 1000))
+def test_any_staircase_answers_as_each_request_alone(lengths: list[int], choose: random.Random, seed: int) -> None:
+    """Wherever it cuts, whichever rows go on first, however much larger the buckets are, whatever the padding holds."""
+    plan = any_staircase(lengths, choose)
+    program = check(plan, lengths, seed)
+
+    calls: list[tuple[Part, Bucket]] = [("start", head.bucket) for head in plan.heads]
+    calls += [("chunk", run.bucket) for run in plan.runs]
+    assert program.calls == calls + [("head", head.bucket) for head in plan.heads]
+
+
+@given(chunk_problems(max_size=8, longest=20), st.integers(0, 1000))
+def test_plans_over_a_grid_are_followed(problem: tuple[BucketGrid, CostModel, list[int]], seed: int) -> None:
+    """Of the planner that serves: rows in fixed shapes, sequences longer than the longest piece among them."""
+    grid, cost, lengths = problem
+
+    program = check(planner_for("chunk", grid, cost).plan(lengths), lengths, seed)
+
+    heads = {Bucket(batch, 1) for batch in grid.batches}
+    assert all(bucket in (grid.buckets if part == "chunk" else heads) for part, bucket in program.calls)
+
+
+@given(free_problems(max_size=8), st.integers(0, 1000))
+def test_plans_for_any_shape_are_followed(problem: tuple[AnyShape, CostModel, list[int]], seed: int) -> None:
+    """Of the planner that serves, and nothing is computed beyond its limits."""
+    shape, cost, lengths = problem
+
+    program = check(planner_for("chunk", shape, cost).plan(lengths), lengths, seed)
+
+    assert all(bucket.batch <= shape.batch and bucket.length <= shape.length for _, bucket in program.calls)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 4), st.integers(0, 1000))
+def test_plans_of_one_bucket_alone_are_followed(lengths: list[int], steps: int, seed: int) -> None:
+    """As verification runs each compiled piece."""
+    check(plan_in(Bucket(3, steps), lengths, "chunk"), lengths, seed)
+
+
+def test_a_piece_as_large_as_everything_keeps_to_its_own_rows() -> None:
+    """A fixed shape may span rows that go on by themselves, before and after it."""
+    lone, three = Run(Bucket(1, 2), (2,)), Run(Bucket(3, 4), (0, 1))
+    heads = (Run(Bucket(3, 1), (0, 1, 2)),)
+
+    check(Plan((lone, three), heads), [4, 3, 2], seed=0)
+    check(Plan((three, lone), heads), [4, 3, 2], seed=0)
+
+
+def test_answers_are_nobody_elses_memory() -> None:
+    """Neither a later call nor another batch changes an answer that was given."""
+    lengths = [4, 3]
+    choose = random.Random(0)
+    requests = [request_of(length, choose) for length in lengths]
+    plan, program = plan_in(Bucket(2, 4), lengths, "chunk"), Hostile()
+    (first, _) = execute_staircase(plan, requests, lengths, PIECES, program)
+    before = [answer.clone() for answer in first]
+
+    execute_staircase(plan, requests[::-1], lengths[::-1], PIECES, program)
+
+    assert all(torch.equal(answer, copy) for answer, copy in zip(first, before, strict=True))
+
+
+def test_a_model_without_final_answers_has_no_head_to_run() -> None:
+    """Nor one that begins with numbers a start."""
+    running = TensorSpec("sums", "int64", ("batch", "time"))
+    pieces = Pieces((IDS,), (running,), (Carried(TensorSpec("sum", "int64", ("batch",)), 100.0),))
+
+    def run(part: Part, bucket: Bucket, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        assert part == "chunk"
+        ids, lengths, before = tensors
+        sums = ids.cumsum(1) + before[:, None]
+        return [sums, sums.gather(1, lengths[:, None] - 1)[:, 0]]
+
+    plan = any_staircase([3, 1], random.Random(3))
+    answers = execute_staircase(plan, [[torch.tensor([1, 2, 3])], [torch.tensor([4])]], [3, 1], pieces, run)
+
+    assert [[part.tolist() for part in answer] for answer in answers] == [[[101, 103, 106]], [[104]]]
+
+
+def test_no_requests_have_no_answers() -> None:
+    """And nothing is run."""
+    program = Hostile()
+
+    assert execute_staircase(Plan(()), [], [], PIECES, program) == []
+    assert program.calls == []
+
+
+HEAD = Run(Bucket(2, 1), (0, 1))
+PLANS = {
+    "no run at all": Plan((), (HEAD,)),
+    "a request without a head": Plan((Run(Bucket(2, 4), (0, 1)),), (Run(Bucket(1, 1), (0,)),)),
+    "a request with two heads": Plan((Run(Bucket(2, 4), (0, 1)),), (HEAD, Run(Bucket(1, 1), (1,)))),
+    "a request without a run": Plan((Run(Bucket(1, 4), (0,)),), (HEAD,)),
+    "no last piece": Plan((Run(Bucket(2, 3), (0, 1)),), (HEAD,)),
+    "a gap": Plan((Run(Bucket(2, 2), (0, 1)), Run(Bucket(1, 1), (0,), 3)), (HEAD,)),
+    "a piece twice": Plan((Run(Bucket(2, 2), (0, 1)), Run(Bucket(1, 2), (0,)), Run(Bucket(1, 2), (0,), 2)), (HEAD,)),
+    "pieces in the wrong order": Plan((Run(Bucket(1, 2), (0,), 2), Run(Bucket(2, 2), (0, 1))), (HEAD,)),
+    "a row beyond its end": Plan((Run(Bucket(2, 2), (0, 1)), Run(Bucket(2, 2), (0, 1), 2)), (HEAD,)),
+    "rows that do not stand together": Plan((Run(Bucket(2, 4), (1, 0)),), (HEAD,)),
+    "more rows than its bucket": Plan((Run(Bucket(1, 4), (0, 1)),), (HEAD,)),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_a_plan_that_leaves_something_out_is_a_bug(plan: Plan) -> None:
+    """Nobody is answered with what stood in memory: it is said before anything is run."""
+    lengths = [4, 2]
+    choose = random.Random(0)
+    program = Hostile()
+
+    with pytest.raises(BrokenInvariant, match="this is a bug, please report it"):
+        execute_staircase(plan, [request_of(length, choose) for length in lengths], lengths, PIECES, program)
+    assert program.calls == []
+
+
+def dropped(answers: list[torch.Tensor]) -> list[torch.Tensor]:
+    """One answer too few."""
+    return answers[:-1]
+
+
+def another(answers: list[torch.Tensor]) -> list[torch.Tensor]:
+    """One answer too many."""
+    return [*answers, answers[0]]
+
+
+def shorter(answers: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The last answer cut."""
+    return [*answers[:-1], answers[-1][:-1]]
+
+
+def rounded(answers: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The last answer in another dtype."""
+    return [*answers[:-1], answers[-1].int()]
+
+
+@pytest.mark.parametrize("spoil", [dropped, another, shorter, rounded])
+@pytest.mark.parametrize("part", ["start", "chunk", "head"])
+def test_a_program_that_breaks_its_declaration_is_a_bug(
+    part: Part, spoil: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+) -> None:
+    """In number, shape or dtype, in every part."""
+    lengths = [3, 2]
+    choose = random.Random(0)
+    program = Hostile()
+    program.change = lambda which, answers: spoil(answers) if which == part else answers
+
+    with pytest.raises(BrokenInvariant, match=r"this is a bug.*the program of bucket 2 x \d declares"):
+        execute_staircase(
+            plan_in(Bucket(2, 3), lengths, "chunk"),
+            [request_of(length, choose) for length in lengths],
+            lengths,
+            PIECES,
+            program,
+        )
+
+
+def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
+    """It is told apart from a broken program by the class of its error."""
+    ids, salt, marks = request_of(3, random.Random(0))
+
+    with pytest.raises(ValueError, match=r"marks, item 0: expected int64 \[time<=3, 2\], got int64 \[3, 1\]"):
+        execute_staircase(plan_in(Bucket(1, 3), [3], "chunk"), [(ids, salt, marks[:, :1])], [3], PIECES, Hostile())
+
+
+@given(some_lengths, st.randoms(use_true_random=False), st.integers(0, 1000))
+def test_sequences_that_come_in_pieces_are_answered_as_whole_ones(
+    lengths: list[int], choose: random.Random, seed: int
+) -> None:
+    """However each is cut, and whichever pieces of whichever sequences run together."""
+    draw = random.Random(seed)
+    requests = [request_of(length, draw) for length in lengths]
+    done = [0] * len(lengths)
+    carried: list[Tensors | None] = [None] * len(lengths)
+    answers: list[list[Tensors]] = [[] for _ in lengths]
+    program = Hostile()
+
+    while waiting := [row for row, length in enumerate(lengths) if done[row] < length]:
+        rows = choose.sample(waiting, k=choose.randint(1, len(waiting)))
+        steps = [choose.randint(1, lengths[row] - done[row]) for row in rows]
+        spans = [slice(done[row], done[row] + count) for row, count in zip(rows, steps, strict=True)]
+        pieces = [
+            (ids[span], salt, marks[span])
+            for span, (ids, salt, marks) in zip(spans, map(requests.__getitem__, rows), strict=True)
+        ]
+        going = [place for place, row in enumerate(rows) if carried[row] is not None]
+        states = [state for place in going if (state := carried[rows[place]]) is not None]
+        past = Past(
+            tuple(going),
+            tuple(done[rows[place]] for place in going),
+            tuple(map(torch.cat, zip(*states, strict=True))),
+        )
+        given, left = execute_onward(any_staircase(steps, choose), pieces, steps, PIECES, program, past)
+        for place, row in enumerate(rows):
+            answers[row].append(given[place])
+            carried[row] = tuple(value[place : place + 1] for value in left)
+            done[row] += steps[place]
+
+    for request, parts in zip(requests, answers, strict=True):
+        whole, hashes, most, sums = zip(*parts, strict=True)
+        ours = (whole[-1], torch.cat(hashes), most[-1], torch.cat(sums, 1))
+        assert all(torch.equal(answer, right) for answer, right in zip(ours, alone(request), strict=True))

@@ -1,0 +1,70 @@
+"""Where the user chooses each request's length, cost chooses nothing but the batch sizes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.batch_planner import GridPartition
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
+from torchserve_neuron_lstm.bucketing.planner import planner_for
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
+
+from .strategies import problems
+
+Problem = tuple[BucketGrid, CostModel, list[int]]
+
+
+@st.composite
+def chosen_problems(draw: st.DrawFn) -> tuple[BucketGrid, CostModel, list[int], tuple[int, ...]]:
+    """A grid, its costs, lengths that fit it, and any table that holds them, also one that jumps back and forth."""
+    grid, cost, lengths = draw(problems())
+    table = tuple(
+        draw(st.sampled_from([own for own in grid.lengths if own >= length]))
+        for length in range(1, grid.lengths[-1] + 1)
+    )
+    return grid, cost, lengths, table
+
+
+@given(chosen_problems())
+def test_every_request_runs_once_in_the_length_chosen_for_it(
+    problem: tuple[BucketGrid, CostModel, list[int], tuple[int, ...]],
+) -> None:
+    """In a bucket of the grid that has rows enough, the longest first, equal ones in their order."""
+    grid, cost, lengths, table = problem
+
+    plan = planner_for("sequence", grid, cost, table=table).plan(lengths)
+
+    assert sorted(row for run in plan.runs for row in run.rows) == list(range(len(lengths)))
+    for run in plan.runs:
+        assert run.bucket in grid.buckets
+        assert len(run.rows) <= run.bucket.batch
+        assert {table[lengths[row] - 1] for row in run.rows} == {run.bucket.length}
+        assert list(run.rows) == sorted(run.rows, key=lambda row: (-lengths[row], row))
+
+
+@given(chosen_problems())
+def test_the_batch_sizes_are_the_cheapest(
+    problem: tuple[BucketGrid, CostModel, list[int], tuple[int, ...]],
+) -> None:
+    """As for a model that takes exact lengths, of requests that are as long as their buckets."""
+    grid, cost, lengths, table = problem
+
+    ours = planner_for("sequence", grid, cost, table=table).plan(lengths)
+    exact = GridPartition(grid, cost, padded=False).plan([table[length - 1] for length in lengths])
+
+    assert ours.milliseconds(cost) == pytest.approx(exact.milliseconds(cost))
+
+
+def test_a_sequence_beyond_the_grid_is_refused_as_ever() -> None:
+    """Nobody was asked about it."""
+    grid = BucketGrid((1,), (2, 4))
+    planner = planner_for("sequence", grid, CostModel.proportional(grid), table=(2, 2, 4, 4))
+
+    assert planner.plan([]).runs == ()
+    with pytest.raises(SequenceTooLong):
+        planner.plan([1, 5])
+    with pytest.raises(ValueError, match="empty sequence"):
+        planner.plan([0])

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.errors import LengthNotAccepted, SequenceTooLong
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
+
+from .strategies import grids
+
+
+@pytest.mark.parametrize("sizes", [(), (0, 1), (2, 1), (1, 1), (-1,)])
+def test_sizes_that_do_not_ascend_from_one_are_refused(sizes: tuple[int, ...]) -> None:
+    """Both axes are held to it, and the message shows what was given."""
+    with pytest.raises(ValueError, match=r"batches must be positive and strictly ascending, got \("):
+        BucketGrid(batches=sizes, lengths=(1,))
+    with pytest.raises(ValueError, match=r"lengths must be positive and strictly ascending, got \("):
+        BucketGrid(batches=(1,), lengths=sizes)
+
+
+@given(grids(), st.integers(1, 20))
+def test_the_smallest_length_that_fits_is_found_or_the_request_is_refused(grid: BucketGrid, length: int) -> None:
+    """Never a shorter one, never the largest in place of one that is missing."""
+    fitting = [edge for edge in grid.lengths if edge >= length]
+
+    if fitting:
+        assert grid.fit_length(length) == fitting[0]
+    else:
+        with pytest.raises(SequenceTooLong) as refusal:
+            grid.fit_length(length)
+        assert (refusal.value.length, refusal.value.available) == (length, grid.lengths)
+
+
+def test_a_sequence_too_long_is_told_the_longest_bucket_and_all_buckets() -> None:
+    """Whoever sent it learns what would be accepted."""
+    with pytest.raises(SequenceTooLong, match=r"33 timesteps fits no bucket: the longest holds 32 \(buckets: 16, 32\)"):
+        BucketGrid((1,), (16, 32)).fit_length(33)
+
+
+@given(grids(), st.integers(1, 20))
+def test_only_the_grids_own_lengths_are_exact(grid: BucketGrid, length: int) -> None:
+    """A length between two buckets is refused with both facts."""
+    if length in grid.lengths:
+        assert grid.exact_length(length) == length
+    else:
+        with pytest.raises(LengthNotAccepted, match=f"a sequence of {length} timesteps is not accepted") as refusal:
+            grid.exact_length(length)
+        assert (refusal.value.length, refusal.value.available) == (length, grid.lengths)

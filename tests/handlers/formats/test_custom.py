@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_model import SUMS, TOTAL, FakeModel, make_manifest
+
+from torchserve_neuron_lstm.handlers.formats.codec import CustomCodec
+from torchserve_neuron_lstm.handlers.formats.custom import load_user_codec
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.v2 import Identity
+from torchserve_neuron_lstm.handlers.responses import RawResponse
+from torchserve_neuron_lstm.handlers.service import Service
+
+SOURCE = """
+from pathlib import Path
+WORDS = Path("words.txt").read_text().split()
+
+class Words:
+    def decode(self, body, content_type):
+        words = body.decode().split()
+        if len(words) == 1 and words[0] == "none":
+            raise KeyError("a secret")
+        unknown = [word for word in words if word not in WORDS]
+        if unknown:
+            raise ValueError(f"unknown word {unknown[0]!r}")
+        return {"ids": [WORDS.index(word) for word in words]}
+
+    def encode(self, outputs, inputs):
+        return {"words": [WORDS[i] for i in inputs["ids"]], "sum": outputs["sums"][-1].item(), "sums": outputs["sums"]}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A model's folder with a codec and a file of its own."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    importlib.invalidate_caches()
+    (tmp_path / "words_codec.py").write_text(SOURCE)
+    (tmp_path / "words.txt").write_text("zero one two three")
+    yield tmp_path
+    for name in ("words_codec", "lame_codec"):
+        sys.modules.pop(name, None)
+
+
+class Custom:
+    """A codec whose halves a test gives."""
+
+    content_type: Any = "text/plain; charset=utf-8"
+
+    def __init__(self, decode: Callable[[bytes, str], Any], encode: Callable[[Any, Any], object]) -> None:
+        self._decode, self._encode = decode, encode
+
+    def decode(self, body: bytes, content_type: str) -> Any:
+        return self._decode(body, content_type)
+
+    def encode(self, outputs: Any, inputs: Any) -> object:
+        return self._encode(outputs, inputs)
+
+
+def ids(body: bytes, content_type: str) -> dict[str, list[int]]:
+    """One id for each byte."""
+    return {"ids": list(body)}
+
+
+def ask(codec: Any, *bodies: object, headers: dict[str, Any] | None = None) -> list[RawResponse]:
+    """The responses to one batch."""
+    manifest = make_manifest(outputs=(SUMS, TOTAL))
+    service = Service(FakeModel(manifest), CustomCodec(manifest, codec), Identity("m", "1"))
+    return service.answer([RawRequest({"body": body}, headers or {}) for body in bodies])
+
+
+def test_a_codec_turns_text_into_inputs_and_outputs_into_its_own_answer(folder: Path) -> None:
+    """It is made in the model's folder, where its other files are."""
+    before = Path.cwd()
+    codec = load_user_codec("words_codec:Words", folder)
+
+    (response,) = ask(codec, b"one two")
+
+    assert Path.cwd() == before
+    assert (response.status, json.loads(response.body)) == (
+        200,
+        {"words": ["one", "two"], "sum": 3.0, "sums": [1.0, 3.0]},
+    )
+
+
+def test_its_errors_stay_with_their_request(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A ValueError is told to the client; anything else is a 500, and in the log."""
+    codec = load_user_codec("words_codec:Words", folder)
+
+    responses = ask(codec, b"one", b"four", b"none", b"\xff", b"two two two two two two two two two", b"")
+
+    assert [response.status for response in responses] == [200, 400, 500, 400, 413, 400]
+    assert json.loads(responses[1].body)["message"] == "unknown word 'four'"
+    assert b"secret" not in responses[2].body
+    assert "KeyError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("reference", "told"),
+    [
+        ("words_codec:Missing", "AttributeError"),
+        ("no_such_codec:Words", "No module named 'no_such_codec'"),
+        ("json:JSONDecoder", "another module of this name is already there"),
+        ("lame_codec:Lame", "has no method 'encode'"),
+        ("lame_codec:Failing", "ZeroDivisionError"),
+    ],
+)
+def test_a_codec_that_cannot_be_made_stops_the_load(reference: str, told: str, folder: Path) -> None:
+    """With the cause, in a RuntimeError."""
+    (folder / "lame_codec.py").write_text(
+        "class Lame:\n    def decode(self, body, kind): pass\nclass Failing:\n    x = property()\n"
+        "    def __init__(self): 1 / 0\n"
+    )
+    with pytest.raises(RuntimeError) as refused:
+        load_user_codec(reference, folder)
+    assert f"codec {reference}: " in str(refused.value)
+    assert told in str(refused.value)
+
+
+@pytest.mark.parametrize("body", [b'{"a": [1, 2]}', bytearray(b'{"a": [1, 2]}'), '{"a": [1, 2]}', {"a": [1, 2]}])
+def test_a_codec_always_gets_bytes(body: object) -> None:
+    """JSON that TorchServe has parsed is written again; the content type is told without its parameters."""
+    seen: list[object] = []
+
+    def decode(body: bytes, content_type: str) -> dict[str, list[int]]:
+        seen.extend([type(body), json.loads(body), content_type])
+        return {"ids": [1]}
+
+    headers = {"body": {"content-type": "Application/JSON; charset=utf-8"}}
+    (response,) = ask(Custom(decode, lambda outputs, inputs: 1), body, headers=headers)
+
+    assert response.status == 200
+    assert seen == [bytes, {"a": [1, 2]}, "application/json"]
+
+
+def test_it_may_answer_with_bytes_of_its_own_content_type() -> None:
+    """An answer to one sequence."""
+    (response,) = ask(Custom(ids, lambda outputs, inputs: b"sum: 3"), b"\1\2")
+
+    assert response == RawResponse(200, b"sum: 3", "text/plain; charset=utf-8")
+
+
+@pytest.mark.parametrize("content_type", [None, 7, "", "text", "text/plain\r\nx: y", "text/ü"])
+def test_a_content_type_that_would_cost_the_worker_is_a_500(content_type: object) -> None:
+    """TorchServe puts it on the wire as it is."""
+    codec = Custom(ids, lambda outputs, inputs: b"x")
+    codec.content_type = content_type
+
+    assert ask(codec, b"\1")[0].status == 500
+
+
+def test_a_list_of_sequences_is_answered_by_a_list() -> None:
+    """In their order, each with its own inputs and outputs; tensors are taken too."""
+
+    def decode(body: bytes, content_type: str) -> list[dict[str, object]]:
+        return [{"ids": [1, 2]}, {"ids": torch.tensor([3], dtype=torch.int32)}]
+
+    (response,) = ask(Custom(decode, lambda outputs, inputs: [inputs["ids"], outputs["sums"]]), b"x")
+
+    assert json.loads(response.body) == [[[1, 2], [1.0, 3.0]], [[3], [3.0]]]
+
+
+@pytest.mark.parametrize("made", [None, 7, [1], "ids", {"ids": object()}, [{"ids": [1]}, None]])
+def test_a_decode_that_returns_no_inputs_is_refused_alone(made: object) -> None:
+    """400 where a value is no tensor, 500 where it is no mapping."""
+    codec = Custom(lambda body, kind: made if body == b"bad" else {"ids": [1]}, lambda outputs, inputs: 1)
+
+    assert [response.status in (400, 500) for response in ask(codec, b"bad", b"good")] == [True, False]
+
+
+@pytest.mark.parametrize("made", [object(), {1: 2}, float("nan"), [b"bytes"], {"a": {1, 2}}])
+def test_an_answer_that_json_has_not_is_a_500(made: object) -> None:
+    """Never a body that no client can read."""
+    assert ask(Custom(ids, lambda outputs, inputs: made), b"\1")[0].status == 500
+
+
+def test_a_value_error_while_encoding_is_told_to_the_client() -> None:
+    """As while decoding, cut where it is endless."""
+
+    def encode(outputs: object, inputs: object) -> object:
+        raise ValueError("x" * 10_000)
+
+    (response,) = ask(Custom(ids, encode), b"\1")
+
+    assert response.status == 400
+    assert len(response.body) < 1000

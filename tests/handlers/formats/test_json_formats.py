@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from fake_model import FRAMES, IDS, SUMS, TOTAL, make_manifest
+
+from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
+from torchserve_neuron_lstm.config.manifest import Manifest
+from torchserve_neuron_lstm.handlers.formats.json_formats import decode
+from torchserve_neuron_lstm.handlers.formats.npy import write_npy
+from torchserve_neuron_lstm.handlers.formats.request import MOST_SEQUENCES, Form, RawRequest, Request
+from torchserve_neuron_lstm.handlers.responses import RequestError
+
+ONE = make_manifest()
+TWO = make_manifest(inputs=(IDS, FRAMES), outputs=(SUMS, TOTAL))
+TENSOR = {"name": "ids", "shape": [3], "datatype": "INT64", "data": [1, 2, 3]}
+
+
+def row(value: object, content_type: str = "application/json", **headers: str) -> RawRequest:
+    """A row as TorchServe gives it for a body that is no form."""
+    return RawRequest({"body": value}, {"body": {"content-type": content_type}, **headers})
+
+
+def refusal(raw: RawRequest, manifest: Manifest = ONE) -> RequestError:
+    """Why the row is refused; one that is not fails."""
+    with pytest.raises(RequestError) as refused:
+        decode(raw, manifest)
+    return refused.value
+
+
+def ids_of(request: Request) -> list[list[int]]:
+    """The first input of every sequence."""
+    return [item.tensors[0].tolist() for item in request.items]
+
+
+@pytest.mark.parametrize("wrap", [json.loads, str.encode, lambda text: bytearray(text.encode()), str])
+@pytest.mark.parametrize("field", ["body", "data"])
+def test_a_body_is_the_same_however_torchserve_hands_it_over(wrap, field: str) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
+    """Parsed, as text, as bytes or a bytearray, in either field, or with no row around it (an envelope)."""
+    body = wrap('{"ids": [1, 2, 3]}')
+    for raw in (RawRequest({field: body}), RawRequest(body) if not isinstance(body, Mapping) else row(body)):
+        assert ids_of(decode(raw, ONE)) == [[1, 2, 3]]
+
+
+def test_a_model_of_one_input_takes_a_bare_array_and_one_of_several_does_not() -> None:
+    """The refusal names the inputs."""
+    request = decode(row([1, 2, 3]), ONE)
+
+    assert (request.form, ids_of(request), request.items[0].length) == (Form.PLAIN, [[1, 2, 3]], 3)
+    assert "send an object with 'ids', 'frames'" in refusal(row([1, 2, 3]), TWO).message
+
+
+def test_inputs_come_by_name_in_any_order() -> None:
+    """And leave in the order of their declaration."""
+    request = decode(row({"frames": [[0, 1], [2, 3]], "ids": [1, 2]}), TWO)
+
+    assert request.items[0].tensors[0].tolist() == [1, 2]
+    assert request.items[0].tensors[1].tolist() == [[0.0, 1.0], [2.0, 3.0]]
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"ids": [1]}, "missing: 'frames'"),
+        ({}, "missing: 'ids', 'frames'"),
+        ({"ids": [1], "frames": [[0, 0]], "x": 1}, "unknown: 'x'"),
+        ({"ids": [1, 2], "frames": [[0, 0]]}, "input 'frames' has 1 timesteps, but input 'ids' has 2"),
+        ({"ids": [1], "frames": [[0, 0, 0]]}, "input 'frames': dimension 1 has 3 values, expected 2"),
+    ],
+)
+def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str) -> None:
+    """By name, with what was expected."""
+    assert told in refusal(row(body), TWO).message
+
+
+@pytest.mark.parametrize(
+    ("raw", "told"),
+    [
+        (RawRequest({}), "no body"),
+        (row(b""), "the body is empty"),
+        (row(""), "the body is empty"),
+        (row(None), "found null"),
+        (row(b"[1, 2"), "not JSON: Expecting ',' delimiter at line 1, column 6"),
+        (row(b"\xff\xfe["), "not text in UTF-8"),
+        (row(b"[" * 100_000), "nested too deep"),
+        (row(b"[" + b"1" * 5000 + b"]"), "too many digits"),
+        (row(b"[NaN]"), "value 0 is a float (nan)"),
+        (row({"instances": 3}), "instances must be a list"),
+        (row({"instances": []}), "instances is empty"),
+        (row({"instances": [[1]] * (MOST_SEQUENCES + 1)}), "one request takes 1024"),
+        (row({"instances": [[1], [2, 3], {"ids": [1, "a"]}]}), "instances[2]: input 'ids': expected int64 [time]"),
+        (row({"instances": [[1], [[2]]]}), "instances[1]: input 'ids': "),
+        (RawRequest({"[1, 2, 3]": b""}), "curl -d needs -H 'Content-Type: application/json'"),
+        (RawRequest({'{"ids": [1]}': b""}), "curl -d needs -H 'Content-Type: application/json'"),
+        (RawRequest({}, {"Content-Type": "application/x-www-form-urlencoded"}), "the body came as a web form"),
+        (RawRequest({}, {"content-type": "multipart/form-data; boundary=x"}), "the body came as a web form"),
+        (row("abc", "application/json"), "found a string where dimension 0 should be a list"),
+        (RawRequest({"file": b"[1]"}), "no field 'body' or 'data'"),
+        (row(b"\x93NUMPY"), ".npy"),
+        (row(b"[1]", "application/x-npy"), ".npy: the body does not begin"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_refused_with_the_reason(raw: RawRequest, told: str) -> None:
+    """Whatever is wrong with it."""
+    error = refusal(raw)
+
+    assert error.status in (400, 413)
+    assert told in error.message
+
+
+def test_instances_are_sequences_of_their_own_by_name_or_bare() -> None:
+    """KServe V1."""
+    request = decode(row({"instances": [[1, 2], {"ids": [3]}]}), ONE)
+
+    assert (request.form, ids_of(request)) == (Form.V1, [[1, 2], [3]])
+
+
+@pytest.mark.parametrize("name", ["inputs", "instances"])
+def test_an_input_may_be_called_as_a_protocol_calls_its_own(name: str) -> None:
+    """A list of numbers is then the input, and a V2 tensor is still V2."""
+    manifest = make_manifest(inputs=(TensorSpec(name, "int64", ("batch", "time")),))
+
+    assert decode(row({name: [1, 2]}), manifest).form is Form.PLAIN
+    assert decode(row({"inputs": [TENSOR | {"name": name}]}), manifest).form is Form.V2
+    assert "input" in refusal(row({name: [{"name": name}]}), manifest).message
+
+
+def test_v2_sequences_come_one_entry_each_or_as_one_tensor_with_a_batch() -> None:
+    """Ragged ones repeat the input's name."""
+    ragged = decode(row({"id": "7", "inputs": [TENSOR, TENSOR | {"shape": [1], "data": [9]}]}), ONE)
+    batched = decode(row({"inputs": [TENSOR | {"shape": [2, 2], "data": [1, 2, 3, 4]}]}), ONE)
+    nested = decode(row({"inputs": [TENSOR | {"shape": [2, 2], "data": [[1, 2], [3, 4]]}]}), ONE)
+
+    assert (ids_of(ragged), ragged.id, ragged.batched) == ([[1, 2, 3], [9]], "7", False)
+    assert (ids_of(batched), batched.id, batched.batched) == ([[1, 2], [3, 4]], "", True)
+    assert ids_of(nested) == ids_of(batched)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"name": "x"}, "inputs[0]: the model has no input 'x': its inputs are 'ids'"),
+        ({"name": ["ids"]}, "no input a list"),
+        ({"datatype": "FP32"}, "datatype 'FP32' is not taken: send INT64"),
+        ({"datatype": "BYTES"}, "datatype 'BYTES' is not taken"),
+        ({"datatype": {}}, "datatype an object is not taken"),
+        ({"shape": [4]}, "shape [4] needs 4 values, data has 3"),
+        ({"shape": 3}, "shape must be a list of sizes"),
+        ({"shape": [-3]}, "shape must be a list of sizes"),
+        ({"shape": [True]}, "shape must be a list of sizes"),
+        ({"shape": [1 << 50]}, "shape must be a list of sizes"),
+        ({"shape": [1, 1, 3]}, "got 3 dimensions"),
+        ({"shape": []}, "got 0 dimensions"),
+        ({"shape": [0], "data": []}, "sequences[0]: input 'ids': the sequence is empty"),
+        ({"shape": [0, 3], "data": []}, "inputs[0]: the tensor is empty"),
+        ({"shape": [1025, 1], "data": [1] * 1025}, "the tensor has 1025 sequences, one request takes 1024"),
+        ({"data": "AAAA"}, "data must be a list of numbers"),
+        ({"data": [[1, 2, 3]]}, "nested as [1], but shape says [3]"),
+        ({"data": [1, 2, 200]}, "sequences[0]: input 'ids': id 200"),
+        ({"data": [1, 2, True]}, "value 2 is a boolean"),
+        ({"shape": [2, 3], "data": [[1, 2], [3, 4]]}, "nested as [2, 2], but shape says [2, 3]"),
+    ],
+)
+def test_a_bad_v2_entry_is_refused_by_its_place(change: dict[str, object], told: str) -> None:
+    """Every key is checked before anything is allocated by it."""
+    assert told in refusal(row({"inputs": [TENSOR | change]})).message
+
+
+def test_v2_needs_every_input_once_for_each_sequence() -> None:
+    """Counts that differ are told."""
+    body = {"inputs": [TENSOR, TENSOR, {"name": "frames", "shape": [3, 2], "datatype": "FP32", "data": [0.5] * 6}]}
+
+    assert "2 of 'ids', 1 of 'frames'" in refusal(row(body), TWO).message
+    assert "1 of 'ids', 0 of 'frames'" in refusal(row({"inputs": [TENSOR]}), TWO).message
+    assert "each entry must be an object with name" in refusal(row({"inputs": [{"name": "ids"}]})).message
+    assert "inputs is empty" in refusal(row({"inputs": []})).message
+    assert "one request takes 1024" in refusal(row({"inputs": [TENSOR] * 1025})).message
+
+
+def test_npy_bodies_are_one_sequence_of_the_one_input() -> None:
+    """Named by the content type, or known by how they begin where there is none."""
+    content = write_npy(torch.tensor([1, 2, 3]))
+
+    for raw in (row(content, "application/x-npy"), row(bytearray(content), ""), RawRequest({"data": content})):
+        assert ids_of(decode(raw, ONE)) == [[1, 2, 3]]
+    assert "model has one input" in refusal(row(content, "application/x-npy"), TWO).message
+    assert "got 2 dimensions" in refusal(row(write_npy(torch.tensor([[1, 2]])))).message
+    pickled = np.array([None], dtype=object).dumps()
+    assert refusal(row(pickled, "application/x-npy")).status == 400
+
+
+@pytest.mark.parametrize("accept", ["application/x-npy", "text/html, Application/X-NPY;q=0.9"])
+def test_npy_is_answered_where_it_can_hold_the_answer(accept: str) -> None:
+    """One sequence and one output; else 406, unless the client takes JSON too."""
+    assert decode(row([1], accept=accept), ONE).npy
+    assert decode(row({"instances": [[1]]}, Accept=accept), ONE).npy
+    assert decode(row([1], ACCEPT=accept), ONE).npy
+    assert refusal(row({"instances": [[1], [2]]}, accept=accept), ONE).status == 406
+    assert refusal(row({"ids": [1], "frames": [[0, 0]]}, accept=accept), TWO).status == 406
+    assert refusal(row({"inputs": [TENSOR]}, accept=accept)).status == 406
+    assert not decode(row({"instances": [[1], [2]]}, accept=accept + ", */*;q=0.1"), ONE).npy
+
+
+def test_a_sequence_longer_than_every_bucket_is_refused_or_cut_as_the_model_says() -> None:
+    """413, naming its length and the buckets; with `overflow: truncate` its beginning is taken."""
+    error = refusal(row(list(range(9))))
+    cut = decode(
+        row({"ids": list(range(9)), "frames": [[0, 0]] * 9}), make_manifest((IDS, FRAMES), overflow="truncate")
+    )
+
+    assert (error.status, error.kind) == (413, "SequenceTooLong")
+    assert "9 timesteps" in error.message
+    assert "4, 8" in error.message
+    assert [tuple(tensor.shape) for tensor in cut.items[0].tensors] == [(8,), (8, 2)]
+    assert cut.items[0].length == 8
+
+
+def test_a_model_that_must_not_be_padded_takes_its_own_lengths_only() -> None:
+    """422 for another length, 413 beyond the longest."""
+    manifest = make_manifest(padding="exact_lengths")
+
+    assert decode(row([1] * 4), manifest).items[0].length == 4
+    assert (refusal(row([1] * 5), manifest).status, refusal(row([1] * 9), manifest).status) == (422, 413)
+
+
+def test_a_model_without_time_takes_vectors() -> None:
+    """Its items have length 1."""
+    manifest = make_manifest(inputs=(TensorSpec("x", "float32", ("batch", 2)),))
+
+    assert decode(row([0, 1]), manifest).items[0].length == 1
+    assert "expected 2" in refusal(row([0, 1, 2]), manifest).message

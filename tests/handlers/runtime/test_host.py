@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchserve_neuron_lstm.handlers.runtime import host
+from torchserve_neuron_lstm.handlers.runtime.host import check_requirements, installed_version
+
+
+@pytest.mark.parametrize(
+    ("backend", "distribution", "packaged", "here", "runs"),
+    [
+        ("inductor", "torch", "2.13.0", "2.13.1+cpu", True),
+        ("inductor", "torch", "2.13.1", "2.13.0", True),
+        ("inductor", "torch", "2.13.0", "2.14.0", False),
+        ("inductor", "torch", "2.13.0+cpu", "2.12.9", False),
+        ("eager", "torch", "2.13.0", "2.14.0.dev20260101", True),
+        ("eager", "torch", "2.13.0", "2.12.0", False),
+        ("onnxruntime", "onnxruntime", "1.31.1", "1.31.1", True),
+        ("onnxruntime", "onnxruntime", "1.9.0", "1.31.1", True),
+        ("onnxruntime", "onnxruntime", "1.31", "1.31.0", True),
+        ("onnxruntime", "onnxruntime", "1.31.1", "1.30.0", False),
+    ],
+)
+def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
+    backend: str, distribution: str, packaged: str, here: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled code is tied to torch's minor version; the rest needs at least what it was packaged with."""
+    monkeypatch.setattr(host, "installed_version", lambda *_: here)
+    needs = [(distribution, distribution, packaged)]
+    if runs:
+        check_requirements(needs, backend)
+        return
+    with pytest.raises(RuntimeError) as refused:
+        check_requirements(needs, backend)
+    assert f"packaged with {distribution} {packaged}, here is {here}" in str(refused.value)
+    assert f'pip install "{distribution}' in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_module_that_another_distribution_brings_is_found() -> None:
+    """onnxruntime-gpu brings onnxruntime."""
+    assert installed_version("torch", "torch") is not None
+    assert installed_version("torch-under-another-name", "torch") == torch.__version__
+    assert installed_version("no-such-thing", "no_such_thing") is None
+    assert installed_version("no-such-thing", "textwrap") is None

@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import torch
+from tiny_archive import GRID, make_model
+
+from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, Shapes
+from torchserve_neuron_lstm.config.manifest import Cost, Variant, read_manifest, write_manifest
+from torchserve_neuron_lstm.handlers.runtime.loader import cost_of, load_variants, planner_of, shapes_of
+
+
+def change_manifest(archive: Path, **facts: object) -> None:
+    """Write the archive's manifest anew with other facts."""
+    write_manifest(replace(read_manifest(archive), **facts), archive)  # type: ignore[arg-type]
+
+
+def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:
+    """Whatever lies in the padding."""
+    variants, model = load_variants(pristine, threads=1), make_model()
+    ids = torch.randint(0, 20, (3,))
+    for bucket in GRID.buckets:
+        padded = torch.full(tuple(bucket), 7)
+        padded[-1, :3] = ids
+        lengths = torch.full((bucket.batch,), 3)
+
+        (sums,) = variants.run("sequence", bucket, [padded, lengths])
+
+        torch.testing.assert_close(sums[-1, :3], model(ids[None], lengths[:1])[0][0])
+
+
+def test_costs_are_those_measured_or_a_stand_in_until_they_are(archive: Path) -> None:
+    """Packaging loads an archive before it has measured it."""
+    assert load_variants(archive, threads=1).cost.of(Bucket(4, 8)) == 0.5
+
+    change_manifest(archive, costs=())
+
+    assert load_variants(archive, threads=1).cost.of(Bucket(4, 8)) > 0
+
+
+def test_each_part_has_its_own_costs(pristine: Path) -> None:
+    """A head costs what heads were measured to cost, not what pieces do."""
+    manifest = replace(
+        read_manifest(pristine),
+        costs=(Cost("chunk", Bucket(4, 8), 2.0), Cost("head", Bucket(4, 1), 0.25)),
+    )
+
+    chunk, head = cost_of(manifest, "chunk"), cost_of(manifest, "head")
+
+    assert chunk is not None
+    assert head is not None
+    assert (chunk.milliseconds, head.milliseconds) == ({Bucket(4, 8): 2.0}, {Bucket(4, 1): 0.25})
+    assert cost_of(manifest, "start") is None
+
+
+@pytest.mark.parametrize(
+    ("shapes", "longest", "found"), [("grid", 8, GRID), ("any", 100, AnyShape(4, 100)), ("any", 8, AnyShape(4, 8))]
+)
+def test_the_planner_is_told_what_the_programs_take(
+    pristine: Path, shapes: Literal["grid", "any"], longest: int, found: Shapes
+) -> None:
+    """The grid's buckets, or any shape up to its largest batch and the longest sequence."""
+    manifest = replace(read_manifest(pristine), shapes=shapes, longest=longest)
+
+    assert shapes_of(manifest) == found
+    assert planner_of(manifest).plan([longest]).useful_timesteps([longest]) == longest
+    with pytest.raises(SequenceTooLong):
+        planner_of(manifest).plan([longest + 1])
+
+
+def measured(call_ms: float, step_ms: float, row_step_ms: float) -> tuple[Cost, ...]:
+    """Costs of calls of 1 to 4 rows that take so long, and so much for each timestep of the call and of each row."""
+    shapes = [Bucket(batch, length) for batch in (1, 2, 3, 4) for length in (10, 50)]
+    return tuple(Cost("sequence", b, call_ms + b.length * (step_ms + row_step_ms * b.batch)) for b in shapes)
+
+
+CHEAP, DEAR = measured(0.05, 0.01, 0.0), measured(0.05, 0.01, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("calls", "padding", "runs"), [(DEAR, CHEAP, 1), (CHEAP, DEAR, 3), (CHEAP, (), 1), (DEAR, (), 3)]
+)
+def test_plans_are_made_by_what_padding_costs_where_that_is_known(
+    pristine: Path, calls: tuple[Cost, ...], padding: tuple[Cost, ...], runs: int
+) -> None:
+    """One call where padding is cheap, however dear full calls are; several where it is dear, or all that is known."""
+    manifest = replace(read_manifest(pristine), shapes="any", longest=50, costs=calls, padding_costs=padding)
+    lengths = [2, 50, 1, 20]
+
+    plan = planner_of(manifest).plan(lengths)
+
+    assert len(plan.runs) == runs
+    assert sorted(row for run in plan.runs for row in run.rows) == [0, 1, 2, 3]
+
+
+def test_what_padding_costs_stands_in_for_no_calls_cost(pristine: Path) -> None:
+    """Milliseconds of a part are those of full calls: they are what is told."""
+    manifest = replace(read_manifest(pristine), shapes="any", costs=DEAR, padding_costs=CHEAP)
+
+    known = cost_of(manifest, "sequence")
+
+    assert known is not None
+    assert known.milliseconds == {cost.bucket: cost.milliseconds for cost in DEAR}
+
+
+def test_a_program_for_every_shape_is_run_in_any(archive: Path) -> None:
+    """Sequences of every length up to the longest, in runs that no bucket of the grid has."""
+    change_manifest(archive, shapes="any", longest=50)
+    variants, model = load_variants(archive, threads=1), make_model()
+    lengths = [37, 50, 3, 1, 12]
+    requests = [[torch.randint(0, 20, (length,))] for length in lengths]
+    plan = variants.plan(lengths)
+
+    answers = variants.answer(plan, requests, lengths)
+
+    assert not {run.bucket for run in plan.runs} & set(GRID.buckets)
+    for (ids,), (sums,), length in zip(requests, answers, lengths, strict=True):
+        torch.testing.assert_close(sums, model(ids[None], torch.tensor([length]))[0][0])
+
+
+def test_the_weights_are_loaded_once_for_all_variants(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every program gets the same tensors."""
+    seen = []
+
+    class Recording:
+        def load(self, directory: Path, weights: dict[str, torch.Tensor], host: object, threads: int) -> object:
+            seen.append((directory.name, weights["embed.weight"].data_ptr(), threads))
+            return lambda inputs: [torch.zeros(*inputs[0].shape, 3)]
+
+    monkeypatch.setattr("torchserve_neuron_lstm.handlers.runtime.loader.get_backend", lambda name: Recording())
+    apart = tuple(Variant("sequence", bucket, f"programs/{bucket.batch}") for bucket in GRID.buckets)
+    change_manifest(archive, variants=apart)
+
+    load_variants(archive, threads=3)
+
+    assert [name for name, _, _ in seen] == ["1", "1", "4", "4"]
+    assert len({pointer for _, pointer, _ in seen}) == 1
+    assert {threads for _, _, threads in seen} == {3}
+
+
+def test_a_program_that_answers_other_than_declared_does_not_load(archive: Path) -> None:
+    """It is run once before the first request."""
+    output = replace(read_manifest(archive).outputs[0], shape=("batch", "time", 4))
+    change_manifest(archive, outputs=(output,))
+
+    with pytest.raises(RuntimeError, match="declares output 'sums'"):
+        load_variants(archive, threads=1)
+
+
+@pytest.mark.parametrize("file", ["weights.pt", "codec_of_tests.py", "torchserve_neuron_lstm/handlers/service.py"])
+def test_a_changed_or_missing_file_stops_the_load_and_is_named(archive: Path, file: str) -> None:
+    """Any file of the archive."""
+    content = (archive / file).read_bytes()
+    (archive / file).write_bytes(content + b" ")
+    with pytest.raises(RuntimeError, match=file):
+        load_variants(archive, threads=1)
+    (archive / file).unlink()
+    with pytest.raises(RuntimeError, match=file):
+        load_variants(archive, threads=1)
+
+
+def test_a_missing_engine_stops_the_load_and_says_what_to_install(archive: Path) -> None:
+    """With the version it was packaged with."""
+    change_manifest(archive, requires=(("no-such-engine", "no_such_engine", "1.2.3"),))
+
+    with pytest.raises(RuntimeError, match=r"pip install no-such-engine==1\.2\.3"):
+        load_variants(archive, threads=1)
+
+
+def test_threads_are_the_callers_or_the_manifests_or_all_cores(archive: Path) -> None:
+    """In that order."""
+    change_manifest(archive, threads=2)
+
+    assert load_variants(archive, threads=1).threads == 1
+    assert load_variants(archive).threads == 2

@@ -1,0 +1,231 @@
+"""Each worker is on cores of its own, and one that takes a killed worker's place takes its cores."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from fake_context import FakeContext
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest, write_manifest
+from torchserve_neuron_lstm.handlers import torchserve
+from torchserve_neuron_lstm.handlers.runtime import placement
+from torchserve_neuron_lstm.handlers.runtime.placement import numbers_of, place, share_out, take_number
+
+WORKER = """
+import os, sys
+from pathlib import Path
+from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.handlers.runtime.placement import place
+
+archive = Path(sys.argv[1])
+threads = place(read_manifest(archive), archive, 2, os.environ)
+print(threads, sorted(os.sched_getaffinity(0)), os.environ.get("NEURON_RT_VISIBLE_CORES"), flush=True)
+sys.stdin.read()
+"""
+CORES = sorted(os.sched_getaffinity(0))
+FIRST, SECOND = CORES[: len(CORES) // 2] or CORES, CORES[len(CORES) // 2 :] or CORES
+
+
+@pytest.fixture(autouse=True)
+def _own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
+@pytest.fixture
+def placed(archive: Path) -> Path:
+    """An archive whose workers are placed."""
+    return changed(archive, placement="cores")
+
+
+def changed(archive: Path, **facts: object) -> Path:
+    """The archive with other facts in its manifest."""
+    write_manifest(replace(read_manifest(archive), **facts), archive)  # type: ignore[arg-type]
+    return archive
+
+
+@contextmanager
+def worker(archive: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A worker process, and where it says that it is."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(archive)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    try:
+        with process:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+            process.kill()
+    finally:
+        process.kill()
+
+
+def on(cores: list[int]) -> str:
+    """What a worker on these cores says."""
+    return f"{len(cores)} {cores} None"
+
+
+def test_workers_take_shares_in_turn_and_a_killed_ones_is_free_at_once(placed: Path) -> None:
+    """Of two shares: the third worker begins again with the first one, and so does the killed one's heir."""
+    with worker(placed) as (first, said), worker(placed) as (_, second), worker(placed) as (_, third):
+        assert (said, second, third) == (on(FIRST), on(SECOND), on(FIRST))
+        first.kill()
+        first.wait()
+        with worker(placed) as (_, heir), worker(placed) as (_, fourth):
+            assert (heir, fourth) == (on(FIRST), on(SECOND))
+
+
+def test_workers_of_another_archive_have_numbers_of_their_own(placed: Path, tmp_path: Path) -> None:
+    """As has every user."""
+    other = changed(placed.rename(tmp_path / "other"), threads=1)
+    mine = numbers_of(other)
+
+    assert (take_number(mine), take_number(mine)) == (0, 1)
+    assert numbers_of(changed(other, threads=2)) != mine
+    assert mine.stat().st_mode & 0o777 == 0o700
+    assert str(os.geteuid()) in mine.name
+
+
+@pytest.mark.parametrize("squat", ["link", "open", "file"])
+def test_numbers_that_others_could_take_are_refused(placed: Path, tmp_path: Path, squat: str) -> None:
+    """In a directory for everybody somebody may have been there first."""
+    directory = numbers_of(placed)
+    directory.rmdir()
+    if squat == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        directory.symlink_to(tmp_path / "elsewhere")
+    elif squat == "open":
+        directory.mkdir()
+        directory.chmod(0o777)
+    else:
+        directory.write_text("")
+
+    with pytest.raises(RuntimeError, match=r"remove it|not possible here"):
+        place(read_manifest(placed), placed, 1, {})
+
+
+@given(
+    st.sets(st.integers(0, 300), min_size=1, max_size=70),
+    st.none() | st.integers(1, 100),
+    st.none() | st.integers(1, 100),
+)
+def test_every_core_is_in_one_share(cores: set[int], workers: int | None, threads: int | None) -> None:
+    """Shares differ by one core at most, and have as many as the threads, where there are so many."""
+    shares = share_out(sorted(cores), workers, threads)
+
+    assert sorted(core for share in shares for core in share) == sorted(cores)
+    sizes = {len(share) for share in shares}
+    assert min(sizes) >= 1
+    assert max(sizes) - min(sizes) <= 1
+    if threads is None:
+        assert len(shares) == min(workers or len(cores), len(cores))
+    else:
+        assert min(sizes) >= min(threads, len(cores))
+
+
+@pytest.mark.parametrize("workers", [None, 0, -1, True, "2", 2.0])
+def test_without_a_number_of_workers_there_is_one_a_core(workers: object) -> None:
+    """As TorchServe starts them."""
+    assert share_out([3, 5], workers, None) == [(3,), (5,)]
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """Where this process would have been pinned, on a host of 8 cores."""
+    found: list[tuple[int, ...]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(placement, "available_cores", lambda: 8)
+    monkeypatch.setattr(placement, "pin", found.append)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("workers", "threads", "quota", "expected", "own_threads"),
+    [
+        (2, None, 8, [(0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 2, 3)], 4),
+        (4, None, 2, [(0, 1), (2, 3), (4, 5)], 1),
+        (2, 3, 8, [(0, 1, 2, 3), (4, 5, 6, 7), (0, 1, 2, 3)], 3),
+        (None, None, 8, [(0,), (1,), (2,)], 1),
+        (1, 16, 8, [tuple(range(8))] * 3, 16),
+    ],
+)
+def test_threads_are_as_many_as_the_cores_of_a_share(
+    placed: Path,
+    pinned: list[tuple[int, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+    workers: int | None,
+    threads: int | None,
+    quota: int,
+    expected: list[tuple[int, ...]],
+    own_threads: int,
+) -> None:
+    """Unless they are written down, or a container may use fewer."""
+    monkeypatch.setattr(placement, "available_cores", lambda: quota)
+    manifest = replace(read_manifest(placed), threads=threads)
+
+    found = [place(manifest, placed, workers, {}) for _ in expected]
+
+    assert pinned == expected
+    assert found == [own_threads] * len(expected)
+
+
+@pytest.mark.parametrize("backend", ["neuronx", "neuron"])
+def test_a_neuron_worker_is_given_a_core_of_the_device(
+    placed: Path, pinned: list[tuple[int, ...]], backend: str
+) -> None:
+    """In turn, as its runtime reads it; unless whoever runs the server has said which."""
+    manifest: Manifest = replace(read_manifest(placed), backend=backend)
+    environments: list[dict[str, str]] = [{}, {"NEURON_RT_NUM_CORES": "2"}, {}, {}, {"NEURON_RT_LOG_LEVEL": "INFO"}]
+
+    assert [place(manifest, placed, 2, own) for own in environments] == [None] * 5
+
+    assert [own.get("NEURON_RT_VISIBLE_CORES") for own in environments] == ["0", None, "1", "0", "1"]
+    assert pinned == []
+
+
+def test_neuron_workers_share_no_core_where_nothing_says_how_many_they_are(
+    placed: Path, pinned: list[tuple[int, ...]]
+) -> None:
+    """A server may be told their number over its API, which no worker sees."""
+    manifest: Manifest = replace(read_manifest(placed), backend="neuronx")
+    environments: list[dict[str, str]] = [{}, {}, {}]
+
+    for own in environments:
+        place(manifest, placed, None, own)
+
+    assert [own["NEURON_RT_VISIBLE_CORES"] for own in environments] == ["0", "1", "2"]
+    assert pinned == []
+
+
+def test_a_worker_is_placed_before_its_programs_are_loaded(placed: Path, pinned: list[tuple[int, ...]]) -> None:
+    """And has the threads of its share."""
+    before = torch.get_num_threads()
+    try:
+        service = torchserve.load(FakeContext(model_dir=placed, model_yaml_config={"maxWorkers": 4}))
+    finally:
+        torch.set_num_threads(before)
+
+    assert pinned == [(0, 1)]
+    assert service.description["threads"] == 2
+
+
+def test_without_placement_nothing_is_touched(archive: Path, pinned: list[tuple[int, ...]], tmp_path: Path) -> None:
+    """No file, no core."""
+    before = set(tmp_path.iterdir())
+
+    assert place(read_manifest(archive), archive, 2, {}) is None
+    assert pinned == []
+    assert set(tmp_path.iterdir()) == before

@@ -1,0 +1,178 @@
+"""Which session a request belongs to is read wherever it can stand, and what is no such thing is a 400."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.config.session_settings import Fields
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.responses import RequestError
+from torchserve_neuron_lstm.handlers.streaming.fields import PieceFields, has_body, read_fields
+
+NAMES = Fields(*(f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token")))
+JSON = {"Content-Type": "application/json"}
+WHOLE = PieceFields("a", start=True, end=False, step=0, token=None)
+
+
+def read(row: object, headers: dict[str, Any] | None = None, *, json_body: bool = True) -> PieceFields:
+    """What a request says of its session."""
+    return read_fields(RawRequest(row, headers or {}), NAMES, json_body=json_body)[0]
+
+
+def refusal(row: object, headers: dict[str, Any] | None = None) -> str:
+    """Why it says nothing that could be used."""
+    with pytest.raises(RequestError) as refused:
+        read(row, headers)
+    assert refused.value.status == 400
+    return refused.value.message
+
+
+def spelled(spelling: str) -> dict[str, str]:
+    """The session `a` from its beginning, with names in some spelling."""
+    words = {"id": "a", "start": "true", "step": "0"}
+    return {getattr(str, spelling)(f"ts_request_sequence_{word}"): value for word, value in words.items()}
+
+
+@pytest.mark.parametrize("spelling", ["lower", "upper", "title", "swapcase"])
+@pytest.mark.parametrize("dash", ["_", "-"])
+def test_headers_are_read_however_they_are_spelled(spelling: str, dash: str) -> None:
+    """Go and proxies write them in their own way."""
+    headers = {name.replace("_", dash): value for name, value in spelled(spelling).items()}
+
+    assert read({"body": b"[1]"}, headers) == WHOLE
+
+
+def test_fields_of_a_form_or_of_grpc_are_read() -> None:
+    """As bytes, beside the body."""
+    fields = {name: value.encode() for name, value in spelled("lower").items()}
+
+    assert read({"data": b"[1]", **fields}) == WHOLE
+
+
+@pytest.mark.parametrize("parsed", [True, False])
+def test_fields_of_a_json_object_are_read_and_taken_out(parsed: bool) -> None:
+    """Whether or not TorchServe has parsed it; what is left is the body that it would be without them."""
+    value = {
+        "ids": [1],
+        "ts_request_sequence_id": "a",
+        "TS_REQUEST_SEQUENCE_START": True,
+        "ts-request-sequence-step": 0,
+    }
+    row = {"body": value if parsed else json.dumps(value).encode()}
+    fields, rest = read_fields(RawRequest(row, JSON), NAMES, json_body=True)
+
+    assert fields == WHOLE
+    assert rest.body().value == {"ids": [1]}
+
+
+@pytest.mark.parametrize("prefix", ["", "ts_request_"])
+def test_parameters_of_a_v2_request_are_read(prefix: str) -> None:
+    """By the protocol's usual names too; they stay where they are."""
+    said = {f"{prefix}sequence_id": "a", f"{prefix}sequence_start": True, f"{prefix}sequence_step": 0}
+
+    assert read({"body": {"inputs": [], "parameters": said}}) == WHOLE
+
+
+def test_a_codecs_json_is_not_looked_into() -> None:
+    """It is the user's own: only headers and fields beside it count."""
+    body = b'{"ts_request_sequence_id": "a"}'
+    fields, rest = read_fields(RawRequest({"body": body}, JSON), NAMES, json_body=False)
+
+    assert fields == PieceFields(None, start=False, end=False, step=None, token=None)
+    assert rest.body().value == body
+
+
+def test_other_names_take_the_place_of_the_usual_ones() -> None:
+    """All of them, and the usual ones mean nothing then."""
+    names = Fields("X-Session", "X-Begin", "X-End", "X-Step", "X-Token")
+    headers = {"x-session": "a", "X_BEGIN": "1", "x-step": "0", "ts_request_sequence_end": "true"}
+
+    assert read_fields(RawRequest({"body": b"[1]"}, headers), names, json_body=True)[0] == WHOLE
+
+
+def test_what_is_said_twice_must_be_the_same() -> None:
+    """In a header and in the body; the case of a truth does not count."""
+    headers = {"ts_request_sequence_id": "a", "ts_request_sequence_start": "True", "ts_request_sequence_step": "0"}
+    body = {"ts_request_sequence_id": "a", "ts_request_sequence_start": True}
+
+    assert read({"body": body}, headers) == WHOLE
+    assert "is said twice, with different values" in refusal({"body": {**body, "ts_request_sequence_id": "b"}}, headers)
+
+
+def test_ids_that_differ_in_case_are_different() -> None:
+    """An id is what it is: one in a header and another in the body must not pass for one."""
+    body = {"ts_request_sequence_id": "abc"}
+
+    assert "is said twice" in refusal({"body": body}, {"ts_request_sequence_id": "ABC"})
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "said"),
+    [
+        ("id", 7, "must be a text, not 7"),
+        ("id", ["a"], "must be a text, not a list"),
+        ("token", {}, "must be a text, not an object"),
+        ("start", "yes", "must be true or false, not 'yes'"),
+        ("end", 2, "must be true or false, not 2"),
+        ("step", "-1", "must be the number of timesteps that came before this piece, not '-1'"),
+        ("step", -1, "must be the number"),
+        ("step", 1.0, "must be the number"),
+        ("step", True, "must be the number"),
+        ("step", "1" * 20, "must be the number"),
+        ("step", 2**63, "must be the number"),
+        ("step", "٣", "must be the number"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(word: str, value: object, said: str) -> None:
+    """With what it must be."""
+    message = refusal({"body": {"ids": [1], f"ts_request_sequence_{word}": value}})
+
+    assert message.startswith(f"ts_request_sequence_{word} {said}")
+
+
+def test_null_is_as_if_nothing_was_said() -> None:
+    """Of JSON clients that write every key."""
+    body = {"ids": [1], **{f"ts_request_sequence_{word}": None for word in ("id", "start", "end", "step", "token")}}
+
+    assert read({"body": body}) == PieceFields(None, start=False, end=False, step=None, token=None)
+
+
+@pytest.mark.parametrize(
+    "row", [{}, {"body": b""}, {"body": {}}, {"data": ""}, {"ts_request_sequence_id": b"a"}, b"", None]
+)
+def test_a_request_without_input_has_no_body(row: object) -> None:
+    """Nothing but what it says of its session."""
+    assert not has_body(RawRequest(row, {}))
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+keys = st.sampled_from([*vars(NAMES).values(), "body", "data", "parameters", "sequence_id", "TS-Request-Sequence-Step"])
+
+
+@given(
+    st.dictionaries(keys | st.text(max_size=5), anything, max_size=4) | anything,
+    st.dictionaries(keys | st.text(max_size=5), st.text(max_size=8) | anything, max_size=3),
+    st.booleans(),
+)
+@example({"body": b"\x93NUMPY"}, {}, True)
+@example({"body": {"parameters": {"sequence_id": {}}}}, {}, True)
+@example({"body": "[" * 10_000}, {"Content-Type": "application/json"}, True)
+def test_whatever_comes_is_read_or_refused(row: object, headers: dict[str, Any], json_body: bool) -> None:
+    """By an error that a client can be told, and no other."""
+    try:
+        fields, rest = read_fields(RawRequest(row, headers), NAMES, json_body=json_body)
+        has_body(rest)
+    except RequestError:
+        return
+    assert fields.id is None or isinstance(fields.id, str)
+    assert isinstance(fields.start, bool)
+    assert fields.step is None or 0 <= fields.step < 2**63

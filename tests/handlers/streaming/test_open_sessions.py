@@ -1,0 +1,117 @@
+"""Where an archive's sessions are kept on this host, and what a worker says where it cannot keep them."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+from streaming_archive import streaming_manifest
+
+from torchserve_neuron_lstm.config.manifest import Manifest
+from torchserve_neuron_lstm.config.session_settings import SessionSettings
+from torchserve_neuron_lstm.config.streaming import StreamingConfig
+from torchserve_neuron_lstm.handlers.streaming.sessions import (
+    Asked,
+    CarriedSessions,
+    Known,
+    StoredSessions,
+    open_sessions,
+    open_store,
+    session_directory,
+)
+from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
+
+STATE, KEY = "0" * 32, "ab" * 32
+
+
+def settings(**given: object) -> SessionSettings:
+    """As packaging writes them."""
+    return StreamingConfig.model_validate(given).settings(STATE)
+
+
+def manifest(**given: object) -> Manifest:
+    """Of an archive with these settings."""
+    return streaming_manifest(settings(**given))
+
+
+@pytest.mark.parametrize(
+    ("environment", "directory"),
+    [
+        ({"NEURON_LSTM_SESSIONS": "/env", "XDG_STATE_HOME": "/state"}, "/env"),
+        ({"NEURON_LSTM_SESSIONS": "", "XDG_STATE_HOME": "/state"}, "/settings"),
+        ({}, "/settings"),
+    ],
+)
+def test_the_environment_goes_before_the_settings(environment: dict[str, str], directory: str) -> None:
+    """An operator need not package anew."""
+    assert session_directory(settings(directory="/settings"), environment) == Path(directory)
+
+
+def test_without_either_it_is_the_users_own_state() -> None:
+    """As the system says where that is."""
+    assert session_directory(settings(), {"XDG_STATE_HOME": "/state"}) == Path("/state/torchserve-neuron-lstm/sessions")
+    assert session_directory(settings(), {}) == Path.home() / ".local/state/torchserve-neuron-lstm/sessions"
+
+
+def test_a_model_that_does_not_stream_has_no_sessions() -> None:
+    """A request is a whole sequence."""
+    assert open_sessions(streaming_manifest(None), "tagger", {}) is None
+
+
+def test_a_store_is_touched_by_the_first_piece_alone(tmp_path: Path) -> None:
+    """A server starts although its store is not there yet."""
+    environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
+    sessions = open_sessions(manifest(), "tagger", environment)
+
+    assert isinstance(sessions, StoredSessions)
+    assert not (tmp_path / "kept").exists()
+    assert sessions.find([Asked("a", None)]) == [Known(None)]
+    assert stat.S_IMODE((tmp_path / "kept").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "kept" / "tagger.sessions").stat().st_mode) == 0o600
+
+
+def test_a_server_that_is_not_there_is_no_reason_not_to_start() -> None:
+    """Nor need its password be set yet: the pieces are refused."""
+    server = {"url": "redis://127.0.0.1:1/0", "password_env": "NOT_SET"}
+    given = settings(store="redis", redis=server)
+
+    assert isinstance(open_store(given, "tagger", {}), RedisStore)
+    assert isinstance(open_store(settings(), "tagger", {}), DiskStore)
+
+
+def test_all_workers_of_a_host_seal_with_one_key(tmp_path: Path) -> None:
+    """Made once, and nobody else's to read."""
+    environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
+    first, second = (open_sessions(manifest(store="client"), "tagger", environment) for _ in range(2))
+
+    assert isinstance(first, CarriedSessions)
+    assert isinstance(second, CarriedSessions)
+    assert first.key == second.key
+    assert stat.S_IMODE((tmp_path / "kept" / "token.key").stat().st_mode) == 0o600
+    assert "key" not in repr(first)
+
+
+def test_a_key_of_the_environment_is_that_of_all_hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """And nothing is written here."""
+    monkeypatch.setenv("SESSIONS_KEY", KEY)
+    environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
+    sessions = open_sessions(manifest(store="client", key_env="SESSIONS_KEY"), "tagger", environment)
+
+    assert isinstance(sessions, CarriedSessions)
+    assert sessions.key == bytes.fromhex(KEY)
+    assert not (tmp_path / "kept").exists()
+
+
+@pytest.mark.parametrize("key", [None, "", "ab" * 31, "not hex digits" * 5])
+def test_without_a_key_the_archive_is_not_served(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
+    """A RuntimeError, which TorchServe shows, and the key is not in it."""
+    monkeypatch.delenv("SESSIONS_KEY", raising=False)
+    if key is not None:
+        monkeypatch.setenv("SESSIONS_KEY", key)
+    with pytest.raises(RuntimeError, match="SESSIONS_KEY") as refused:
+        open_sessions(manifest(store="client", key_env="SESSIONS_KEY"), "tagger", {})
+
+    assert "openssl rand -hex 32" in str(refused.value)
+    assert not key or key not in str(refused.value)

@@ -1,0 +1,398 @@
+"""Sessions are answered as if every sequence had come at once, whatever is lost, doubled or mixed on the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_store import Clock, MemoryStore
+from onward_model import SETTINGS, STATE, OnwardModel, streaming_manifest
+
+from torchserve_neuron_lstm.handlers.formats.codec import StandardCodec
+from torchserve_neuron_lstm.handlers.formats.npy import read_npy
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.formats.v2 import Identity
+from torchserve_neuron_lstm.handlers.metrics import Counts
+from torchserve_neuron_lstm.handlers.responses import RawResponse
+from torchserve_neuron_lstm.handlers.service import Service
+from torchserve_neuron_lstm.handlers.streaming.sessions import CarriedSessions, Sessions, StoredSessions
+from torchserve_neuron_lstm.sessions.store import Change, Found, Limits, Outcome, StoreFull, StoreUnavailable
+
+IDENTITY = Identity("model", "1.0")
+ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{name}" for name in ("id", "start", "end", "step", "token"))
+KEY = bytes(range(32))
+
+
+def make_store(**limits: float) -> MemoryStore:
+    """A store in memory."""
+    given = {"sessions": 100, "bytes": 10**6, "idle_seconds": 600.0, **limits}
+    return MemoryStore(Limits(**given), Clock())  # type: ignore[arg-type]
+
+
+def make_service(sessions: Sessions | None = None, **facts: Any) -> Service:
+    """A service of the model that adds up ids."""
+    manifest = streaming_manifest(**facts.pop("manifest", {}))
+    codec = StandardCodec(manifest, IDENTITY)
+    return Service(OnwardModel(manifest), codec, IDENTITY, sessions=sessions or StoredSessions(make_store()), **facts)
+
+
+def piece(ids: object, **headers: str) -> RawRequest:
+    """One piece, its fields in headers."""
+    return RawRequest({"body": ids}, {f"ts_request_sequence_{name}": value for name, value in headers.items()})
+
+
+def told(response: RawResponse) -> tuple[int, Any]:
+    """Status and JSON of a response."""
+    return response.status, json.loads(response.body)
+
+
+def ask(service: Service, *rows: RawRequest) -> list[tuple[int, Any]]:
+    """Status and JSON of the answers to a batch."""
+    return [told(response) for response in service.answer(rows)]
+
+
+def test_pieces_of_a_session_are_answered_as_its_whole_sequence() -> None:
+    """Per step, and as if it ended with the piece; the id comes back, and the steps so far."""
+    service = make_service()
+
+    first, second, third = (
+        service.answer([piece(ids, id="a", **fields)])[0]
+        for ids, fields in (([1, 2], {"start": "true"}), ([3], {}), ([4, 5, 6], {"end": "TRUE"}))
+    )
+
+    assert told(first) == (200, {ID: "a", STEP: 2, "sums": [1, 3], "total": 3})
+    assert told(second) == (200, {ID: "a", STEP: 3, "sums": [6], "total": 6})
+    assert told(third) == (200, {ID: "a", STEP: 6, "sums": [10, 15, 21], "total": 21})
+    assert dict(second.headers) == {ID: "a", STEP: "3"}
+    assert ask(service, piece([1], id="a"))[0][0] == 410
+
+
+def test_sessions_of_one_batch_run_together() -> None:
+    """Beginning, going on and ending at once."""
+    service = make_service()
+    ask(service, *(piece([n], id=f"s{n}", start="true") for n in range(5)))
+
+    answers = ask(service, *(piece([10, 1], id=f"s{n}") for n in range(5)), piece([7], id="new", start="true"))
+
+    assert [body["total"] for _, body in answers] == [11, 12, 13, 14, 15, 7]
+    assert service.model.batches == [5, 6]  # type: ignore[attr-defined]
+
+
+def test_a_session_without_an_id_gets_one() -> None:
+    """That nobody can guess, and with which it goes on."""
+    service = make_service()
+
+    ((_, first), (_, other)) = ask(service, piece([1]), piece([2]))
+    ((_, second),) = ask(service, piece([3], id=first[ID]))
+
+    assert len({first[ID], other[ID]}) == 2
+    assert len(first[ID]) >= 22
+    assert second["total"] == 4
+
+
+def test_an_unknown_session_is_never_a_new_one() -> None:
+    """Without start there is no state to go on from: 410, and nothing is computed."""
+    service = make_service()
+
+    assert [(status, body["type"]) for status, body in ask(service, piece([1], id="a"))] == [(410, "SessionUnknown")]
+    assert service.model.batches == []  # type: ignore[attr-defined]
+
+
+def test_the_same_step_again_gets_the_same_bytes_and_a_gap_is_refused() -> None:
+    """A client that got no answer sends its piece again."""
+    service = make_service()
+    ask(service, piece([1, 2], id="a", start="true", step="0"))
+
+    first, again = (service.answer([piece([3, 4], id="a", step="2")])[0] for _ in range(2))
+    gap, taken = ask(service, piece([5], id="a", step="5"))[0], ask(service, piece([9], id="a", step="2"))[0]
+
+    assert again.body == first.body
+    assert dict(again.headers) == {ID: "a", STEP: "4"}
+    assert (again.repeated, first.repeated) == (True, False)
+    assert (gap[0], gap[1]["type"], taken[0], taken[1]["type"]) == (409, "StepGap", 409, "StepTaken")
+    assert ask(service, piece([5], id="a", step="4"))[0][1]["total"] == 15
+
+
+def test_the_end_can_be_sent_again_and_has_its_own_answer_without_a_body() -> None:
+    """Even by itself."""
+    service = make_service()
+    ask(service, piece([1], id="a", start="true"))
+
+    ends = [service.answer([RawRequest({}, {ID: "a", END: "true", STEP: "1"})])[0] for _ in range(2)]
+
+    assert [told(end) for end in ends] == [(200, {ID: "a", STEP: 1})] * 2
+    assert ask(service, piece([1], id="a"))[0][1]["type"] == "SessionEnded"
+    assert ask(service, piece([8], id="a", start="true"))[0][1]["total"] == 8
+
+
+def test_pieces_of_one_session_in_one_batch_are_applied_in_turn() -> None:
+    """By their numbers where they have any, else as they came."""
+    service = make_service()
+    ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
+
+    numbered = ask(service, piece([4], id="a", step="3"), piece([2, 3], id="a", step="1"))
+    as_they_came = ask(service, piece([2, 3], id="b"), piece([4], id="b"))
+
+    assert [body["total"] for _, body in numbered] == [10, 6]
+    assert [body["total"] for _, body in as_they_came] == [6, 10]
+
+
+def test_a_piece_is_not_applied_in_the_place_of_the_failed_one_before_it(caplog: pytest.LogCaptureFixture) -> None:
+    """It would be out of order, and nobody would know."""
+    service = make_service()
+    ask(service, piece([1], id="a", start="true"))
+
+    failed, behind, other = ask(service, piece([66], id="a"), piece([2], id="a"), piece([5], id="b", start="true"))
+
+    assert (failed[0], behind[0], behind[1]["type"]) == (500, 409, "PieceBeforeFailed")
+    assert other[1]["total"] == 5
+    assert ask(service, piece([2], id="a"))[0][1]["total"] == 3
+    assert "a kernel failed" in caplog.text
+
+
+def test_fields_are_found_in_headers_of_any_case_in_forms_and_in_the_body() -> None:
+    """Proxies change case and drop underscores; gRPC has no headers."""
+    service = make_service()
+    ask(service, RawRequest({"body": [1]}, {"Ts-Request-Sequence-Id": "a", "TS_REQUEST_SEQUENCE_START": "true"}))
+
+    body = json.dumps({"ids": [2], ID: "a", STEP: 1}).encode()
+    form = RawRequest({ID: b"a", "data": b"[3]"})
+    v2 = {
+        "inputs": [{"name": "ids", "shape": [1], "datatype": "INT64", "data": [4]}],
+        "parameters": {"sequence_id": "a", "sequence_end": True},
+    }
+    answers = ask(service, piece(body)), ask(service, form), ask(service, piece({"instances": [[9]], ID: "a"}))
+    last = ask(service, RawRequest({"body": v2}))[0][1]
+
+    assert [answer[0][1].get("total") for answer in answers] == [3, 6, None]
+    assert answers[2][0][1] == {ID: "a", STEP: 4, "predictions": [{"sums": [15], "total": 15}]}
+    assert last["parameters"] == {ID: "a", STEP: 5}
+    assert [entry["data"] for entry in last["outputs"]] == [[19], [19]]
+
+
+def test_an_npy_answer_has_its_session_in_the_headers() -> None:
+    """There is no other place."""
+    service = make_service(manifest={"outputs": (SUMS_ONLY,), "variants": streaming_manifest().variants[:1]})
+
+    (response,) = service.answer([RawRequest({"body": [1, 2]}, {ID: "a", START: "1", "accept": "application/x-npy"})])
+
+    assert read_npy(response.body).tolist() == [1, 3]
+    assert dict(response.headers) == {ID: "a", STEP: "2"}
+
+
+SUMS_ONLY = streaming_manifest().outputs[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "type_"),
+    [
+        (piece([1], id="a b"), "InvalidSessionId"),
+        (piece([1], id="x" * 129), "InvalidSessionId"),
+        (piece([1], id="a\r\nSet-Cookie: b"), "InvalidSessionId"),
+        (piece([1], id="a", start="maybe"), "InvalidInput"),
+        (piece([1], id="a", step="-1"), "InvalidInput"),
+        (piece([1], id="a", step="1" * 40), "InvalidInput"),
+        (piece({"ids": [1], ID: 3}), "InvalidInput"),
+        (piece({"ids": [1], ID: "b"}, id="a"), "InvalidInput"),
+        (piece({"instances": [[1], [2]]}, id="a", start="true"), "InvalidInput"),
+        (piece(b"{", id="a", start="true"), "MalformedBody"),
+        (piece([], id="a", start="true"), "InvalidInput"),
+    ],
+)
+def test_what_is_no_piece_is_refused_alone(row: RawRequest, type_: str) -> None:
+    """With 400, and never a word of it in a header."""
+    service = make_service()
+
+    bad, good = service.answer([row, piece([1], id="good", start="true")])
+
+    assert (bad.status, json.loads(bad.body)["type"]) == (400, type_)
+    assert not bad.headers
+    assert good.status == 200
+
+
+def test_a_session_goes_on_with_every_model_of_the_same_state_alone() -> None:
+    """After an upgrade: 410, never a state of another model."""
+    store = make_store()
+    same = make_service(StoredSessions(store))
+    other = make_service(StoredSessions(store), manifest={"streaming": replace(SETTINGS, state="cd" * 16)})
+    ask(same, piece([1], id="a", start="true"))
+
+    refused = ask(other, piece([2], id="a"))[0]
+
+    assert (refused[0], refused[1]["type"]) == (410, "ModelChanged")
+    assert ask(make_service(StoredSessions(store)), piece([2], id="a"))[0][1]["total"] == 3
+
+
+def test_a_full_store_refuses_new_sessions_and_serves_the_open_ones() -> None:
+    """429, with the time after which there may be room."""
+    service = make_service(StoredSessions(make_store(sessions=1)))
+    ask(service, piece([1], id="a", start="true"))
+
+    full, open_ = service.answer([piece([1], id="b", start="true"), piece([2], id="a")])
+
+    assert (full.status, dict(full.headers)) == (429, {"Retry-After": "600"})
+    assert open_.status == 200
+
+
+class Broken(MemoryStore):
+    """Fails as long as it is told to."""
+
+    failure: Exception | None = None
+
+    def read(self, ids: Sequence[str]) -> list[Found | None]:
+        self._fail()
+        return super().read(ids)
+
+    def write(self, changes: Sequence[Change]) -> list[Outcome]:
+        self._fail()
+        return super().write(changes)
+
+    def _fail(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"), [(StoreUnavailable("it is gone"), 503), (StoreFull("the disk is full"), 507)]
+)
+def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
+    failure: Exception, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What needs no store is answered; what was not kept was not applied; once it is back, all goes on."""
+    store = Broken(Limits(10, 10**6, 600.0), Clock())
+    service = make_service(StoredSessions(store))
+    ask(service, piece([1], id="a", start="true"))
+
+    store.failure = failure
+    lost, whole = service.answer([piece([2], id="a"), piece([5], start="true", end="true")])
+    store.failure = None
+
+    assert (lost.status, whole.status) == (status, 200)
+    assert int(lost.headers["Retry-After"]) >= 1
+    assert str(failure) in caplog.text
+    assert str(failure) not in lost.body.decode()
+    assert ask(service, piece([2], id="a"))[0][1]["total"] == 3
+
+
+def test_a_damaged_record_costs_one_session(caplog: pytest.LogCaptureFixture) -> None:
+    """Others of the batch are answered."""
+    store = make_store()
+    service = make_service(StoredSessions(store))
+    ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
+    store.entries["a"].record = store.entries["a"].record[:-1] + b"!"
+
+    damaged, fine = ask(service, piece([2], id="a"), piece([2], id="b"))
+
+    assert (damaged[0], damaged[1]["type"], fine[1]["total"]) == (500, "SessionDamaged", 3)
+    assert "damaged" in caplog.text
+
+
+class Racing(MemoryStore):
+    """Another worker is always a moment faster, so often."""
+
+    rivals: list[Callable[[], object]]
+
+    def write(self, changes: Sequence[Change]) -> list[Outcome]:
+        rivals, self.rivals = self.rivals, []  # none of a rival's own
+        if rivals:
+            rivals.pop()()
+        self.rivals = rivals
+        return super().write(changes)
+
+
+def test_two_workers_apply_pieces_of_one_session_in_turn() -> None:
+    """Who comes second decides again on the session as the first has left it."""
+    store = Racing(Limits(10, 10**6, 600.0), Clock())
+    store.rivals = []
+    one, other = make_service(StoredSessions(store)), make_service(StoredSessions(store))
+    ask(one, piece([1], id="a", start="true"))
+
+    store.rivals = [lambda: ask(other, piece([10], id="a"))]
+    second = ask(one, piece([20], id="a"))[0]
+    store.rivals = [lambda: ask(other, piece([30], id="a", step="3"))]
+    numbered = ask(one, piece([5], id="a", step="3"))[0]
+    store.rivals = [lambda: ask(other, piece([7], id="a", step="4"))]
+    doubled = ask(one, piece([7], id="a", step="4"))[0]
+
+    assert second[1]["total"] == 31
+    assert (numbered[0], numbered[1]["type"]) == (409, "StepTaken")
+    assert doubled[1]["total"] == 68
+
+
+def test_who_is_always_outrun_is_told_so() -> None:
+    """And not kept trying for ever."""
+    store = Racing(Limits(10, 10**6, 600.0), Clock())
+    store.rivals = []
+    one, other = make_service(StoredSessions(store)), make_service(StoredSessions(store))
+    ask(one, piece([1], id="a", start="true"))
+    store.rivals = [lambda: ask(other, piece([1], id="a"))] * 100
+
+    assert [(status, body["type"]) for status, body in ask(one, piece([2], id="a"))] == [(409, "SessionBusy")]
+
+
+def carried_service(key: bytes = KEY, state: str = STATE) -> Service:
+    """One whose sessions the clients carry."""
+    settings = replace(SETTINGS, store="client", state=state)
+    return make_service(CarriedSessions(key, bytes.fromhex(state), 4), manifest={"streaming": settings})
+
+
+def test_a_client_can_carry_its_session() -> None:
+    """Every answer has the session sealed; any worker goes on with it, and an old token is the session as it was."""
+    ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
+
+    for _ in range(2):
+        ((_, second),) = ask(carried_service(), piece({"ids": [3], TOKEN: first[TOKEN], ID: first[ID], STEP: 2}))
+        assert (second["total"], second[STEP], second[ID]) == (6, 3, first[ID])
+    ((_, last),) = ask(carried_service(), piece({"ids": [4], TOKEN: second[TOKEN], END: True}))
+    assert (last["total"], TOKEN in last) == (10, False)
+
+
+def test_a_token_that_is_not_ours_is_refused() -> None:
+    """Changed, sealed with another key, or of another model."""
+    ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
+    token = first[TOKEN]
+    changed = token[:-3] + ("A" if token[-3] != "A" else "B") + token[-2:]
+
+    for service, sent in (
+        (carried_service(), changed),
+        (carried_service(), "x"),
+        (carried_service(key=bytes(32)), token),
+        (carried_service(state="cd" * 16), token),
+    ):
+        ((status, body),) = ask(service, piece({"ids": [3], TOKEN: sent}))
+        assert (status, body["type"]) == (400, "InvalidToken")
+
+
+def test_what_was_repeated_and_what_was_idle_is_counted() -> None:
+    """For the server's metrics."""
+    counted: list[Counts] = []
+    store = make_store(idle_seconds=10.0)
+    service = make_service(StoredSessions(store), report=counted.append)
+    ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
+    ask(service, piece([1], id="a", start="true"))
+    store.clock.now += 11  # type: ignore[attr-defined]
+    ask(service, piece([1], id="c", start="true"))
+
+    assert [(counts.repeated, counts.expired) for counts in counted] == [(0, 0), (1, 0), (0, 2)]
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.data())
+def test_every_piece_is_applied_once_whatever_is_lost_or_doubled(ids: list[int], data: st.DataObject) -> None:
+    """A client that numbers its pieces and sends each until it is answered."""
+    store = make_store()
+    step = 0
+    while step < len(ids):
+        size = data.draw(st.integers(1, len(ids) - step))
+        sent = piece(ids[step : step + size], id="a", step=str(step), start="true" if step == 0 else "false")
+        for _ in range(data.draw(st.integers(0, 2))):  # answers that were lost
+            make_service(StoredSessions(store)).answer([sent])
+        responses = make_service(StoredSessions(store)).answer([sent] * data.draw(st.integers(1, 3)))
+        for response in responses:
+            status, body = told(response)
+            assert (status, body["total"], body[STEP]) == (200, sum(ids[: step + size]), step + size)
+        step += size

@@ -1,0 +1,140 @@
+"""Sequences run together, and alone where that fails: with plans of independent runs, and with staircases."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import pytest
+import torch
+from fake_model import FakeModel, make_manifest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.plan import Plan
+from torchserve_neuron_lstm.bucketing.planner import planner_for
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape
+from torchserve_neuron_lstm.config.manifest import Manifest
+from torchserve_neuron_lstm.handlers.batch import Model, Work, answer_items
+from torchserve_neuron_lstm.handlers.formats.request import Item
+from torchserve_neuron_lstm.handlers.responses import RequestError
+
+POISON = 66
+SHAPE = AnyShape(batch=4, length=8)
+STAIRS = planner_for("chunk", SHAPE, CostModel.proportional(SHAPE))
+
+
+@dataclass
+class Stairs:
+    """The sum of each row's ids, carried from stair to stair; a stair that meets the poison fails with all its rows."""
+
+    manifest: Manifest = field(default_factory=make_manifest)
+    plans: list[Plan] = field(default_factory=list)
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        return STAIRS.plan(lengths)
+
+    def answer(
+        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
+    ) -> list[tuple[torch.Tensor, ...]]:
+        self.plans.append(plan)
+        sums = [torch.tensor(0.0) for _ in requests]
+        for run in plan.runs:
+            for row in run.rows:
+                piece = requests[row][0][run.start : run.start + run.bucket.length]
+                if bool((piece == POISON).any()):
+                    raise RuntimeError("a kernel failed")
+                sums[row] = sums[row] + piece.sum()
+        assert sorted(row for head in plan.heads for row in head.rows) == list(range(len(requests)))
+        return [(total,) for total in sums]
+
+
+MODELS = pytest.mark.parametrize("make", [FakeModel, Stairs])
+
+
+def item(*ids: int) -> Item:
+    """One sequence."""
+    return Item((torch.tensor(ids),), len(ids))
+
+
+def ticks() -> Iterator[float]:
+    """A clock that goes on by a second each time it is read."""
+    return map(float, count())
+
+
+def answered(model: Model, items: Sequence[Item]) -> tuple[list[float | str], Work]:
+    """The last number of each answer, or the kind of its refusal."""
+    answers, work = answer_items(model, items, ticks().__next__)
+    return [one.kind if isinstance(one, RequestError) else float(one[0].flatten()[-1]) for one in answers], work
+
+
+@MODELS
+def test_all_sequences_are_answered_by_one_plan(make: type[Model]) -> None:
+    """Whose seconds are those of planning and running it."""
+    told, work = answered(make(), [item(1, 2), item(3), item(1, 1, 1, 1, 1)])
+
+    assert told == [3.0, 3.0, 5.0]
+    assert (work.lengths, work.useful_timesteps, len(work.plans)) == ((2, 1, 5), 8, 1)
+    assert (work.plan_seconds, work.engine_seconds) == (1.0, 1.0)
+
+
+@MODELS
+@given(bad=st.sets(st.integers(0, 8)), lengths=st.lists(st.integers(1, 8), min_size=9, max_size=9))
+def test_only_the_poisoned_sequences_have_no_answer(make: type[Model], bad: set[int], lengths: list[int]) -> None:
+    """Wherever they stand in the batch and however long they are."""
+    items = [
+        item(*[1] * (length - 1), POISON) if index in bad else item(*[1] * length)
+        for index, length in enumerate(lengths)
+    ]
+    told, work = answered(make(), items)
+
+    assert told == ["InternalError" if index in bad else length for index, length in enumerate(lengths)]
+    assert work.lengths == tuple(lengths)
+    assert work.useful_timesteps == sum(length for index, length in enumerate(lengths) if index not in bad)
+
+
+@MODELS
+def test_a_failure_is_logged_once(make: type[Model], caplog: pytest.LogCaptureFixture) -> None:
+    """With its cause, however many fail again."""
+    answered(make(), [item(1), item(POISON), item(2), item(POISON)])
+
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "4 sequences planned together failed" in caplog.text
+    assert "a kernel failed" in caplog.text
+
+
+@MODELS
+def test_a_sequence_that_is_alone_is_tried_once(make: type[Model], caplog: pytest.LogCaptureFixture) -> None:
+    """It cannot be another's fault."""
+    model = make()
+    told, work = answered(model, [item(1, POISON)])
+
+    assert told == ["InternalError"]
+    assert work == Work(lengths=(2,))
+    assert len(model.plans if isinstance(model, Stairs) else model.runs) == 1  # type: ignore[attr-defined]
+    assert len(caplog.records) == 1
+
+
+@MODELS
+def test_sequences_that_fail_only_together_are_all_answered(make: type[Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a plan cannot be made."""
+    plan = make.plan
+
+    def alone_only(self: Model, lengths: Sequence[int]) -> Plan:
+        if len(lengths) > 1:
+            raise RuntimeError("out of memory")
+        return plan(self, lengths)
+
+    monkeypatch.setattr(make, "plan", alone_only)
+    told, work = answered(make(), [item(1, 2), item(3)])
+
+    assert told == [3.0, 3.0]
+    assert (len(work.plans), work.engine_seconds) == (2, 2.0)
+
+
+def test_no_sequences_are_no_work() -> None:
+    """The model is not asked."""
+    assert answer_items(FakeModel(), [], ticks().__next__) == ([], Work())

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.plan import Plan
+from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
+from torchserve_neuron_lstm.bucketing.shapes import AnyShape, BucketGrid
+from torchserve_neuron_lstm.handlers.batch import Work
+from torchserve_neuron_lstm.handlers.metrics import Counts
+
+GRID = BucketGrid(batches=(1, 4, 8), lengths=(8, 16, 40))
+SHAPE = AnyShape(batch=8, length=40)
+SEQUENCE = planner_for("sequence", GRID, CostModel.proportional(GRID))
+CHUNK = planner_for("chunk", SHAPE, CostModel.proportional(SHAPE))
+
+LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=20)
+PLANNERS = st.sampled_from([SEQUENCE, CHUNK])
+
+
+def counted(lengths: list[int], plan: Plan) -> Counts:
+    """The counts of a batch in which every sequence was answered."""
+    return Counts(requests=len(lengths), work=Work(tuple(lengths), sum(lengths), (plan,)))
+
+
+@given(LENGTHS, PLANNERS)
+def test_padded_timesteps_are_what_the_plan_computes_beside_the_real_ones(lengths: list[int], planner: Planner) -> None:
+    """For plans of either kind."""
+    plan = planner.plan(lengths)
+
+    assert counted(lengths, plan).padded_timesteps == plan.padded_timesteps(lengths) >= 0
+
+
+@given(LENGTHS, PLANNERS)
+def test_every_run_is_counted_in_a_bucket_of_the_grid_that_holds_it(lengths: list[int], planner: Planner) -> None:
+    """So there are never more names than the grid has buckets, whatever shapes an engine takes."""
+    plan = planner.plan(lengths)
+    executions = counted(lengths, plan).executions(GRID)
+
+    assert sum(executions.values()) == len(plan.runs)
+    assert set(executions) <= {f"{bucket.batch}x{bucket.length}" for bucket in GRID.buckets}
+    if planner is SEQUENCE:
+        assert set(executions) == {f"{run.bucket.batch}x{run.bucket.length}" for run in plan.runs}
+
+
+@given(LENGTHS)
+def test_the_text_of_the_lengths_says_them_all(lengths: list[int]) -> None:
+    """Ascending, each with how often it came."""
+    pairs = [pair.split(":") for pair in counted(lengths, Plan(())).lengths_text.split()]
+
+    assert sorted(lengths) == [int(length) for length, times in pairs for _ in range(int(times))]
+    assert len(pairs) == len(set(lengths))

@@ -1,0 +1,96 @@
+"""A model in pieces of time on every engine: each request as alone in eager mode, far beyond the longest piece."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from chunked_models import any_staircase
+from ragged import alone, pad_with, ragged
+from zoo import CASES, Case
+
+from torchserve_neuron_lstm.backends.interface import Run
+from torchserve_neuron_lstm.backends.registry import get_backend
+from torchserve_neuron_lstm.bucketing.execute_chunks import Pieces, execute_staircase
+from torchserve_neuron_lstm.bucketing.plan import Plan, plan_in
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, Part
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.program import Program
+
+TOLERANCE = 1e-5
+GARBAGE = (0.0, -1e4, 1e30)
+LENGTHS = ([1], [40], [23, 1, 9, 9, 2], [3, 61, 17], [5] * 4)
+# Those that hand on something of every kind: states given, learned, computed and of two layers; sums, extremes of
+# every dtype, last steps; time first; a projection; buffers, tied weights and constants.
+ANY_SHAPE_CASES = (
+    "Extremes", "FixedStatistics", "GruGivenState", "LastStepByIndex", "LengthsAreAnAnswer", "LstmGivenState",
+    "MeanByCountedMask", "MaximumOfMasked", "ProjectedGivenState", "ResidualStack", "SpeakerAtEveryStep",
+    "StateOfSpeaker", "TiedWeights", "TimeMajorBoth",
+)  # fmt: skip
+
+
+def named(name: str) -> Case:
+    """A model of the zoo."""
+    return next(case for case in CASES if case.name == name)
+
+
+class Served:
+    """A model of the zoo in eager mode, and its pieces on an engine."""
+
+    def __init__(self, case: Case, backend: str, buckets: Mapping[Part, Bucket | None], folder: Path) -> None:
+        torch.manual_seed(0)
+        self.model, self.config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
+        self.program: Program = lower(self.model, self.config)
+        engine = get_backend(backend)
+        weights = {**self.model.state_dict(), **self.program.constants}
+        self.runs: dict[Part, Run] = {}
+        for part, exported in self.program.parts.items():
+            (folder / part).mkdir()
+            engine.compile(exported, buckets[part], folder / part)
+            self.runs[part] = engine.load(folder / part, weights, engine.host(), 1)
+
+    def check(self, plan: Plan, lengths: Sequence[int], seed: int, garbage: float) -> None:
+        """Follow a plan, and compare every answer to the one alone."""
+        assert self.program.split is not None
+        requests = ragged(self.program.inputs, lengths, seed)
+        answers = execute_staircase(
+            plan,
+            requests.items,
+            lengths,
+            Pieces(self.program.inputs, self.program.outputs, self.program.split.carried),
+            lambda part, bucket, tensors: self.runs[part](tensors),
+            pad_with(garbage),
+        )
+        for answer, item, length in zip(answers, requests.items, lengths, strict=True):
+            expected = alone(self.model, self.config, item, length)
+            for ours, theirs, spec in zip(answer, expected, self.program.outputs, strict=True):
+                reference = theirs.select(spec.shape.index("batch"), 0)
+                assert (ours.shape, ours.dtype) == (reference.shape, reference.dtype)
+                assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, plan, garbage)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "native"])
+@pytest.mark.parametrize("name", ANY_SHAPE_CASES)
+def test_one_program_serves_any_staircase(name: str, backend: str, tmp_path: Path) -> None:
+    """Of an engine that takes every shape: wherever time is cut, and whatever stands in the padding."""
+    parts: dict[Part, Bucket | None] = {"start": None, "chunk": None, "head": None}
+    served = Served(named(name), backend, parts, tmp_path)
+    choose = random.Random(0)
+    for seed, lengths in enumerate(LENGTHS):
+        for garbage in GARBAGE:
+            served.check(any_staircase(lengths, choose), lengths, seed, garbage)
+
+
+@pytest.mark.timeout(400)  # three programs for a C++ compiler, on a machine that may have others to do
+@pytest.mark.parametrize("name", ["StateOfSpeaker"])
+def test_one_bucket_serves_any_length(name: str, tmp_path: Path) -> None:
+    """A piece of fixed shape, with a program to begin and one to end, runs a sequence many times as long."""
+    parts: dict[Part, Bucket | None] = {"start": Bucket(2, 1), "chunk": Bucket(2, 4), "head": Bucket(2, 1)}
+    served = Served(named(name), "inductor", parts, tmp_path)
+    for seed, lengths in enumerate(([1], [4], [5, 1], [4, 4], [40], [17, 33], [8, 6])):
+        for garbage in GARBAGE:
+            served.check(plan_in(Bucket(2, 4), lengths, "chunk"), lengths, seed, garbage)

@@ -1,0 +1,342 @@
+"""Which models run in pieces of time, with what handed on; and why the others do not. In pieces they are the same."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+import torch
+from chunked_models import any_staircase
+from ragged import GARBAGE, alone, pad_with, ragged
+from torch import Tensor, nn
+from zoo import CASES, Case, cases, lowered
+
+from torchserve_neuron_lstm.bucketing.execute_chunks import Pieces, execute_staircase
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, Part
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.carry_analysis import CannotSplit
+from torchserve_neuron_lstm.lowering.chunk_check import check_pieces
+from torchserve_neuron_lstm.lowering.program import Program
+
+TOLERANCE = 1e-5
+Value = tuple[str, tuple[int | str, ...], float | None]
+
+
+def states(hidden: int, layers: int = 1, name: str = "lstm", fill: float | None = 0.0, cell: int = 0) -> list[Value]:
+    """The two states of an LSTM; the cell may be larger than what is projected of it."""
+    return [
+        (f"{name}.h", ("batch", layers, hidden), fill),
+        (f"{name}.c", ("batch", layers, cell or hidden), fill),
+    ]
+
+
+CARRIED: dict[str, list[Value]] = {
+    "FixedLength": states(7),
+    "PackedSorted": states(7),
+    "FinalStateOnly": states(7),
+    "ProjectedFourLayers": states(4, 4, cell=9),
+    "ResidualStack": [("rnn.h", ("batch", 1, 6), 0.0), *states(6, fill=None)],
+    "MaskedMeanPooling": [*states(8), ("sum_1", ("batch", 8), 0.0), ("amax", ("batch", 8), -inf)],
+    "TwoInputs": states(8),
+    "LastStepClassifier": [*states(8, 2), ("gather", ("batch", 1, 8), 0.0)],
+    "CausalPerStep": states(8),
+    "OptionalPacking": states(4),
+    "MeanOfUnpacked": [*states(8), ("sum_1", ("batch", 8), 0.0)],
+    "MeanByCountedMask": [*states(8), ("sum_1", ("batch", 8), 0.0), ("sum_2", ("batch", 1), 0.0)],
+    "MeanCountedFromOne": [*states(8), ("sum_1", ("batch", 8), 0.0)],
+    "MaximumOfMasked": [*states(8), ("max_1", ("batch", 8), -inf)],
+    "MaximumOfUnpacked": [*states(8), ("max_1", ("batch", 8), -inf)],
+    "Extremes": [
+        *states(8),
+        ("amin", ("batch", 8), inf),
+        ("amax", ("batch", 1, 8), -inf),
+        ("amax_1", ("batch",), -(2**63)),
+        ("amax_2", ("batch",), 0),
+    ],
+    "TwoLayersAndTheirEnd": states(8, 2),
+    "GruGivenState": [("rnn.h", ("batch", 2, 8), None)],
+    "LstmGivenState": states(8, fill=None),
+    "LearnedState": states(8, 2, fill=None),
+    "StateOfSpeaker": [("lstm.h", ("batch", 1, 8), None), ("lstm.c", ("batch", 1, 8), 0.0)],
+    "SpeakerAtEveryStep": [*states(8), ("rnn.h", ("batch", 1, 8), 0.0)],
+    "Parallel": [*states(8), *states(8, 2, "lstm_1")],
+    "ReluRnn": [("rnn.h", ("batch", 2, 5), 0.0)],
+    "TimeMajorBoth": states(7),
+    "ProjectedGivenState": states(4, 2, fill=None, cell=9),
+    "InplaceRelu": [*states(8), *states(8, name="lstm_1")],
+    "AddedInPlace": [
+        ("gather", ("batch", 1, 6), 0.0),
+        ("rnn.h", ("batch", 1, 6), 0.0),
+        ("gather_1", ("batch", 1, 6), 0.0),
+        ("rnn_1.h", ("batch", 1, 6), 0.0),
+    ],
+    "LogSoftmaxAtEveryStep": states(8),
+    "FixedStatistics": states(8),
+    "LastStep": [*states(8), ("gather", ("batch", 1, 8), 0.0)],
+    "LastStepByIndex": [*states(8), ("gather", ("batch", 1, 8), 0.0), ("index", ("batch", 8), 0.0)],
+    "LengthsAreAnAnswer": states(8),
+    "TiedWeights": states(8),
+    "Switched": states(8),
+}
+"""Models in pieces of time: the name of each value that is handed on, its layout, and what it begins with."""
+
+WHOLE = {
+    "Tagger": ("the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
+    "GruWithState": ("the recurrence is bidirectional (at zoo.py:", "self.gru("),
+    "LstmWithState": ("the recurrence is bidirectional (at zoo.py:", "self.lstm("),
+    "AttentionPooling": ("the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
+    "VanillaRnn": ("the recurrence is bidirectional (at zoo.py:", "self.rnn("),
+    "SelfAttention": ("aten.matmul mixes timesteps (at zoo.py:", "y @ y.transpose"),
+    "MeanOverTime": ("padding would reach an answer, so only whole sequences are run", ""),
+    "NoBatch": ("input x has no batch dimension", ""),
+    "NoTime": ("no input has a time dimension", ""),
+    "FirstStep": ("aten.select needs more than one piece of the sequence (at causal_models.py:", "# the first"),
+    "PositionsEmbedded": ("aten.embedding counts timesteps from the beginning or the end (at", "# embedded"),
+    "PositionsSliced": ("aten.slice counts timesteps from the beginning (at", "# sliced"),
+    "FirstHundred": ("aten.lt counts timesteps from the beginning or the end (at", "# early"),
+    "AllButTheLast": ("aten.lt counts timesteps from the beginning or the end (at", "# inner"),
+    "PositionsAreAnAnswer": ("aten.expand counts timesteps from the beginning or the end (at", "# numbers"),
+    "EncoderDecoder": ("the recurrence begins with what is known only at the end of the sequence (at", "# decoder"),
+    "EndAsQuery": ("aten.mul needs the end of the sequence at every timestep (at", "# query"),
+    "RunningSum": ("aten.cumsum needs all timesteps before (at", "# running"),
+    "PlaceOfTheMaximum": ("aten.max gives the place of a timestep among all (at", "# places"),
+    "WritesIntoAView": ("aten.clamp_ writes into a tensor that is used elsewhere (at", "# bounded"),
+    "StateWrittenInPlace": ("aten.fill_ writes into a tensor that is used elsewhere (at", "# ones"),
+    "FoldedSum": ("sum_1 is not one value for each sequence (at", "# folded"),
+    "BackAndForth": ("aten.add needs the end of the sequence at every timestep (at", "# added"),
+    "FlattenedSteps": ("aten.reshape mixes timesteps (at", "y.reshape(-1, 8)"),
+}
+"""Models over whole sequences: how the reason begins, and what it has of the user's line."""
+
+
+def test_every_model_of_the_zoo_is_known() -> None:
+    """A model that is added says on which side it belongs."""
+    assert {*CARRIED, *WHOLE} == {case.name for case in CASES}
+    assert not CARRIED.keys() & WHOLE.keys()
+
+
+@pytest.mark.parametrize("case", cases(CARRIED))
+def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
+    """States, last steps, sums and extremes; a program for each end where there is something to compute."""
+    program = lowered(case).program
+
+    assert program.split is not None, program.split_reason
+    carried = [(value.spec.name, value.spec.shape, value.fill) for value in program.split.carried]
+    assert carried == CARRIED[case.name]
+    assert program.split_reason == f"pieces of time hand on {', '.join(name for name, _, _ in carried)}"
+    parts: set[Part] = {"chunk"}
+    parts |= {"start"} if any(fill is None for _, _, fill in carried) else set()
+    parts |= {"head"} if any(spec.time_dim is None for spec in program.outputs) else set()
+    assert program.parts.keys() == parts
+
+
+@pytest.mark.parametrize("case", cases(WHOLE))
+def test_a_model_that_needs_whole_sequences_says_why(case: Case) -> None:
+    """The operator, and the user's line where one is to blame."""
+    program = lowered(case).program
+    reason, line = WHOLE[case.name]
+
+    assert program.split is None
+    assert program.parts == {"sequence": program.exported}
+    assert program.split_reason.startswith(reason)
+    assert line in program.split_reason
+
+
+@pytest.mark.parametrize("case", cases(CARRIED))
+def test_pieces_take_their_weights_by_the_models_own_names(case: Case) -> None:
+    """One checkpoint serves all programs, with the constants that the whole model has."""
+    program = lowered(case).program
+    known = {*case.make().state_dict(), *program.constants}
+
+    for part in program.parts.values():
+        assert set(part.state_dict) <= known
+        assert {name for name, value in part.constants.items() if isinstance(value, Tensor)} <= known
+
+
+@pytest.mark.parametrize("case", cases(CARRIED))
+def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
+    """However it is cut, longer than anything it was tried on, with finite and infinite garbage in the padding."""
+    made = lowered(case)
+    model, config, program = made.model, made.config, made.program
+    run, layout = runner(program)
+    choose = random.Random(0)
+    for seed, some in enumerate(([1], [40], [23, 1, 9, 9, 2], [3, 61, 17], [5] * 4)):
+        requests = ragged(program.inputs, some, seed)
+        expected = [alone(model, config, item, length) for item, length in zip(requests.items, some, strict=True)]
+        for garbage in GARBAGE:
+            plan = any_staircase(some, choose)
+            with torch.no_grad():
+                answers = execute_staircase(plan, requests.items, some, layout, run, pad_with(garbage))
+            for answer, right in zip(answers, expected, strict=True):
+                for ours, theirs, spec in zip(answer, right, program.outputs, strict=True):
+                    reference = theirs.select(spec.shape.index("batch"), 0)
+                    assert ours.shape == reference.shape
+                    assert ours.dtype == reference.dtype
+                    assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, plan, garbage)
+
+
+def runner(program: Program) -> tuple[Callable[[Part, Bucket, list[Tensor]], Sequence[Tensor]], Pieces]:
+    """A split program run in eager mode."""
+    assert program.split is not None, program.split_reason
+    modules = {part: exported.module() for part, exported in program.parts.items()}
+
+    def run(part: Part, bucket: Bucket, tensors: list[Tensor]) -> Sequence[Tensor]:
+        answers: Sequence[Tensor] = modules[part](*tensors)
+        return [answer.contiguous() for answer in answers]
+
+    return run, Pieces(program.inputs, program.outputs, program.split.carried)
+
+
+class Model(nn.Module):
+    """Some function of x [B, T, 4] and lengths, with a few layers at hand."""
+
+    def __init__(self, function: Callable[[Model, Tensor, Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.lstm = nn.LSTM(4, 4, batch_first=True)
+        self.other = nn.LSTM(4, 4, batch_first=True)
+        self.table = nn.Parameter(torch.zeros(200, 4))
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        """The function's answer."""
+        return self.function(self, x, lengths)
+
+
+YAML = """\
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 4]}}
+  lengths: lengths
+  buckets: {batch: [1, 4], length: [4, 9]}
+"""
+
+
+def kept(x: Tensor, lengths: Tensor) -> Tensor:
+    """True on real timesteps: bool[B, T, 1]."""
+    return (torch.arange(x.size(1)) < lengths[:, None])[:, :, None]
+
+
+def steps(x: Tensor) -> Tensor:
+    """0, 1, 2, ... as features: float32[B, T, 4]."""
+    return torch.arange(x.size(1)).float()[None, :, None].expand(x.size(0), -1, 4)
+
+
+def written(m: Model, x: Tensor) -> Tensor:
+    """Written into through a view of what dropout returns as it is."""
+    y: Tensor = m.lstm(x)[0]
+    nn.functional.dropout(y, 0.5, training=False).clamp_(max=100.0)
+    return y
+
+
+def seen_before(m: Model, x: Tensor) -> Tensor:
+    """A view of what is written into later, which is read before and after."""
+    y: Tensor = m.lstm(x)[0]
+    view = y.transpose(1, 2)
+    first = view * 2.0
+    y.add_(1.0)
+    return first.transpose(1, 2) + view.transpose(1, 2)
+
+
+def put_together(m: Model, x: Tensor) -> Tensor:
+    """Two halves written into zeros."""
+    y = torch.zeros(x.size(0), x.size(1), 4)
+    y[:, :, :2], y[:, :, 2:] = m.lstm(x)[0][:, :, :2], m.other(x)[0][:, :, 2:]
+    return y
+
+
+SPLITS: dict[str, Callable[[Model, Tensor, Tensor], Any]] = {
+    "any": lambda m, x, n: ((m.lstm(x)[0] > 0.1) & kept(x, n)).any(1),
+    "all": lambda m, x, n: ((m.lstm(x)[0] > -0.9) | ~kept(x, n)).all(1),
+    "padding on the other side": lambda m, x, n: m.lstm(x)[0].masked_fill(n[:, None, None] <= steps(x), 0.0),
+    "lengths in another dtype": lambda m, x, n: (m.lstm(x)[0] * (steps(x) < n.float()[:, None, None])).sum(1),
+    "expand_as": lambda m, x, n: (
+        m.lstm(x)[0] * (torch.arange(x.size(1)).expand_as(x[..., 0]) < n[:, None])[..., None]
+    ).sum(1),
+    "sum over features too": lambda m, x, n: (m.lstm(x)[0] * kept(x, n)).sum((1, 2)),
+    "time first": lambda m, x, n: m.lstm(x)[0].transpose(0, 1)[n - 1, torch.arange(x.size(0))],
+    "one after the other": lambda m, x, n: m.other(m.lstm(x)[0])[1],
+    "an answer without time": lambda m, x, n: (m.lstm(x)[0], n * 2, x.new_full((x.size(0), 2), 3.0)),
+    "type_as": lambda m, x, n: m.lstm(x)[0].sum(1) / n.unsqueeze(1).type_as(x),
+    "like another": lambda m, x, n: m.lstm(x)[0].sum(1) / n.unsqueeze(1).to(m.lstm(x)[0]),
+    "gated": lambda m, x, n: (nn.functional.glu(m.lstm(x)[0], -1), m.lstm(x)[0].topk(2)[0]),
+    "state of full": lambda m, x, n: m.lstm(x, (torch.full((1, x.size(0), 4), 0.5),) * 2)[0],
+}
+WHOLES: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
+    "a table by position": (lambda m, x, n: m.lstm(x + m.table[: x.size(1)])[0], "aten.slice counts"),
+    "the last one alone": (lambda m, x, n: m.lstm(x)[0] * (steps(x) == n[:, None, None] - 1), "aten.eq counts"),
+    "a number of its own": (lambda m, x, n: m.lstm(x)[0] * (steps(x) < 3), "aten.lt counts"),
+    "shorter by two": (lambda m, x, n: m.lstm(x)[0] * (steps(x) < n[:, None, None] - 2), "aten.lt counts"),
+    "counted from 5": (
+        lambda m, x, n: m.lstm(x)[0] * (torch.arange(5, x.size(1) + 5)[None, :, None] <= n[:, None, None]),
+        "aten.arange mixes timesteps",
+    ),
+    "counted from 1, without the last": (
+        lambda m, x, n: m.lstm(x)[0] * (n[:, None] > torch.arange(1, x.size(1) + 1))[..., None],
+        "aten.gt counts",
+    ),
+    "lengths at every step": (lambda m, x, n: m.lstm(x)[0] / n[:, None, None], "aten.div counts"),
+    "lengths as an answer of every step": (
+        lambda m, x, n: (m.lstm(x)[0], n[:, None].expand(-1, x.size(1))),
+        "aten.expand counts",
+    ),
+    "positions into a recurrence": (lambda m, x, n: m.lstm(steps(x))[0], "neuron_lstm.lstm counts"),
+    "positions summed": (lambda m, x, n: m.lstm(x)[1][0][0] + steps(x)[:, 0], "aten.select"),
+    "a state of lengths": (
+        lambda m, x, n: m.lstm(x, (n.float()[None, :, None].repeat(1, 1, 4),) * 2)[0],
+        "the recurrence begins with what is known only at the end",
+    ),
+    "weights of the end": (
+        lambda m, x, n: m.other(m.lstm(x)[0] + m.lstm(x)[1][0].transpose(0, 1))[0],
+        "aten.add needs the end",
+    ),
+    "the input written": (lambda m, x, n: m.lstm(x.mul_(2.0))[0], "aten.mul_ writes into"),
+    "a view of what is written": (lambda m, x, n: seen_before(m, x), "aten.add_ writes into"),
+    "put together in place": (lambda m, x, n: put_together(m, x), "aten.copy_ writes into"),
+    "written through dropout": (lambda m, x, n: written(m, x), "aten.clamp_ writes into"),
+    "a norm over time": (lambda m, x, n: m.lstm(x)[0].mul(kept(x, n)).norm(dim=1), "aten.linalg_vector_norm mixes"),
+    "no recurrence": (lambda m, x, n: (x * kept(x, n)).sum(1), "there is no recurrence over time"),
+}
+
+
+@pytest.mark.parametrize("function", SPLITS.values(), ids=SPLITS.keys())
+def test_what_goes_from_step_to_step_is_cut(function: Callable[[Model, Tensor, Tensor], Any]) -> None:
+    """Other spellings of the same."""
+    program = lower(Model(function), parse_config(YAML, "model-config.yaml"))
+
+    assert program.split is not None, program.split_reason
+
+
+@pytest.mark.parametrize(("function", "reason"), WHOLES.values(), ids=WHOLES.keys())
+def test_what_needs_more_of_the_sequence_is_not_cut(
+    function: Callable[[Model, Tensor, Tensor], Any], reason: str
+) -> None:
+    """Though no short sequence may show it; the reason names this file."""
+    program = lower(Model(function), parse_config(YAML, "model-config.yaml"))
+
+    assert program.split is None
+    assert program.split_reason.startswith(reason)
+    assert "test_split.py:" in program.split_reason or reason.startswith("there is no")
+
+
+def test_pieces_that_differ_from_the_whole_are_not_served() -> None:
+    """The last word has a comparison on ragged sequences: here, what is handed on begins with another number."""
+    program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
+    assert program.split is not None
+    wrong = replace(program.split, carried=tuple(replace(value, fill=0.5) for value in program.split.carried))
+
+    with pytest.raises(CannotSplit, match="in pieces its output output is another than in one piece"):
+        check_pieces(program.exported, wrong, program.inputs, program.outputs)
+
+
+def test_pieces_that_do_not_run_are_not_served() -> None:
+    """Whatever goes wrong in them is told."""
+    program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
+    assert program.split is not None
+    wrong = replace(program.split, carried=program.split.carried[::-1][:1])
+
+    with pytest.raises(CannotSplit, match="its pieces cannot be run"):
+        check_pieces(program.exported, wrong, program.inputs, program.outputs)

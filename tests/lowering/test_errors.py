@@ -1,0 +1,266 @@
+"""What cannot be served exactly is refused with the operator, the line and the way out."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import LoweringRefused, lower
+
+YAML = """\
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
+  lengths: lengths
+  buckets: {batch: [1, 4], length: [4, 9]}
+"""
+
+
+class Base(nn.Module):
+    """An LSTM to misuse."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, batch_first=True)
+        self.cell = nn.LSTMCell(3, 4)
+        self.linear = nn.Linear(4, 2)
+
+    def packed(self, x: Tensor, lengths: Any) -> torch.nn.utils.rnn.PackedSequence:
+        """The LSTM's packed output."""
+        output, _ = self.lstm(pack_padded_sequence(x, lengths, True, False))
+        assert isinstance(output, torch.nn.utils.rnn.PackedSequence)
+        return output
+
+    def padded(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """The LSTM's padded output."""
+        return pad_packed_sequence(self.packed(x, lengths), True)[0]
+
+
+class ReturnsPackedData(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.packed(x, lengths).data
+
+
+class ReturnsPackedSequence(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.packed(x, lengths)
+
+
+class MaxOfPacked(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return torch.max(self.packed(x, lengths).data)  # max
+
+
+class LinearOnPacked(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.linear(self.packed(x, lengths).data)  # linear
+
+
+class ReadsPackedShape(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return x * self.packed(x, lengths).data.shape[0]  # shape
+
+
+class ReadsBatchSizes(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return x * pack_padded_sequence(x, lengths, True, False).batch_sizes.sum()  # batch_sizes
+
+
+class ReadsLengths(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.packed(x, [int(n) for n in lengths])  # reads
+
+
+class BranchesOnData(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        if x.sum() > 0:  # branch
+            return x
+        return -x
+
+
+class CutsToLongest(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.lstm(x[:, : int(lengths.max())])[0]  # cut
+
+
+class LoopsOverTime(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        state = None
+        for t in range(x.size(1)):
+            state = self.cell(x[:, t], state)
+        return state
+
+
+class SumsPaddingToo(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.linear(self.padded(x, lengths)).sum(1)  # sum
+
+
+class MeanOverPaddedTime(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.padded(x, lengths).mean(1)  # mean
+
+
+class UnmaskedMaximum(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.padded(x, lengths).max(1).values  # maximum
+
+
+class ReversesPaddedTime(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.lstm(x.flip(1))[0]  # flip
+
+
+class MixesRequests(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.lstm(x)[0].sum(0)  # mixes
+
+
+class DataDependentShape(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return x[x > 0]  # select
+
+
+class TotalLengthTooShort(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return pad_packed_sequence(self.packed(x, lengths), True, total_length=6)[0]  # total
+
+
+class OtherArgument(Base):
+    def forward(self, y: Tensor, lengths: Tensor) -> Any:
+        return y
+
+
+class RaisesItself(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        raise KeyError("speaker")  # raises
+
+
+class AlwaysDropsOut(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return nn.functional.dropout(self.lstm(x)[0], 0.5)  # dropout
+
+
+class TakesLen(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.lstm(x)[0][torch.arange(len(x)), lengths - 1]  # len
+
+
+class ReturnsANumber(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.lstm(x)[0], 3
+
+
+SEED = (
+    'Operator "aten::lstm" consuming a PackedSequence input can only be supported when its corresponding '
+    'PackedSequence output is unused or unpacked using "aten::_pad_packed_input". Found usage by '
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "expected", "line"),
+    [
+        (ReturnsPackedData, SEED + '"prim::Return"', None),
+        (ReturnsPackedSequence, SEED + '"prim::Return"', None),
+        (MaxOfPacked, SEED + '"aten::max"', "# max"),
+        (LinearOnPacked, SEED + '"aten::linear"', "# linear"),
+        (ReadsPackedShape, SEED + '"aten::shape"', "# shape"),
+        (ReadsBatchSizes, 'Found usage by "aten::sum"', "# batch_sizes"),
+        (ReadsLengths, "reads the values of `lengths` in Python", "# reads"),
+        (BranchesOnData, "depend on the values of its inputs", "# branch"),
+        (CutsToLongest, "depend on the values of its inputs", "# cut"),
+        (TakesLen, "Take its size(0) instead", "# len"),
+        (LoopsOverTime, "fixes the batch or time dimension", None),
+        (SumsPaddingToo, "padding reaches an answer in spite of `lengths`: aten.sum", "# sum"),
+        (MeanOverPaddedTime, "padding reaches an answer in spite of `lengths`: aten.mean", "# mean"),
+        (UnmaskedMaximum, "padding reaches an answer in spite of `lengths`: aten.max", "# maximum"),
+        (ReversesPaddedTime, "padding reaches an answer in spite of `lengths`: aten.flip", "# flip"),
+        (MixesRequests, "each request of a batch must get an answer of its own", "# mixes"),
+        (DataDependentShape, "neither constant, batch nor time", "# select"),
+        (TotalLengthTooShort, "no sequence can be longer than that", "# total"),
+        (OtherArgument, "cannot be called with the arguments the configuration names", None),
+        (RaisesItself, "could not be traced: KeyError: 'speaker'", "# raises"),
+        (AlwaysDropsOut, "is random in eval mode too", "# dropout"),
+        (ReturnsANumber, "forward() returns a int (3)", None),
+    ],
+)
+def test_a_model_that_cannot_be_served_exactly_is_refused(
+    model: type[nn.Module], expected: str, line: str | None
+) -> None:
+    """The message has the operator or the reason, and the user's line where there is one."""
+    torch.manual_seed(0)
+
+    with pytest.raises(LoweringRefused) as refused:
+        lower(model(), parse_config(YAML, "model-config.yaml"))
+
+    assert expected in str(refused.value)
+    if line is not None:
+        assert re.search(rf"test_refusals\.py:\d+: .*{re.escape(line)}", str(refused.value))
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ("{dtype: float32, shape: [batch, time, 4]}", "Expected 3, got 4"),
+        ("{dtype: float64, shape: [batch, time, 3]}", "does not match weight dtype (torch.float32)"),
+        ("{dtype: int64, shape: [batch, time, 3]}", "does not match weight dtype (torch.float32)"),
+        ("{dtype: float32, shape: [batch, time, 3, 3]}", "got 4D instead"),
+    ],
+)
+def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expected: str) -> None:
+    """Another size, dtype or number of dimensions shows before anything is compiled, with the model's line."""
+
+    class PerStep(Base):
+        def forward(self, x: Tensor) -> Any:
+            return self.lstm(x)[0]  # per step
+
+    yaml = f"neuron_lstm:\n  inputs: {{x: {declared}}}\n  buckets: {{batch: [1, 4], length: [4]}}\n"
+    with pytest.raises(LoweringRefused) as refused:
+        lower(PerStep(), parse_config(yaml, "model-config.yaml"))
+
+    assert expected in str(refused.value)
+    assert "# per step" in str(refused.value)
+
+
+def test_every_refused_use_of_packed_data_names_the_resolution() -> None:
+    """The seed's advice comes with the message."""
+    with pytest.raises(LoweringRefused, match=r"Resolution: pad the result with pad_packed_sequence\(\)"):
+        lower(MaxOfPacked(), parse_config(YAML, "model-config.yaml"))
+
+
+def test_names_of_outputs_must_fit_their_number() -> None:
+    """Two names for one tensor are an error of the configuration."""
+    config = parse_config(YAML + "  outputs: [a, b]\n", "model-config.yaml")
+
+    class PerStep(Base):
+        def forward(self, x: Tensor, lengths: Tensor) -> Any:
+            return self.lstm(x)[0]
+
+    with pytest.raises(LoweringRefused, match="outputs: 2 names"):
+        lower(PerStep(), config)
+
+
+class ShiftedByOne(Base):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.padded(torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1), lengths)
+
+
+class ShiftedAndSummed(ShiftedByOne):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return super().forward(x, lengths), x[:, :-1].sum(1)  # shifted sum
+
+
+@pytest.mark.parametrize("buckets", ["{batch: [4], length: [4]}", "{batch: [1, 4], length: [4, 9]}"])
+def test_a_program_with_a_smallest_length_is_measured_within_it(buckets: str) -> None:
+    """`x[:, :-1]` forbids a single timestep: teacher forcing is served all the same, its padded sum is not."""
+    yaml = YAML.replace("{batch: [1, 4], length: [4, 9]}", buckets)
+    config = parse_config(yaml, "model-config.yaml")
+
+    assert lower(ShiftedByOne(), config).padding == "masked"
+    with pytest.raises(LoweringRefused, match="# shifted sum"):
+        lower(ShiftedAndSummed(), config)

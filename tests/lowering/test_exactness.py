@@ -1,0 +1,141 @@
+"""A lowered program is the model: every request as alone in eager, whatever its batch and the padding."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ragged import GARBAGE, alone, padded, part_of, ragged
+from zoo import CASES, Case, cases, lowered
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+
+TOLERANCE = 1e-5
+RAGGED = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2])
+PROVED = {
+    "LastStepClassifier",
+    "CausalPerStep",
+    "Tagger",
+    "LastStep",
+    "LastStepByIndex",
+    "SpeakerAtEveryStep",
+    "FirstStep",
+}
+MEASURED = {
+    "LstmWithState",
+    "AttentionPooling",
+    "SelfAttention",
+    "MaskedMeanPooling",
+    "MeanOfUnpacked",
+    "FlattenedSteps",
+}
+
+
+@pytest.mark.parametrize("case", cases())
+def test_a_program_answers_as_the_model_alone(case: Case) -> None:
+    """Lengths from one to the bucket's, finite and infinite garbage in the padding, several batch sizes."""
+    made = lowered(case)
+    model, config, program = made.model, made.config, made.program
+    run = program.exported.module()
+    for seed, some in enumerate(RAGGED):
+        has_batch = any(spec.batch_dim is not None for spec in program.inputs)
+        lengths = some if has_batch else some[:1]
+        if program.padding == "exact_lengths":
+            lengths = [9] * len(lengths)
+        requests = ragged(program.inputs, lengths, seed)
+        longest = 9 if program.padding == "exact_lengths" else 16
+        for garbage in GARBAGE:
+            batch = [padded(requests, spec, i, longest, garbage) for i, spec in enumerate(program.inputs)]
+            with torch.no_grad():
+                outputs = run(*batch, torch.tensor(lengths)) if program.takes_lengths else run(*batch)
+            for row, length in enumerate(lengths):
+                expected = alone(model, config, requests.items[row], length)
+                assert len(expected) == len(program.outputs)
+                for output, spec, reference in zip(outputs, program.outputs, expected, strict=True):
+                    ours = part_of(output, spec, row, length)
+                    assert ours.shape == reference.shape
+                    assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, row, garbage)
+
+
+def test_what_the_layouts_of_the_answers_are_comes_from_the_graph() -> None:
+    """Names follow the nesting, batch and time are found wherever they are."""
+    named = ("FixedLength", "Tagger", "ProjectedFourLayers", "LstmWithState", "SelfAttention", "NoBatch", "NoTime")
+    outputs = {case.name: _outputs(case) for case in CASES if case.name in named}
+
+    assert outputs["FixedLength"] == [("0", ("time", "batch", 7)), ("1.0", (1, "batch", 7)), ("1.1", (1, "batch", 7))]
+    assert outputs["Tagger"] == [("logits", ("batch", "time", 5))]
+    assert outputs["ProjectedFourLayers"] == [
+        ("y", ("batch", "time", 4)),
+        ("state.0", (4, "batch", 4)),
+        ("state.1", (4, "batch", 9)),
+    ]
+    assert outputs["LstmWithState"][0] == ("0", (40, "batch", 16))
+    assert outputs["SelfAttention"] == [("context", ("batch", "time", 8)), ("attention", ("batch", "time", "time"))]
+    assert outputs["NoBatch"] == [("output", ("time", 3))]
+    assert outputs["NoTime"] == [("output", ("batch", 2))]
+
+
+def _outputs(case: Case) -> list[tuple[str, tuple[int | str, ...]]]:
+    program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
+    return [(spec.name, spec.shape) for spec in program.outputs]
+
+
+def test_parameters_keep_their_names() -> None:
+    """The program's state dict is the model's own, so the user's checkpoint serves every variant."""
+    case = next(case for case in CASES if case.name == "ResidualStack")
+    model = case.make()
+
+    program = lower(model, parse_config(case.yaml, "model-config.yaml"))
+
+    assert set(program.exported.state_dict) == set(model.state_dict())
+
+
+def test_the_models_forward_is_its_own_again() -> None:
+    """Lowering leaves the model as it was."""
+    case = CASES[0]
+    model = case.make().eval()
+    x = torch.rand(5, 2, 3)
+    before = model(x)[0]
+
+    lower(model, parse_config(case.yaml, "model-config.yaml"))
+
+    assert "forward" not in vars(model)
+    assert torch.equal(model(x)[0], before)
+
+
+def test_ids_are_bounded_by_the_embedding_they_index() -> None:
+    """Some engines abort the process on an id beyond the table."""
+    vocabularies = {}
+    for name in ("Tagger", "TwoInputs", "CausalPerStep"):
+        case = next(case for case in CASES if case.name == name)
+        program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
+        vocabularies[name] = [spec.vocabulary for spec in program.inputs]
+
+    assert vocabularies == {"Tagger": [50], "TwoInputs": [30, None, None], "CausalPerStep": [None]}
+
+
+def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
+    """Keeping c exact over padding costs time; the tagger does without."""
+    needs = {}
+    for name in ("Tagger", "PackedSorted"):
+        case = next(case for case in CASES if case.name == name)
+        program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
+        target = torch.ops.neuron_lstm.lstm.default
+        needs[name] = [node.args[8] for node in program.exported.graph.nodes if node.target is target]
+
+    assert needs == {"Tagger": [False], "PackedSorted": [True]}
+
+
+def test_whether_padding_is_harmless_is_proved_or_measured_or_only_exact_lengths_are_served() -> None:
+    """Three kinds of models, told apart by the graph."""
+    kinds: dict[tuple[str, str], set[str]] = {}
+    for name in (*PROVED, *MEASURED, "MeanOverTime"):
+        case = next(case for case in CASES if case.name == name)
+        program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
+        kinds.setdefault((program.padding, program.padding_reason.split(" ")[0]), set()).add(name)
+
+    assert kinds == {
+        ("exact_lengths", "padding"): {"MeanOverTime"},
+        ("masked", "not"): MEASURED,
+        ("masked", "proved"): PROVED,
+    }

@@ -1,0 +1,102 @@
+"""The proof may fail for a harmless model; it may not succeed for a harmful one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+
+YAML = """\
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 4]}}
+  buckets: {batch: [1, 4], length: [4, 9]}
+"""
+
+
+class Model(nn.Module):
+    """Some function of x [B, T, 4], with a few layers at hand; forward() takes no lengths."""
+
+    def __init__(self, function: Callable[[Model, Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.lstm = nn.LSTM(4, 4, batch_first=True)
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.LayerNorm(4)
+        self.batch_norm = nn.BatchNorm1d(4)
+        self.table = nn.Parameter(torch.randn(20, 4))
+
+    def forward(self, x: Tensor) -> Any:
+        """The function's answer."""
+        return self.function(self, x)
+
+
+def _padding(function: Callable[[Model, Tensor], Any]) -> str:
+    return lower(Model(function), parse_config(YAML, "model-config.yaml")).padding
+
+
+HARMLESS: dict[str, Callable[[Model, Tensor], Any]] = {
+    "per step": lambda m, x: m.linear(torch.relu(m.norm(x))),
+    "recurrence": lambda m, x: m.lstm(x),
+    "final state": lambda m, x: m.lstm(x)[1][0][-1],
+    "last step": lambda m, x: m.lstm(x)[0][:, -1],
+    "last step as a slice": lambda m, x: m.lstm(x)[0][:, -1:],
+    "last step of some features": lambda m, x: m.lstm(x)[0][:, -1, :2],
+    "first step": lambda m, x: m.lstm(x)[0][:, 0],
+    "residual": lambda m, x: x + m.lstm(x)[0],
+    "softmax over features": lambda m, x: x.softmax(-1),
+    "maximum over features": lambda m, x: x.amax(2),
+    "transposed and back": lambda m, x: m.batch_norm(x.transpose(1, 2)).transpose(1, 2),
+    "heads": lambda m, x: m.linear(x).view(x.size(0), x.size(1), 2, 2).sum(-1),
+    "concatenated features": lambda m, x: torch.cat([x, m.lstm(x)[0]], -1),
+    "positions": lambda m, x: x + torch.arange(x.size(1))[None, :, None],
+    "a table of positions": lambda m, x: x + m.table[: x.size(1)],
+    "running sum": lambda m, x: x.cumsum(1),
+    "a vector for every step": lambda m, x: x + m.table[:1, None].repeat(x.size(0), x.size(1), 1),
+    "repeated features": lambda m, x: m.lstm(x)[0].repeat(1, 1, 2),
+    "two conditions": lambda m, x: torch.where((x > 0) & (x < 1), x, 0.0),
+    "a feature picked at each step": lambda m, x: m.linear(x).gather(2, m.lstm(x)[0].argmax(2, keepdim=True)),
+    "zeros of its shape": lambda m, x: x + torch.zeros(x.size(0), x.size(1), 4),
+}
+HARMFUL: dict[str, Callable[[Model, Tensor], Any]] = {
+    "mean over time": lambda m, x: x.mean(1),
+    "sum over everything": lambda m, x: x.sum((1, 2)),
+    "softmax over time": lambda m, x: x.softmax(1),
+    "reversed": lambda m, x: x.flip(1),
+    "a difference of steps": lambda m, x: x[:, 1:].sum(1),
+    "attention": lambda m, x: (x @ x.transpose(1, 2)) @ x,
+    "the step before the last": lambda m, x: x[:, -2],
+    "divided by the number of steps": lambda m, x: m.lstm(x)[1][0][-1] / x.size(1),
+    "a row of a table by the number of steps": lambda m, x: m.lstm(x)[1][0][-1] + m.table[x.size(1) - 1],
+    "a slice of a table by the number of steps": lambda m, x: m.lstm(x)[1][0][-1] + m.table[x.size(1) - 1 : x.size(1)],
+    "filled with the number of steps": lambda m, x: m.lstm(x)[1][0][-1] + torch.full((x.size(0), 4), x.size(1)),
+    "counting down": lambda m, x: x + torch.arange(x.size(1), 0, -1)[None, :, None],
+    "every other step": lambda m, x: x[:, ::2].sum(1),
+    "scrambled by a view": lambda m, x: x.view(x.size(1), x.size(0), 4).transpose(0, 1),
+    "the last step of the reversed": lambda m, x: x.flip(1)[:, -1],
+    "the bucket's last step by index": lambda m, x: x[
+        torch.arange(x.size(0)), torch.ones(x.size(0)).long() * x.size(1) - 1
+    ],
+    "steps picked from others": lambda m, x: x.gather(1, x.argsort(1)),
+    "a feature picked at some steps": lambda m, x: x.gather(2, x[:, -2:].argmax(2, keepdim=True)),
+    "repeated steps": lambda m, x: x.repeat(1, 2, 1)[:, : x.size(1)],
+    "convolution": lambda m, x: nn.functional.conv1d(x.transpose(1, 2), torch.ones(4, 4, 3), padding=1),
+    "normalised over time": lambda m, x: nn.functional.normalize(x, dim=1),
+}
+
+
+@pytest.mark.parametrize("function", HARMLESS.values(), ids=HARMLESS.keys())
+def test_what_keeps_timesteps_apart_is_proved(function: Callable[[Model, Tensor], Any]) -> None:
+    """Such a model is padded to any bucket."""
+    assert _padding(function) == "masked"
+
+
+@pytest.mark.parametrize("function", HARMFUL.values(), ids=HARMFUL.keys())
+def test_what_mixes_timesteps_is_not_proved(function: Callable[[Model, Tensor], Any]) -> None:
+    """Such a model without lengths is served at exact bucket lengths only."""
+    assert _padding(function) == "exact_lengths"

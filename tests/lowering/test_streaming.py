@@ -1,0 +1,191 @@
+"""What cannot stream is refused with the line to blame; and which models can go on from each other's sessions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from zoo import CASES, Case, lowered
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import LoweringRefused, lower
+from torchserve_neuron_lstm.lowering.program import Program
+from torchserve_neuron_lstm.lowering.streaming import refuse_what_cannot_stream, state_id, with_weights
+
+YAML = """\
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
+  lengths: lengths
+  buckets: %s
+"""
+BUCKETS = "{batch: [1, 4], length: [4, 9]}"
+ZOO = {case.name: case for case in CASES}
+
+
+class Plain(nn.Module):
+    """A layer and an answer per timestep."""
+
+    def __init__(self, scale: float = 1.0) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, batch_first=True)
+        self.linear = nn.Linear(4, 2)
+        self.scale = scale
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.linear(self.lstm(x)[0] * self.scale)
+
+
+class Wider(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 5, batch_first=True)
+        self.linear = nn.Linear(5, 2)
+
+
+class Shifted(Plain):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.linear(self.lstm(x + torch.tensor([1.0, 2.0, 3.0]))[0])
+
+
+class ShiftedElsewhere(Plain):
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.linear(self.lstm(x + torch.tensor([1.0, 2.0, 4.0]))[0])
+
+
+class PicksAScore(Plain):
+    """Its answer at each step is one of that step's scores, as in a language model's loss."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        scores = self.linear(self.lstm(x)[0]).log_softmax(-1)
+        return scores.gather(2, x[:, :, :2].argmax(2, keepdim=True))[:, :, 0]
+
+
+class BeginsWithLength(Plain):
+    """Its first state is made of how long the sequence will be."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        state = (lengths.float()[None, :, None] / 10).expand(1, x.shape[0], 4).contiguous()
+        return self.linear(self.lstm(x, (state, torch.zeros_like(state)))[0])
+
+
+class BeginsWithWeights(Plain):
+    """Its first state is learned: of the lengths it needs no more than how many there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        state = self.first.expand(1, x.shape[0], 4).contiguous()
+        return self.linear(self.lstm(x, (state, torch.zeros_like(state)))[0])
+
+
+def program_of(model: nn.Module, buckets: str = BUCKETS) -> Program:
+    """As packaging makes it."""
+    return lower(model.eval(), parse_config(YAML % buckets, "f"))
+
+
+@pytest.mark.parametrize("name", ["CausalPerStep", "MaskedMeanPooling", "LearnedState", "GruGivenState"])
+def test_a_model_of_the_past_alone_streams(name: str) -> None:
+    """Answers per step, answers of all so far, and states that are learned or given."""
+    refuse_what_cannot_stream(lowered(ZOO[name]).program)
+
+
+def test_a_score_picked_at_each_step_streams() -> None:
+    """Nothing of another timestep is in it."""
+    refuse_what_cannot_stream(program_of(PicksAScore()))
+
+
+@pytest.mark.parametrize(
+    ("name", "blamed", "line"),
+    [
+        ("Tagger", "the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
+        ("SelfAttention", "aten.matmul mixes timesteps (at zoo.py:", "y @ y.transpose"),
+        ("EncoderDecoder", "the recurrence begins with what is known only at the end", "# decoder"),
+        ("BackAndForth", "aten.add needs the end of the sequence at every timestep (at", "# added"),
+        ("FirstHundred", "aten.lt counts timesteps", "# early"),
+    ],
+)
+def test_a_model_that_needs_the_future_is_refused_with_its_line(name: str, blamed: str, line: str) -> None:
+    """The operator, the line of the model, and what to do."""
+    case: Case = ZOO[name]
+    with pytest.raises(LoweringRefused) as refused:
+        refuse_what_cannot_stream(lowered(case).program)
+
+    said = str(refused.value)
+    assert said.startswith("streaming: a piece of a sequence cannot be answered before the rest of it is there, for ")
+    assert blamed in said
+    assert line in said
+    assert "leave `streaming` out, or write the model without it" in said
+
+
+def test_a_first_state_made_of_the_length_is_refused() -> None:
+    """How long a stream will be is not known when it begins."""
+    with pytest.raises(LoweringRefused, match="the recurrence begins with what is known only at the end"):
+        refuse_what_cannot_stream(program_of(BeginsWithLength()))
+
+
+class StartOfLengths(nn.Module):
+    """What a program for the beginning must not be."""
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        return lengths.float()[None, :, None] / 10
+
+
+def test_a_program_for_the_beginning_that_reads_lengths_is_refused() -> None:
+    """Whatever rule may have let it through: the serving half gives it the length of the first piece."""
+    program = program_of(BeginsWithWeights())
+    rows = torch.export.Dim("rows", min=1, max=8)
+    start = torch.export.export(StartOfLengths(), (torch.tensor([3, 2]),), dynamic_shapes=({0: rows},))
+    assert program.split is not None
+    changed = replace(program, split=replace(program.split, start=start))
+
+    with pytest.raises(LoweringRefused, match="streaming: what a sequence begins with is computed from its length"):
+        refuse_what_cannot_stream(changed)
+
+
+def test_a_first_state_that_only_counts_the_rows_streams() -> None:
+    """A program may take lengths and not read them."""
+    refuse_what_cannot_stream(program_of(BeginsWithWeights()))
+
+
+@pytest.mark.parametrize("buckets", ["{batch: [1, 4], length: [4, 9]}", "{batch: [2, 3, 8], length: [64]}"])
+def test_the_same_model_in_other_buckets_goes_on_from_its_sessions(buckets: str) -> None:
+    """An upgrade of how it is served loses no session."""
+    assert state_id(program_of(Plain(), buckets), ["abc"]) == state_id(program_of(Plain()), ["abc"])
+
+
+def test_the_state_is_told_by_32_hex_digits() -> None:
+    """As the manifest wants it."""
+    told = state_id(program_of(Plain()), [])
+
+    assert len(told) == 32
+    assert set(told) <= set("0123456789abcdef")
+
+
+@pytest.mark.parametrize("other", [lambda: Plain(2.0), Wider, Shifted])
+def test_a_model_of_other_code_does_not(other: Any) -> None:
+    """Another factor, other sizes, another operator."""
+    assert state_id(program_of(other()), ["abc"]) != state_id(program_of(Plain()), ["abc"])
+
+
+def test_nor_does_one_of_other_weights() -> None:
+    """By the digests of their files."""
+    program = program_of(Plain())
+
+    assert len({state_id(program, weights) for weights in ([], ["abc"], ["abd"])}) == 3
+
+
+def test_other_weights_need_no_other_look_at_the_program() -> None:
+    """What is told of a model says what would be told of it with others."""
+    program = program_of(Plain())
+
+    assert with_weights(state_id(program, ["abc"]), ["abd"]) == state_id(program, ["abd"])
+
+
+def test_nor_does_one_with_another_number_in_its_code() -> None:
+    """A tensor that forward() makes is no weight, and the code reads the same."""
+    assert state_id(program_of(Shifted()), []) != state_id(program_of(ShiftedElsewhere()), [])

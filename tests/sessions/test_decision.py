@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.sessions.decision import Again, Begin, Decision, GoOn, Piece, Refused, decide
+from torchserve_neuron_lstm.sessions.session import Reply, Session
+
+MINE, OTHER = b"m" * 16, b"o" * 16
+REPLY = Reply(b"the answer", "text/plain")
+OPEN = Session(steps=7, last_start=4, last_digest=b"last", last_reply=REPLY, state=b"s", model=MINE)
+FIRST = replace(OPEN, steps=4, last_start=0)
+ENDED = replace(OPEN, state=b"", ended=True)
+NEXT = Piece("id", start=False, end=False, step=7, digest=b"next", timesteps=2)
+LAST = replace(NEXT, step=4, digest=b"last", timesteps=3)
+START = replace(NEXT, start=True, step=0)
+
+
+def kind_of(decision: Decision) -> str:
+    """In one word: what it is, or why it is refused."""
+    return f"{decision.status} {decision.kind}" if isinstance(decision, Refused) else type(decision).__name__
+
+
+CASES = [
+    ("a beginning", START, None, "Begin"),
+    ("a beginning without its step", replace(START, step=None), None, "Begin"),
+    ("a beginning at a later step", replace(START, step=3), None, "409 StepGap"),
+    ("a beginning at a later step of a session", replace(START, step=7), OPEN, "409 StepGap"),
+    ("a piece of no session", NEXT, None, "410 SessionUnknown"),
+    ("a piece of no session, without its step", replace(NEXT, step=None), None, "410 SessionUnknown"),
+    ("the next piece", NEXT, OPEN, "GoOn"),
+    ("the next piece, without its step", replace(NEXT, step=None), OPEN, "GoOn"),
+    ("the last piece", replace(NEXT, end=True), OPEN, "GoOn"),
+    ("a retry", LAST, OPEN, "Again"),
+    ("the same content without a step", replace(LAST, step=None), OPEN, "GoOn"),
+    ("the same content at the next step", replace(LAST, step=7), OPEN, "GoOn"),
+    ("other content at the last step", replace(LAST, digest=b"other"), OPEN, "409 StepTaken"),
+    ("the last content, but as an end", replace(LAST, end=True), OPEN, "409 StepTaken"),
+    ("a piece too early", replace(NEXT, step=8), OPEN, "409 StepGap"),
+    ("a piece of long ago", replace(NEXT, step=2), OPEN, "409 StepGap"),
+    ("a second beginning", START, OPEN, "409 SessionExists"),
+    ("a second beginning of other content", START, FIRST, "409 SessionExists"),
+    ("a beginning again", replace(START, digest=b"last", timesteps=4), FIRST, "Again"),
+    ("a beginning again, without its step", replace(START, step=None, digest=b"last", timesteps=4), FIRST, "Again"),
+    ("the content of the last piece as a beginning", replace(LAST, start=True, step=None), OPEN, "409 SessionExists"),
+    ("the end again", replace(LAST, end=True), ENDED, "Again"),
+    ("the end's content without its step", replace(LAST, end=True, step=None), ENDED, "410 SessionEnded"),
+    ("a piece after the end", NEXT, ENDED, "410 SessionEnded"),
+    ("a piece after the end, without its step", replace(NEXT, step=None), ENDED, "410 SessionEnded"),
+    ("another piece in the end's place", replace(LAST, digest=b"other", end=True), ENDED, "410 SessionEnded"),
+    ("a beginning after the end", START, ENDED, "Begin"),
+    ("a piece after an upgrade", NEXT, replace(OPEN, model=OTHER), "410 ModelChanged"),
+    ("a retry after an upgrade", LAST, replace(OPEN, model=OTHER), "Again"),
+    ("a beginning after an upgrade", START, replace(OPEN, model=OTHER), "Begin"),
+    (
+        "the same beginning after an upgrade",
+        replace(START, digest=b"last", timesteps=4),
+        replace(FIRST, model=OTHER),
+        "Begin",
+    ),
+    ("a piece after the end and an upgrade", NEXT, replace(ENDED, model=OTHER), "410 SessionEnded"),
+]
+
+
+@pytest.mark.parametrize(
+    ("piece", "session", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_each_piece_meets_its_fate(piece: Piece, session: Session | None, expected: str) -> None:
+    """One line of the table for every rule."""
+    assert kind_of(decide(piece, session, MINE)) == expected
+
+
+def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
+    """The session to go on from, the answer to give again, the step that is due."""
+    assert decide(NEXT, OPEN, MINE) == GoOn(OPEN)
+    assert decide(LAST, OPEN, MINE) == Again(REPLY)
+    gap = decide(replace(NEXT, step=9), OPEN, MINE)
+    assert isinstance(gap, Refused)
+    assert gap.message == "this piece is for step 9, and the session is at step 7"
+
+
+def test_pieces_without_timesteps_are_in_nobodys_way() -> None:
+    """After an empty piece the step is the same, and the next piece still is the next one."""
+    empty = replace(OPEN, last_start=7)
+
+    assert decide(NEXT, empty, MINE) == GoOn(empty)
+    assert decide(replace(NEXT, digest=b"last", timesteps=0), empty, MINE) == Again(REPLY)
+
+
+@dataclass
+class Server:
+    """A model that adds each piece's content to its state, and a store of one session."""
+
+    session: Session | None = None
+    applied: list[bytes] = field(default_factory=list)
+
+    def answer(self, piece: Piece) -> Decision:
+        """Do what is decided."""
+        decision = decide(piece, self.session, MINE)
+        if isinstance(decision, Begin | GoOn):
+            before = decision.session.steps if isinstance(decision, GoOn) else 0
+            state = (decision.session.state if isinstance(decision, GoOn) else b"") + piece.digest
+            self.applied.append(piece.digest)
+            self.session = Session(
+                before + piece.timesteps, before, piece.digest, Reply(state, ""), state, MINE, piece.end
+            )
+            return Again(self.session.last_reply)
+        return decision
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 3), st.sampled_from((b"a", b"b"))), min_size=1, max_size=8),
+    data=st.data(),
+    numbered=st.booleans(),
+)
+def test_a_piece_is_applied_exactly_once_whatever_the_network_does(
+    sizes: list[tuple[int, bytes]], data: st.DataObject, numbered: bool
+) -> None:
+    """Answers are lost and pieces sent again, old duplicates arrive at any time, contents repeat."""
+    server = Server()
+    pieces: list[Piece] = []
+    step = 0
+    for number, (timesteps, content) in enumerate(sizes):
+        ends = number == len(sizes) - 1
+        pieces.append(Piece("id", number == 0, ends, step, content * timesteps, timesteps))
+        step += timesteps
+    so_far = b""
+    for number, piece in enumerate(pieces):
+        # Old duplicates first: none of them changes anything.
+        for old in data.draw(st.lists(st.sampled_from(pieces[:number]), max_size=3)) if number else ():
+            before = list(server.applied)
+            late = server.answer(old)
+            assert server.applied == before
+            assert isinstance(late, Refused) or late == Again(Reply(so_far, ""))
+        so_far += piece.digest
+        # Without numbers a piece can be sent once only; with them as often as it takes.
+        sent = piece if numbered or data.draw(st.booleans()) else replace(piece, step=None)
+        for _ in range(1 + (data.draw(st.integers(0, 2)) if sent.step is not None else 0)):
+            assert server.answer(sent) == Again(Reply(so_far, ""))
+    assert server.applied == [piece.digest for piece in pieces]
+    assert server.session is not None
+    assert server.session.ended

@@ -1,0 +1,50 @@
+"""Ways of cutting a batch in time, sensible or not: whatever a plan for pieces of time may look like."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
+
+Rows = tuple[int, ...]
+
+
+def any_staircase(lengths: Sequence[int], choose: random.Random, roomy: bool = True) -> Plan:
+    """A plan that advances the rows in stretches which part at any time, taking turns.
+
+    `roomy` lets buckets be larger than what they are for, in rows and in time, as fixed shapes are.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    runs: list[Run] = []
+    pending = [(tuple(order), 0)]
+    while pending:
+        rows, start = pending.pop(choose.randrange(len(pending)))
+        alive = tuple(row for row in rows if lengths[row] > start)
+        if len(alive) > 1 and choose.random() < 0.3:
+            pending += [(part, start) for part in _parted(alive, choose)]
+        elif alive:
+            left = lengths[alive[0]] - start
+            steps = choose.randint(1, left)
+            bucket = Bucket(len(alive) + roomy * choose.choice((0, 0, 1, 3)), steps)
+            runs.append(Run(bucket, alive, start))
+            pending.append((alive, start + steps))
+            if roomy and choose.random() < 0.2:  # beyond every end
+                runs[-1] = Run(Bucket(bucket.batch, left + choose.randint(0, 4)), alive, start)
+                pending.pop()
+    return Plan(tuple(runs), tuple(_heads(tuple(order), choose, roomy)))
+
+
+def _heads(order: Rows, choose: random.Random, roomy: bool) -> list[Run]:
+    heads = []
+    while order:
+        count = choose.randint(1, len(order))
+        heads.append(Run(Bucket(count + roomy * choose.choice((0, 0, 2)), 1), order[:count]))
+        order = order[count:]
+    return heads
+
+
+def _parted(rows: Rows, choose: random.Random) -> tuple[Rows, Rows]:
+    place = choose.randint(1, len(rows) - 1)
+    return rows[:place], rows[place:]

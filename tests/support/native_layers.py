@@ -1,0 +1,147 @@
+"""The kernel of `native` for every set of instructions that runs here, and layers with what torch makes of them."""
+
+from __future__ import annotations
+
+import copy
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends.native import build
+from torchserve_neuron_lstm.backends.native.library import Library, Pool, Stack, pack
+
+CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+PORTABLE = "x86-64"
+"""Without registers of 256 bits: what the kernel is on any other processor."""
+
+
+def isas_here() -> list[str]:
+    """Those that this processor has, and the portable one."""
+    ours = [one.isa for one in build.instructions() if one.cpu_flags <= cpp_compiler.cpu_flags()]
+    return [*ours, PORTABLE] if platform.machine() == "x86_64" else ours
+
+
+ISAS = [pytest.param(isa, marks=pytest.mark.xdist_group(f"kernel-{isa}")) for isa in isas_here()]
+"""To parametrize tests with: each is compiled once for all of them."""
+
+
+@cache
+def kernel(isa: str) -> Library:
+    """The kernel for these instructions."""
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / f"{isa}.so"
+        file.write_bytes(build._library(cpp_compiler.compiler(), build.SOURCE, isa))
+        return Library(file)
+
+
+@cache
+def pool(isa: str, threads: int) -> Pool:
+    """Threads, shared by tests."""
+    return Pool(kernel(isa), threads)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A stack of layers."""
+
+    cell: str = "lstm"
+    inputs: int = 5
+    hidden: int = 6
+    layers: int = 1
+    directions: int = 1
+    bias: bool = True
+
+    def core(self) -> nn.RNNBase:
+        """Torch's layers, with weights that are the same each time."""
+        options: dict[str, Any] = {"nonlinearity": self.cell[4:]} if self.cell.startswith("rnn") else {}
+        kind: Callable[..., nn.RNNBase] = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.cell, nn.RNN)
+        torch.manual_seed(self.hidden * 31 + self.inputs)
+        both = self.directions == 2
+        sizes = (self.inputs, self.hidden, self.layers)
+        return kind(*sizes, bias=self.bias, batch_first=True, bidirectional=both, **options)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What layers are given: x[B, T, F], int64 lengths[B] and states [L*D, B, H]."""
+
+    x: torch.Tensor
+    lengths: torch.Tensor
+    h_0: torch.Tensor
+    c_0: torch.Tensor | None
+
+    def row(self, index: int) -> Batch:
+        """One row of it, without padding."""
+        kept, length = slice(index, index + 1), int(self.lengths[index])
+        c_0 = None if self.c_0 is None else self.c_0[:, kept].contiguous()
+        return Batch(self.x[kept, :length], self.lengths[kept], self.h_0[:, kept].contiguous(), c_0)
+
+
+def batch_for(shape: Shape, lengths: list[int], steps: int, garbage: float = 0.0, scale: float = 1.0) -> Batch:
+    """Random values, and `garbage` on the padding."""
+    generator = torch.Generator().manual_seed(sum(lengths) + steps)
+    x = torch.randn(len(lengths), steps, shape.inputs, generator=generator) * scale
+    sizes = (shape.layers * shape.directions, len(lengths), shape.hidden)
+    states = torch.randn(2, *sizes, generator=generator)
+    real = torch.tensor(lengths, dtype=torch.int64)
+    padding = torch.arange(steps)[None, :] >= real[:, None]
+    x = torch.where(padding[:, :, None], garbage, x)
+    return Batch(x, real, states[0], states[1] if shape.cell == "lstm" else None)
+
+
+def stack_of(shape: Shape, core: nn.RNNBase, threads: Pool) -> Stack:
+    """The kernel's layers with the weights of torch's."""
+    weights = [core.get_parameter(name).detach() for name in core._flat_weights_names]
+    each = len(weights) // (shape.layers * shape.directions)
+    at_once = threads.library.gates_at_once(shape.cell)
+    packed = [
+        part
+        for first in range(0, len(weights), each)
+        for part in pack(shape.cell, weights[first : first + each], threads.library.lanes, at_once)
+    ]
+    return Stack(threads, shape.cell, shape.layers, shape.directions, shape.inputs, shape.hidden, packed)
+
+
+def answers_of(stack: Stack, batch: Batch, *, time_major: bool = False) -> list[torch.Tensor]:
+    """y, h_n and for an LSTM c_n."""
+    y, h_n, c_n = stack.run(batch.x, batch.lengths, batch.h_0, batch.c_0, time_major=time_major)
+    return [y, h_n] if batch.c_0 is None else [y, h_n, c_n]
+
+
+@torch.no_grad()
+def alone(core: nn.RNNBase, batch: Batch, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    """What torch answers in `dtype` for each row without its padding, put together."""
+    core, steps = copy.deepcopy(core).to(dtype), batch.x.shape[1]
+    rows = [_alone(core, batch.row(index), dtype) for index in range(len(batch.x))]
+    y = torch.cat([nn.functional.pad(row[0], (0, 0, 0, steps - row[0].shape[1])) for row in rows])
+    return [y, *(torch.cat(kind, 1) for kind in list(zip(*rows, strict=True))[1:])]
+
+
+def _alone(core: nn.RNNBase, row: Batch, dtype: torch.dtype) -> list[torch.Tensor]:
+    states = [state.to(dtype) for state in (row.h_0, row.c_0) if state is not None]
+    if row.x.shape[1] == 0:  # torch refuses what the kernel answers with the states it was given
+        directions = 2 if core.bidirectional else 1
+        return [torch.zeros(1, 0, directions * core.hidden_size, dtype=dtype), *states]
+    y, last = core(row.x.to(dtype), tuple(states) if len(states) == 2 else states[0])
+    return [y, *(last if len(states) == 2 else [last])]
+
+
+def error(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
+    """The largest difference, relative to numbers above 1. NaN where only one has it."""
+    worst = 0.0
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.shape == other.shape
+        assert torch.equal(mine.isnan(), other.isnan())
+        off = (mine.double() - other.double()) / other.double().abs().clamp(min=1)
+        off = torch.where(mine.double() == other.double(), 0.0, off)
+        worst = max(worst, float(off.nan_to_num(0.0, float("inf")).abs().max())) if off.numel() else worst
+    return worst
