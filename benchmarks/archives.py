@@ -25,7 +25,7 @@ from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
 from torchserve_neuron_lstm.archiver_ext.build.evaluate import jobs_for
 from torchserve_neuron_lstm.backends.compile_pool import Failed, compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.bucketing.plan import plan_in
+from torchserve_neuron_lstm.bucketing.plan import single_bucket_plan
 from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.handlers.runtime.host import available_cores
 from torchserve_neuron_lstm.handlers.runtime.loader import Variants, load_variants
@@ -206,7 +206,7 @@ def _answers(variants: Variants, place: int) -> list[tuple[torch.Tensor, ...]]:
     rng = torch.Generator().manual_seed(place)
     lengths = [int(torch.randint(1, LONGEST + 1, (), generator=rng)) for _ in range(bucket.batch)]
     requests = [[torch.randint(0, TOKENS, (length,), generator=rng)] for length in lengths]
-    return variants.answer(plan_in(bucket, lengths, variants.manifest.kind), requests, lengths)
+    return variants.answer(single_bucket_plan(bucket, lengths, variants.manifest.kind), requests, lengths)
 
 
 def _compile(model: nn.Module, folder: Path) -> tuple[float, float]:

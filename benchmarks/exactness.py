@@ -39,7 +39,7 @@ from torchserve_neuron_lstm.bucketing.execute import Tensors, execute
 from torchserve_neuron_lstm.bucketing.execute_chunks import Pieces, execute_staircase
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import Kind, planner_for
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid, Part, Shapes
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape, Part, Shapes
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import Program
@@ -122,7 +122,7 @@ class _Served:
         return execute(plan, requests.items, requests.lengths, facts.inputs, facts.outputs, takes, run, pad)
 
 
-def _corners(shape: AnyShape) -> list[Bucket]:
+def _corners(shape: DynamicShape) -> list[Bucket]:
     return [Bucket(batch, length) for batch in (1, shape.batch) for length in (1, shape.length)]
 
 
@@ -139,7 +139,7 @@ def _compiled(program: Program, model: torch.nn.Module, engine: Backend, directo
             place.mkdir(parents=True)
             engine.compile(exported, bucket, place)
             programs.setdefault(part, {})[bucket] = engine.load(place, weights, engine.host(), 1)
-    shapes = AnyShape(grid.batches[-1], longest) if takes_any_shape(engine, program) else grid
+    shapes = DynamicShape(grid.batches[-1], longest) if takes_any_shape(engine, program) else grid
     return _Served(program, shapes, longest, programs)
 
 

@@ -20,10 +20,10 @@ from torchserve_neuron_lstm.bucketing.bucketed_chunks import GridStaircase
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import execute
 from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape, TensorSpec
 
 LONGEST = 330
-SHAPE = AnyShape(batch=32, length=LONGEST)
+SHAPE = DynamicShape(batch=32, length=LONGEST)
 GRID = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(8, 16, 24, 32, 48, 64, 128, LONGEST))
 CHUNKS = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(3, 6, 9, 12, 18, 24, 36, 72))
 FINE_CHUNKS = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(2, 4, 8, 12, 16, 24, 32, 64))

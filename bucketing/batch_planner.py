@@ -8,8 +8,8 @@ B longest of the rows that are left, for fewer and shorter rows never cost more.
 batch size of the run at each cut: O(rows x batch sizes) steps for the exact optimum.
 
 For an engine that takes any shape the same argument holds; a group runs in a bucket of just its rows and its longest
-length, and what remains to be chosen is where to cut. Where the user chooses the bucket of each length, or the model must
-not be padded, only rows of one bucket length run together, and what remains is the batch size of each run.
+length, and what remains to be chosen is where to cut. Where the user chooses the bucket of each length, or the model
+must not be padded, only rows of one bucket length run together, and what remains is the batch size of each run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from itertools import groupby
 from typing import NamedTuple
 
 from .cost import CostModel, Weighed, weigh_lines
-from .plan import Plan, Run, longest_first
-from .shapes import AnyShape, Bucket, BucketGrid
+from .plan import Plan, ProgramCall, longest_first
+from .shapes import Bucket, BucketGrid, DynamicShape
 
 _WEIGHT_PER_NANOSECOND = 1 << 40  # more than any plan's sum of B x T
 
@@ -81,7 +81,7 @@ class GridPartition:
         if self.padded:
             self.grid.fit_length(lengths[rows[0]])
             return Plan(tuple(_cover(rows, [self._choices[bisect_left(edges, lengths[row])] for row in rows])))
-        runs: list[Run] = []
+        runs: list[ProgramCall] = []
         for length, same in groupby(rows, key=lengths.__getitem__):
             own = list(same)
             choices = self._choices[edges.index(self.grid.exact_length(length))]
@@ -105,7 +105,7 @@ def _weight(cost: CostModel, bucket: Bucket) -> int:
     return nanoseconds * _WEIGHT_PER_NANOSECOND + bucket.batch * bucket.length
 
 
-def _cover(rows: Sequence[int], choices: Sequence[tuple[_Choice, ...]]) -> list[Run]:
+def _cover(rows: Sequence[int], choices: Sequence[tuple[_Choice, ...]]) -> list[ProgramCall]:
     """The cheapest runs for `rows`, the longest first; `choices[i]` are the buckets for row i and those after it."""
     count = len(rows)
     best = [0] * (count + 1)  # best[i]: the least weight of running rows i and after
@@ -121,12 +121,12 @@ def _cover(rows: Sequence[int], choices: Sequence[tuple[_Choice, ...]]) -> list[
     return _follow(rows, taken)
 
 
-def _follow(rows: Sequence[int], taken: Sequence[_Choice]) -> list[Run]:
+def _follow(rows: Sequence[int], taken: Sequence[_Choice]) -> list[ProgramCall]:
     runs = []
     start = 0
     while start < len(rows):
         choice = taken[start]
-        runs.append(Run(choice.bucket, tuple(rows[start : start + choice.rows])))
+        runs.append(ProgramCall(choice.bucket, tuple(rows[start : start + choice.rows])))
         start += choice.rows
     return runs
 
@@ -142,14 +142,14 @@ class FreePartition:
     what is left, whatever its size. Among such partitions the plan is the cheapest by the `line` of the cost model; of
     equal ones it computes the fewest timesteps, and of those it has more of the longest requests in the first run.
 
-    >>> shape = AnyShape(batch=4, length=64)
+    >>> shape = DynamicShape(batch=4, length=64)
     >>> for run in FreePartition(shape, CostModel.proportional(shape)).plan([9, 60, 16, 12, 3]).runs:
     ...     print(run)
     Run(bucket=Bucket(batch=1, length=60), rows=(1,), start=0)
     Run(bucket=Bucket(batch=4, length=16), rows=(2, 3, 0, 4), start=0)
     """
 
-    shape: AnyShape
+    shape: DynamicShape
     cost: CostModel
     padded: bool = True
     """False: the model must not be padded in time. Then each run holds rows of its own length only."""
@@ -185,20 +185,20 @@ class FreePartition:
         self.shape.fit_length(lengths[rows[0]])
         if self.padded:
             return Plan(tuple(self._groups(rows, [lengths[row] for row in rows])))
-        runs: list[Run] = []
+        runs: list[ProgramCall] = []
         for length, same in groupby(rows, key=lengths.__getitem__):
             own = list(same)
             runs += self._groups(own, [length] * len(own))
         return Plan(tuple(runs))
 
-    def _groups(self, rows: Sequence[int], lengths: Sequence[int]) -> list[Run]:
+    def _groups(self, rows: Sequence[int], lengths: Sequence[int]) -> list[ProgramCall]:
         """The cheapest groups of `rows`, the longest first."""
         taken = self._cuts(lengths)
         runs = []
         start = 0
         while start < len(rows):
             group = tuple(rows[start : start + taken[start]])
-            runs.append(Run(Bucket(len(group), lengths[start]), group))
+            runs.append(ProgramCall(Bucket(len(group), lengths[start]), group))
             start += len(group)
         return runs
 
@@ -255,4 +255,4 @@ class KernelPartition:
         if rows:
             self.grid.fit_length(lengths[rows[0]])
         chosen = self._of_lengths.plan([self.table[lengths[row] - 1] for row in rows])
-        return Plan(tuple(Run(run.bucket, tuple(rows[place] for place in run.rows)) for run in chosen.runs))
+        return Plan(tuple(ProgramCall(run.bucket, tuple(rows[place] for place in run.rows)) for run in chosen.runs))

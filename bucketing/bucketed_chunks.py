@@ -26,7 +26,7 @@ from typing import NamedTuple
 from .chunk_options import UNIT, Calls, ChunkCalls, chunk_calls, covers
 from .cost import CostModel
 from .errors import BrokenInvariant, SequenceTooLong
-from .plan import Plan, Run, longest_first
+from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, BucketGrid
 
 _PRICES = (2.0, 1.0)
@@ -88,15 +88,15 @@ class GridStaircase:
         if self.longest is not None and lengths[rows[0]] > self.longest:
             raise SequenceTooLong(lengths[rows[0]], (self.longest,))
         largest = self.grid.batches[-1]
-        runs: list[Run] = []
-        heads: list[Run] = []
+        runs: list[ProgramCall] = []
+        heads: list[ProgramCall] = []
         for first in range(0, len(rows), largest):
             stretch = tuple(rows[first : first + largest])
             runs += self._stairs(stretch, [lengths[row] for row in stretch])
             heads += self._head_runs(stretch)
         return Plan(tuple(runs), tuple(heads))
 
-    def _stairs(self, rows: tuple[int, ...], lengths: list[int]) -> list[Run]:
+    def _stairs(self, rows: tuple[int, ...], lengths: list[int]) -> list[ProgramCall]:
         """The calls of rows that the largest bucket holds, the longest first."""
         stretches = _look(lengths, self._calls)
         values = _least(stretches, self._calls.lone, price=0)
@@ -118,12 +118,12 @@ class GridStaircase:
             return float("inf")
         return self._whole[bisect_left(self.grid.batches, len(lengths))][place]
 
-    def _head_runs(self, rows: tuple[int, ...]) -> list[Run]:
+    def _head_runs(self, rows: tuple[int, ...]) -> list[ProgramCall]:
         runs = []
         start = 0
         while start < len(rows):
             bucket = self._heads[len(rows) - start]
-            runs.append(Run(bucket, rows[start : start + bucket.batch]))
+            runs.append(ProgramCall(bucket, rows[start : start + bucket.batch]))
             start += bucket.batch
         return runs
 
@@ -247,9 +247,9 @@ class _Priced(NamedTuple):
     values: list[int]
     price: int
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ProgramCall]:
         """The calls of the least weight for the whole batch."""
-        runs: list[Run] = []
+        runs: list[ProgramCall] = []
         base = self.stretches.base
         pending = [_WHOLE]
         while pending:
@@ -264,7 +264,7 @@ class _Priced(NamedTuple):
                 runs += self._series(chunks, chunk, first, taken, start)
                 continue
             bucket = chunks.buckets[self.price][chunk]
-            runs.append(Run(bucket, self.rows[first : first + taken], start))
+            runs.append(ProgramCall(bucket, self.rows[first : first + taken], start))
             if end < 0:
                 runs += self._series(self.lone, -end, first, 1, start + bucket.length)
             elif end > 0:
@@ -284,7 +284,7 @@ class _Priced(NamedTuple):
                         return chunks, rest, place, end
         raise BrokenInvariant("no way to begin a stretch costs what the cheapest does")
 
-    def _series(self, chunks: Calls, left: int, first: int, taken: int, start: int) -> list[Run]:
+    def _series(self, chunks: Calls, left: int, first: int, taken: int, start: int) -> list[ProgramCall]:
         """The cheapest series of chunks until `left` timesteps have passed; rows that end are left out."""
         runs = []
         while left > 0:
@@ -292,7 +292,7 @@ class _Priced(NamedTuple):
             while self.lengths[first + taken - 1] <= start:
                 taken -= 1
             bucket = chunks.buckets[self.price][place]
-            runs.append(Run(bucket, self.rows[first : first + taken], start))
+            runs.append(ProgramCall(bucket, self.rows[first : first + taken], start))
             start += bucket.length
             left -= bucket.length
         return runs

@@ -13,7 +13,7 @@ from itertools import product
 from math import isfinite
 from typing import NamedTuple
 
-from .shapes import AnyShape, Bucket, BucketGrid
+from .shapes import Bucket, BucketGrid, DynamicShape
 
 _Points = Sequence[tuple[int, float]]
 
@@ -97,15 +97,15 @@ class CostModel:
         )
 
     @classmethod
-    def proportional(cls, shapes: BucketGrid | AnyShape) -> CostModel:
+    def proportional(cls, shapes: BucketGrid | DynamicShape) -> CostModel:
         """A stand-in until shapes are measured: 0.1 ms for a call and 0.002 ms for each of its B x T cells.
 
         >>> CostModel.proportional(BucketGrid(batches=(1, 4), lengths=(50,))).of(Bucket(4, 50))
         0.5
-        >>> round(CostModel.proportional(AnyShape(batch=8, length=100)).of(Bucket(4, 50)), 9)
+        >>> round(CostModel.proportional(DynamicShape(batch=8, length=100)).of(Bucket(4, 50)), 9)
         0.5
         """
-        if isinstance(shapes, AnyShape):
+        if isinstance(shapes, DynamicShape):
             corners = product(sorted({1, 2, shapes.batch}), sorted({1, 2, shapes.length}))
             return cls({Bucket(*corner): _stand_in(*corner) for corner in corners})
         return cls({bucket: _stand_in(*bucket) for bucket in shapes.buckets})

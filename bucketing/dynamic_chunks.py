@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .cost import CostModel, Weighed, weigh_lines
-from .plan import Plan, Run, longest_first
-from .shapes import AnyShape, Bucket
+from .plan import Plan, ProgramCall, longest_first
+from .shapes import Bucket, DynamicShape
 
 _GAIN = 0.05  # what a smaller stretch must save a step to be tried: measurements differ by less
 
@@ -34,14 +34,14 @@ class FreeStaircase:
     The plan is the cheapest of those whose stairs end where a row does, by the `line` of the cost model; of equal ones
     it computes the fewest timesteps.
 
-    >>> shape = AnyShape(batch=4, length=512)
+    >>> shape = DynamicShape(batch=4, length=512)
     >>> for run in FreeStaircase(shape, CostModel.proportional(shape)).plan([90, 300, 80, 310]).runs:
     ...     print(run)
     Run(bucket=Bucket(batch=4, length=90), rows=(3, 1, 0, 2), start=0)
     Run(bucket=Bucket(batch=2, length=220), rows=(3, 1), start=90)
     """
 
-    shape: AnyShape
+    shape: DynamicShape
     cost: CostModel
     _weights: tuple[Weighed, ...] = field(init=False, repr=False, compare=False)
     stretches: tuple[int, ...] = field(init=False, repr=False, compare=False)
@@ -69,7 +69,7 @@ class FreeStaircase:
         for size in smaller:
             if size < len(rows):
                 stairs = min(stairs, self._stairs(own, size), key=_weight)
-        runs: list[Run] = []
+        runs: list[ProgramCall] = []
         for stair in stairs:
             runs += stair.runs(rows)
         return Plan(tuple(runs), tuple(self._heads(rows)))
@@ -77,9 +77,9 @@ class FreeStaircase:
     def _stairs(self, lengths: list[int], size: int) -> list[_Stairs]:
         return [_cut(lengths, first, first + size, self._weights) for first in range(0, len(lengths), size)]
 
-    def _heads(self, rows: tuple[int, ...]) -> list[Run]:
+    def _heads(self, rows: tuple[int, ...]) -> list[ProgramCall]:
         groups = (rows[first : first + self.shape.batch] for first in range(0, len(rows), self.shape.batch))
-        return [Run(Bucket(len(group), 1), group) for group in groups]
+        return [ProgramCall(Bucket(len(group), 1), group) for group in groups]
 
 
 class _Stairs(NamedTuple):
@@ -95,7 +95,7 @@ class _Stairs(NamedTuple):
     """choices[k]: to which of the ends the stair goes that begins at ends[k + 1], or at 0 for the last."""
     weight: int
 
-    def runs(self, rows: tuple[int, ...]) -> list[Run]:
+    def runs(self, rows: tuple[int, ...]) -> list[ProgramCall]:
         """Its calls, from the first timestep on."""
         runs = []
         start, place = 0, len(self.ends)
@@ -103,7 +103,7 @@ class _Stairs(NamedTuple):
             count = self.alive[place - 1]
             place = self.choices[place - 1]
             end = self.ends[place]
-            runs.append(Run(Bucket(count, end - start), rows[self.first : self.first + count], start))
+            runs.append(ProgramCall(Bucket(count, end - start), rows[self.first : self.first + count], start))
             start = end
         return runs
 

@@ -8,7 +8,7 @@ import torch
 
 from .errors import BrokenInvariant
 from .padding import lengths_tensor, pad, storage_of, torch_dtype, unpad, unpadded_views
-from .plan import Plan, Run
+from .plan import Plan, ProgramCall
 from .shapes import Bucket, TensorSpec
 
 Tensors = tuple[torch.Tensor, ...]
@@ -67,7 +67,7 @@ def _parts(
 
 
 def _padded_inputs(
-    step: Run,
+    step: ProgramCall,
     requests: Sequence[Sequence[torch.Tensor]],
     lengths: Sequence[int],
     inputs: Sequence[TensorSpec],

@@ -19,7 +19,7 @@ import torch
 from .errors import BrokenInvariant
 from .execute import Pad, Tensors, check_results
 from .padding import lengths_tensor, pad, torch_dtype, unpad, unpadded_views
-from .plan import Plan, Run
+from .plan import Plan, ProgramCall
 from .shapes import Bucket, Carried, Part, TensorSpec
 
 RunPart = Callable[[Part, Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
@@ -196,7 +196,7 @@ class InFlight:
         """Whether a sequence of the batch has nothing behind it."""
         return self.past is None or len(self.past.rows) < len(self.place)
 
-    def begin(self, head: Run) -> None:
+    def begin(self, head: ProgramCall) -> None:
         """Let the model compute what these rows begin with."""
         began = self.run("start", head.bucket, [*self._free(head), self._whole_lengths(head)])
         specs = [self.pieces.carried[position].spec for position in self.pieces.started]
@@ -217,7 +217,7 @@ class InFlight:
         places = torch.tensor([self.place[row] for row in range(len(self.place))])
         return tuple([tensor.index_select(0, places) for tensor in self.carried])
 
-    def advance(self, steps: Sequence[Run]) -> None:
+    def advance(self, steps: Sequence[ProgramCall]) -> None:
         """Run pieces, each for the first rows of the one before it, and hand on what they leave.
 
         All that can be done before the first or after the last is done there. An engine that streams its weights leaves
@@ -245,7 +245,7 @@ class InFlight:
             for tensor, result, spec in zip(self.carried, results[count:], self.carried_specs, strict=True):
                 self._put(tensor, result, spec, step, ended)
 
-    def finish(self, head: Run) -> list[Tensors]:
+    def finish(self, head: ProgramCall) -> list[Tensors]:
         """The outputs without time of these rows."""
         specs = self.pieces.final_outputs
         if not specs:
@@ -264,10 +264,10 @@ class InFlight:
         parts = [cut(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs, strict=True)]
         return list(zip(*parts, strict=True))
 
-    def _state(self, step: Run) -> list[torch.Tensor]:
+    def _state(self, step: ProgramCall) -> list[torch.Tensor]:
         return list(map(self._part, self.carried, self.carried_specs, repeat(step)))
 
-    def _free(self, head: Run) -> list[torch.Tensor]:
+    def _free(self, head: ProgramCall) -> list[torch.Tensor]:
         both = zip(self.inputs, self.pieces.inputs, strict=True)
         return [self._part(tensor, spec, head) for tensor, spec in both if spec.time_dim is None]
 
@@ -278,18 +278,18 @@ class InFlight:
             whole[self.place[row]] += behind
         return whole
 
-    def _whole_lengths(self, head: Run) -> torch.Tensor:
+    def _whole_lengths(self, head: ProgramCall) -> torch.Tensor:
         first = self.place[head.rows[0]]
         own = self.whole_lengths[first : first + len(head.rows)]
         return lengths_tensor(own, Bucket(head.bucket.batch, max(own)))
 
-    def _lengths_within(self, step: Run) -> torch.Tensor:
+    def _lengths_within(self, step: ProgramCall) -> torch.Tensor:
         """How many timesteps of the run are each row's own; a row that is computed and dropped counts one."""
         first, timesteps = self.place[step.rows[0]], step.bucket.length
         own = [min(length - step.start, timesteps) for length in self.lengths[first : first + len(step.rows)]]
         return lengths_tensor(own, step.bucket)
 
-    def _part(self, tensor: torch.Tensor, spec: TensorSpec, step: Run) -> torch.Tensor:
+    def _part(self, tensor: torch.Tensor, spec: TensorSpec, step: ProgramCall) -> torch.Tensor:
         """The run's rectangle of a buffer."""
         if spec.batch_dim is not None:
             tensor = _stretch(tensor, spec.batch_dim, self.place[step.rows[0]], step.bucket.batch)
@@ -297,7 +297,9 @@ class InFlight:
             tensor = _stretch(tensor, spec.time_dim, step.start, step.bucket.length)
         return tensor.contiguous()
 
-    def _put(self, tensor: torch.Tensor, result: torch.Tensor, spec: TensorSpec, step: Run, first: int = 0) -> None:
+    def _put(
+        self, tensor: torch.Tensor, result: torch.Tensor, spec: TensorSpec, step: ProgramCall, first: int = 0
+    ) -> None:
         """Write what a run gives for its own rows, from the `first` of them on, into a buffer."""
         count = len(step.rows) - first
         if count == 0:
@@ -310,14 +312,14 @@ class InFlight:
         tensor.copy_(result)
 
 
-def in_a_row(runs: Sequence[Run]) -> list[list[Run]]:
+def in_a_row(runs: Sequence[ProgramCall]) -> list[list[ProgramCall]]:
     """The runs in stretches in which each goes on with the first rows of the one before it.
 
-    >>> stair = [Run(Bucket(2, 3), (1, 0)), Run(Bucket(1, 4), (1,), start=3), Run(Bucket(1, 2), (2,))]
+    >>> stair = [ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3), ProgramCall(Bucket(1, 2), (2,))]
     >>> [len(stretch) for stretch in in_a_row(stair)]
     [2, 1]
     """
-    stretches: list[list[Run]] = []
+    stretches: list[list[ProgramCall]] = []
     for run in runs:
         before = stretches[-1][-1] if stretches else None
         goes_on = (

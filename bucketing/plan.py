@@ -11,7 +11,7 @@ from .shapes import Bucket
 
 
 @dataclass(frozen=True)
-class Run:
+class ProgramCall:
     """One call of one program: `rows` are the requests' places in the batch, the longest first.
 
     `start` is the timestep of its rows at which the call begins: 0 but for the later chunks of a staircase.
@@ -29,13 +29,13 @@ class Plan:
     A plan for `sequence` programs has every request in exactly one run. In one for `chunk` programs, the runs of a
     request follow each other without a gap from timestep 0 to its end, and every request is in exactly one head.
 
-    >>> stair = Plan((Run(Bucket(2, 3), (1, 0)), Run(Bucket(1, 4), (1,), start=3)), heads=(Run(Bucket(2, 1), (1, 0)),))
+    >>> stair = Plan((ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3)), heads=(ProgramCall(Bucket(2, 1), (1, 0)),))
     >>> stair.computed_timesteps, stair.useful_timesteps([3, 7])
     (10, 10)
     """
 
-    runs: tuple[Run, ...]
-    heads: tuple[Run, ...] = ()
+    runs: tuple[ProgramCall, ...]
+    heads: tuple[ProgramCall, ...] = ()
     """Calls of the `head` program, after all runs. Their buckets have length 1; their cost is not among the runs'."""
 
     @property
@@ -56,19 +56,19 @@ class Plan:
         return sum(cost.of(run.bucket) for run in self.runs)
 
 
-def plan_in(bucket: Bucket, lengths: Sequence[int], kind: Literal["sequence", "chunk"]) -> Plan:
+def single_bucket_plan(bucket: Bucket, lengths: Sequence[int], kind: Literal["sequence", "chunk"]) -> Plan:
     """A plan whose every run has this bucket: at most B sequences, and of any length only where they run in pieces.
 
-    >>> [run.start for run in plan_in(Bucket(2, 4), [9, 3], "chunk").runs]
+    >>> [run.start for run in single_bucket_plan(Bucket(2, 4), [9, 3], "chunk").runs]
     [0, 4, 8]
     """
     rows = tuple(sorted(range(len(lengths)), key=lambda row: -lengths[row]))
     if kind == "sequence":
-        return Plan((Run(bucket, rows),))
+        return Plan((ProgramCall(bucket, rows),))
     starts = range(0, lengths[rows[0]], bucket.length)
     alive = (tuple(row for row in rows if lengths[row] > start) for start in starts)
-    runs = tuple(Run(bucket, own, start) for own, start in zip(alive, starts, strict=True))
-    return Plan(runs, (Run(Bucket(bucket.batch, 1), rows),))
+    runs = tuple(ProgramCall(bucket, own, start) for own, start in zip(alive, starts, strict=True))
+    return Plan(runs, (ProgramCall(Bucket(bucket.batch, 1), rows),))
 
 
 def longest_first(lengths: Sequence[int]) -> list[int]:

@@ -65,10 +65,10 @@ class BucketGrid:
 
 
 @dataclass(frozen=True)
-class AnyShape:
+class DynamicShape:
     """What a shape-polymorphic engine takes: every number of rows up to `batch`, every number of timesteps to `length`.
 
-    >>> AnyShape(batch=32, length=512).fit_length(17)
+    >>> DynamicShape(batch=32, length=512).fit_length(17)
     17
     """
 
@@ -98,7 +98,7 @@ class AnyShape:
         return self.fit_length(length)
 
 
-Shapes = BucketGrid | AnyShape
+Shapes = BucketGrid | DynamicShape
 """What an engine takes: a program for each bucket, or one for all shapes."""
 
 

@@ -9,7 +9,7 @@ import torch
 
 from ..bucketing.execute_chunks import Pieces, execute_staircase
 from ..bucketing.padding import pad
-from ..bucketing.plan import Plan, Run
+from ..bucketing.plan import Plan, ProgramCall
 from ..bucketing.shapes import Bucket, Part, TensorSpec
 from .carry_analysis import CannotSplit
 from .program import Split
@@ -68,9 +68,9 @@ def random_staircase(lengths: Sequence[int], rng: random.Random) -> Plan:
     start = 0
     while alive := tuple(row for row in order if lengths[row] > start):
         step = rng.randint(1, lengths[order[0]] - start)
-        runs.append(Run(Bucket(len(alive), step), alive, start))
+        runs.append(ProgramCall(Bucket(len(alive), step), alive, start))
         start += step
-    return Plan(tuple(runs), (Run(Bucket(len(order), 1), tuple(order)),))
+    return Plan(tuple(runs), (ProgramCall(Bucket(len(order), 1), tuple(order)),))
 
 
 def _requests(inputs: Sequence[TensorSpec]) -> Requests:

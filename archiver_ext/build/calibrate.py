@@ -17,7 +17,7 @@ import torch
 from ...bucketing.execute_chunks import InFlight
 from ...bucketing.shapes import Bucket
 from ...bucketing.padding import lengths_tensor, torch_dtype
-from ...bucketing.plan import plan_in
+from ...bucketing.plan import single_bucket_plan
 from ...bucketing.shapes import Part, TensorSpec
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import Variants
@@ -79,7 +79,7 @@ def _call(variants: Variants, part: Part, bucket: Bucket) -> Call:
 
 def _advance(variants: Variants, bucket: Bucket) -> Call:
     lengths = [2 * bucket.length] * bucket.batch
-    plan = plan_in(bucket, lengths, "chunk")
+    plan = single_bucket_plan(bucket, lengths, "chunk")
     item = [blank_item(spec, lengths[0]) for spec in variants.manifest.inputs]
     batch = InFlight(plan, [item] * bucket.batch, lengths, variants.pieces, variants.run, chain=variants.chain)
     return partial(batch.advance, plan.runs[:1])

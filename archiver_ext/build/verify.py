@@ -18,7 +18,7 @@ import torch
 
 from ...bucketing.execute import Pad
 from ...bucketing.shapes import Bucket, BucketGrid
-from ...bucketing.plan import Plan, plan_in
+from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Kind
 from ...bucketing.shapes import TensorSpec
 from ..errors import PackagingError
@@ -241,7 +241,7 @@ def verify(
     rng = torch.Generator().manual_seed(seed)
     worst = Checked(bucket, Verdict.AGREES, 0.0, 0.0, "")
     for batch in compose(bucket, served_by(bucket, cases, program), seed):
-        plan = plan_in(bucket, [case.request.length for case in batch.cases], program.kind)
+        plan = single_bucket_plan(bucket, [case.request.length for case in batch.cases], program.kind)
         for found in _try(model, plan, batch, bucket, program.outputs, tolerance, rng):
             worst = worse(worst, found)
     return worst

@@ -12,8 +12,8 @@ from statistics import median
 import torch
 
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
-from ...bucketing.plan import Plan, plan_in
-from ...bucketing.shapes import AnyShape, Bucket
+from ...bucketing.plan import Plan, single_bucket_plan
+from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import Variants, load_variants, shapes_of
 from ..build.verify import draw, spec_sizes
@@ -168,13 +168,13 @@ def _padded(variants: Variants, requests: Sequence[Sequence[torch.Tensor]], leng
     bucket = smallest_bucket(variants.manifest, len(lengths), max(lengths))
     for first in range(0, len(lengths), bucket.batch):
         part = slice(first, first + bucket.batch)
-        yield Step(requests[part], lengths[part], lambda own: plan_in(bucket, own, variants.manifest.kind))
+        yield Step(requests[part], lengths[part], lambda own: single_bucket_plan(bucket, own, variants.manifest.kind))
 
 
 def smallest_bucket(manifest: Manifest, rows: int, longest: int) -> Bucket:
     """The smallest that holds as many rows as can be, and the longest of them or else a piece of it."""
     shapes = shapes_of(manifest)
-    if isinstance(shapes, AnyShape):
+    if isinstance(shapes, DynamicShape):
         return Bucket(min(rows, shapes.batch), longest)
     batch = next((size for size in shapes.batches if size >= rows), shapes.batches[-1])
     return Bucket(batch, next((length for length in shapes.lengths if length >= longest), shapes.lengths[-1]))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
-from ...bucketing.shapes import AnyShape, TensorSpec
+from ...bucketing.shapes import DynamicShape, TensorSpec
 from ...config.manifest import Manifest
 from ..responses import JSON, NPY, RequestError, invalid, malformed, shown
 from .tensors import from_lists, from_tensor
@@ -246,7 +246,7 @@ def _check_length(length: int, manifest: Manifest) -> None:
         elif manifest.longest == manifest.grid.lengths[-1]:
             manifest.grid.fit_length(length)
         else:
-            AnyShape(1, manifest.longest).fit_length(length)
+            DynamicShape(1, manifest.longest).fit_length(length)
     except SequenceTooLong as error:
         raise RequestError(413, "SequenceTooLong", str(error)) from None
     except LengthNotAccepted as error:

@@ -18,9 +18,9 @@ from ...bucketing.cost import CostModel
 from ...bucketing.execute import Pad, execute
 from ...bucketing.execute_chunks import Past, Pieces, RunChain, execute_onward, execute_staircase
 from ...bucketing.padding import pad, torch_dtype
-from ...bucketing.plan import Plan, plan_in
+from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Planner, planner_for
-from ...bucketing.shapes import AnyShape, Bucket, Part, Shapes, TensorSpec
+from ...bucketing.shapes import Bucket, DynamicShape, Part, Shapes, TensorSpec
 from ...config.manifest import Manifest, read_manifest, verify_files
 from .host import available_cores, check_requirements
 from .user_code import chosen_lengths
@@ -135,7 +135,7 @@ def planner_of(manifest: Manifest, table: tuple[int, ...] | None = None) -> Plan
 def shapes_of(manifest: Manifest) -> Shapes:
     """What the programs can be asked to run."""
     if manifest.shapes == "any":
-        return AnyShape(manifest.grid.batches[-1], manifest.longest)
+        return DynamicShape(manifest.grid.batches[-1], manifest.longest)
     return manifest.grid
 
 
@@ -155,7 +155,7 @@ def _warm_up(variants: Variants, bucket: Bucket) -> None:
     """Fill a bucket with zeros once: the first request shall be neither slow nor the one that finds a bad program."""
     blank = [_blank(spec, bucket.length) for spec in variants.manifest.inputs]
     lengths = [bucket.length] * bucket.batch
-    variants.answer(plan_in(bucket, lengths, variants.manifest.kind), [blank] * bucket.batch, lengths)
+    variants.answer(single_bucket_plan(bucket, lengths, variants.manifest.kind), [blank] * bucket.batch, lengths)
 
 
 def _blank(spec: TensorSpec, length: int) -> torch.Tensor:

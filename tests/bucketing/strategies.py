@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.padding import torch_dtype
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid, DType, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DType, DynamicShape, TensorSpec
 
 AWKWARD_GRIDS = (
     BucketGrid((1,), (1,)),
@@ -63,13 +63,13 @@ def exact_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[BucketGrid, Cos
     return grid, draw(costs(grid)), draw(lengths)
 
 
-def any_shapes() -> st.SearchStrategy[AnyShape]:
+def any_shapes() -> st.SearchStrategy[DynamicShape]:
     """Limits of an engine that takes any shape, small enough for brute force."""
-    return st.builds(AnyShape, st.integers(1, 12), st.integers(1, 40))
+    return st.builds(DynamicShape, st.integers(1, 12), st.integers(1, 40))
 
 
 @st.composite
-def measurements(draw: st.DrawFn, shape: AnyShape) -> CostModel:
+def measurements(draw: st.DrawFn, shape: DynamicShape) -> CostModel:
     """A few measured points, not always as many for each number of rows, and noisy: more may have cost less."""
     if draw(st.booleans()):
         return CostModel.proportional(shape)
@@ -84,7 +84,7 @@ def measurements(draw: st.DrawFn, shape: AnyShape) -> CostModel:
 
 
 @st.composite
-def free_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[AnyShape, CostModel, list[int]]:
+def free_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[DynamicShape, CostModel, list[int]]:
     """An engine that takes any shape, what it was measured to cost, and lengths within its limit."""
     shape = draw(any_shapes())
     lengths = st.lists(st.integers(1, shape.length), min_size=1, max_size=max_size)

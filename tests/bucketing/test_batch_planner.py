@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.batch_planner import GridPartition
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import LengthNotAccepted, SequenceTooLong
-from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 
 from .strategies import exact_problems, grids, problems
@@ -161,7 +161,7 @@ def test_a_larger_bucket_that_was_measured_cheaper_is_taken() -> None:
     grid = BucketGrid((1, 4), (16, 32))
     cost = CostModel({Bucket(1, 16): 2.0, Bucket(4, 16): 1.5, Bucket(1, 32): 3.0, Bucket(4, 32): 1.0})
 
-    assert plan([3], grid, cost).runs == (Run(Bucket(4, 32), (0,)),)
+    assert plan([3], grid, cost).runs == (ProgramCall(Bucket(4, 32), (0,)),)
 
 
 def test_equal_costs_are_decided_by_fewer_computed_timesteps() -> None:
@@ -169,7 +169,7 @@ def test_equal_costs_are_decided_by_fewer_computed_timesteps() -> None:
     grid = BucketGrid((1, 4), (8,))
     cost = CostModel({Bucket(1, 8): 1.0, Bucket(4, 8): 2.0})
 
-    assert plan([8, 8], grid, cost).runs == (Run(Bucket(1, 8), (0,)), Run(Bucket(1, 8), (1,)))
+    assert plan([8, 8], grid, cost).runs == (ProgramCall(Bucket(1, 8), (0,)), ProgramCall(Bucket(1, 8), (1,)))
 
 
 def test_plans_equal_in_all_are_decided_for_the_fuller_first_run() -> None:
@@ -177,7 +177,7 @@ def test_plans_equal_in_all_are_decided_for_the_fuller_first_run() -> None:
     grid = BucketGrid((1, 2), (8,))
     cost = CostModel({Bucket(1, 8): 1.0, Bucket(2, 8): 2.0})
 
-    assert plan([8, 8, 8], grid, cost).runs == (Run(Bucket(2, 8), (0, 1)), Run(Bucket(1, 8), (2,)))
+    assert plan([8, 8, 8], grid, cost).runs == (ProgramCall(Bucket(2, 8), (0, 1)), ProgramCall(Bucket(1, 8), (2,)))
 
 
 def test_requests_of_one_length_keep_their_order() -> None:
@@ -185,9 +185,9 @@ def test_requests_of_one_length_keep_their_order() -> None:
     grid = BucketGrid((2,), (8,))
 
     assert plan([5, 8, 5, 8, 5], grid, CostModel.proportional(grid)).runs == (
-        Run(Bucket(2, 8), (1, 3)),
-        Run(Bucket(2, 8), (0, 2)),
-        Run(Bucket(2, 8), (4,)),
+        ProgramCall(Bucket(2, 8), (1, 3)),
+        ProgramCall(Bucket(2, 8), (0, 2)),
+        ProgramCall(Bucket(2, 8), (4,)),
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.bucketed_chunks import GridStaircase
 from torchserve_neuron_lstm.bucketing.chunk_options import chunk_calls, covers
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 
 from .strategies import chunk_problems, costs, grids
@@ -203,8 +203,8 @@ def test_the_longest_rows_go_on_while_the_short_ones_end() -> None:
 
     result = GridStaircase(grid, cost).plan([12, 4, 12, 4])
 
-    assert result.runs == (Run(Bucket(4, 4), (0, 2, 1, 3), 0), Run(Bucket(2, 8), (0, 2), 4))
-    assert result.heads == (Run(Bucket(4, 1), (0, 2, 1, 3)),)
+    assert result.runs == (ProgramCall(Bucket(4, 4), (0, 2, 1, 3), 0), ProgramCall(Bucket(2, 8), (0, 2), 4))
+    assert result.heads == (ProgramCall(Bucket(4, 1), (0, 2, 1, 3)),)
 
 
 def test_a_row_that_has_ended_is_in_no_later_call() -> None:

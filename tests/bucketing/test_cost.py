@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel, Line
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape
 
 from .strategies import any_shapes, free_problems, measurements
 
@@ -47,7 +47,7 @@ def test_nothing_measured_is_no_cost_model() -> None:
 
 
 @given(free_problems())
-def test_a_measured_cost_is_told_as_it_was_measured(problem: tuple[AnyShape, CostModel, list[int]]) -> None:
+def test_a_measured_cost_is_told_as_it_was_measured(problem: tuple[DynamicShape, CostModel, list[int]]) -> None:
     """However noisy its neighbours are."""
     _, cost, _ = problem
 
@@ -134,7 +134,7 @@ def test_lines_of_rows_that_were_not_measured_are_between_those_that_were() -> N
 
 
 @given(any_shapes(), st.integers(1, 12), st.integers(1, 40))
-def test_the_stand_in_is_the_same_for_any_shape_and_for_a_grid(shape: AnyShape, batch: int, length: int) -> None:
+def test_the_stand_in_is_the_same_for_any_shape_and_for_a_grid(shape: DynamicShape, batch: int, length: int) -> None:
     """Both charge for the call and for each cell."""
     of_grid = CostModel.proportional(BucketGrid((batch,), (length,)))
 

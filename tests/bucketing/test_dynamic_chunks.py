@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.dynamic_chunks import FreeStaircase
-from torchserve_neuron_lstm.bucketing.plan import Plan, Run
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket
+from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape
 
 from .strategies import free_problems
 
-Problem = tuple[AnyShape, CostModel, list[int]]
+Problem = tuple[DynamicShape, CostModel, list[int]]
 Value = tuple[int, int]
 """What plans are ranked by: picoseconds, then computed timesteps."""
 Calls = list[tuple[int, int]]
@@ -79,7 +79,7 @@ def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: list[int]) -> None:
     """Cuts at any timestep, not only where rows end: the rows alive change nowhere else."""
-    shape = AnyShape(5, 6)
+    shape = DynamicShape(5, 6)
     cost = CostModel.proportional(shape)
 
     def anywhere(start: int) -> Iterator[Calls]:
@@ -97,7 +97,7 @@ def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: l
 
 def test_a_free_call_lets_every_stair_be_cut() -> None:
     """Where only the cells cost, nothing is padded."""
-    shape = AnyShape(4, 100)
+    shape = DynamicShape(4, 100)
     cost = CostModel({Bucket(4, 100): 1.0})
     lengths = [10, 100, 70, 40]
 
@@ -105,24 +105,24 @@ def test_a_free_call_lets_every_stair_be_cut() -> None:
 
     assert result.padded_timesteps(lengths) == 0
     assert result.runs == (
-        Run(Bucket(4, 10), (1, 2, 3, 0), 0),
-        Run(Bucket(3, 30), (1, 2, 3), 10),
-        Run(Bucket(2, 30), (1, 2), 40),
-        Run(Bucket(1, 30), (1,), 70),
+        ProgramCall(Bucket(4, 10), (1, 2, 3, 0), 0),
+        ProgramCall(Bucket(3, 30), (1, 2, 3), 10),
+        ProgramCall(Bucket(2, 30), (1, 2), 40),
+        ProgramCall(Bucket(1, 30), (1,), 70),
     )
 
 
 def test_a_dear_call_lets_none_be_cut() -> None:
     """Where only the call costs, one runs all."""
-    shape = AnyShape(4, 100)
+    shape = DynamicShape(4, 100)
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 4) for length in (1, 100)})
 
-    assert FreeStaircase(shape, cost).plan([10, 100, 70, 40]).runs == (Run(Bucket(4, 100), (1, 2, 3, 0)),)
+    assert FreeStaircase(shape, cost).plan([10, 100, 70, 40]).runs == (ProgramCall(Bucket(4, 100), (1, 2, 3, 0)),)
 
 
 def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> None:
     """Each stretch has a staircase of its own, and its head."""
-    shape = AnyShape(2, 10)
+    shape = DynamicShape(2, 10)
     cost = CostModel.proportional(shape)
 
     result = FreeStaircase(shape, cost).plan([1, 10, 2, 9, 1])
@@ -133,7 +133,7 @@ def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> No
 
 def test_two_stairs_are_made_where_many_rows_were_measured_slow() -> None:
     """Eight rows cost three times what four do: two staircases of four rows are cheaper."""
-    shape = AnyShape(8, 100)
+    shape = DynamicShape(8, 100)
     line = {1: 1.0, 2: 1.0, 4: 1.0, 8: 3.0}
     cost = CostModel({Bucket(rows, steps): 0.1 + step * steps for rows, step in line.items() for steps in (1, 100)})
     planner = FreeStaircase(shape, cost)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.batch_planner import FreePartition
 from torchserve_neuron_lstm.bucketing.cost import CostModel, Line
 from torchserve_neuron_lstm.bucketing.plan import Plan
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape
 
 from .strategies import free_problems
 
-Problem = tuple[AnyShape, CostModel, list[int]]
+Problem = tuple[DynamicShape, CostModel, list[int]]
 Value = tuple[int, int]
 """What plans are ranked by: picoseconds, then computed timesteps."""
 
@@ -70,7 +70,7 @@ def test_no_division_into_groups_is_cheaper(problem: Problem) -> None:
 @given(st.integers(1, 6), st.lists(st.integers(1, 30), min_size=1, max_size=6))
 def test_no_partition_at_all_is_cheaper_where_more_rows_cost_more(batch: int, lengths: list[int]) -> None:
     """Groups of neighbours in length are enough, as in a grid."""
-    shape = AnyShape(batch, 30)
+    shape = DynamicShape(batch, 30)
     cost = CostModel.proportional(shape)
 
     every = (
@@ -112,12 +112,12 @@ def test_groups_have_small_sizes_and_measured_ones() -> None:
     """All sizes would be too many to try; where the cost was measured, a group fits it."""
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 16, 24, 64) for length in (1, 8)})
 
-    assert FreePartition(AnyShape(32, 8), cost).sizes == (*range(1, 9), 16, 24, 32)
+    assert FreePartition(DynamicShape(32, 8), cost).sizes == (*range(1, 9), 16, 24, 32)
 
 
 def test_equal_plans_are_decided_for_one_call() -> None:
     """Costs that know no call and no rows make every division equal, but for the timesteps computed."""
-    shape = AnyShape(4, 8)
+    shape = DynamicShape(4, 8)
     cost = CostModel({Bucket(1, 1): 1.0, Bucket(4, 1): 4.0})
     assert cost.line(2) == Line(call_ms=0.0, step_ms=2.0)
 

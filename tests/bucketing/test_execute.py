@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
 from torchserve_neuron_lstm.bucketing.execute import execute
-from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.planner import planner_for
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, TensorSpec
 
@@ -88,7 +88,7 @@ def test_answers_are_views_of_what_the_program_returned() -> None:
         returned.extend(results := program(bucket, inputs))
         return results
 
-    plan = Plan((Run(Bucket(2, 3), (0, 2)), Run(Bucket(1, 1), (1,))))
+    plan = Plan((ProgramCall(Bucket(2, 3), (0, 2)), ProgramCall(Bucket(1, 1), (1,))))
     answers = execute(plan, requests, lengths, [FRAMES, BIAS], [RUNNING, TOTAL], takes_lengths=True, run=run)
 
     theirs = {tensor.untyped_storage().data_ptr() for tensor in returned}
@@ -109,7 +109,13 @@ def test_a_program_without_lengths_is_given_none() -> None:
         return [inputs[0] * 2]
 
     answers = execute(
-        Plan((Run(Bucket(2, 3), (0,)),)), [[torch.tensor([4, 5])]], [2], [ids], [ids], takes_lengths=False, run=double
+        Plan((ProgramCall(Bucket(2, 3), (0,)),)),
+        [[torch.tensor([4, 5])]],
+        [2],
+        [ids],
+        [ids],
+        takes_lengths=False,
+        run=double,
     )
 
     assert [[part.tolist() for part in answer] for answer in answers] == [[[8, 10]]]
@@ -119,7 +125,7 @@ def test_a_program_without_lengths_is_given_none() -> None:
 def test_a_model_without_batch_or_time_runs_one_request_at_a_time() -> None:
     """Its bucket is 1 x 1, and the request's tensor is the program's."""
     point = TensorSpec("point", "float32", (2,))
-    steps = Plan((Run(Bucket(1, 1), (1,)), Run(Bucket(1, 1), (0,))))
+    steps = Plan((ProgramCall(Bucket(1, 1), (1,)), ProgramCall(Bucket(1, 1), (0,))))
 
     answers = execute(
         steps,
@@ -157,7 +163,7 @@ def test_a_program_that_breaks_its_declaration_is_a_bug(returned: list[torch.Ten
     """The message says so, with what was declared and what came."""
     with pytest.raises(BrokenInvariant, match=f"this is a bug.*{message}"):
         execute(
-            Plan((Run(Bucket(2, 3), (0,)),)),
+            Plan((ProgramCall(Bucket(2, 3), (0,)),)),
             [request_of(2, 0)],
             [2],
             [FRAMES, BIAS],
@@ -171,7 +177,7 @@ def test_a_plan_that_leaves_a_request_out_is_a_bug() -> None:
     """Nobody waits for an answer that no run gives."""
     with pytest.raises(BrokenInvariant, match=r"this is a bug.*2 requests were to be answered, the plan answers \[1\]"):
         execute(
-            Plan((Run(Bucket(1, 2), (1,)),)),
+            Plan((ProgramCall(Bucket(1, 2), (1,)),)),
             [request_of(2, 0), request_of(2, 1)],
             [2, 2],
             [FRAMES, BIAS],
@@ -187,7 +193,7 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
 
     with pytest.raises(ValueError, match=r"bias, item 0: expected float64 \[2\], got float64 \[3\]"):
         execute(
-            Plan((Run(Bucket(1, 2), (0,)),)),
+            Plan((ProgramCall(Bucket(1, 2), (0,)),)),
             [(frames, torch.cat([bias, bias[:1]]))],
             [2],
             [FRAMES, BIAS],
@@ -207,7 +213,7 @@ def test_no_two_outputs_share_memory_nor_does_one_with_an_input() -> None:
         doubled = inputs[0] * 2
         return [doubled, doubled, doubled[:, -1], inputs[0]]
 
-    plan = Plan((Run(Bucket(1, 3), (0,)),))
+    plan = Plan((ProgramCall(Bucket(1, 3), (0,)),))
 
     (answer,) = execute(plan, [[request]], [3], [ids], [ids, ids, last, ids], takes_lengths=False, run=program)
     for part in answer:

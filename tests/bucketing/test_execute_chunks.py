@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
 from torchserve_neuron_lstm.bucketing.execute_chunks import Past, Pieces, execute_onward, execute_staircase
-from torchserve_neuron_lstm.bucketing.plan import Plan, Run, plan_in
+from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall, single_bucket_plan
 from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid, Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, Carried, DynamicShape, Part, TensorSpec
 
 from .strategies import chunk_problems, free_problems
 
@@ -169,7 +169,7 @@ def test_plans_over_a_grid_are_followed(problem: tuple[BucketGrid, CostModel, li
 
 
 @given(free_problems(max_size=8), st.integers(0, 1000))
-def test_plans_for_any_shape_are_followed(problem: tuple[AnyShape, CostModel, list[int]], seed: int) -> None:
+def test_plans_for_any_shape_are_followed(problem: tuple[DynamicShape, CostModel, list[int]], seed: int) -> None:
     """Of the planner that serves, and nothing is computed beyond its limits."""
     shape, cost, lengths = problem
 
@@ -181,13 +181,13 @@ def test_plans_for_any_shape_are_followed(problem: tuple[AnyShape, CostModel, li
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 4), st.integers(0, 1000))
 def test_plans_of_one_bucket_alone_are_followed(lengths: list[int], steps: int, seed: int) -> None:
     """As verification runs each compiled piece."""
-    check(plan_in(Bucket(3, steps), lengths, "chunk"), lengths, seed)
+    check(single_bucket_plan(Bucket(3, steps), lengths, "chunk"), lengths, seed)
 
 
 def test_a_piece_as_large_as_everything_keeps_to_its_own_rows() -> None:
     """A fixed shape may span rows that go on by themselves, before and after it."""
-    lone, three = Run(Bucket(1, 2), (2,)), Run(Bucket(3, 4), (0, 1))
-    heads = (Run(Bucket(3, 1), (0, 1, 2)),)
+    lone, three = ProgramCall(Bucket(1, 2), (2,)), ProgramCall(Bucket(3, 4), (0, 1))
+    heads = (ProgramCall(Bucket(3, 1), (0, 1, 2)),)
 
     check(Plan((lone, three), heads), [4, 3, 2], seed=0)
     check(Plan((three, lone), heads), [4, 3, 2], seed=0)
@@ -198,7 +198,7 @@ def test_answers_are_nobody_elses_memory() -> None:
     lengths = [4, 3]
     choose = random.Random(0)
     requests = [request_of(length, choose) for length in lengths]
-    plan, program = plan_in(Bucket(2, 4), lengths, "chunk"), Hostile()
+    plan, program = single_bucket_plan(Bucket(2, 4), lengths, "chunk"), Hostile()
     (first, _) = execute_staircase(plan, requests, lengths, PIECES, program)
     before = [answer.clone() for answer in first]
 
@@ -232,19 +232,22 @@ def test_no_requests_have_no_answers() -> None:
     assert program.calls == []
 
 
-HEAD = Run(Bucket(2, 1), (0, 1))
+HEAD = ProgramCall(Bucket(2, 1), (0, 1))
 PLANS = {
     "no run at all": Plan((), (HEAD,)),
-    "a request without a head": Plan((Run(Bucket(2, 4), (0, 1)),), (Run(Bucket(1, 1), (0,)),)),
-    "a request with two heads": Plan((Run(Bucket(2, 4), (0, 1)),), (HEAD, Run(Bucket(1, 1), (1,)))),
-    "a request without a run": Plan((Run(Bucket(1, 4), (0,)),), (HEAD,)),
-    "no last piece": Plan((Run(Bucket(2, 3), (0, 1)),), (HEAD,)),
-    "a gap": Plan((Run(Bucket(2, 2), (0, 1)), Run(Bucket(1, 1), (0,), 3)), (HEAD,)),
-    "a piece twice": Plan((Run(Bucket(2, 2), (0, 1)), Run(Bucket(1, 2), (0,)), Run(Bucket(1, 2), (0,), 2)), (HEAD,)),
-    "pieces in the wrong order": Plan((Run(Bucket(1, 2), (0,), 2), Run(Bucket(2, 2), (0, 1))), (HEAD,)),
-    "a row beyond its end": Plan((Run(Bucket(2, 2), (0, 1)), Run(Bucket(2, 2), (0, 1), 2)), (HEAD,)),
-    "rows that do not stand together": Plan((Run(Bucket(2, 4), (1, 0)),), (HEAD,)),
-    "more rows than its bucket": Plan((Run(Bucket(1, 4), (0, 1)),), (HEAD,)),
+    "a request without a head": Plan((ProgramCall(Bucket(2, 4), (0, 1)),), (ProgramCall(Bucket(1, 1), (0,)),)),
+    "a request with two heads": Plan((ProgramCall(Bucket(2, 4), (0, 1)),), (HEAD, ProgramCall(Bucket(1, 1), (1,)))),
+    "a request without a run": Plan((ProgramCall(Bucket(1, 4), (0,)),), (HEAD,)),
+    "no last piece": Plan((ProgramCall(Bucket(2, 3), (0, 1)),), (HEAD,)),
+    "a gap": Plan((ProgramCall(Bucket(2, 2), (0, 1)), ProgramCall(Bucket(1, 1), (0,), 3)), (HEAD,)),
+    "a piece twice": Plan(
+        (ProgramCall(Bucket(2, 2), (0, 1)), ProgramCall(Bucket(1, 2), (0,)), ProgramCall(Bucket(1, 2), (0,), 2)),
+        (HEAD,),
+    ),
+    "pieces in the wrong order": Plan((ProgramCall(Bucket(1, 2), (0,), 2), ProgramCall(Bucket(2, 2), (0, 1))), (HEAD,)),
+    "a row beyond its end": Plan((ProgramCall(Bucket(2, 2), (0, 1)), ProgramCall(Bucket(2, 2), (0, 1), 2)), (HEAD,)),
+    "rows that do not stand together": Plan((ProgramCall(Bucket(2, 4), (1, 0)),), (HEAD,)),
+    "more rows than its bucket": Plan((ProgramCall(Bucket(1, 4), (0, 1)),), (HEAD,)),
 }
 
 
@@ -293,7 +296,7 @@ def test_a_program_that_breaks_its_declaration_is_a_bug(
 
     with pytest.raises(BrokenInvariant, match=r"this is a bug.*the program of bucket 2 x \d declares"):
         execute_staircase(
-            plan_in(Bucket(2, 3), lengths, "chunk"),
+            single_bucket_plan(Bucket(2, 3), lengths, "chunk"),
             [request_of(length, choose) for length in lengths],
             lengths,
             PIECES,
@@ -306,7 +309,9 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
     ids, salt, marks = request_of(3, random.Random(0))
 
     with pytest.raises(ValueError, match=r"marks, item 0: expected int64 \[time<=3, 2\], got int64 \[3, 1\]"):
-        execute_staircase(plan_in(Bucket(1, 3), [3], "chunk"), [(ids, salt, marks[:, :1])], [3], PIECES, Hostile())
+        execute_staircase(
+            single_bucket_plan(Bucket(1, 3), [3], "chunk"), [(ids, salt, marks[:, :1])], [3], PIECES, Hostile()
+        )
 
 
 @given(some_lengths, st.randoms(use_true_random=False), st.integers(0, 1000))

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
-from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape
 
 from .strategies import chunk_problems, exact_problems, free_problems, problems
 
 Problem = tuple[Planner, list[int]]
 GRID = BucketGrid((1, 4), (8, 16))
-SHAPE = AnyShape(batch=4, length=16)
+SHAPE = DynamicShape(batch=4, length=16)
 EXAMPLES: dict[str, Callable[[], Planner]] = {
     "partition of a grid": lambda: planner_for("sequence", GRID, CostModel.proportional(GRID)),
     "partition of any shape": lambda: planner_for("sequence", SHAPE, CostModel.proportional(SHAPE)),
@@ -67,7 +67,7 @@ def longest_first(lengths: Sequence[int]) -> list[int]:
     return sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
 
 
-def assert_fits(run: Run, lengths: Sequence[int]) -> None:
+def assert_fits(run: ProgramCall, lengths: Sequence[int]) -> None:
     """A run has a row of its bucket for each request, the longest first."""
     assert 1 <= len(run.rows) <= run.bucket.batch
     assert list(run.rows) == [row for row in longest_first(lengths) if row in run.rows]

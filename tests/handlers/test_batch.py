@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape
+from torchserve_neuron_lstm.bucketing.shapes import DynamicShape
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.batch import Model, Work, answer_items
 from torchserve_neuron_lstm.handlers.formats.request import Item
 from torchserve_neuron_lstm.handlers.responses import RequestError
 
 POISON = 66
-SHAPE = AnyShape(batch=4, length=8)
+SHAPE = DynamicShape(batch=4, length=8)
 STAIRS = planner_for("chunk", SHAPE, CostModel.proportional(SHAPE))
 
 

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, BucketGrid
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, DynamicShape
 from torchserve_neuron_lstm.handlers.batch import Work
 from torchserve_neuron_lstm.handlers.metrics import Counts
 
 GRID = BucketGrid(batches=(1, 4, 8), lengths=(8, 16, 40))
-SHAPE = AnyShape(batch=8, length=40)
+SHAPE = DynamicShape(batch=8, length=40)
 SEQUENCE = planner_for("sequence", GRID, CostModel.proportional(GRID))
 CHUNK = planner_for("chunk", SHAPE, CostModel.proportional(SHAPE))
 

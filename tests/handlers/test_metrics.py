@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import torchserve_neuron_lstm.config
-from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 from torchserve_neuron_lstm.handlers.batch import Work
 from torchserve_neuron_lstm.handlers.metrics import METRICS, Counts, Metric, Reporter, declared_units
@@ -27,7 +27,7 @@ with warnings.catch_warnings():
 
 FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 GRID = BucketGrid(batches=(1, 4), lengths=(8, 16))
-PLAN = Plan((Run(Bucket(1, 16), (0,)), Run(Bucket(4, 8), (1, 2)), Run(Bucket(4, 8), (3, 4))))
+PLAN = Plan((ProgramCall(Bucket(1, 16), (0,)), ProgramCall(Bucket(4, 8), (1, 2)), ProgramCall(Bucket(4, 8), (3, 4))))
 FULL = Counts(
     7, Work((12, 3, 8, 5, 5), 33, (PLAN,), 0.00012, 0.0034), {"InvalidInput": 2, "SequenceTooLong": 1}, 0.006, 2, 3
 )

@@ -15,7 +15,7 @@ from zoo import CASES, Case
 from torchserve_neuron_lstm.backends.interface import Run
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.execute_chunks import Pieces, execute_staircase
-from torchserve_neuron_lstm.bucketing.plan import Plan, plan_in
+from torchserve_neuron_lstm.bucketing.plan import Plan, single_bucket_plan
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, Part
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
@@ -93,4 +93,4 @@ def test_one_bucket_serves_any_length(name: str, tmp_path: Path) -> None:
     served = Served(named(name), "inductor", parts, tmp_path)
     for seed, lengths in enumerate(([1], [4], [5, 1], [4, 4], [40], [17, 33], [8, 6])):
         for garbage in GARBAGE:
-            served.check(plan_in(Bucket(2, 4), lengths, "chunk"), lengths, seed, garbage)
+            served.check(single_bucket_plan(Bucket(2, 4), lengths, "chunk"), lengths, seed, garbage)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from torchserve_neuron_lstm.bucketing.plan import Plan, Run
+from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 Rows = tuple[int, ...]
@@ -17,7 +17,7 @@ def any_staircase(lengths: Sequence[int], choose: random.Random, roomy: bool = T
     `roomy` lets buckets be larger than what they are for, in rows and in time, as fixed shapes are.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    runs: list[Run] = []
+    runs: list[ProgramCall] = []
     pending = [(tuple(order), 0)]
     while pending:
         rows, start = pending.pop(choose.randrange(len(pending)))
@@ -28,19 +28,19 @@ def any_staircase(lengths: Sequence[int], choose: random.Random, roomy: bool = T
             left = lengths[alive[0]] - start
             steps = choose.randint(1, left)
             bucket = Bucket(len(alive) + roomy * choose.choice((0, 0, 1, 3)), steps)
-            runs.append(Run(bucket, alive, start))
+            runs.append(ProgramCall(bucket, alive, start))
             pending.append((alive, start + steps))
             if roomy and choose.random() < 0.2:  # beyond every end
-                runs[-1] = Run(Bucket(bucket.batch, left + choose.randint(0, 4)), alive, start)
+                runs[-1] = ProgramCall(Bucket(bucket.batch, left + choose.randint(0, 4)), alive, start)
                 pending.pop()
     return Plan(tuple(runs), tuple(_heads(tuple(order), choose, roomy)))
 
 
-def _heads(order: Rows, choose: random.Random, roomy: bool) -> list[Run]:
+def _heads(order: Rows, choose: random.Random, roomy: bool) -> list[ProgramCall]:
     heads = []
     while order:
         count = choose.randint(1, len(order))
-        heads.append(Run(Bucket(count + roomy * choose.choice((0, 0, 2)), 1), order[:count]))
+        heads.append(ProgramCall(Bucket(count + roomy * choose.choice((0, 0, 2)), 1), order[:count]))
         order = order[count:]
     return heads
 

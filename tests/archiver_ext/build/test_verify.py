@@ -35,7 +35,7 @@ from torchserve_neuron_lstm.bucketing.execute import Pad, execute
 from torchserve_neuron_lstm.bucketing.execute_chunks import Pieces, execute_staircase
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, BucketGrid, Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import DynamicShape, Bucket, BucketGrid, Carried, Part, TensorSpec
 from torchserve_neuron_lstm.lowering.program import Program, Split
 
 GRID = BucketGrid((1, 4), (3, 8))
@@ -92,7 +92,7 @@ class InPieces:
     run: Piece
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        shape = AnyShape(4, LONGEST)
+        shape = DynamicShape(4, LONGEST)
         return planner_for("chunk", shape, CostModel.proportional(shape)).plan(lengths)
 
     def answer(self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad) -> list[Answer]:

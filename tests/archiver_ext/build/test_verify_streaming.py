@@ -17,7 +17,7 @@ from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute_chunks import Past, Pieces, execute_onward
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import DynamicShape, Carried, Part, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.lowering.program import Program, Split
 
@@ -69,7 +69,7 @@ class Served:
     """Whether it mixes up the sessions of a batch."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        shape = AnyShape(ROWS, LONGEST)
+        shape = DynamicShape(ROWS, LONGEST)
         return planner_for("chunk", shape, CostModel.proportional(shape)).plan(lengths)
 
     def answer_onward(

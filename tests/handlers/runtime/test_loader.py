@@ -9,7 +9,7 @@ import torch
 from tiny_archive import GRID, make_model
 
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
-from torchserve_neuron_lstm.bucketing.shapes import AnyShape, Bucket, Shapes
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, Shapes
 from torchserve_neuron_lstm.config.manifest import Cost, Variant, read_manifest, write_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import cost_of, load_variants, planner_of, shapes_of
 
@@ -58,7 +58,8 @@ def test_each_part_has_its_own_costs(pristine: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "longest", "found"), [("grid", 8, GRID), ("any", 100, AnyShape(4, 100)), ("any", 8, AnyShape(4, 8))]
+    ("shapes", "longest", "found"),
+    [("grid", 8, GRID), ("any", 100, DynamicShape(4, 100)), ("any", 8, DynamicShape(4, 8))],
 )
 def test_the_planner_is_told_what_the_programs_take(
     pristine: Path, shapes: Literal["grid", "any"], longest: int, found: Shapes
