@@ -14,7 +14,8 @@ ANALYZE_PARAMETERS = ("compiler_workdir", "additional_ignored_ops", "max_workers
 UNLIMITED = -1
 """Of `min_subgraph_size` and `max_subgraph_count`: there is no such limit."""
 
-_OPERATOR = re.compile(r"\w+::\w+")
+_ARGUMENTS = "trace_kwargs: compiler_args"
+_OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,22 @@ class PartitionerConfig:
     def compiler_args(self) -> tuple[str, ...] | None:
         """Arguments of the compiler of the segments; None: those that it has in any case."""
         given = (self.trace_kwargs or {}).get("compiler_args")
-        return None if given is None else tuple(shlex.split(given) if isinstance(given, str) else given)
+        return None if given is None else tuple(shell_words(given, _ARGUMENTS) if isinstance(given, str) else given)
+
+
+def shell_words(text: str, name: str) -> tuple[str, ...]:
+    """Cut a text into arguments as a shell does.
+
+    >>> shell_words("--target 'inf2 x'", "compiler_args")
+    ('--target', 'inf2 x')
+
+    Raises:
+        ValueError: a quotation is open; begins with `name`.
+    """
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise ValueError(f"{name}: expected arguments as a shell takes them, got {text!r}: {error}") from error
 
 
 def _check_share(share: object) -> None:
@@ -128,7 +144,9 @@ def _check_keys(name: str, given: object, known: Collection[str]) -> None:
 
 
 def _check_arguments(arguments: object) -> None:
-    if arguments is None or isinstance(arguments, str):
+    if arguments is None:
         return
-    if not isinstance(arguments, list | tuple) or not all(isinstance(one, str) for one in arguments):
-        raise ValueError(f"trace_kwargs: compiler_args: expected a text or a list of texts, got {arguments!r}")
+    if isinstance(arguments, str):
+        shell_words(arguments, _ARGUMENTS)
+    elif not isinstance(arguments, list | tuple) or not all(isinstance(one, str) for one in arguments):
+        raise ValueError(f"{_ARGUMENTS}: expected a text or a list of texts, got {arguments!r}")

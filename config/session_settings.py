@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+from urllib.parse import urlsplit
 
 from .json_codec import Record, wrong
 
@@ -82,9 +83,29 @@ def _fields(record: Record) -> Fields:
     return Fields(**names)
 
 
+def is_redis_url(url: str) -> bool:
+    """Whether a text is redis://HOST:PORT/DATABASE or the same with rediss://; port and database may be left out.
+
+    >>> is_redis_url("redis://cache/0"), is_redis_url("redis://cache:0/0")
+    (True, False)
+    """
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    database = parts.path.strip("/")
+    is_database = not database or (database.isascii() and database.isdigit())
+    whole = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and not parts.query and not parts.fragment
+    return whole and has_port and is_database
+
+
 def _redis(record: Record) -> Redis:
+    url = record.text("url")
+    if not is_redis_url(url):
+        raise wrong(f"{record.at}url", "redis://HOST:PORT/DATABASE, or rediss:// for TLS", url)
     return Redis(
-        url=record.text("url"),
+        url=url,
         username=record.optional("username", record.text),
         password_env=record.optional("password_env", record.text),
         ca_file=record.optional("ca_file", record.text),

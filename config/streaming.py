@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from .diagnostics import Location
-from .session_settings import Fields, Redis, SessionSettings
+from .session_settings import Fields, Redis, SessionSettings, is_redis_url
 from .strict import Strict, as_mapping, said, worded
 
 _FIELD = "[A-Za-z][A-Za-z0-9_-]{0,63}"
@@ -43,24 +43,12 @@ def _variable(name: str) -> str:
 
 
 def _redis_url(url: str) -> str:
-    if not _is_usable(url):
+    if not is_redis_url(url):
         raise worded(f"expected redis://HOST:PORT/DATABASE, or rediss:// for TLS, got {said(url)}")
     if "@" in urlsplit(url).netloc:
         raise worded("expected no user and no password in the address: everyone can read an archive; name the user as "
                      "username, and in password_env the environment variable that holds the password")  # fmt: skip
     return url
-
-
-def _is_usable(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        has_port = parts.port is None or parts.port > 0
-    except ValueError:
-        return False
-    database = parts.path.strip("/")
-    is_database = not database or (database.isascii() and database.isdigit())
-    whole = parts.scheme in ("redis", "rediss") and bool(parts.hostname) and not parts.query and not parts.fragment
-    return whole and has_port and is_database
 
 
 FieldName = Annotated[str, Field(json_schema_extra={"pattern": f"^{_FIELD}$"}), AfterValidator(_field_name)]

@@ -13,7 +13,7 @@ import torch
 
 _TORCH = str(Path(torch.__file__).resolve().parent)
 _HERE = Path(__file__).resolve().parent
-_OURS = (str(_HERE), str(_HERE.parents[1] / "tracing"))
+_OURS = (str(_HERE), str(_HERE.parent / "tracing"))
 """The rooms whose frames stand between the exporter and the user's model."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 

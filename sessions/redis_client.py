@@ -103,12 +103,13 @@ def _wrong_url(url: str) -> str | None:
     """What an operator must change. It repeats no password."""
     try:
         parts = urlsplit(url)
-        _, database = parts.port, _database(parts)
+        port, database = parts.port, _database(parts)
     except ValueError as error:
         return f"the session store's url cannot be read: {error}"
     if "@" in parts.netloc:
         return "the session store's url must not hold a name or a password: give `username` and `password_env`"
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname or parts.query or parts.fragment or database < 0:
+    whole = parts.scheme in ("redis", "rediss") and parts.hostname and not parts.query and not parts.fragment
+    if not whole or port == 0 or database < 0:
         return "the session store's url must be redis://HOST:PORT/DATABASE, or rediss:// for TLS"
     return None
 

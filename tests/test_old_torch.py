@@ -17,9 +17,11 @@ _IMPORTS = """
 import torch
 for name in ("uint16", "uint32", "uint64", "export", "compiler"):
     delattr(torch, name)
-from torchserve_neuron_lstm.backends import neuron
-from torchserve_neuron_lstm.backends.partitioning import partitioned
-from torchserve_neuron_lstm.handlers import service, streams, v2
+from torchserve_neuron_lstm.backends.aws_neuron import neuron
+from torchserve_neuron_lstm.backends.partitioning import backend
+from torchserve_neuron_lstm.handlers import service
+from torchserve_neuron_lstm.handlers.formats import v2
+from torchserve_neuron_lstm.handlers.streaming import service as sessions
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 assert read_npy(write_npy(torch.tensor([1, 2]))).tolist() == [1, 2]
 """
@@ -27,15 +29,12 @@ assert read_npy(write_npy(torch.tensor([1, 2]))).tolist() == [1, 2]
 
 def serving_files() -> list[Path]:
     """What an archive for `neuron` carries."""
-    folders = ("handlers", "bucketing", "sessions", "backends/aws")
-    files = [path for folder in folders for path in sorted((ROOT / folder).glob("*.py"))]
+    folders = ("handlers", "bucketing", "sessions", "backends/aws_neuron")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     names = (
         "eager",
+        "exported_program",
         "interface",
-        "neuron",
-        "neuronx",
-        "new_weights",
-        "program_file",
         "registry",
         "signature",
         "weights",

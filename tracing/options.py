@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..backends.interface import Backend, CompileSettings, Option, precision_of
-from ..config.partitioner import PartitionerConfig
+from ..config.partitioner import PartitionerConfig, shell_words
 
 _POSITIONS = 6
 
@@ -27,6 +26,9 @@ class Options:
     cpu_backend: bool = False
     compiler_python: str | Path | None = None
     """Ours, and so by name alone: the interpreter in which the engine's compiler lives."""
+
+    def __post_init__(self) -> None:
+        arguments(self.compiler_args)
 
     def with_positional(self, given: Sequence[Any]) -> Options:
         """The same with options that were given by position, of which people are warned.
@@ -62,8 +64,11 @@ def arguments(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
     >>> arguments("--target trn1 -O2"), arguments(["--target", "trn1"]), arguments(None)
     (('--target', 'trn1', '-O2'), ('--target', 'trn1'), ())
+
+    Raises:
+        ValueError: a quotation is open.
     """
-    return tuple(shlex.split(given)) if isinstance(given, str) else tuple(given or ())
+    return shell_words(given, "compiler_args") if isinstance(given, str) else tuple(given or ())
 
 
 def untaken(engine: Backend, options: Options) -> list[str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +15,20 @@ from pathlib import Path
 from ...config.manifest import FILE_NAME
 from ..errors import PackagingError
 from .workspace import private_directory
+
+_DAMAGE = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    struct.error,
+    ValueError,
+    RuntimeError,  # a method of compression that is none, or a password
+)
+_BEGINNINGS = (b"PK\x03\x04", b"\x1f\x8b")
+"""Of a .mar and a .tar.gz."""
 
 
 @contextmanager
@@ -26,11 +44,34 @@ def unpacked(archive: Path) -> Iterator[Path]:
         yield _ours(archive, archive)
         return
     with private_directory() as directory:
-        try:
+        with damage_told(archive):
             _extract(archive, directory)
-        except (zipfile.BadZipFile, tarfile.TarError, EOFError) as error:
-            raise PackagingError(f"{archive} is damaged: {error}") from error
         yield _ours(archive, _root(directory))
+
+
+@contextmanager
+def damage_told(archive: Path) -> Iterator[None]:
+    """Raise what damage makes of reading an archive as a `PackagingError` that names the archive."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise PackagingError(f"{archive} is damaged: {str(error) or type(error).__name__}") from error
+
+
+def check_to_the_end(file: tarfile.TarFile) -> None:
+    """Read what follows the last member: the checksum of a .tar.gz is its end, and reading it compares it."""
+    assert file.fileobj is not None
+    while file.fileobj.read(1 << 20):
+        continue
+
+
+def no_archive(archive: Path) -> PackagingError:
+    """The refusal of a file that is neither a zip nor a tar file, at least not any more."""
+    with archive.open("rb") as file:
+        beginning = file.read(4)
+    if beginning.startswith(_BEGINNINGS):
+        return PackagingError(f"{archive} is damaged: its end is missing")
+    return PackagingError(f"{archive} is no archive: expected a .mar, a .tar.gz or a folder")
 
 
 def _extract(archive: Path, directory: Path) -> None:
@@ -40,8 +81,9 @@ def _extract(archive: Path, directory: Path) -> None:
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as file:
             file.extractall(directory, filter="data")
+            check_to_the_end(file)
     else:
-        raise PackagingError(f"{archive} is no archive: expected a .mar, a .tar.gz or a folder")
+        raise no_archive(archive)
 
 
 def _root(directory: Path) -> Path:

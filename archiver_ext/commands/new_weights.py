@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ...backends import simulation as stand_in
+from ...backends import simulation
 from ...backends.interface import Inlining, Simulating
 from ...backends.registry import get_backend
 from ...backends.weights import BadWeights, differences, read_weights
@@ -143,13 +143,13 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     """
     names = json.loads((tree / _STOCK_MANIFEST).read_text(encoding="utf-8"))["model"]
     config = load_block(tree / names["configFile"])
-    with importable(tree), stand_in.allowed():
+    with importable(tree), simulation.allowed():
         model = load_model(tree / names["modelFile"], tree / weights, config.model.args)
         variants = load_variants(tree)
         facts = variants.manifest
         engine = get_backend(facts.backend)
-        if isinstance(engine, Simulating) and (simulation := engine.simulation()) is not None:
-            console.print(f"{engine.name} was {simulation}", markup=False, highlight=False, soft_wrap=True)
+        if isinstance(engine, Simulating) and (emulation := engine.simulation()) is not None:
+            console.print(f"{engine.name} was {emulation}", markup=False, highlight=False, soft_wrap=True)
         with showing("eager", console, every_s=2.0) as report:
             reference = reference_of(model, config, facts.outputs)
             cases = draw_cases(facts, facts.grid, reference, report, longest=facts.longest)

@@ -21,6 +21,7 @@ import torch
 from ..interface import CannotLoad, Run, Weights
 from ..signature import Signature, read_signature, write_signature
 from ..simulation import is_allowed
+from ..weights import never_a_weight, places_of
 from .source_program import PlainProgram, plain_module
 from .toolchain import Toolchain, placeholder_words
 
@@ -148,13 +149,19 @@ def _line(text: str) -> list[str]:
     return text.split(".")[:2]
 
 
-def run_of(signature: Signature, module: Any) -> Run:
-    """A module on tensors of exactly the signature's shapes and dtypes. Raises `WrongInput` for any other."""
+def run_of(signature: Signature, module: torch.nn.Module) -> Run:
+    """A module on tensors of exactly the signature's shapes and dtypes. Raises `WrongInput` for any other.
+
+    An answer is a copy where the module answers with one of its own tensors.
+    """
+    held = (*module.parameters(), *module.buffers())
+    places = places_of(tensor for tensor in held if tensor.device.type == "cpu")  # answers lie on the CPU
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         signature.check_inputs(inputs)
         with torch.no_grad():
-            return [output.contiguous() for output in module(*(tensor.contiguous() for tensor in inputs))]
+            outputs = module(*(tensor.contiguous() for tensor in inputs))
+            return [never_a_weight(output.contiguous(), places) for output in outputs]
 
     return run
 

@@ -30,6 +30,7 @@ from ..interface import (
     Weights,
 )
 from ..signature import Signature, read_signature, signature_of, write_signature
+from ..weights import never_a_weight, places_of
 
 if TYPE_CHECKING:
     from ...config.partitioner import PartitionerConfig
@@ -164,12 +165,14 @@ def _on_cpu(directory: Path, weights: Weights, threads: int) -> Run:
         return on_cpu(read_compiled(directory), weights, threads)
     from .. import masked  # noqa: F401  what is exported calls its operators, which want this torch
 
-    module = load_weight_stripped(directory / _PROGRAM, read_signature(directory).pick_weights(weights))
+    real = read_signature(directory).pick_weights(weights)
+    module = load_weight_stripped(directory / _PROGRAM, real)
+    places = places_of(real.values())
     torch.set_num_threads(threads)
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         with torch.no_grad():
-            return [output.contiguous() for output in module(*inputs)]
+            return [never_a_weight(output.contiguous(), places) for output in module(*inputs)]
 
     return run
 

@@ -119,8 +119,9 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
     assert {path.name for path in (folder / "torchserve_neuron_lstm").iterdir()} == SERVING_FOLDERS
     assert {path.name for path in (folder / "torchserve_neuron_lstm" / "config").iterdir()} == {
         "__init__.py",
+        "json_codec.py",
         "manifest.py",
-        "record.py",
+        "partitioner.py",
         "session_settings.py",
     }
     assert "inductor.py" not in {path.name for path in (folder / "torchserve_neuron_lstm" / "backends").iterdir()}
@@ -500,8 +501,8 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
     assert {variant.directory for variant in manifest.variants} == {"programs/native/sequence/any"}
     assert {cost.bucket for cost in manifest.padding_costs} == {cost.bucket for cost in manifest.costs}
     engines = {path.name for path in (folder / "torchserve_neuron_lstm" / "backends").iterdir()}
-    assert {"native.py", "recurrence", "eager.py"} <= engines
-    assert not {"inductor.py", "onnxruntime.py", "myrtle"} & engines
+    assert {"native", "eager.py"} <= engines
+    assert not {"inductor.py", "onnxruntime.py", "vollo"} & engines
     console = Console(record=True, width=200, file=io.StringIO())
     print_manifest(json.loads((folder / "variants.json").read_text()), console)
     assert f"runs as     sequence: {said}" in console.export_text()

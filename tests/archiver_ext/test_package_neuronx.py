@@ -88,7 +88,9 @@ def test_an_archive_answers_as_the_model_on_fixed_shapes(tmp_path: Path) -> None
 
     assert difference <= 1e-5
     assert set(variants.programs["sequence"]) == {Bucket(3, 4), Bucket(3, 7)}
-    assert {path.name for path in (host / "torchserve_neuron_lstm" / "backends").glob("*neuron*")} == {"neuronx.py"}
+    assert {path.name for path in (host / "torchserve_neuron_lstm" / "backends" / "aws_neuron").glob("neuron*")} == {
+        "neuronx.py"
+    }
 
 
 def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:

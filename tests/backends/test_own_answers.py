@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import neuron_doubles
 import pytest
 import torch
 from torch import nn
 
+from torchserve_neuron_lstm.backends import simulation
+from torchserve_neuron_lstm.backends.interface import Backend, CompileSettings, Run
+from torchserve_neuron_lstm.backends.partitioning.backend import Partitioned
 from torchserve_neuron_lstm.backends.registry import get_backend
+from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
+
+BUCKET = Bucket(2, 1)
+EXAMPLE = torch.ones(2, 3)
+ANSWERS = [[[0.0, 1.0, 2.0]] * 2, [0.0, 1.0, 2.0], [1.0, 2.0]]
+SLICED_ON_CPU = PartitionerConfig(ops_to_partition={"aten::slice"}, model_support_percentage_threshold=0)
 
 
 class Tempered(nn.Module):
@@ -22,15 +34,47 @@ class Tempered(nn.Module):
         return x * self.temperature, self.temperature, self.temperature[1:]
 
 
+def compile_with(engine: Backend, directory: Path) -> dict[str, torch.Tensor]:
+    """Compile the model for one bucket. Returns its weights and constants."""
+    model = Tempered().eval()
+    program = torch.export.export(model, (EXAMPLE,))
+    settings = CompileSettings(args=("--target", "inf2")) if engine.name == "neuronx" else CompileSettings()
+    engine.compile(program, BUCKET, directory, settings)
+    return {**model.state_dict(), **weights_of(program)}
+
+
+def assert_answers_stay(run: Run) -> None:
+    """Overwrite the answers of one call and compare those of the next."""
+    for answer in run([EXAMPLE]):
+        answer.fill_(9.0)
+
+    assert [answer.tolist() for answer in run([EXAMPLE])] == ANSWERS
+
+
 @pytest.mark.parametrize("name", ["eager", "native", "onnxruntime"])
 def test_a_weight_is_answered_as_a_copy(name: str, tmp_path: Path) -> None:
     """The next call answers as the first did."""
-    model, engine = Tempered().eval(), get_backend(name)
-    example = torch.ones(2, 3)
-    engine.compile(torch.export.export(model, (example,)), None, tmp_path)
-    run = engine.load(tmp_path, model.state_dict(), engine.host(), 1)
+    engine = get_backend(name)
+    weights = compile_with(engine, tmp_path)
 
-    for answer in run([example]):
-        answer.fill_(9.0)
+    assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))
 
-    assert [answer.tolist() for answer in run([example])] == [[[0.0, 1.0, 2.0]] * 2, [0.0, 1.0, 2.0], [1.0, 2.0]]
+
+@pytest.mark.parametrize("name", ["eager", "onnxruntime"])
+def test_a_segment_on_the_cpu_answers_with_a_copy_of_a_weight(name: str, tmp_path: Path) -> None:
+    """The part of a program that an engine leaves to torch reads the same weights."""
+    engine = Partitioned(get_backend(name), SLICED_ON_CPU)
+    weights = compile_with(engine, tmp_path)
+
+    assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))
+
+
+@pytest.mark.parametrize("name", ["neuronx", "neuron"])
+def test_an_emulated_neuron_program_answers_with_a_copy_of_a_weight(name: str, tmp_path: Path) -> None:
+    """On the CPU in place of the device, and on the double of the device."""
+    engine = get_backend(name)
+    with neuron_doubles.on_path():
+        weights = compile_with(engine, tmp_path)
+        assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))
+    with simulation.allowed():
+        assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))

@@ -47,6 +47,13 @@ def test_a_text_that_no_shell_would_take_is_refused() -> None:
     assert message.startswith("neuron_lstm.compiler_args: expected a text or a list of texts")
 
 
+@pytest.mark.parametrize("name", ["sort", "1x::2\u00e9", "aten::2", "aten::sort.stable"])
+def test_an_operator_name_that_no_operator_has_is_refused(name: str) -> None:
+    """As `PartitionerConfig` of the tracing API does."""
+    (message,) = complaints(backend="eager", partitioner_config=f"{{ops_to_partition: ['{name}']}}")
+    assert message.startswith("neuron_lstm.partitioner_config.ops_to_partition[0]: expected an operator's name")
+
+
 def test_they_are_for_one_compiler() -> None:
     """`auto` tries several, and each key says so."""
     keys = ("compiler_workdir", "compiler_args", "compiler_python")

@@ -65,6 +65,8 @@ def test_settings_are_written_under_their_own_names() -> None:
         ("directory", 7, "streaming.directory: expected a text, got 7"),
         ("redis", [], "streaming.redis: expected an object"),
         ("redis", {"url": 3}, "streaming.redis.url: expected a text, got 3"),
+        ("redis", {"url": "redis://h:0/0"}, "streaming.redis.url: expected redis://HOST:PORT/DATABASE"),
+        ("redis", {"url": "http://h"}, "streaming.redis.url: expected redis://HOST:PORT/DATABASE"),
         ("idle_seconds", "600", "streaming.idle_seconds: expected a number, got '600'"),
         ("max_sessions", 1.5, "streaming.max_sessions: expected a whole number, got 1.5"),
         ("max_bytes", True, "streaming.max_bytes: expected a whole number, got True"),

@@ -319,7 +319,7 @@ def test_what_needs_more_of_the_sequence_is_not_cut(
 
     assert program.split is None
     assert program.split_reason.startswith(reason)
-    assert "test_split.py:" in program.split_reason or reason.startswith("there is no")
+    assert "test_chunking.py:" in program.split_reason or reason.startswith("there is no")
 
 
 def test_pieces_that_differ_from_the_whole_are_not_served() -> None:

@@ -200,7 +200,7 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
 
     assert expected in str(refused.value)
     if line is not None:
-        assert re.search(rf"test_refusals\.py:\d+: .*{re.escape(line)}", str(refused.value))
+        assert re.search(rf"test_errors\.py:\d+: .*{re.escape(line)}", str(refused.value))
 
 
 @pytest.mark.parametrize(

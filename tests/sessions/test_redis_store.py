@@ -215,6 +215,7 @@ def test_a_user_needs_no_more_rights_than_these(
         ({"url": ""}, "must be redis://HOST:PORT/DATABASE"),
         ({"url": "redis://host/one"}, "must be redis://HOST:PORT/DATABASE"),
         ({"url": "redis://host/-1"}, "must be redis://HOST:PORT/DATABASE"),
+        ({"url": "redis://host:0/0"}, "must be redis://HOST:PORT/DATABASE"),
         ({"url": "rediss://host?ssl_cert_reqs=none"}, "must be redis://HOST:PORT/DATABASE"),
         ({"url": "redis://host:70000"}, "cannot be read: Port out of range"),
         ({"url": "redis://[::1"}, "cannot be read: Invalid IPv6 URL"),

@@ -259,6 +259,12 @@ def test_an_option_that_the_engine_has_no_compiler_for_is_refused() -> None:
         tracing.trace(double_and_add, (x, x), compiler_args="-O2", backend="eager")
 
 
+def test_arguments_with_an_open_quotation_are_refused() -> None:
+    """With the name of the option, for any engine."""
+    with pytest.raises(ValueError, match=r"^compiler_args: expected arguments as a shell takes them, got .*quotation"):
+        Options(compiler_args="--target 'trn1")
+
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_a_weight_that_is_an_answer_is_a_copy(backend: str) -> None:
     """What the caller does with an answer changes no later one: neither of a weight, nor of a constant."""

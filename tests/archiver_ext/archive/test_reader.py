@@ -65,7 +65,7 @@ def test_a_folder_is_used_where_it_is(folder: Path) -> None:
 
 def test_what_is_no_archive_of_ours_is_told(tmp_path: Path) -> None:
     """Nothing, a text, a damaged file, an archive of another handler."""
-    text, cut, other = (tmp_path / name for name in ("text.mar", "cut.tar.gz", "other.mar"))
+    text, cut, beginning, other = (tmp_path / name for name in ("text.mar", "cut.tar.gz", "beginning.mar", "other.mar"))
     text.write_text("hello")
     with tarfile.open(cut, "w:gz") as file:
         file.add(text, "sums/text")
@@ -73,10 +73,12 @@ def test_what_is_no_archive_of_ours_is_told(tmp_path: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-40])
     with zipfile.ZipFile(other, "w") as file_of_other:
         file_of_other.writestr("MAR-INF/MANIFEST.json", "{}")
+    beginning.write_bytes(other.read_bytes()[:-30])
     expected = {
         tmp_path / "nothing": "there is no archive",
         text: "is no archive: expected a .mar",
         cut: "is damaged",
+        beginning: "is damaged: its end is missing",
         other: "has no variants.json: it was not packaged with --handler neuron_lstm",
     }
     for path, said in expected.items():

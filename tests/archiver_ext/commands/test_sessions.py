@@ -160,3 +160,12 @@ def test_a_server_that_is_not_there_is_a_refusal(packaged: Packaged, capsys: Cap
     """Nothing listens on that port."""
     assert cli.main(["sessions", packaged(store="redis", redis={"url": "redis://127.0.0.1:1/0"})]) == 1
     assert "the session store redis://127.0.0.1:1/0 cannot be used" in capsys.readouterr().err
+
+
+def test_a_server_at_port_0_is_a_refusal(packaged: Packaged, capsys: Capture) -> None:
+    """No server listens there, and the archive does not mean another port."""
+    manifest = Path(packaged(store="redis", redis={"url": "redis://127.0.0.1:6379/0"})) / "variants.json"
+    manifest.write_text(manifest.read_text().replace(":6379/0", ":0/0"))
+
+    assert cli.main(["sessions", str(manifest.parent)]) == 1
+    assert "streaming.redis.url: expected redis://HOST:PORT/DATABASE" in capsys.readouterr().err

@@ -248,12 +248,18 @@ WRONG: Sequence[tuple[Mapping[str, Any], str]] = (
     ({"max_subgraph_count": 1.5}, "max_subgraph_count: expected -1"),
     ({"ops_to_partition": "aten::sort"}, "ops_to_partition: expected a set"),
     ({"ops_to_partition": {"sort"}}, "ops_to_partition: expected an operator as in aten::sort, got 'sort'"),
+    ({"ops_to_partition": {"1x::2\u00e9"}}, "ops_to_partition: expected an operator as in aten::sort, got '1x::2"),
     ({"trace_kwargs": {"inline_weights_to_neff": False}}, "trace_kwargs: 'inline_weights_to_neff' is not taken here"),
     ({"trace_kwargs": {"compiler_args": 3}}, "compiler_args: expected a text"),
+    (
+        {"trace_kwargs": {"compiler_args": "--target 'inf2"}},
+        "trace_kwargs: compiler_args: expected arguments as a shell takes them, got .*No closing quotation",
+    ),
     ({"trace_kwargs": "-O1"}, "trace_kwargs: expected a dict"),
     ({"analyze_parameters": {"is_hf_transformers": True}}, "analyze_parameters: 'is_hf_transformers' is not taken"),
     ({"analyze_parameters": {"max_workers": 0}}, "max_workers: expected 1 or more, got 0"),
     ({"analyze_parameters": {"additional_ignored_ops": {"sort"}}}, "additional_ignored_ops: expected an operator"),
+    ({"analyze_parameters": {"additional_ignored_ops": ["aten::2"]}}, "additional_ignored_ops: expected an operator"),
 )
 
 

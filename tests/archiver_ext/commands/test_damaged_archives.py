@@ -1,0 +1,131 @@
+"""Commands that only read what an archive says of itself: one message for each kind of damage."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streaming_archive import streaming_manifest, write_streaming_archive
+
+from torchserve_neuron_lstm.archiver_ext import cli
+from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import read_manifest_text, read_model_name
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.config.streaming import StreamingConfig
+
+Capture = pytest.CaptureFixture[str]
+Damage = Callable[[Path], Path]
+
+
+@pytest.fixture(autouse=True)
+def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep sessions away from the user's own."""
+    monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path / "kept"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The files of an archive called tiny."""
+    return write_streaming_archive(tmp_path / "tiny", streaming_manifest(StreamingConfig().settings("0" * 32)))
+
+
+def as_mar(folder: Path) -> Path:
+    """All files at the root of a zip file."""
+    return Path(shutil.make_archive(str(folder), "zip", folder)).rename(folder.with_suffix(".mar"))
+
+
+def as_tar(folder: Path) -> Path:
+    """All files in one folder of a tar file."""
+    return Path(shutil.make_archive(str(folder), "gztar", folder.parent, folder.name))
+
+
+def cut(archive: Path) -> Path:
+    """The first half of a file."""
+    archive.write_bytes(archive.read_bytes()[: archive.stat().st_size // 2])
+    return archive
+
+
+def with_other_bytes(archive: Path) -> Path:
+    """The file with every byte in a stretch of compressed data inverted: a checksum no longer holds."""
+    content = bytearray(archive.read_bytes())
+    middle = content.index(b"variants.json") + 100 if archive.suffix == ".mar" else len(content) // 2
+    content[middle : middle + 20] = bytes(byte ^ 0xFF for byte in content[middle : middle + 20])
+    archive.write_bytes(content)
+    return archive
+
+
+def with_manifest(content: bytes) -> Damage:
+    """Overwrites variants.json."""
+
+    def damage(folder: Path) -> Path:
+        (folder / "variants.json").write_bytes(content)
+        return folder
+
+    return damage
+
+
+DAMAGES: dict[str, Damage] = {
+    "half a .mar": lambda folder: cut(as_mar(folder)),
+    "half a .tar.gz": lambda folder: cut(as_tar(folder)),
+    "other bytes in a .mar": lambda folder: with_other_bytes(as_mar(folder)),
+    "other bytes in a .tar.gz": lambda folder: with_other_bytes(as_tar(folder)),
+    "no UTF-8 in a folder": with_manifest(b'{"backend": "\xff"}'),
+    "no UTF-8 in a .mar": lambda folder: as_mar(with_manifest(b"\xff")(folder)),
+    "no JSON in a folder": with_manifest(b"{"),
+    "no JSON in a .tar.gz": lambda folder: as_tar(with_manifest(b"")(folder)),
+    "no object": with_manifest(b"[]"),
+}
+
+
+def is_refused(read: Callable[[Path], str], archive: Path, expected: str) -> bool:
+    """Whether an archive is refused; else what is read must be what was written."""
+    try:
+        assert read(archive) == expected
+    except PackagingError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("command", ["inspect", "sessions"])
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_archive_is_a_refusal(damage: Damage, command: str, folder: Path, capsys: Capture) -> None:
+    """With its name, not a traceback."""
+    archive = damage(folder)
+
+    assert cli.main([command, str(archive)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {archive} is damaged: ")
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"{", b"[" * 100_000])
+def test_a_damaged_manifest_of_torchserve_is_a_refusal(content: bytes, folder: Path, capsys: Capture) -> None:
+    """With what to do: the archive's own name is not needed."""
+    (folder / "MAR-INF" / "MANIFEST.json").write_bytes(content)
+
+    assert cli.main(["sessions", str(as_mar(folder))]) == 1
+    error = capsys.readouterr().err
+    assert "is damaged: MAR-INF/MANIFEST.json is not JSON" in error
+    assert "give --name" in error
+    assert cli.main(["sessions", str(folder), "--name", "tiny"]) == 0
+
+
+@pytest.mark.parametrize("pack", [as_mar, as_tar])
+def test_whatever_bytes_are_damaged(pack: Damage, folder: Path) -> None:
+    """Bytes anywhere, and every tenth length: what is read is the same, or refused."""
+    archive = pack(folder)
+    content, text = archive.read_bytes(), read_manifest_text(archive)
+    draw = random.Random(0)
+    damaged = [content[:length] for length in range(0, len(content), 10)]
+    for _ in range(300):
+        other = bytearray(content)
+        other[draw.randrange(len(other))] ^= 1 << draw.randrange(8)
+        damaged.append(bytes(other))
+    refused = 0
+    for one in damaged:
+        archive.write_bytes(one)
+        refused += is_refused(read_manifest_text, archive, text) + is_refused(read_model_name, archive, "tiny")
+
+    assert refused > len(damaged) // 2
