@@ -14,7 +14,7 @@ from torchserve_neuron_lstm.backends.interface import Backend, CompileSettings, 
 from torchserve_neuron_lstm.backends.partitioning.backend import Partitioned
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
-from torchserve_neuron_lstm.bucketing.grid import Bucket
+from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
 
 BUCKET = Bucket(2, 1)
