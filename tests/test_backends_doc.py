@@ -46,8 +46,10 @@ def code(names: tuple[str, ...]) -> str:
 def takes(engine: Backend) -> list[str]:
     """The row of the first table."""
     served = "each bucket" if not engine.polymorphic else "every shape" if engine.any_shape else "the grid's shapes"
-    kinds = "whole sequences; chunks for sessions" if isinstance(engine, WholeSequences) else "whole sequences or chunks"
-    return [served, kinds, code(engine.precisions), code(engine.options), tried(engine.name)]
+    execution = "whole sequences or chunks"
+    if isinstance(engine, WholeSequences):
+        execution = "whole sequences; chunks for sessions"
+    return [served, execution, code(engine.precisions), code(engine.options), tried(engine.name)]
 
 
 def tried(name: str) -> str:
