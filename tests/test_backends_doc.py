@@ -46,8 +46,10 @@ def code(names: tuple[str, ...]) -> str:
 def takes(engine: Backend) -> list[str]:
     """The row of the first table."""
     served = "each bucket" if not engine.polymorphic else "every shape" if engine.any_shape else "the grid's shapes"
-    kinds = "whole, in pieces for streams" if isinstance(engine, WholeSequences) else "whole or in pieces"
-    return [served, kinds, code(engine.precisions), code(engine.options), tried(engine.name)]
+    execution = "whole sequences or chunks"
+    if isinstance(engine, WholeSequences):
+        execution = "whole sequences; chunks for sessions"
+    return [served, execution, code(engine.precisions), code(engine.options), tried(engine.name)]
 
 
 def tried(name: str) -> str:
@@ -56,7 +58,7 @@ def tried(name: str) -> str:
         return "yes"
     if name in selection._FAST_IN_BFLOAT16:
         return "with `precision: bfloat16`"
-    return "as a last resort" if name == selection._LAST_RESORT else ""
+    return "as a fallback" if name == selection._LAST_RESORT else ""
 
 
 def has(engine: Backend) -> list[str]:
@@ -64,10 +66,10 @@ def has(engine: Backend) -> list[str]:
     inlined = isinstance(engine, Inlining) and engine.inlines_weights
     example = ROOT / "examples" / "cpp" / engine.name
     return [
-        "in each program" if inlined else "apart",
-        "it tells" if isinstance(engine, Selective) else "by trying",
+        "in each program" if inlined else "separate",
+        "yes" if isinstance(engine, Selective) else "",
         "yes" if isinstance(engine, Estimating) else "",
-        "simulated" if isinstance(engine, Simulating) else "",
+        "emulated" if isinstance(engine, Simulating) else "",
         f"[yes](../examples/cpp/{engine.name})" if example.is_dir() else "",
     ]
 

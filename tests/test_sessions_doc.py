@@ -171,8 +171,8 @@ def test_the_table_of_statuses_has_every_kind_with_its_status() -> None:
 def test_numbers_of_the_page_are_those_of_the_code() -> None:
     """Characters of an id and of a token, and for how long an end can be sent again."""
     assert f"| 1 to {MAX_CHARACTERS} of `A-Z" in TEXT
-    assert f"the one that was made: {len(make_id())} characters" in TEXT
-    assert f"which hand on 4096 bytes, {token_characters(4096)}." in TEXT
+    assert f"or the generated one: {len(make_id())} characters" in TEXT
+    assert f"which carry 4096 bytes, {token_characters(4096)} characters." in TEXT
     assert f"for {Limits(1, 1, 1.0).retry_seconds:g} seconds" in TEXT
 
 

@@ -1,0 +1,43 @@
+"""docs/README.md lists every page, and docs/glossary.md has its terms in order."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs"
+INDEX = (DOCS / "README.md").read_text(encoding="utf-8")
+GLOSSARY = (DOCS / "glossary.md").read_text(encoding="utf-8")
+
+
+def test_the_index_lists_every_page() -> None:
+    """Each page of docs/, as the target of a row; the links themselves are checked in test_doc_links.py."""
+    rows = "\n".join(line for line in INDEX.splitlines() if line.startswith("| "))
+    listed = {target.partition("#")[0] for target in re.findall(r"\]\(([^)]+)\)", rows)}
+
+    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= listed
+
+
+def test_the_index_lists_every_example() -> None:
+    """Each README of examples/, which people read as pages too."""
+    examples = {f"../examples/{page.parent.name}/README.md" for page in DOCS.parent.glob("examples/*/README.md")}
+
+    assert examples
+    assert examples <= set(re.findall(r"\]\(([^)]+)\)", INDEX))
+
+
+def test_the_readme_leads_to_the_index_and_to_the_glossary() -> None:
+    """Before the tour, for those who look for a page."""
+    top = (DOCS.parent / "README.md").read_text(encoding="utf-8").partition("## Five minutes")[0]
+
+    assert {"docs/README.md", "docs/glossary.md"} <= set(re.findall(r"\]\(([^)]+)\)", top))
+
+
+def test_every_term_of_the_glossary_is_explained_once() -> None:
+    """In alphabetical order, each with a meaning and with its name elsewhere or "no equivalent"."""
+    rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \| (.+) \|$", GLOSSARY, re.MULTILINE)
+    terms = [term.lower() for term, _, _ in rows]
+
+    assert len(rows) >= 30
+    assert terms == sorted(set(terms))
+    assert len(rows) == sum(line.startswith("| **") for line in GLOSSARY.splitlines())
