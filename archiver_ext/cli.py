@@ -15,7 +15,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from .archive.workspace import Terminated, terminations_raised
+from .archive.workspace import Terminated, raise_on_termination
 from .commands import analyze, bench, calibrate, init, inspect, replace_weights, schema, sessions, tune, verify_config
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ def archive(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
         from rich.console import Console
 
         from .package import package
-        from .report import print_outcome, to_json
+        from .report import print_result, to_json
 
         outcome = package(flags, manifest, Console(stderr=True))
         if as_json:
             sys.stdout.write(json.dumps(to_json(outcome), indent=2) + "\n")
         else:
-            print_outcome(outcome, Console())
+            print_result(outcome, Console())
 
     return _guarded(run)
 
@@ -71,7 +71,7 @@ def _archive_command(given: Sequence[str]) -> int:
 def _guarded(run: Callable[[], None]) -> int:
     """Run it with one message for each way in which it can end."""
     try:
-        with terminations_raised():
+        with raise_on_termination():
             run()
     except KeyboardInterrupt:
         return _stopped(signal.SIGINT)
@@ -98,12 +98,12 @@ def _failed(error: Exception) -> int:
 
 def _expected() -> tuple[type[Exception], ...]:
     """What is raised for the person at the keyboard; anything else is a mistake of ours."""
-    from ..backends.interface import CannotCompile, CannotLoad
+    from ..backends.interface import CompileError, LoadError
     from ..config.diagnostics import ConfigError
     from ..lowering import LoweringRefused
     from .errors import PackagingError
 
-    return PackagingError, ConfigError, LoweringRefused, CannotCompile, CannotLoad, OSError
+    return PackagingError, ConfigError, LoweringRefused, CompileError, LoadError, OSError
 
 
 def _parser() -> argparse.ArgumentParser:

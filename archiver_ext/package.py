@@ -10,17 +10,17 @@ import torch
 from rich.console import Console
 
 from ..backends import simulation
-from ..backends.compile_pool import Compiled, Failed, Job, Result, compile_all, size_of
+from ..backends.compile_pool import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_all, disk_size
 from ..backends.exported_program import save_program
 from ..backends.interface import Backend, CompileSettings
 from ..backends.registry import get_backend
-from ..bucketing.shapes import Bucket, BucketGrid, Part
+from ..bucketing.shapes import Bucket, BucketGrid, ProgramRole
 from ..config.compiler import TraceArguments
 from ..config.load import load_config
 from ..config.manifest import ManifestError
 from ..config.schema import ServingConfig
 from ..handlers.runtime.host import available_cores, threads_per_worker
-from ..handlers.runtime.loader import load_variants
+from ..handlers.runtime.loader import load_archive
 from ..lowering import lower
 from ..lowering.program import Program
 from ..lowering.streaming import refuse_what_cannot_stream
@@ -29,21 +29,29 @@ from .archive import layout
 from .archive.workspace import private_directory, temporary_files_in
 from .archive.writer import publish
 from .build import evaluate
-from .build.evaluate import Missed, Subject
+from .build.evaluate import BuildInput, ToleranceExceeded
 from .build.length_choice import choose_lengths
-from .build.partitioning import divided, left_in_tree, partitioner_of
-from .build.reference import reference_of
-from .build.selection import Dropped, Trial, as_taken, fastest, last_resort, to_try, too_short
-from .build.verify import Case, draw_cases
+from .build.partitioning import cpu_operators_in, partitioner_config, with_cpu_fallback
+from .build.reference import make_reference
+from .build.selection import (
+    CandidateResult,
+    RejectedEngine,
+    candidate_engines,
+    check_max_length,
+    fallback_engines,
+    program_for_engine,
+    select_fastest,
+)
+from .build.verify import VerificationCase, draw_cases
 from .errors import PackagingError
-from .progress import showing
-from .user_model import check_codec, check_kernel, for_kernel, importable, load_model
+from .progress import show_progress
+from .user_model import check_bucket_selector, check_codec, importable, load_model, with_bucket_selector
 
 _PYTHON = ("python", "python3")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PackagingResult:
     """What was packaged, for the report."""
 
     archive: Path
@@ -51,14 +59,14 @@ class Outcome:
     """Bytes of the archive."""
     config: ServingConfig
     program: Program
-    kept: Trial
-    others: tuple[Trial, ...]
-    dropped: tuple[Dropped, ...]
+    kept: CandidateResult
+    others: tuple[CandidateResult, ...]
+    rejected: tuple[RejectedEngine, ...]
     on_cpu: tuple[str, ...] = ()
     """Operators that the kept engine leaves to the CPU."""
 
 
-def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Outcome:
+def package(flags: model_archiver.Flags, manifest: str, console: Console) -> PackagingResult:
     """Make the archive that the archiver's flags ask for; progress goes to `console`.
 
     Raises:
@@ -66,15 +74,15 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Out
     """
     destination = model_archiver.check_destination(flags, quiet=True)
     config = load_config(Path(_needed(flags)))
-    engines, dropped = to_try(config)
-    with private_directory() as private, temporary_files_in(private), simulation.allowed():
+    engines, dropped = candidate_engines(config)
+    with private_directory() as private, temporary_files_in(private), simulation.enable_emulation():
         staged = model_archiver.stage(flags, _made(private / "staged"))
-        layout.refuse_collisions(staged, _files_of_flags(flags))
+        layout.check_collisions(staged, _files_of_flags(flags))
         with importable(staged):
             build = _Build(flags, config, staged, _made(private / "work"), console)
             outcome = _build(build, engines, dropped)
         publish(flags, staged, manifest)
-    return replace(outcome, archive=destination, size=size_of(destination))
+    return replace(outcome, archive=destination, size=disk_size(destination))
 
 
 def _needed(flags: model_archiver.Flags) -> str:
@@ -123,18 +131,18 @@ class _Build:
         return None if self.flags.serialized_file is None else self.staged / Path(self.flags.serialized_file).name
 
 
-def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]) -> Outcome:
+def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[RejectedEngine]) -> PackagingResult:
     """Lower, compile, verify and measure; leave the tree with the engine that is kept."""
     check_codec(build.config.codec, build.staged)
     model = load_model(build.staged / Path(str(build.flags.model_file)).name, build.weights, build.config.model.args)
-    program = for_kernel(lower(model, build.config), build.config)
+    program = with_bucket_selector(lower(model, build.config), build.config)
     if build.config.streaming is not None:
         refuse_what_cannot_stream(program)
     threads = _threads(build.config)
     config = choose_lengths(program, build.config, threads, build.work / "lengths", build.console)
-    check_kernel(config, build.staged)
+    check_bucket_selector(config, build.staged)
     build = replace(build, config=config)
-    subject = Subject(
+    subject = BuildInput(
         tree=build.staged,
         weights=None if build.weights is None else build.weights.name,
         config=config,
@@ -144,20 +152,22 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Dropped]
     evaluate.write_constants(subject)
     engines = _divided(build, subject, engines)
     trials, out = _try_all(build, subject, engines, _cases(build, subject, model))
-    kept = fastest(trials)
+    kept = select_fastest(trials)
     _finish(build, subject, kept, engines)
     others = tuple(other for other in trials if other is not kept)
     program = _for_engine(subject, _engine_of(kept, engines)).program
-    on_cpu = left_in_tree(build.staged, kept.backend)
-    return Outcome(build.staged, 0, build.config, program, kept, others, (*dropped, *out), on_cpu)
+    on_cpu = cpu_operators_in(build.staged, kept.backend)
+    return PackagingResult(build.staged, 0, build.config, program, kept, others, (*dropped, *out), on_cpu)
 
 
-def _for_engine(subject: Subject, engine: Backend) -> Subject:
+def _for_engine(subject: BuildInput, engine: Backend) -> BuildInput:
     """The subject with the programs that this engine is given."""
-    return replace(subject, program=as_taken(subject.program, engine, streams=subject.config.streaming is not None))
+    return replace(
+        subject, program=program_for_engine(subject.program, engine, streams=subject.config.streaming is not None)
+    )
 
 
-def _engine_of(trial: Trial, engines: Sequence[Backend]) -> Backend:
+def _engine_of(trial: CandidateResult, engines: Sequence[Backend]) -> Backend:
     """The engine that a trial was of; the last resort is not among those asked for."""
     return next((engine for engine in engines if engine.name == trial.backend), None) or get_backend(trial.backend)
 
@@ -167,29 +177,33 @@ def _threads(config: ServingConfig) -> int:
     return config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
 
 
-def _cases(build: _Build, subject: Subject, model: torch.nn.Module) -> tuple[Case, ...]:
-    reference = reference_of(model, build.config, subject.program.outputs)
-    with showing("eager", build.console, every_s=2.0) as report:
+def _cases(build: _Build, subject: BuildInput, model: torch.nn.Module) -> tuple[VerificationCase, ...]:
+    reference = make_reference(model, build.config, subject.program.outputs)
+    with show_progress("eager", build.console, every_s=2.0) as report:
         return draw_cases(subject.program, build.config.grid, reference, report, longest=build.config.longest)
 
 
 def _try_all(
-    build: _Build, subject: Subject, engines: Sequence[Backend], cases: Sequence[Case]
-) -> tuple[list[Trial], list[Dropped]]:
+    build: _Build, subject: BuildInput, engines: Sequence[Backend], cases: Sequence[VerificationCase]
+) -> tuple[list[CandidateResult], list[RejectedEngine]]:
     """Compile, verify and measure each engine. Under `auto` an engine that fails drops out, else it is the end.
 
     Raises:
         PackagingError: no engine is left.
     """
     owned = ((engine, _for_engine(subject, engine).program) for engine in engines)
-    short = [drop for engine, program in owned if (drop := too_short(engine, program, build.config)) is not None]
+    short = [drop for engine, program in owned if (drop := check_max_length(engine, program, build.config)) is not None]
     engines = [engine for engine in engines if engine.name not in {drop.backend for drop in short}]
     compiled, failed = _compile(build, subject, engines)
     failed = [*short, *failed]
     trials, missed = _attempt(
         build, subject, [engine for engine in engines if engine.name in compiled], compiled, cases
     )
-    if not trials and not missed and (eager := last_resort(build.config.backend, [engine.name for engine in engines])):
+    if (
+        not trials
+        and not missed
+        and (eager := fallback_engines(build.config.backend, [engine.name for engine in engines]))
+    ):
         trials, more = _try_all(build, subject, eager, cases)
         return trials, [*failed, *more]
     if not trials:
@@ -198,48 +212,48 @@ def _try_all(
 
 
 def _compile(
-    build: _Build, subject: Subject, engines: Sequence[Backend]
-) -> tuple[dict[str, list[Compiled]], list[Dropped]]:
+    build: _Build, subject: BuildInput, engines: Sequence[Backend]
+) -> tuple[dict[str, list[CompileResult]], list[RejectedEngine]]:
     """Compile for every engine at once. Returns what succeeded, by engine, and the engines that are out."""
-    jobs: list[Job] = []
-    files: dict[Part, Path] = {}
+    jobs: list[CompileJob] = []
+    files: dict[ProgramRole, Path] = {}
     for engine in engines:
         parts = _for_engine(subject, engine).program.parts
         for part in parts.keys() - files.keys():
             files[part] = build.work / f"{part}.pt2"
             save_program(parts[part], files[part])
         own = {part: files[part] for part in parts}
-        jobs += evaluate.jobs_for([engine], own, build.config.grid, build.work, _settings(build))
+        jobs += evaluate.compile_jobs([engine], own, build.config.grid, build.work, _settings(build))
     done = 0
 
-    def tell(result: Result) -> None:
+    def tell(result: CompileOutcome) -> None:
         nonlocal done
         done += 1
         report(done, len(jobs), _sentence(result))
 
-    with showing("compile", build.console) as report:
+    with show_progress("compile", build.console) as report:
         results = compile_all(jobs, build.work / "compilers", tell)
-    failed = {result.job.backend: result for result in results if isinstance(result, Failed)}
-    compiled: dict[str, list[Compiled]] = {}
+    failed = {result.job.backend: result for result in results if isinstance(result, CompileFailure)}
+    compiled: dict[str, list[CompileResult]] = {}
     for result in results:
-        if isinstance(result, Compiled) and result.job.backend not in failed:
+        if isinstance(result, CompileResult) and result.job.backend not in failed:
             compiled.setdefault(result.job.backend, []).append(result)
-    return compiled, [Dropped(name, f"{result.job}: {result.reason}") for name, result in failed.items()]
+    return compiled, [RejectedEngine(name, f"{result.job}: {result.reason}") for name, result in failed.items()]
 
 
-def _divided(build: _Build, subject: Subject, engines: Sequence[Backend]) -> list[Backend]:
+def _divided(build: _Build, subject: BuildInput, engines: Sequence[Backend]) -> list[Backend]:
     """The engines, with the CPU at their side where the YAML allows it and they leave operators out."""
-    config = partitioner_of(build.config, _beside(build))
+    config = partitioner_config(build.config, _beside(build))
     if config is None:
         return list(engines)
     settings = _settings(build)
     examples = {engine.name: _examples(_for_engine(subject, engine).program, build.config.grid) for engine in engines}
-    return [divided(engine, examples[engine.name], config, settings) for engine in engines]
+    return [with_cpu_fallback(engine, examples[engine.name], config, settings) for engine in engines]
 
 
-def _examples(program: Program, grid: BucketGrid) -> dict[Part, tuple[torch.export.ExportedProgram, Bucket]]:
+def _examples(program: Program, grid: BucketGrid) -> dict[ProgramRole, tuple[torch.export.ExportedProgram, Bucket]]:
     """Each program with a bucket to divide it for."""
-    return {part: (one, evaluate.buckets_of(part, grid)[0]) for part, one in program.parts.items()}
+    return {part: (one, evaluate.role_buckets(part, grid)[0]) for part, one in program.parts.items()}
 
 
 def _beside(build: _Build) -> Path:
@@ -262,41 +276,41 @@ def _settings(build: _Build) -> CompileSettings:
     )
 
 
-def _sentence(result: Result) -> str:
-    if isinstance(result, Failed):
+def _sentence(result: CompileOutcome) -> str:
+    if isinstance(result, CompileFailure):
         return f"{result.job} failed"
     return f"{result.job} in {result.seconds:.1f} s"
 
 
 def _attempt(
     build: _Build,
-    subject: Subject,
+    subject: BuildInput,
     engines: Sequence[Backend],
-    compiled: Mapping[str, Sequence[Compiled]],
-    cases: Sequence[Case],
-) -> tuple[list[Trial], list[Dropped]]:
+    compiled: Mapping[str, Sequence[CompileResult]],
+    cases: Sequence[VerificationCase],
+) -> tuple[list[CandidateResult], list[RejectedEngine]]:
     """Try each engine in the tree, one after the other."""
-    trials: list[Trial] = []
-    missed: list[Dropped] = []
+    trials: list[CandidateResult] = []
+    missed: list[RejectedEngine] = []
     for engine in engines:
-        evaluate.install(subject, engine, build.work)
+        evaluate.install_engine(subject, engine, build.work)
         try:
-            with showing("verify", build.console, every_s=2.0) as report:
+            with show_progress("verify", build.console, every_s=2.0) as report:
                 own = _for_engine(subject, engine)
-                trials.append(evaluate.attempt(own, engine, compiled[engine.name], cases, report))
-        except Missed as error:
-            missed.append(Dropped(engine.name, str(error)))
+                trials.append(evaluate.evaluate_engine(own, engine, compiled[engine.name], cases, report))
+        except ToleranceExceeded as error:
+            missed.append(RejectedEngine(engine.name, str(error)))
         except ManifestError:
             raise  # we wrote what we cannot read: no fault of the engine's
         except RuntimeError as error:  # of the loader or of the engine itself
-            missed.append(Dropped(engine.name, f"{engine.name} cannot run what it compiled: {error}"))
-        evaluate.remove(subject, engine, build.work)
+            missed.append(RejectedEngine(engine.name, f"{engine.name} cannot run what it compiled: {error}"))
+        evaluate.remove_engine(subject, engine, build.work)
     return trials, missed
 
 
-def _finish(build: _Build, subject: Subject, kept: Trial, engines: Sequence[Backend]) -> None:
+def _finish(build: _Build, subject: BuildInput, kept: CandidateResult, engines: Sequence[Backend]) -> None:
     """Put the kept engine into the tree with its measurements, and load it once more as a host will."""
     engine = _engine_of(kept, engines)
-    evaluate.install(subject, engine, build.work)
+    evaluate.install_engine(subject, engine, build.work)
     evaluate.write_tree_manifest(_for_engine(subject, engine), engine, kept)
-    load_variants(subject.tree, subject.threads)
+    load_archive(subject.tree, subject.threads)

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-Report = Callable[[int, int, str], None]
+ProgressCallback = Callable[[int, int, str], None]
 """(steps done, steps in all, what was done last)"""
 
 
 @contextmanager
-def showing(title: str, console: Console, every_s: float = 0.0) -> Iterator[Report]:
+def show_progress(title: str, console: Console, every_s: float = 0.0) -> Iterator[ProgressCallback]:
     """Show progress while it runs. Plain lines come `every_s` seconds apart at least: short work says nothing."""
     if console.is_terminal:
         with _bar(console) as bar:
@@ -23,7 +23,7 @@ def showing(title: str, console: Console, every_s: float = 0.0) -> Iterator[Repo
                 task, completed=done, total=total, description=f"{title}: {text}"
             )
     else:
-        yield plain(title, console.print, every_s)
+        yield plain_progress(title, console.print, every_s)
 
 
 def _bar(console: Console) -> Progress:
@@ -31,12 +31,12 @@ def _bar(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
-def plain(
+def plain_progress(
     title: str, say: Callable[[str], object], every_s: float, clock: Callable[[], float] = time.monotonic
-) -> Report:
+) -> ProgressCallback:
     """Progress as lines of text.
 
-    >>> report = plain("compile", print, every_s=0.0)
+    >>> report = plain_progress("compile", print, every_s=0.0)
     >>> report(1, 12, "inductor 1 x 16 in 5.2 s")
     compile 1/12: inductor 1 x 16 in 5.2 s
     """

@@ -9,20 +9,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..backends.compile_pool import Compiled
+from ..backends.compile_pool import CompileResult
 from ..bucketing.shapes import Bucket
-from .build.selection import Trial
-from .package import Outcome
+from .build.selection import CandidateResult
+from .package import PackagingResult
 
 
-def print_outcome(outcome: Outcome, console: Console) -> None:
+def print_result(outcome: PackagingResult, console: Console) -> None:
     """Print what was packaged: every engine's variants, what padding does, which engine is kept and why."""
     console.print(_table(outcome))
     for line in _remarks(outcome):
         console.print(escape(line), highlight=False, soft_wrap=True)
 
 
-def _table(outcome: Outcome) -> Table:
+def _table(outcome: PackagingResult) -> Table:
     table = Table("bucket", "backend", highlight=False)
     trials = (outcome.kept, *outcome.others)
     estimated = any(trial.estimates for trial in trials)
@@ -35,7 +35,7 @@ def _table(outcome: Outcome) -> Table:
     return table
 
 
-def _rows(trial: Trial, buckets: tuple[Bucket, ...]) -> Iterator[tuple[str, ...]]:
+def _rows(trial: CandidateResult, buckets: tuple[Bucket, ...]) -> Iterator[tuple[str, ...]]:
     """One row a bucket; a program that serves every bucket shows what it took in the first row only."""
     own = {compiled.job.bucket: compiled for compiled in trial.compiled if compiled.job.part in ("sequence", "chunk")}
     for index, bucket in enumerate(buckets):
@@ -44,13 +44,13 @@ def _rows(trial: Trial, buckets: tuple[Bucket, ...]) -> Iterator[tuple[str, ...]
             f"{bucket.batch} x {bucket.length}",
             trial.backend if trial.precision == "float32" else f"{trial.backend} {trial.precision}",
             *_cost(compiled),
-            f"{trial.checked[bucket].max_error:.1e}",
+            f"{trial.verified[bucket].max_error:.1e}",
             f"{trial.milliseconds[bucket]:.3f}" if trial.simulation is None else "simulated",
             f"{trial.estimates[bucket]:.2f}" if bucket in trial.estimates else "",
         )
 
 
-def _cost(compiled: Compiled | None) -> tuple[str, str]:
+def _cost(compiled: CompileResult | None) -> tuple[str, str]:
     return ('"', '"') if compiled is None else (f"{compiled.seconds:.1f}", human_size(compiled.size))
 
 
@@ -65,13 +65,13 @@ def human_size(size: int) -> str:
     return f"{size / 1024**2:.1f} MB" if size < 1024**3 else f"{size / 1024**3:.1f} GB"
 
 
-def _remarks(outcome: Outcome) -> Iterator[str]:
+def _remarks(outcome: PackagingResult) -> Iterator[str]:
     tolerance = outcome.config.tolerance
     allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} x |eager|"
     yield f"every answer is within {allowed} of the model in eager mode, each request alone"
     yield _padding(outcome)
     yield f"runs as {_kind(outcome)}: {outcome.program.split_reason}"
-    for dropped in outcome.dropped:
+    for dropped in outcome.rejected:
         yield f"{dropped.backend} is out: {dropped.reason}"
     yield _kept(outcome)
     if outcome.on_cpu:
@@ -86,11 +86,11 @@ def _remarks(outcome: Outcome) -> Iterator[str]:
     yield f"{outcome.archive}: {human_size(outcome.size)}"
 
 
-def _kind(outcome: Outcome) -> str:
+def _kind(outcome: PackagingResult) -> str:
     return "sequence" if outcome.program.split is None else "chunk"
 
 
-def _padding(outcome: Outcome) -> str:
+def _padding(outcome: PackagingResult) -> str:
     served = "requests are padded to the next bucket"
     if outcome.program.padding == "exact_lengths":
         lengths = ", ".join(map(str, outcome.config.grid.lengths))
@@ -98,7 +98,7 @@ def _padding(outcome: Outcome) -> str:
     return f"{served}: {outcome.program.padding_reason}"
 
 
-def _kept(outcome: Outcome) -> str:
+def _kept(outcome: PackagingResult) -> str:
     kept = outcome.kept
     if not outcome.others:
         return f"{kept.backend} is packaged"
@@ -107,7 +107,7 @@ def _kept(outcome: Outcome) -> str:
     return f"{kept.backend} is packaged (the fastest with batches of every size, lengths spread evenly: {spent})"
 
 
-def _precision(outcome: Outcome) -> str:
+def _precision(outcome: PackagingResult) -> str:
     """What answers are computed in, and where that is more than was asked for, why."""
     kept, asked = outcome.kept, outcome.config.precision
     computes = f"precision: {kept.backend} computes in {kept.precision}"
@@ -118,7 +118,7 @@ def _precision(outcome: Outcome) -> str:
     return f"{computes}, although {asked} is allowed: {why}"
 
 
-def to_json(outcome: Outcome) -> dict[str, Any]:
+def to_json(outcome: PackagingResult) -> dict[str, Any]:
     """The same for machines: sizes in bytes, `compile_s` in seconds, `milliseconds` of one run of the full bucket."""
     return {
         "archive": str(outcome.archive),
@@ -133,11 +133,11 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
         "runs_reason": outcome.program.split_reason,
         "tolerance": {"atol": outcome.config.tolerance.atol, "rtol": outcome.config.tolerance.rtol},
         "engines": [_engine(trial, outcome) for trial in (outcome.kept, *outcome.others)],
-        "dropped": [{"backend": dropped.backend, "reason": dropped.reason} for dropped in outcome.dropped],
+        "dropped": [{"backend": dropped.backend, "reason": dropped.reason} for dropped in outcome.rejected],
     }
 
 
-def _engine(trial: Trial, outcome: Outcome) -> dict[str, Any]:
+def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
     return {
         "backend": trial.backend,
         "precision": trial.precision,
@@ -155,8 +155,8 @@ def _engine(trial: Trial, outcome: Outcome) -> dict[str, Any]:
         "variants": [
             {
                 "bucket": bucket,
-                "max_error": trial.checked[bucket].max_error,
-                "worst_ratio": trial.checked[bucket].worst_ratio,
+                "max_error": trial.verified[bucket].max_error,
+                "worst_ratio": trial.verified[bucket].worst_ratio,
                 "milliseconds": trial.milliseconds[bucket],
                 "estimate_us": trial.estimates.get(bucket),
             }

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from ..backends.subprocesses import describe_exit, package_path
-from .archive.workspace import Terminated, private_directory, terminations_raised
+from .archive.workspace import Terminated, private_directory, raise_on_termination
 
 if TYPE_CHECKING:
     from .model_archiver import Flags
@@ -46,7 +46,7 @@ def _outcome(process: subprocess.Popen[str], task: str) -> int:
     """The exit code; a signal that comes meanwhile is handed on, and the process given time to clean up."""
     assert process.stdin is not None
     try:
-        with terminations_raised():
+        with raise_on_termination():
             process.stdin.write(task + "\n")
             process.stdin.flush()
             return process.wait()

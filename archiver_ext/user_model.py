@@ -18,7 +18,7 @@ import torch
 
 from ..backends.weights import read_weights
 from ..config.schema import ServingConfig
-from ..handlers.runtime.user_code import read_kernel
+from ..handlers.runtime.user_code import load_bucket_selector
 from ..lowering.program import Program
 from .errors import PackagingError
 
@@ -138,7 +138,7 @@ def load_model(model_file: Path, serialized_file: Path | None, args: Mapping[str
     Raises:
         PackagingError: no such model can be made of these files and arguments; the text says why and the way out.
     """
-    return fill(construct(load_class(model_file), args), serialized_file)
+    return load_state_dict(construct(load_class(model_file), args), serialized_file)
 
 
 def construct(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> torch.nn.Module:
@@ -167,7 +167,7 @@ def _check_arguments(model_class: type[torch.nn.Module], args: Mapping[str, Any]
         ) from error
 
 
-def fill(model: torch.nn.Module, serialized_file: Path | None) -> torch.nn.Module:
+def load_state_dict(model: torch.nn.Module, serialized_file: Path | None) -> torch.nn.Module:
     """Load the state dict into the model.
 
     Raises:
@@ -244,7 +244,7 @@ def check_codec(codec: str | None, directory: Path) -> None:
         raise PackagingError(f"neuron_lstm.codec: {file.name} defines no class {class_name}")
 
 
-def for_kernel(program: Program, config: ServingConfig) -> Program:
+def with_bucket_selector(program: Program, config: ServingConfig) -> Program:
     """The program as it is served where the user chooses the buckets: whole sequences, in the grid's shapes alone.
 
     Raises:
@@ -261,7 +261,7 @@ def for_kernel(program: Program, config: ServingConfig) -> Program:
     return replace(program, split=None, split_reason=reason, any_shape=False)
 
 
-def check_kernel(config: ServingConfig, directory: Path) -> None:
+def check_bucket_selector(config: ServingConfig, directory: Path) -> None:
     """Refuse a function that the archive will not have, or that cannot be served by. Files must be `importable`.
 
     Raises:
@@ -277,6 +277,6 @@ def check_kernel(config: ServingConfig, directory: Path) -> None:
             "--extra-files"
         )
     try:
-        read_kernel(reference, config.grid.lengths, directory)
+        load_bucket_selector(reference, config.grid.lengths, directory)
     except RuntimeError as error:
         raise PackagingError(f"neuron_lstm.buckets.{error}") from error

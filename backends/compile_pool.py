@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bucketing.shapes import Bucket, Part
+from ..bucketing.shapes import Bucket, ProgramRole
 from ..config.partitioner import PartitionerConfig
 from .interface import DEFAULTS, CompileSettings
 from .subprocesses import describe_exit, package_path
@@ -29,11 +29,11 @@ _LAST_LINES = 20
 
 
 @dataclass(frozen=True)
-class Job:
+class CompileJob:
     """One program to compile; `bucket` is None for an engine that takes every shape."""
 
     backend: str
-    part: Part
+    part: ProgramRole
     bucket: Bucket | None
     program: Path
     """A file of torch.export.save."""
@@ -49,29 +49,29 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompileResult:
     """What compiling one program took."""
 
-    job: Job
+    job: CompileJob
     seconds: float
     size: int
     """Bytes on disk."""
 
 
 @dataclass(frozen=True)
-class Failed:
+class CompileFailure:
     """Why an engine is out: it refused the program or failed on it."""
 
-    job: Job
+    job: CompileJob
     reason: str
 
 
-Result = Compiled | Failed
+CompileOutcome = CompileResult | CompileFailure
 
 
 def compile_all(
-    jobs: Sequence[Job], scratch: Path, report: Callable[[Result], None], most: int | None = None
-) -> list[Result]:
+    jobs: Sequence[CompileJob], scratch: Path, report: Callable[[CompileOutcome], None], most: int | None = None
+) -> list[CompileOutcome]:
     """Do all jobs.
 
     Once a job fails, the rest of its engine's are left out; when no engine is left, all is stopped at once. `report`
@@ -79,9 +79,9 @@ def compile_all(
     the number of processes at once; None: one a core.
     """
     engines = {job.backend for job in jobs}
-    results: list[Result] = []
+    results: list[CompileOutcome] = []
     pending = list(jobs)
-    running: dict[Future[Result], _Worker] = {}
+    running: dict[Future[CompileOutcome], _Worker] = {}
     count = max(1, min(len(jobs), most or len(os.sched_getaffinity(0))))
     workers = [_Worker(scratch / f"worker{index}") for index in range(count)]
     free = list(workers)
@@ -94,7 +94,7 @@ def compile_all(
                 free.append(running.pop(done))
                 results.append(done.result())
                 report(results[-1])
-            engines -= {result.job.backend for result in results if isinstance(result, Failed)}
+            engines -= {result.job.backend for result in results if isinstance(result, CompileFailure)}
             pending = [job for job in pending if job.backend in engines]
     return results
 
@@ -128,7 +128,7 @@ class _Worker:
         self._stopped = False
         self._changing = threading.Lock()
 
-    def compile(self, job: Job) -> Result:
+    def compile(self, job: CompileJob) -> CompileOutcome:
         """Do one job. Never raises on account of it: what goes wrong is the job's result."""
         job.directory.mkdir(parents=True)
         if job.settings.workdir is not None:
@@ -144,10 +144,10 @@ class _Worker:
             }
         )
         if "seconds" in reply:
-            return Compiled(job, reply["seconds"], size_of(job.directory))
+            return CompileResult(job, reply["seconds"], disk_size(job.directory))
         if "refused" in reply:
-            return Failed(job, reply["refused"])
-        return Failed(job, f"the engine failed ({reply['crashed']})\n{textwrap.indent(reply['log'], '    ')}")
+            return CompileFailure(job, reply["refused"])
+        return CompileFailure(job, f"the engine failed ({reply['crashed']})\n{textwrap.indent(reply['log'], '    ')}")
 
     def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
         process = self._running()
@@ -218,7 +218,7 @@ def _settings_as_json(settings: CompileSettings) -> dict[str, Any]:
     }
 
 
-def size_of(path: Path) -> int:
+def disk_size(path: Path) -> int:
     """Bytes of a file, or of all files below a directory."""
     if path.is_file():
         return path.stat().st_size

@@ -20,8 +20,8 @@ from ..bucketing.shapes import Bucket
 from ..config.partitioner import PartitionerConfig
 from . import masked  # noqa: F401 - the exported program names its operators
 from .exported_program import load_program
-from .interface import CannotCompile, CompileSettings
-from .partitioning.backend import Partitioned
+from .interface import CompileError, CompileSettings
+from .partitioning.backend import PartitionedBackend
 from .registry import get_backend
 
 
@@ -49,9 +49,9 @@ def _reply(job: dict[str, Any], program: torch.export.ExportedProgram) -> dict[s
     try:
         engine = get_backend(job["backend"])
         if job["partitioner"] is not None:
-            engine = Partitioned(engine, PartitionerConfig(**job["partitioner"]))
+            engine = PartitionedBackend(engine, PartitionerConfig(**job["partitioner"]))
         engine.compile(program, bucket, Path(job["directory"]), _settings(job["settings"]))
-    except CannotCompile as error:
+    except CompileError as error:
         return {"refused": str(error)}
     except Exception as error:  # noqa: BLE001 - an engine's own failure, reported as such
         return {"crashed": f"{type(error).__name__}: {error}", "log": traceback.format_exc()}

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from .interface import CannotCompile, CannotLoad
+from .interface import CompileError, LoadError
 
 
 @dataclass(frozen=True)
-class Target:
+class CpuTarget:
     """The instructions to compile for: what most servers have, not all that the packaging machine has."""
 
     isa: str
@@ -29,15 +29,15 @@ class Target:
 
 
 _TARGETS = {
-    "x86_64": Target("x86-64-v3", 256, frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})),
-    "aarch64": Target("armv8-a", 128, frozenset({"asimd"})),
+    "x86_64": CpuTarget("x86-64-v3", 256, frozenset({"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"})),
+    "aarch64": CpuTarget("armv8-a", 128, frozenset({"asimd"})),
 }
 
-MEND = "package the model again on such a host, or with backend: onnxruntime, which runs anywhere"
+REPACKAGE_HINT = "package the model again on such a host, or with backend: onnxruntime, which runs anywhere"
 
 
-def target() -> Target:
-    """What is compiled for here, once `problem_here` has found nothing wrong."""
+def cpu_target() -> CpuTarget:
+    """What is compiled for here, once `unavailable_reason` has found nothing wrong."""
     return _TARGETS[platform.machine()]
 
 
@@ -46,7 +46,7 @@ def compiler() -> str:
     return os.environ.get("CXX", "g++")
 
 
-def problem_here(headers: Sequence[str] = ()) -> str | None:
+def unavailable_reason(headers: Sequence[str] = ()) -> str | None:
     """Why code cannot be made here that includes these headers; None where it can."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _TARGETS:
@@ -72,14 +72,18 @@ def check_host(packaged: Mapping[str, str]) -> None:
     """
     for what, value in {"system": sys.platform, "machine": platform.machine()}.items():
         if packaged.get(what, value) != value:
-            raise CannotLoad(f"the programs were compiled for {what} {packaged[what]}, this host has {value}: {MEND}")
+            raise LoadError(
+                f"the programs were compiled for {what} {packaged[what]}, this host has {value}: {REPACKAGE_HINT}"
+            )
     known = _TARGETS.get(platform.machine())
     if known is None or packaged.get("isa", known.isa) != known.isa:
-        raise CannotLoad(f"the programs were compiled for {packaged.get('isa')} CPUs, this host's is another: {MEND}")
+        raise LoadError(
+            f"the programs were compiled for {packaged.get('isa')} CPUs, this host's is another: {REPACKAGE_HINT}"
+        )
     lacking = known.cpu_flags - cpu_flags()
     if lacking:
         names = ", ".join(sorted(lacking))
-        raise CannotLoad(f"the programs were compiled for {known.isa} CPUs, this host's lacks {names}: {MEND}")
+        raise LoadError(f"the programs were compiled for {known.isa} CPUs, this host's lacks {names}: {REPACKAGE_HINT}")
 
 
 @cache
@@ -109,7 +113,7 @@ def _compiler_problem(compiler: str, headers: tuple[str, ...]) -> str | None:
     return f"the C++ compiler {compiler} does not work ({reason.strip()}): {install}"
 
 
-def refuse_other_instructions(args: Sequence[str]) -> None:
+def reject_instruction_flags(args: Sequence[str]) -> None:
     """A host is asked for the instructions of the target: code with others would be killed there.
 
     Raises:
@@ -117,9 +121,9 @@ def refuse_other_instructions(args: Sequence[str]) -> None:
     """
     for arg in args:
         if arg.startswith("-m") and not arg.startswith("-mtune="):
-            raise CannotCompile(
+            raise CompileError(
                 f"compiler_args: {arg} chooses instructions, but programs are compiled for those that every host is "
-                f"asked for ({target().isa}): leave it out"
+                f"asked for ({cpu_target().isa}): leave it out"
             )
 
 
@@ -131,7 +135,7 @@ def strip(library: Path) -> None:
 
 
 @contextlib.contextmanager
-def mappable(directory: Path, names: Sequence[str]) -> Iterator[Path]:
+def executable_copy(directory: Path, names: Sequence[str]) -> Iterator[Path]:
     """The directory, or a copy of its files of these names where code may be mapped, which may go as soon as it is.
 
     Raises:
@@ -147,7 +151,7 @@ def mappable(directory: Path, names: Sequence[str]) -> Iterator[Path]:
                     shutil.copyfile(directory / name, Path(copy) / name)
                 yield Path(copy)
             return
-    raise CannotLoad(
+    raise LoadError(
         f"{directory} lies on a file system mounted noexec, so its compiled programs cannot be run, and none of "
         f"{', '.join(map(str, _places()))} can hold a copy: set TMPDIR to a directory that is writable and not "
         f"noexec, or package the model with backend: onnxruntime"

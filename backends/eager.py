@@ -10,9 +10,9 @@ import torch
 from ..bucketing.shapes import Bucket
 from . import masked as _masked  # noqa: F401  the program calls its operators
 from .exported_program import load_weight_stripped, save_weight_stripped
-from .interface import DEFAULTS, CompileSettings, Option, Precision, Requirement, Run, Weights
+from .interface import DEFAULTS, CompilerOption, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from .signature import Signature, read_signature, signature_of, write_signature
-from .weights import never_a_weight, places_of
+from .weights import copy_if_aliased, storage_ptrs
 
 _PROGRAM = "program.pt2"
 
@@ -24,7 +24,7 @@ class Eager:
     polymorphic = True
     any_shape = True
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[Option, ...] = ()
+    options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
         """Never: it is torch."""
@@ -53,7 +53,7 @@ class Eager:
         write_signature(signature_of(program, None), directory)
         save_weight_stripped(program, directory / _PROGRAM)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Put the weights back and run.
 
         Raises:
@@ -66,14 +66,14 @@ class Eager:
         return run_of(signature, module, real)
 
 
-def run_of(signature: Signature, module: torch.nn.Module, weights: Weights) -> Run:
+def run_of(signature: Signature, module: torch.nn.Module, weights: Weights) -> LoadedProgram:
     """A module of flat inputs and flat outputs as a loaded program. Operators of torch may answer with a weight."""
-    places = places_of(weights.values())
+    places = storage_ptrs(weights.values())
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         signature.check_inputs(inputs)
         with torch.no_grad():
             outputs = module(*(tensor.contiguous() for tensor in inputs))
-            return [never_a_weight(output.contiguous(), places) for output in outputs]
+            return [copy_if_aliased(output.contiguous(), places) for output in outputs]
 
     return run

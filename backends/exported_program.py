@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from .interface import CannotLoad, Weights
+from .interface import LoadError, Weights
 
 
 def save_weight_stripped(program: torch.export.ExportedProgram, path: Path) -> None:
@@ -48,7 +48,7 @@ def load_weight_stripped_program(path: Path, weights: Weights) -> torch.export.E
     try:
         program = torch.export.load(path)
     except Exception as error:
-        raise CannotLoad(
+        raise LoadError(
             f"torch {torch.__version__} cannot read {path} ({type(error).__name__}: {error}); "
             f"install the version it was packaged with, or package the model again"
         ) from error

@@ -24,13 +24,13 @@ from ..bucketing.shapes import Bucket
 from . import cpp_compiler, masked
 from .interface import (
     DEFAULTS,
-    CannotCompile,
-    CannotLoad,
+    CompileError,
+    CompilerOption,
     CompileSettings,
-    Option,
+    LoadedProgram,
+    LoadError,
     Precision,
     Requirement,
-    Run,
     Weights,
 )
 from .signature import Signature, read_signature, signature_of, write_signature
@@ -47,11 +47,11 @@ class Inductor:
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[Option, ...] = ("compiler_workdir", "compiler_args")
+    options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
 
     def unavailable(self) -> str | None:
         """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
-        return cpp_compiler.problem_here(("omp.h",))
+        return cpp_compiler.unavailable_reason(("omp.h",))
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Torch, of the same minor version."""
@@ -81,8 +81,8 @@ class Inductor:
             CannotCompile: no bucket is named, or inductor or the compiler refuses the program or an argument.
         """
         if bucket is None:
-            raise CannotCompile("inductor compiles for one bucket at a time")
-        cpp_compiler.refuse_other_instructions(settings.args)
+            raise CompileError("inductor compiles for one bucket at a time")
+        cpp_compiler.reject_instruction_flags(settings.args)
         signature = signature_of(program, bucket)
         write_signature(signature, directory)
         with _scratch(settings.workdir) as scratch:
@@ -94,11 +94,11 @@ class Inductor:
                     _compile(_fixed(program, signature), package, compiler)
             except Exception as error:
                 what = _reason(error)
-                raise CannotCompile(f"inductor cannot compile for {bucket.batch} x {bucket.length}: {what}") from error
+                raise CompileError(f"inductor cannot compile for {bucket.batch} x {bucket.length}: {what}") from error
             _unpack(package, directory)
         cpp_compiler.strip(directory / _LIBRARY)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Map the library and point it at the weights.
 
         Raises:
@@ -137,7 +137,7 @@ def _scratch(workdir: Path | None) -> Iterator[Path]:
             yield Path(scratch)
         return
     if any(sign.isspace() for sign in str(workdir)):
-        raise CannotCompile(f"compiler_workdir: inductor cannot work in a folder with a space in its path: {workdir}")
+        raise CompileError(f"compiler_workdir: inductor cannot work in a folder with a space in its path: {workdir}")
     kept = workdir / "inductor"
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir()
@@ -273,7 +273,7 @@ def _onednn_lstm(
 
 
 def _compile(program: torch.export.ExportedProgram, package: Path, compiler: str) -> None:
-    target = cpp_compiler.target()
+    target = cpp_compiler.cpu_target()
     torch._inductor.aoti_compile_and_package(
         program,
         package_path=str(package),
@@ -312,15 +312,16 @@ def _open(directory: Path) -> Any:
     torch's own loader of packages would unpack it into a temporary folder for each worker, and takes more than a second
     to import.
     """
-    with cpp_compiler.mappable(directory, (_LIBRARY, _CALLS)) as place:
+    with cpp_compiler.executable_copy(directory, (_LIBRARY, _CALLS)) as place:
         return _map(place / _LIBRARY)
 
 
 def _check_torch(packaged: Mapping[str, str]) -> None:
     here = _minor(_torch_version())
     if packaged.get("torch", here) != here:
-        raise CannotLoad(
-            f"the programs were compiled for torch {packaged['torch']}, this host has {here}: {cpp_compiler.MEND}"
+        raise LoadError(
+            f"the programs were compiled for torch {packaged['torch']}, this host has {here}: "
+            f"{cpp_compiler.REPACKAGE_HINT}"
         )
 
 
@@ -329,15 +330,15 @@ def _map(library: Path) -> Any:
         json.loads(library.with_name(_CALLS).read_text(encoding="utf-8"))  # without it calls would go astray
         return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
     except (OSError, ValueError) as error:
-        raise CannotLoad(f"{library.with_name(_CALLS)} is missing or damaged: package the model again") from error
+        raise LoadError(f"{library.with_name(_CALLS)} is missing or damaged: package the model again") from error
     except RuntimeError as error:
-        raise CannotLoad(
+        raise LoadError(
             f"{library} cannot be loaded: {str(error).splitlines()[0]}. Package the model on a machine whose system "
             f"and compiler are no newer than this host's, or with backend: onnxruntime"
         ) from error
 
 
-def _run(signature: Signature, runner: Any, kept: Mapping[str, torch.Tensor]) -> Run:
+def _run(signature: Signature, runner: Any, kept: Mapping[str, torch.Tensor]) -> LoadedProgram:
     """`kept` are the weights, whose memory the library reads: they must live as long as it does."""
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -19,7 +19,7 @@ Precision = Literal["float32", "bfloat16"]
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
-Option = Literal["compiler_workdir", "compiler_args", "compiler_python"]
+CompilerOption = Literal["compiler_workdir", "compiler_args", "compiler_python"]
 """What the YAML can say to a compiler itself, by its keys there."""
 
 
@@ -38,7 +38,7 @@ class CompileSettings:
 
 DEFAULTS = CompileSettings()
 
-Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
+LoadedProgram = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 """A loaded program: flat inputs (the declared ones in order, then lengths[B] int64 where the program takes them)
 to flat outputs, all contiguous CPU tensors of exactly the bucket's shapes. The outputs are the caller's: no later call
 changes them."""
@@ -70,11 +70,11 @@ class Requirement:
     version: str
 
 
-class CannotLoad(RuntimeError):
+class LoadError(RuntimeError):
     """This host cannot run the program: says what was packaged, what is here, and what to do."""
 
 
-class CannotCompile(RuntimeError):
+class CompileError(RuntimeError):
     """The engine refuses the program or the shape: says which, and what to do."""
 
 
@@ -90,7 +90,7 @@ class Backend(Protocol):
 
     precisions: tuple[Precision, ...]
     """What it can compute in."""
-    options: tuple[Option, ...]
+    options: tuple[CompilerOption, ...]
     """The keys of the YAML that its compiler takes."""
 
     def unavailable(self) -> str | None:
@@ -121,7 +121,7 @@ class Backend(Protocol):
                 this precision.
         """
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load what `compile` wrote. `weights` are shared by all variants: keep them, do not copy them.
 
         Raises:
@@ -159,7 +159,9 @@ class Placing(Backend, Protocol):
     def cores(self) -> int:
         """How many this process may use."""
 
-    def load_on(self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load_on(
+        self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
+    ) -> LoadedProgram:
         """Like `load`, on one of them, counted from 0.
 
         Raises:

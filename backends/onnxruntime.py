@@ -26,13 +26,13 @@ from ..bucketing.shapes import Bucket
 from . import masked
 from .interface import (
     DEFAULTS,
-    CannotCompile,
-    CannotLoad,
+    CompileError,
+    CompilerOption,
     CompileSettings,
-    Option,
+    LoadedProgram,
+    LoadError,
     Precision,
     Requirement,
-    Run,
     Weights,
 )
 from .signature import Signature, read_signature, signature_of, weights_of, write_signature
@@ -60,7 +60,7 @@ class OnnxRuntime:
     polymorphic = True
     any_shape = True
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[Option, ...] = ()
+    options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
         """What is missing of the exporter and the engine."""
@@ -84,7 +84,7 @@ class OnnxRuntime:
         Raises:
             CannotCompile: the exporter is not installed.
         """
-        return untranslated(node)
+        return missing_translation(node)
 
     def compile(
         self,
@@ -100,7 +100,7 @@ class OnnxRuntime:
         """
         weights = weights_of(program)
         lifted = [name for name in weights if name in program.state_dict or is_large(weights[name])]
-        model = onnx_graph(program)
+        model = export_onnx(program)
         _lift_weights(model, {name: weights[name] for name in lifted})
         (directory / _GRAPH).write_bytes(model.SerializeToString())
         (directory / _AS_THEY_ARE).write_text(json.dumps(_as_they_are(model)), encoding="utf-8")
@@ -112,9 +112,9 @@ class OnnxRuntime:
             if program.example_inputs is not None:  # some operators lack a dtype, which shows when they run
                 run(program.example_inputs[0])
         except Exception as error:
-            raise CannotCompile(f"ONNX Runtime does not take this program: {error.__cause__ or error}") from error
+            raise CompileError(f"ONNX Runtime does not take this program: {error.__cause__ or error}") from error
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Make the one session.
 
         Raises:
@@ -127,7 +127,7 @@ class OnnxRuntime:
         try:
             return _Program(signature, *_session(directory, real, threads))
         except Exception as error:
-            raise CannotLoad(
+            raise LoadError(
                 f"this host's ONNX Runtime cannot load {directory}: {error}; install the version the program was "
                 f"packaged with, or package the model again"
             ) from error
@@ -229,7 +229,7 @@ def _without_projections(program: torch.export.ExportedProgram) -> torch.export.
     return folded
 
 
-def onnx_graph(program: torch.export.ExportedProgram) -> Any:
+def export_onnx(program: torch.export.ExportedProgram) -> Any:
     """The ONNX model (a protobuf), with weights.
 
     Raises:
@@ -249,27 +249,27 @@ def onnx_graph(program: torch.export.ExportedProgram) -> Any:
                 verbose=False,
             )
     except Exception as error:
-        raise CannotCompile(_refusal(error)) from error
+        raise CompileError(_refusal(error)) from error
     assert exported is not None
     model = exported.model_proto
     _drop_remarks(model)
     return model
 
 
-def untranslated(node: torch.fx.Node) -> str | None:
+def missing_translation(node: torch.fx.Node) -> str | None:
     """Which operator of a call of an exported program the exporter has no translation for; None where it has all.
 
     Raises:
         CannotCompile: the exporter is not installed.
     """
-    from .partitioning.operator_support import alone
+    from .partitioning.operator_support import single_operator_program
     from .partitioning.partition import operator_name, operators_of
 
     registry, table = _exporter()
     if str(node.target) in _OWN or registry.is_registered(node.target):
         return None
     with _quiet():
-        parts = alone(node).run_decompositions(table)
+        parts = single_operator_program(node).run_decompositions(table)
     missing = [part for part in operators_of(parts.graph) if not registry.is_registered(part.target)]
     return _no_translation(operator_name(missing[0])) if missing else None
 
@@ -278,7 +278,7 @@ def untranslated(node: torch.fx.Node) -> str | None:
 def _exporter() -> tuple[Any, Any]:
     """What it translates as it is, and what it takes apart first."""
     if find_spec("onnxscript") is None:
-        raise CannotCompile("onnxscript is not installed, which knows what can be written as ONNX")
+        raise CompileError("onnxscript is not installed, which knows what can be written as ONNX")
     from torch.onnx._internal.exporter import _decomp, _registration
 
     with _quiet():  # about packages that it looked for

@@ -26,13 +26,13 @@ from ..bucketing.shapes import Bucket
 from . import masked
 from .interface import (
     DEFAULTS,
-    CannotCompile,
-    CannotLoad,
+    CompileError,
+    CompilerOption,
     CompileSettings,
-    Option,
+    LoadedProgram,
+    LoadError,
     Precision,
     Requirement,
-    Run,
     Weights,
 )
 from .signature import Signature, read_signature, signature_of, weights_of, write_signature
@@ -51,7 +51,7 @@ class OpenVino:
     polymorphic = True
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
-    options: tuple[Option, ...] = ()
+    options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
         """What is missing of the exporter and the engine."""
@@ -75,9 +75,9 @@ class OpenVino:
         Raises:
             CannotCompile: the exporter is not installed.
         """
-        from .onnxruntime import untranslated
+        from .onnxruntime import missing_translation
 
-        return untranslated(node)
+        return missing_translation(node)
 
     def compile(
         self,
@@ -93,12 +93,12 @@ class OpenVino:
         """
         precision = settings.precision
         if lacking := _lacking(precision):
-            raise CannotCompile(lacking)
-        from .onnxruntime import is_large, onnx_graph
+            raise CompileError(lacking)
+        from .onnxruntime import export_onnx, is_large
 
         weights = weights_of(program)
         lifted = {name: one for name, one in weights.items() if name in program.state_dict or is_large(one)}
-        model = onnx_graph(_without_lengths(program))
+        model = export_onnx(_without_lengths(program))
         taken = _lift_weights(model, lifted)
         (directory / _GRAPH).write_bytes(model.SerializeToString())
         (directory / _PRECISION).write_text(json.dumps({"precision": precision}), encoding="utf-8")
@@ -113,9 +113,9 @@ class OpenVino:
                     _refuse_other_answers(program, answers, settings.precision)
         except Exception as error:
             reason = str(error.__cause__ or error).strip()
-            raise CannotCompile(f"OpenVINO does not take this program: {reason}") from error
+            raise CompileError(f"OpenVINO does not take this program: {reason}") from error
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Compile the graph for this processor, around the weights.
 
         Raises:
@@ -131,12 +131,12 @@ class OpenVino:
             lacking = _lacking(precision)
             compiled, kept = (None, ()) if lacking else _compiled(directory / _GRAPH, real, _HINTS[precision], threads)
         except Exception as error:
-            raise CannotLoad(
+            raise LoadError(
                 f"this host's OpenVINO cannot load {directory}: {error}; install the version the program was packaged "
                 f"with, or package the model again"
             ) from error
         if lacking:
-            raise CannotLoad(f"{lacking}. Package the model again without precision: {precision}, or on such a host")
+            raise LoadError(f"{lacking}. Package the model again without precision: {precision}, or on such a host")
         return _run(signature, compiled, kept)
 
 
@@ -230,7 +230,7 @@ def _fill_in(model: Any, weights: Weights) -> list[Any]:
     return kept
 
 
-def _run(signature: Signature, compiled: Any, kept: Sequence[Any]) -> Run:
+def _run(signature: Signature, compiled: Any, kept: Sequence[Any]) -> LoadedProgram:
     # The exporter may leave out inputs that nothing reads: go by name.
     taken = {name: index for index, port in enumerate(compiled.inputs) for name in port.get_names()}
     places = [taken.get(name) for name in signature.inputs]

@@ -6,9 +6,9 @@ import importlib
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
-from .interface import Backend, CannotLoad
+from .interface import Backend, LoadError
 
-GROUP = "torchserve_neuron_lstm.backends"
+ENTRY_POINT_GROUP = "torchserve_neuron_lstm.backends"
 """Entry points of this group name a class that is a `Backend`; the entry point's name is the engine's."""
 
 _BUILT_IN = {
@@ -37,9 +37,9 @@ def get_backend(name: str) -> Backend:
         return _instance(getattr(importlib.import_module(f".{module}", __package__), kind))
     offered = _offered()
     if name not in offered:
-        raise CannotLoad(
+        raise LoadError(
             f"there is no backend {name!r} here, but {', '.join(backend_names()) or 'none at all'}. A backend of "
-            f"another distribution is found once that is installed (entry point group {GROUP})"
+            f"another distribution is found once that is installed (entry point group {ENTRY_POINT_GROUP})"
         )
     return _load(offered[name])
 
@@ -71,7 +71,7 @@ def _file_of(name: str) -> Path:
 
 
 def _offered() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def _load(entry: EntryPoint) -> Backend:
@@ -79,7 +79,7 @@ def _load(entry: EntryPoint) -> Backend:
         return _instance(entry.load())
     except Exception as error:
         owner = entry.dist.name if entry.dist is not None else entry.value
-        raise CannotLoad(
+        raise LoadError(
             f"the backend {entry.name!r} of {owner} cannot be imported: {type(error).__name__}: {error}"
         ) from error
 

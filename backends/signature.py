@@ -12,7 +12,7 @@ import torch
 
 from ..bucketing.shapes import Bucket
 from .exported_program import time_dims
-from .interface import CannotLoad, Weights
+from .interface import LoadError, Weights
 
 FILE_NAME = "signature.json"
 
@@ -77,7 +77,7 @@ class Signature:
             if name not in weights or not _fits(weights[name], wanted, {})
         ]
         if problems:
-            raise CannotLoad(
+            raise LoadError(
                 "the weights are not those the program was compiled with; package the model again, from a file saved "
                 "in its own precision:\n  " + "\n  ".join(problems)
             )
@@ -185,7 +185,7 @@ def read_signature(directory: Path) -> Signature:
         written = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
         return Signature(inputs=_types(written["inputs"]), weights=_types(written["weights"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CannotLoad(f"{directory / FILE_NAME} cannot be read ({error}): package the model again") from error
+        raise LoadError(f"{directory / FILE_NAME} cannot be read ({error}): package the model again") from error
 
 
 def _types(written: Mapping[str, Mapping[str, object]]) -> dict[str, TensorType]:

@@ -15,13 +15,13 @@ VARIABLE = "NEURON_LSTM_STAND_IN"
 _CPU = "cpu"
 
 
-def is_allowed() -> bool:
+def emulation_enabled() -> bool:
     """Whether the environment says so."""
     return os.environ.get(VARIABLE) == _CPU
 
 
 @contextmanager
-def allowed() -> Iterator[None]:
+def enable_emulation() -> Iterator[None]:
     """In it, it is; for processes that are started in it too."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = _CPU

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..bucketing.padding import storage_of
+from ..bucketing.padding import storage_ptr
 
 _DTYPES = {
     "F64": torch.float64,
@@ -31,7 +31,7 @@ _DTYPES = {
 _LARGEST_HEADER_BYTES = 100_000_000
 
 
-class BadWeights(RuntimeError):
+class WeightsError(RuntimeError):
     """A weights file that cannot be used: says what is wrong with it and what to save instead."""
 
 
@@ -42,38 +42,38 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
         BadWeights: there is no such file, it is damaged, or it holds something else than a flat dict of tensors.
     """
     if not path.is_file():
-        raise BadWeights(f"there is no weights file {path}")
+        raise WeightsError(f"there is no weights file {path}")
     read = {".pt": _read_torch, ".pth": _read_torch, ".safetensors": _read_safetensors}.get(path.suffix.lower())
     if read is None:
-        raise BadWeights(f"{path.name}: weights must be a .pt, .pth or .safetensors file")
+        raise WeightsError(f"{path.name}: weights must be a .pt, .pth or .safetensors file")
     return {name: tensor.contiguous() for name, tensor in read(path).items()}
 
 
-def places_of(weights: Iterable[torch.Tensor]) -> frozenset[int]:
-    """Where in memory weights lie, for `never_a_weight`."""
-    return frozenset(storage_of(weight) for weight in weights)
+def storage_ptrs(weights: Iterable[torch.Tensor]) -> frozenset[int]:
+    """Where in memory weights lie, for `copy_if_aliased`."""
+    return frozenset(storage_ptr(weight) for weight in weights)
 
 
-def never_a_weight(answer: torch.Tensor, places: frozenset[int]) -> torch.Tensor:
+def copy_if_aliased(answer: torch.Tensor, places: frozenset[int]) -> torch.Tensor:
     """A copy of an answer that lies where a weight does: who changes the one would change the other.
 
     >>> weight = torch.ones(2)
-    >>> _ = never_a_weight(weight[:1], places_of([weight])).zero_()
+    >>> _ = copy_if_aliased(weight[:1], storage_ptrs([weight])).zero_()
     >>> weight
     tensor([1., 1.])
     """
-    return answer.detach().clone() if storage_of(answer) in places else answer
+    return answer.detach().clone() if storage_ptr(answer) in places else answer
 
 
 def _read_torch(path: Path) -> dict[str, torch.Tensor]:
     content = _load(path)
     if not isinstance(content, dict):
-        raise BadWeights(
+        raise WeightsError(
             f"{path.name} holds a {type(content).__name__}, not a state dict: save torch.save(model.state_dict(), ...)"
         )
     others = [f"{key!r} ({type(value).__name__})" for key, value in content.items() if not _is_named_tensor(key, value)]
     if others:
-        raise BadWeights(
+        raise WeightsError(
             f"{path.name} is no flat state dict: {', '.join(others[:5])} {'is' if len(others) == 1 else 'are'} not a "
             f"named tensor. A checkpoint with more in it? Save its model alone: torch.save(model.state_dict(), ...)"
         )
@@ -91,18 +91,18 @@ def _load(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True, **options)
     except pickle.UnpicklingError as error:
-        raise BadWeights(
+        raise WeightsError(
             f"{path.name} holds more than tensors and is not loaded, since unpickling it could run any code. A whole "
             f"module? Save torch.save(model.state_dict(), ...) instead"
         ) from error
     except Exception as error:  # whatever rubbish makes of the unpickler
-        raise BadWeights(f"{path.name} is damaged, or no file that torch.save wrote: {error}") from error
+        raise WeightsError(f"{path.name} is damaged, or no file that torch.save wrote: {error}") from error
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     with path.open("rb") as file:
         if path.stat().st_size < 8:
-            raise BadWeights(f"{path.name} is damaged: too short for a safetensors header")
+            raise WeightsError(f"{path.name} is damaged: too short for a safetensors header")
         # A private mapping: pages are shared with every other process until somebody writes, and nobody does.
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     try:
@@ -110,7 +110,7 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
         _check_layout(header, len(data) - start)
         return {name: _tensor(data, start, entry) for name, entry in header.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadWeights(f"{path.name} is damaged, or no safetensors file: {error}") from error
+        raise WeightsError(f"{path.name} is damaged, or no safetensors file: {error}") from error
 
 
 def _header(data: mmap.mmap) -> tuple[dict[str, dict[str, Any]], int]:
@@ -159,11 +159,11 @@ def _tensor(data: mmap.mmap, start: int, entry: dict[str, Any]) -> torch.Tensor:
     return raw.view(dtype).view(entry["shape"])
 
 
-def differences(known: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> list[str]:
+def refit_mismatches(known: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> list[str]:
     """What keeps `given` from taking the place of `known`: a line for each name, shape or dtype; empty if nothing does.
 
     >>> known = {"weight": torch.zeros(2, 3), "bias": torch.zeros(3)}
-    >>> for line in differences(known, {"weight": torch.zeros(2, 4), "scale": torch.zeros(3)}):
+    >>> for line in refit_mismatches(known, {"weight": torch.zeros(2, 4), "scale": torch.zeros(3)}):
     ...     print(line)
     weight: float32 [2, 4], expected float32 [2, 3]
     bias: missing, expected float32 [3]

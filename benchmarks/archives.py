@@ -22,13 +22,13 @@ from rich.console import Console
 from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
-from torchserve_neuron_lstm.archiver_ext.build.evaluate import jobs_for
-from torchserve_neuron_lstm.backends.compile_pool import Failed, compile_all
+from torchserve_neuron_lstm.archiver_ext.build.evaluate import compile_jobs
+from torchserve_neuron_lstm.backends.compile_pool import CompileFailure, compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.plan import single_bucket_plan
 from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.handlers.runtime.host import available_cores
-from torchserve_neuron_lstm.handlers.runtime.loader import Variants, load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
 from torchserve_neuron_lstm.lowering import lower
 
 from .standing import Standing, missed, plain_table, standings_json, standings_table
@@ -192,7 +192,7 @@ def _seconds(step: Callable[[], object]) -> float:
 def _compare(one: Path, other: Path) -> list[bool]:
     """Whether they are equal bit for bit: the answers of each bucket, to the same ragged batch."""
     with unpacked(one) as first, unpacked(other) as second:
-        ours, theirs = load_variants(first, 1), load_variants(second, 1)
+        ours, theirs = load_archive(first, 1), load_archive(second, 1)
         return [
             torch.equal(a[0], b[0])
             for place in range(len(ours.manifest.grid.buckets))
@@ -200,7 +200,7 @@ def _compare(one: Path, other: Path) -> list[bool]:
         ]
 
 
-def _answers(variants: Variants, place: int) -> list[tuple[torch.Tensor, ...]]:
+def _answers(variants: LoadedArchive, place: int) -> list[tuple[torch.Tensor, ...]]:
     """All runs are made in one bucket: which is cheapest was measured for each archive anew."""
     bucket = variants.manifest.grid.buckets[place]
     rng = torch.Generator().manual_seed(place)
@@ -218,9 +218,9 @@ def _compile(model: nn.Module, folder: Path) -> tuple[float, float]:
         torch.export.save(program, files[part])
 
     def run(most: int | None) -> None:
-        jobs = jobs_for([get_backend("inductor")], files, config.grid, folder / f"compiled{most}")
+        jobs = compile_jobs([get_backend("inductor")], files, config.grid, folder / f"compiled{most}")
         results = compile_all(jobs, folder / f"scratch{most}", lambda _: None, most)
-        failed = [f"{result.job}: {result.reason}" for result in results if isinstance(result, Failed)]
+        failed = [f"{result.job}: {result.reason}" for result in results if isinstance(result, CompileFailure)]
         if failed:
             raise BenchmarkFailed("\n".join(failed))
 

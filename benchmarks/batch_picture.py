@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.bucketing.plan import Plan
-from torchserve_neuron_lstm.bucketing.planner import planner_for
+from torchserve_neuron_lstm.bucketing.planner import make_planner
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 
 LENGTHS = (9, 54, 14, 23, 7, 31, 12, 61, 16, 5, 26, 11)
 GRID = BucketGrid(batches=(1, 2, 4, 8), lengths=(16, 32, 64))
@@ -32,7 +32,7 @@ COLUMNS = (MARGIN + 26, 362, 706)
 
 def plan() -> Plan:
     """Plan the batch by the costs above."""
-    return planner_for("sequence", GRID, COST).plan(LENGTHS)
+    return make_planner("sequence", GRID, COST).plan(LENGTHS)
 
 
 def draw(planned: Plan, lengths: Sequence[int]) -> str:

@@ -30,16 +30,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 from ragged import Ragged, alone, pad_with, ragged
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.archiver_ext.build.evaluate import buckets_of
-from torchserve_neuron_lstm.archiver_ext.build.selection import as_taken, takes_any_shape
-from torchserve_neuron_lstm.backends.interface import Backend, Run
+from torchserve_neuron_lstm.archiver_ext.build.evaluate import role_buckets
+from torchserve_neuron_lstm.archiver_ext.build.selection import has_dynamic_shape, program_for_engine
+from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import Tensors, execute
-from torchserve_neuron_lstm.bucketing.execute_chunks import Pieces, execute_staircase
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan
-from torchserve_neuron_lstm.bucketing.planner import Kind, planner_for
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape, Part, Shapes
+from torchserve_neuron_lstm.bucketing.planner import ExecutionMode, make_planner
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape, ProgramRole, Shapes
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import Program
@@ -72,14 +72,14 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(name: str, backend: str, batches: int) -> tuple[float, float, Kind]:
+def _measure(name: str, backend: str, batches: int) -> tuple[float, float, ExecutionMode]:
     """The largest absolute difference, the largest share of the tolerance it took, and what the model runs as."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     case = next(case for case in CASES if case.name == name)
     model = case.make().eval()
     engine = get_backend(backend)
-    program = as_taken(lower(model, parse_config(case.yaml, "model-config.yaml")), engine, streams=False)
+    program = program_for_engine(lower(model, parse_config(case.yaml, "model-config.yaml")), engine, streams=False)
     choose = random.Random(0)
     with tempfile.TemporaryDirectory() as directory:
         served = _compiled(program, model, engine, Path(directory))
@@ -94,10 +94,10 @@ class _Served:
     program: Program
     shapes: Shapes
     longest: int
-    programs: Mapping[Part, Mapping[Bucket | None, Run]]
+    programs: Mapping[ProgramRole, Mapping[Bucket | None, LoadedProgram]]
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ExecutionMode:
         return "sequence" if self.program.split is None else "chunk"
 
     def plan(self, lengths: Sequence[int], choose: random.Random) -> Plan:
@@ -105,9 +105,9 @@ class _Served:
         buckets = self.shapes.buckets if isinstance(self.shapes, BucketGrid) else _corners(self.shapes)
         cost = CostModel({bucket: choose.uniform(0.5, 2.0) * bucket.batch * bucket.length for bucket in buckets})
         padded = self.program.padding == "masked"
-        return planner_for(self.kind, self.shapes, cost, padded=padded, longest=self.longest).plan(lengths)
+        return make_planner(self.kind, self.shapes, cost, padded=padded, longest=self.longest).plan(lengths)
 
-    def run(self, part: Part, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def run(self, part: ProgramRole, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         programs = self.programs[part]
         return (programs.get(bucket) or programs[None])(tensors)
 
@@ -115,8 +115,8 @@ class _Served:
         """The answers, with garbage in the padding."""
         facts, pad = self.program, pad_with(garbage)
         if facts.split is not None:
-            pieces = Pieces(facts.inputs, facts.outputs, facts.split.carried)
-            return execute_staircase(plan, requests.items, requests.lengths, pieces, self.run, pad)
+            pieces = ChunkSignature(facts.inputs, facts.outputs, facts.split.carried)
+            return execute_chunks(plan, requests.items, requests.lengths, pieces, self.run, pad)
         run = partial(self.run, "sequence")
         takes = facts.takes_lengths
         return execute(plan, requests.items, requests.lengths, facts.inputs, facts.outputs, takes, run, pad)
@@ -132,14 +132,14 @@ def _compiled(program: Program, model: torch.nn.Module, engine: Backend, directo
     grid = BucketGrid((BATCH if has_batch else 1,), lengths)
     longest = lengths[-1] if program.split is None else LONGEST
     weights = {**dict(model.state_dict()), **program.constants}
-    programs: dict[Part, dict[Bucket | None, Run]] = {}
+    programs: dict[ProgramRole, dict[Bucket | None, LoadedProgram]] = {}
     for part, exported in program.parts.items():
-        for bucket in [None] if engine.polymorphic else buckets_of(part, grid):
+        for bucket in [None] if engine.polymorphic else role_buckets(part, grid):
             place = directory / part / str(bucket)
             place.mkdir(parents=True)
             engine.compile(exported, bucket, place)
             programs.setdefault(part, {})[bucket] = engine.load(place, weights, engine.host(), 1)
-    shapes = DynamicShape(grid.batches[-1], longest) if takes_any_shape(engine, program) else grid
+    shapes = DynamicShape(grid.batches[-1], longest) if has_dynamic_shape(engine, program) else grid
     return _Served(program, shapes, longest, programs)
 
 
@@ -171,7 +171,7 @@ def _difference(ours: torch.Tensor, eager: torch.Tensor) -> tuple[float, float]:
 
 
 def _table(
-    errors: Mapping[tuple[str, str], tuple[float, float, Kind]],
+    errors: Mapping[tuple[str, str], tuple[float, float, ExecutionMode]],
     models: Sequence[str],
     backends: Sequence[str],
     batches: int,

@@ -18,7 +18,13 @@ from collections.abc import Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from torchserve_neuron_lstm.bucketing.bucket_lengths import Histogram, geometric, limited, optimal, padding
+from torchserve_neuron_lstm.bucketing.bucket_lengths import (
+    Histogram,
+    clip_histogram,
+    geometric_lengths,
+    optimal_lengths,
+    padding_stats,
+)
 from torchserve_neuron_lstm.config.histogram import read_lengths
 
 SAMPLE = Path(__file__).parents[1] / "examples" / "lengths" / "lognormal.txt"
@@ -50,7 +56,7 @@ def least_padding(histogram: Histogram, count: int) -> float:
 
 def percent(histogram: Histogram, lengths: Sequence[int]) -> float:
     """Padding as a part of all that is computed."""
-    return 100 * padding(histogram, lengths).share
+    return 100 * padding_stats(histogram, lengths).ratio
 
 
 def row(name: str, lengths: Sequence[int], seen: Histogram, fresh: Histogram) -> str:
@@ -60,15 +66,15 @@ def row(name: str, lengths: Sequence[int], seen: Histogram, fresh: Histogram) ->
 
 def main() -> int:
     """Print a row for each grid. Returns the exit code."""
-    seen, fresh = limited(read_lengths(SAMPLE), LONGEST, truncate=False), fresh_sample()
+    seen, fresh = clip_histogram(read_lengths(SAMPLE), LONGEST, truncate=False), fresh_sample()
     print("lengths                 padding    fresh  optimum  chosen in")
     print(row("powers of two", POWERS_OF_TWO, seen, fresh))
     for count in COUNTS:
-        print(row("geometric", geometric(LONGEST, count), seen, fresh))
+        print(row("geometric", geometric_lengths(LONGEST, count), seen, fresh))
     missed = []
     for count in COUNTS:
         began = time.perf_counter()
-        lengths = optimal(seen, count)
+        lengths = optimal_lengths(seen, count)
         milliseconds = 1000 * (time.perf_counter() - began)
         least = least_padding(seen, count)
         print(f"{row('tuned', lengths, seen, fresh)}  {least:5.1f} %  {milliseconds:6.1f} ms")

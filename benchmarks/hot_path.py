@@ -20,18 +20,18 @@ from typing import Literal
 import torch
 from ts.context import Context, RequestProcessor
 
-from torchserve_neuron_lstm.backends.interface import Run as Program
+from torchserve_neuron_lstm.backends.interface import LoadedProgram as Program
 from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, unpad
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats.codec import StandardCodec
-from torchserve_neuron_lstm.handlers.formats.json_formats import is_npy, read_json
+from torchserve_neuron_lstm.handlers.formats.json_formats import is_npy, parse_json
 from torchserve_neuron_lstm.handlers.formats.json_text import fast_json
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
-from torchserve_neuron_lstm.handlers.formats.request import Body, RawRequest, read_item
-from torchserve_neuron_lstm.handlers.formats.v2 import Identity
+from torchserve_neuron_lstm.handlers.formats.request import Body, TorchServeRequest, read_sequence
+from torchserve_neuron_lstm.handlers.formats.v2 import ModelIdentity
 from torchserve_neuron_lstm.handlers.responses import JSON, NPY
-from torchserve_neuron_lstm.handlers.runtime.loader import Programs, Variants, planner_of
+from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, Programs, planner_from_manifest
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.torchserve import handle
 
@@ -99,7 +99,7 @@ class Ready:
         return self.answers[rows]
 
 
-def make_model(spec: TensorSpec, kind: Kind) -> Variants:
+def make_model(spec: TensorSpec, kind: Kind) -> LoadedArchive:
     """A model of one input: `sequence` in the buckets of `GRID`, or `chunk` in every shape."""
     in_pieces = kind == "chunk"
     manifest = Manifest(
@@ -114,7 +114,7 @@ def make_model(spec: TensorSpec, kind: Kind) -> Variants:
         overflow="reject",
         kind=kind,
         kind_reason="",
-        carried=(Carried(STATE, 0.0), Carried(STATE, 0.0)) if in_pieces else (),
+        carried=(CarriedValue(STATE, 0.0), CarriedValue(STATE, 0.0)) if in_pieces else (),
         grid=GRID,
         shapes="any" if in_pieces else "grid",
         longest=GRID.lengths[-1],
@@ -125,8 +125,8 @@ def make_model(spec: TensorSpec, kind: Kind) -> Variants:
         constants=None,
     )
     state, head = _served(Ready(STATE, STATE)), _served(Ready(LOGITS))
-    programs: dict[Part, Programs] = {"chunk": state, "head": head} if in_pieces else {"sequence": head}
-    return Variants(manifest, planner_of(manifest), 1, programs)
+    programs: dict[ProgramRole, Programs] = {"chunk": state, "head": head} if in_pieces else {"sequence": head}
+    return LoadedArchive(manifest, planner_from_manifest(manifest), 1, programs)
 
 
 def _served(program: Program) -> Programs:
@@ -144,13 +144,13 @@ def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
     """What is timed, by name, for a whole batch."""
     model = make_model(traffic.input, kind)
     facts, spec = model.manifest, traffic.input
-    codec = StandardCodec(facts, Identity("model", "1.0"))
+    codec = StandardCodec(facts, ModelIdentity("model", "1.0"))
     service = Service(model, codec, codec.identity)
     rows, headers = traffic.batch(count)
     context = make_context(headers)
-    bodies = [RawRequest(row, own).body() for row, own in zip(rows, headers, strict=True)]
+    bodies = [TorchServeRequest(row, own).body() for row, own in zip(rows, headers, strict=True)]
     values = [_parsed(body) for body in bodies]
-    requests = [codec.decode(RawRequest(row, own)) for row, own in zip(rows, headers, strict=True)]
+    requests = [codec.decode(TorchServeRequest(row, own)) for row, own in zip(rows, headers, strict=True)]
     sequences = [request.items[0].tensors for request in requests]
     lengths = [request.items[0].length for request in requests]
     plan = model.plan(lengths)
@@ -165,10 +165,10 @@ def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
 
     return {
         "TorchServe's context": tell_context,
-        "decode": lambda: [codec.decode(RawRequest(row, own)) for row, own in zip(rows, headers, strict=True)],
-        "  row to body": lambda: [RawRequest(row, own).body() for row, own in zip(rows, headers, strict=True)],
+        "decode": lambda: [codec.decode(TorchServeRequest(row, own)) for row, own in zip(rows, headers, strict=True)],
+        "  row to body": lambda: [TorchServeRequest(row, own).body() for row, own in zip(rows, headers, strict=True)],
         "  parse": lambda: [_parsed(body) for body in bodies],
-        "  check, make tensors": lambda: [read_item({spec.name: value}, facts) for value in values],
+        "  check, make tensors": lambda: [read_sequence({spec.name: value}, facts) for value in values],
         f"plan ({len(plan.runs)} runs)": lambda: model.plan(lengths),
         "execute": lambda: model.answer(plan, sequences, lengths),
         "  pad, all together": lambda: pad([tensors[0] for tensors in sequences], spec, whole),
@@ -182,7 +182,7 @@ def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
 def _parsed(body: Body) -> object:
     if isinstance(body.value, bytearray):
         fast = fast_json()
-        return read_npy(body.value) if is_npy(body) else fast.loads(body.value) if fast else read_json(body)
+        return read_npy(body.value) if is_npy(body) else fast.loads(body.value) if fast else parse_json(body)
     return body.value
 
 

@@ -16,10 +16,10 @@ from statistics import mean
 
 import torch
 
-from torchserve_neuron_lstm.bucketing.bucketed_chunks import GridStaircase
+from torchserve_neuron_lstm.bucketing.bucketed_chunks import BucketedChunkPlanner
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import execute
-from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
+from torchserve_neuron_lstm.bucketing.planner import Planner, make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape, TensorSpec
 
 LONGEST = 330
@@ -40,10 +40,10 @@ def lstm_cost(grid: BucketGrid, call_ms: float) -> CostModel:
 
 MEASURED = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(1, 8, 64))
 PLANNERS: dict[str, Planner] = {
-    "sequence, grid": planner_for("sequence", GRID, lstm_cost(GRID, 0.05)),
-    "sequence, any shape": planner_for("sequence", SHAPE, lstm_cost(MEASURED, 0.05)),
-    "chunk, grid": planner_for("chunk", CHUNKS, lstm_cost(CHUNKS, 0.05), longest=LONGEST),
-    "chunk, any shape": planner_for("chunk", SHAPE, lstm_cost(MEASURED, 0.05)),
+    "sequence, grid": make_planner("sequence", GRID, lstm_cost(GRID, 0.05)),
+    "sequence, any shape": make_planner("sequence", SHAPE, lstm_cost(MEASURED, 0.05)),
+    "chunk, grid": make_planner("chunk", CHUNKS, lstm_cost(CHUNKS, 0.05), longest=LONGEST),
+    "chunk, any shape": make_planner("chunk", SHAPE, lstm_cost(MEASURED, 0.05)),
 }
 COSTS: dict[str, Callable[[BucketGrid], CostModel]] = {
     "a call takes 0.05 ms": lambda grid: lstm_cost(grid, 0.05),
@@ -118,7 +118,7 @@ def print_waste(chunks: BucketGrid, batches: int = 40, compared: int = 4) -> Non
     useful = sum(map(sum, all_lengths))
     for name, make in COSTS.items():
         cost = make(chunks)
-        planner, frugal = GridStaircase(chunks, cost, tolerance=0), GridStaircase(chunks, cost)
+        planner, frugal = BucketedChunkPlanner(chunks, cost, tolerance=0), BucketedChunkPlanner(chunks, cost)
         cheapest, taken = [[one.plan(own) for own in all_lengths] for one in (planner, frugal)]
         wasted = [1 - useful / sum(plan.computed_timesteps for plan in plans) for plans in (cheapest, taken)]
         paid = [sum(plan.milliseconds(cost) for plan in plans) for plans in (cheapest, taken)]

@@ -24,7 +24,7 @@ from rich.table import Table
 from torch import nn
 
 from torchserve_neuron_lstm.backends import masked as _masked  # noqa: F401  registers the operators
-from torchserve_neuron_lstm.backends.interface import CompileSettings, Precision, Run
+from torchserve_neuron_lstm.backends.interface import CompileSettings, LoadedProgram, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
 
@@ -94,7 +94,7 @@ def _inputs(shape: tuple[int, int], features: int, hidden: int, layers: int) -> 
     return [torch.randn(rows, steps, features), *states, lengths]
 
 
-def _loaded(features: int, hidden: int, layers: int, threads: int, directory: Path) -> dict[str, Run]:
+def _loaded(features: int, hidden: int, layers: int, threads: int, directory: Path) -> dict[str, LoadedProgram]:
     torch.manual_seed(0)
     batch, steps = torch.export.Dim("batch", min=1), torch.export.Dim("steps", min=1)
     shapes = ({0: batch, 1: steps}, {1: batch}, {1: batch}, {0: batch})
@@ -112,7 +112,7 @@ def _loaded(features: int, hidden: int, layers: int, threads: int, directory: Pa
 
 
 def _measure(
-    runs: Mapping[str, Run], inputs: Mapping[tuple[int, int], Sequence[torch.Tensor]], rounds: int
+    runs: Mapping[str, LoadedProgram], inputs: Mapping[tuple[int, int], Sequence[torch.Tensor]], rounds: int
 ) -> dict[tuple[str, tuple[int, int]], Taken]:
     taken = {(label, shape): Taken() for label in runs for shape in inputs}
     for turn in range(rounds + 2):
@@ -131,7 +131,9 @@ def _milliseconds(call: Callable[[], object]) -> float:
     return 1000 * (time.perf_counter() - started)
 
 
-def _errors(runs: Mapping[str, Run], inputs: Mapping[tuple[int, int], Sequence[torch.Tensor]]) -> dict[str, float]:
+def _errors(
+    runs: Mapping[str, LoadedProgram], inputs: Mapping[tuple[int, int], Sequence[torch.Tensor]]
+) -> dict[str, float]:
     """The largest difference of each to the base."""
     errors = dict.fromkeys(runs, 0.0)
     for given in inputs.values():

@@ -32,8 +32,8 @@ from redis_server import RedisServer, running, server_programs
 from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
 from torchserve_neuron_lstm.sessions.session import Reply, Session, decode_session, encode_session
-from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
-from torchserve_neuron_lstm.sessions.store import Change, Limits, Store, Written
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.store import Limits, RecordUpdate, Store, Written
 
 BATCH = 32
 STATE_BYTES = 4096
@@ -66,7 +66,7 @@ def fill(store: Store, sessions: int) -> None:
     """That many, all of the same size."""
     for begin in range(0, sessions, 200):
         names = range(begin, min(begin + 200, sessions))
-        outcomes = store.write([Change(f"session-{name}", RECORD, None) for name in names])
+        outcomes = store.write([RecordUpdate(f"session-{name}", RECORD, None) for name in names])
         assert all(outcome == Written() for outcome in outcomes)
 
 
@@ -81,7 +81,7 @@ def run_batches(opened: Opened, sessions: int, batches: int, seed: int) -> Times
         kept = [decode_session(one.record) for one in found]
         middle = time.perf_counter()
         changes = [
-            Change(name, encode_session(session), one.revision)
+            RecordUpdate(name, encode_session(session), one.revision)
             for name, one, session in zip(names, found, kept, strict=True)
         ]
         outcomes = store.write(changes)
@@ -105,7 +105,7 @@ def measure(opened: Opened, sessions: int, batches: int, workers: int) -> list[T
 def stores(directory: Path) -> Iterator[dict[str, Opened]]:
     """Each of them, by its name."""
     with ExitStack() as servers:
-        made: dict[str, Opened] = {"disk": partial(DiskStore, directory / "disk", "model", LIMITS)}
+        made: dict[str, Opened] = {"disk": partial(SqliteStore, directory / "disk", "model", LIMITS)}
         for name, program in server_programs().items():
             (directory / name).mkdir()
             server = servers.enter_context(running(RedisServer(program, directory / name, "--appendonly", "yes")))

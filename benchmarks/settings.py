@@ -106,7 +106,7 @@ class Figures:
 
     lone: list[float] = field(default_factory=list)
     rates: dict[int, list[float]] = field(default_factory=dict)
-    tails: dict[int, list[float]] = field(default_factory=dict)
+    suffix_costs: dict[int, list[float]] = field(default_factory=dict)
 
 
 def main() -> None:
@@ -223,7 +223,7 @@ def measure(port: int, asked: Asked, figures: Figures, seconds: float) -> None:
     for connections in CONNECTIONS:
         done = load(port, asked.many, connections, seconds)
         figures.rates.setdefault(connections, []).append(len(done.milliseconds) / done.seconds)
-        figures.tails.setdefault(connections, []).append(quantiles(done.milliseconds, n=100)[98])
+        figures.suffix_costs.setdefault(connections, []).append(quantiles(done.milliseconds, n=100)[98])
 
 
 def body(length: int, generator: random.Random) -> bytes:
@@ -261,7 +261,7 @@ def table(figures: Mapping[Setting, Figures]) -> Table:
     for setting, own in figures.items():
         pairs = [(own.lone, base.lone)]
         pairs += [(own.rates[connections], base.rates[connections]) for connections in CONNECTIONS]
-        pairs += [(own.tails[connections], base.tails[connections]) for connections in CONNECTIONS]
+        pairs += [(own.suffix_costs[connections], base.suffix_costs[connections]) for connections in CONNECTIONS]
         threads = f"{setting.threads}{' passive' if setting.passive else ''}"
         shown.add_row(
             *(str(setting.batch_size), str(setting.delay), str(setting.workers), threads),

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
 
-from .cost import CostModel, Weighed, weigh_lines
+from .cost import CostModel, IntegerCost, integer_costs
 from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, BucketGrid, DynamicShape
 
@@ -36,7 +36,7 @@ class _Choice(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GridPartition:
+class BucketPlanner:
     """Plans batches over one grid and its costs. Built once; a plan for 32 requests takes well below 0.1 ms.
 
     A bucket is chosen by its cost alone: a larger one that was measured cheaper is taken for a smaller group.
@@ -45,11 +45,11 @@ class GridPartition:
     one that puts more of the longest requests into the first run. Requests of one length keep their order.
 
     >>> grid = BucketGrid(batches=(1, 4), lengths=(16, 64))
-    >>> planner = GridPartition(grid, CostModel.proportional(grid))
+    >>> planner = BucketPlanner(grid, CostModel.proportional(grid))
     >>> for run in planner.plan([9, 60, 16, 12, 3]).runs:
     ...     print(run)
-    Run(bucket=Bucket(batch=1, length=64), rows=(1,), start=0)
-    Run(bucket=Bucket(batch=4, length=16), rows=(2, 3, 0, 4), start=0)
+    ProgramCall(bucket=Bucket(batch=1, length=64), rows=(1,), start=0)
+    ProgramCall(bucket=Bucket(batch=4, length=16), rows=(2, 3, 0, 4), start=0)
     """
 
     grid: BucketGrid
@@ -79,12 +79,12 @@ class GridPartition:
             return Plan(())
         edges = self.grid.lengths
         if self.padded:
-            self.grid.fit_length(lengths[rows[0]])
+            self.grid.bucket_length_for(lengths[rows[0]])
             return Plan(tuple(_cover(rows, [self._choices[bisect_left(edges, lengths[row])] for row in rows])))
         runs: list[ProgramCall] = []
         for length, same in groupby(rows, key=lengths.__getitem__):
             own = list(same)
-            choices = self._choices[edges.index(self.grid.exact_length(length))]
+            choices = self._choices[edges.index(self.grid.require_bucket_length(length))]
             runs += _cover(own, [choices] * len(own))
         return Plan(tuple(runs))
 
@@ -135,7 +135,7 @@ _ALL_SIZES_UP_TO = 8
 
 
 @dataclass(frozen=True)
-class FreePartition:
+class DynamicPlanner:
     """Plans batches for an engine that takes any shape within limits. Built once.
 
     Groups have up to 8 rows, or as many as were measured, or as the engine takes; the group of the shortest rows is
@@ -143,22 +143,22 @@ class FreePartition:
     equal ones it computes the fewest timesteps, and of those it has more of the longest requests in the first run.
 
     >>> shape = DynamicShape(batch=4, length=64)
-    >>> for run in FreePartition(shape, CostModel.proportional(shape)).plan([9, 60, 16, 12, 3]).runs:
+    >>> for run in DynamicPlanner(shape, CostModel.proportional(shape)).plan([9, 60, 16, 12, 3]).runs:
     ...     print(run)
-    Run(bucket=Bucket(batch=1, length=60), rows=(1,), start=0)
-    Run(bucket=Bucket(batch=4, length=16), rows=(2, 3, 0, 4), start=0)
+    ProgramCall(bucket=Bucket(batch=1, length=60), rows=(1,), start=0)
+    ProgramCall(bucket=Bucket(batch=4, length=16), rows=(2, 3, 0, 4), start=0)
     """
 
     shape: DynamicShape
     cost: CostModel
     padded: bool = True
     """False: the model must not be padded in time. Then each run holds rows of its own length only."""
-    _weights: tuple[Weighed, ...] = field(init=False, repr=False, compare=False)
+    _weights: tuple[IntegerCost, ...] = field(init=False, repr=False, compare=False)
     _sizes: tuple[tuple[int, int, int], ...] = field(init=False, repr=False, compare=False)
     """Size, weight of a call, weight of each of its timesteps; the largest first."""
 
     def __post_init__(self) -> None:
-        weights = weigh_lines(self.cost, self.shape.batch)
+        weights = integer_costs(self.cost, self.shape.batch)
         sizes = {*range(1, _ALL_SIZES_UP_TO + 1), *self.cost.batches, self.shape.batch}
         object.__setattr__(self, "_weights", weights)
         object.__setattr__(
@@ -182,7 +182,7 @@ class FreePartition:
         rows = longest_first(lengths)
         if not rows:
             return Plan(())
-        self.shape.fit_length(lengths[rows[0]])
+        self.shape.bucket_length_for(lengths[rows[0]])
         if self.padded:
             return Plan(tuple(self._groups(rows, [lengths[row] for row in rows])))
         runs: list[ProgramCall] = []
@@ -224,25 +224,25 @@ class FreePartition:
 
 
 @dataclass(frozen=True)
-class KernelPartition:
+class SelectedBucketPlanner:
     """Plans batches over one grid, each request in buckets of the length that `table` has for its timesteps.
 
     >>> grid = BucketGrid(batches=(1, 4), lengths=(2, 4))
-    >>> planner = KernelPartition(grid, CostModel.proportional(grid), table=(2, 4, 4, 4))
+    >>> planner = SelectedBucketPlanner(grid, CostModel.proportional(grid), table=(2, 4, 4, 4))
     >>> for run in planner.plan([1, 2, 4, 1]).runs:
     ...     print(run)
-    Run(bucket=Bucket(batch=4, length=4), rows=(2, 1), start=0)
-    Run(bucket=Bucket(batch=4, length=2), rows=(0, 3), start=0)
+    ProgramCall(bucket=Bucket(batch=4, length=4), rows=(2, 1), start=0)
+    ProgramCall(bucket=Bucket(batch=4, length=2), rows=(0, 3), start=0)
     """
 
     grid: BucketGrid
     cost: CostModel
     table: tuple[int, ...]
     """The bucket length for 1, 2, 3, ... timesteps, as `kernel_table.tabulate` makes it."""
-    _of_lengths: GridPartition = field(init=False, repr=False, compare=False)
+    _of_lengths: BucketPlanner = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_of_lengths", GridPartition(self.grid, self.cost, padded=False))
+        object.__setattr__(self, "_of_lengths", BucketPlanner(self.grid, self.cost, padded=False))
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """The cheapest plan for requests of these lengths, each in buckets of the length chosen for it.
@@ -253,6 +253,6 @@ class KernelPartition:
         """
         rows = longest_first(lengths)
         if rows:
-            self.grid.fit_length(lengths[rows[0]])
+            self.grid.bucket_length_for(lengths[rows[0]])
         chosen = self._of_lengths.plan([self.table[lengths[row] - 1] for row in rows])
         return Plan(tuple(ProgramCall(run.bucket, tuple(rows[place] for place in run.rows)) for run in chosen.runs))

@@ -32,30 +32,30 @@ _SPARE = 8  # timesteps: about what a call costs by itself, and so padding that 
 _HALVINGS = 64
 
 
-def in_timesteps(length: int) -> int:
+def cost_in_timesteps(length: int) -> int:
     """The cost that counts timesteps, padding included."""
     return length
 
 
-def of_full_rows(cost: CostModel, rows: int) -> CostOfLength:
+def cost_per_row(cost: CostModel, rows: int) -> CostOfLength:
     """The milliseconds of one sequence that shares a call with as many others as have place in it.
 
-    >>> of_full_rows(CostModel({Bucket(8, 10): 2.0, Bucket(8, 30): 4.0}), rows=8)(20)
+    >>> cost_per_row(CostModel({Bucket(8, 10): 2.0, Bucket(8, 30): 4.0}), rows=8)(20)
     0.375
     """
     return lambda length: cost.of(Bucket(rows, length)) / rows
 
 
-def geometric(longest: int, count: int, spare: int = _SPARE) -> tuple[int, ...]:
+def geometric_lengths(longest: int, count: int, spare: int = _SPARE) -> tuple[int, ...]:
     """At most `count` lengths up to `longest` that limit the padding in proportion, for any traffic.
 
     No sequence of t timesteps is padded to more than factor x (t + spare) - spare, with the smallest factor for which
     `count` lengths are enough, rounded down to three leading binary digits where that leaves one. `spare` keeps very
     short sequences from getting edges of their own, for a call costs something too. The last length is `longest`.
 
-    >>> geometric(longest=330, count=8)
+    >>> geometric_lengths(longest=330, count=8)
     (6, 16, 32, 56, 96, 160, 256, 330)
-    >>> geometric(longest=4, count=8)
+    >>> geometric_lengths(longest=4, count=8)
     (1, 2, 3, 4)
 
     Raises:
@@ -92,13 +92,15 @@ def _rounded_down(size: int) -> int:
     return size >> shift << shift
 
 
-def optimal(histogram: Histogram, count: int, cost_of_length: CostOfLength = in_timesteps) -> tuple[int, ...]:
+def optimal_lengths(
+    histogram: Histogram, count: int, cost_of_length: CostOfLength = cost_in_timesteps
+) -> tuple[int, ...]:
     """The lengths, `count` at most, at which all sequences of the histogram together cost least.
 
     They are lengths of the histogram, ascending, the longest among them. Of several cheapest sets it is one with the
     fewest lengths, and always the same one.
 
-    >>> optimal({3: 10, 4: 1, 20: 5, 21: 1}, count=2)
+    >>> optimal_lengths({3: 10, 4: 1, 20: 5, 21: 1}, count=2)
     (4, 21)
 
     Raises:
@@ -183,14 +185,14 @@ def _followed(cuts: Sequence[Sequence[int]], last: int) -> list[int]:
     return places[::-1]
 
 
-def limited(histogram: Histogram, longest: int, *, truncate: bool) -> dict[int, int]:
+def clip_histogram(histogram: Histogram, longest: int, *, truncate: bool) -> dict[int, int]:
     """What is served of a histogram where `longest` is the longest length: longer sequences are refused, or cut to it.
 
-    >>> limited({3: 5, 9: 2, 12: 1}, longest=8, truncate=False)
+    >>> clip_histogram({3: 5, 9: 2, 12: 1}, longest=8, truncate=False)
     {3: 5, 8: 0}
-    >>> limited({3: 5, 9: 2, 12: 1}, longest=8, truncate=True)
+    >>> clip_histogram({3: 5, 9: 2, 12: 1}, longest=8, truncate=True)
     {3: 5, 8: 3}
-    >>> limited({3: 5}, longest=8, truncate=True)
+    >>> clip_histogram({3: 5}, longest=8, truncate=True)
     {3: 5, 8: 0}
     """
     served = {length: number for length, number in sorted(histogram.items()) if length <= longest}
@@ -200,10 +202,10 @@ def limited(histogram: Histogram, longest: int, *, truncate: bool) -> dict[int, 
 
 
 @dataclass(frozen=True)
-class Padding:
+class PaddingStats:
     """What a histogram of sequences comes to at given lengths, each padded to the smallest that holds it.
 
-    >>> padding({3: 1, 9: 2, 50: 1}, lengths=(4, 10))
+    >>> padding_stats({3: 1, 9: 2, 50: 1}, lengths=(4, 10))
     Padding(useful=21, computed=24, refused=1)
     """
 
@@ -215,19 +217,19 @@ class Padding:
     """Sequences that no length holds; they are not counted otherwise."""
 
     @property
-    def share(self) -> float:
+    def ratio(self) -> float:
         """The waste: padded timesteps, as a part of all that are computed. 0 where nothing is.
 
-        >>> padding({3: 1, 9: 2}, lengths=(4, 10)).share
+        >>> padding_stats({3: 1, 9: 2}, lengths=(4, 10)).share
         0.125
         """
         return 1 - self.useful / self.computed if self.computed else 0.0
 
 
-def padding(histogram: Histogram, lengths: Sequence[int]) -> Padding:
+def padding_stats(histogram: Histogram, lengths: Sequence[int]) -> PaddingStats:
     """The useful and the padded timesteps of a histogram; `lengths` are ascending."""
     fitting = {length: number for length, number in histogram.items() if length <= lengths[-1]}
-    return Padding(
+    return PaddingStats(
         useful=sum(length * number for length, number in fitting.items()),
         computed=sum(lengths[bisect_left(lengths, length)] * number for length, number in fitting.items()),
         refused=sum(histogram.values()) - sum(fitting.values()),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from operator import index
 
-Kernel = Callable[[int, tuple[int, ...]], int]
+BucketSelector = Callable[[int, tuple[int, ...]], int]
 """(a sequence's timesteps, the grid's lengths) to the index of the length in whose buckets the sequence runs."""
 
 _MOST_NAMED = 5
 
 
-class BadKernel(ValueError):
+class BucketSelectorError(ValueError):
     """A choice that cannot be served by: says for which timesteps, and what is wrong with it."""
 
     def __init__(self, complaints: Sequence[str]) -> None:
@@ -21,12 +21,12 @@ class BadKernel(ValueError):
         super().__init__(f"it must choose, each time alike, a length that holds the sequence:\n{named}{rest}")
 
 
-def tabulate(choose: Kernel, lengths: tuple[int, ...]) -> tuple[int, ...]:
+def tabulate_selector(choose: BucketSelector, lengths: tuple[int, ...]) -> tuple[int, ...]:
     """The bucket length for 1, 2, 3, ... timesteps up to the grid's largest, as `choose` has it.
 
     It is asked twice for each number of timesteps, the second time in the opposite order.
 
-    >>> tabulate(lambda length, lengths: 0 if length <= 2 else 1, (2, 4))
+    >>> tabulate_selector(lambda length, lengths: 0 if length <= 2 else 1, (2, 4))
     (2, 2, 4, 4)
 
     Raises:
@@ -41,11 +41,11 @@ def tabulate(choose: Kernel, lengths: tuple[int, ...]) -> tuple[int, ...]:
         for complaint in _complaints(timesteps, first[timesteps], second[timesteps], lengths)
     ]
     if complaints:
-        raise BadKernel(complaints)
+        raise BucketSelectorError(complaints)
     return tuple(lengths[int(first[timesteps])] for timesteps in asked)
 
 
-def _answer(choose: Kernel, timesteps: int, lengths: tuple[int, ...]) -> int | str:
+def _answer(choose: BucketSelector, timesteps: int, lengths: tuple[int, ...]) -> int | str:
     """The index, or what is wrong with the answer."""
     try:
         answer: object = choose(timesteps, lengths)

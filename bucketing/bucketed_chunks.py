@@ -23,23 +23,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .chunk_options import UNIT, Calls, ChunkCalls, chunk_calls, covers
+from .chunk_options import COST_UNIT, ChunkCosts, ChunkOptions, chunk_options, covers
 from .cost import CostModel
-from .errors import BrokenInvariant, SequenceTooLong
+from .errors import InvariantError, SequenceTooLong
 from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, BucketGrid
 
-_PRICES = (2.0, 1.0)
+_TIMESTEP_PENALTIES = (2.0, 1.0)
 _NOTHING, _WHOLE = 0, 1
 
-_Call = tuple[Calls, int, int, list[int] | None]
+_Call = tuple[ChunkCosts, int, int, list[int] | None]
 """A way to begin a stretch: the chunks; the stretch left over; the place of the first chunk looked at; for each chunk
 looked at, the stretch that is alive at its end. None for the latter: a series of chunks, of as many timesteps as the
 place would be."""
 
 
 @dataclass(frozen=True)
-class GridStaircase:
+class BucketedChunkPlanner:
     """Plans staircases over a grid of (batch, chunk length) buckets. Built once.
 
     `longest` is the longest sequence taken; chunks follow each other, so None is no limit. `head_cost` is what the
@@ -52,10 +52,10 @@ class GridStaircase:
     single bucket for all, where there is one.
 
     >>> grid = BucketGrid(batches=(1, 4), lengths=(16, 64))
-    >>> for run in GridStaircase(grid, CostModel.proportional(grid)).plan([13, 80, 16, 5]).runs:
+    >>> for run in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([13, 80, 16, 5]).runs:
     ...     print(run)
-    Run(bucket=Bucket(batch=4, length=16), rows=(1, 2, 0, 3), start=0)
-    Run(bucket=Bucket(batch=1, length=64), rows=(1,), start=16)
+    ProgramCall(bucket=Bucket(batch=4, length=16), rows=(1, 2, 0, 3), start=0)
+    ProgramCall(bucket=Bucket(batch=1, length=64), rows=(1,), start=16)
     """
 
     grid: BucketGrid
@@ -63,7 +63,7 @@ class GridStaircase:
     longest: int | None = None
     head_cost: CostModel | None = None
     tolerance: float = 0.05
-    _calls: ChunkCalls = field(init=False, repr=False, compare=False)
+    _calls: ChunkOptions = field(init=False, repr=False, compare=False)
     _whole: tuple[tuple[float, ...], ...] = field(init=False, repr=False, compare=False)
     """For each batch size and each length, the nanoseconds of the cheapest bucket that holds both."""
     _heads: tuple[Bucket, ...] = field(init=False, repr=False, compare=False)
@@ -71,7 +71,7 @@ class GridStaircase:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "_calls", chunk_calls(self.grid, self.cost, _PRICES))
+        set_field(self, "_calls", chunk_options(self.grid, self.cost, _TIMESTEP_PENALTIES))
         set_field(self, "_whole", _cheapest_holding(self.grid, self.cost))
         set_field(self, "_heads", _head_buckets(self.grid, self.head_cost))
 
@@ -98,19 +98,19 @@ class GridStaircase:
 
     def _stairs(self, rows: tuple[int, ...], lengths: list[int]) -> list[ProgramCall]:
         """The calls of rows that the largest bucket holds, the longest first."""
-        stretches = _look(lengths, self._calls)
+        stretches = _enumerate_states(lengths, self._calls)
         values = _least(stretches, self._calls.lone, price=0)
-        cheapest, timesteps = divmod(values[_WHOLE], UNIT)
+        cheapest, timesteps = divmod(values[_WHOLE], COST_UNIT)
         chosen = 0
         if timesteps > sum(lengths):
             limit = min(cheapest * (1 + self.tolerance), self._one_bucket(lengths))
-            for price in range(1, len(self._calls.prices)):
+            for price in range(1, len(self._calls.timestep_penalties)):
                 charged = _least(stretches, self._calls.lone, price)
-                total, timesteps = divmod(charged[_WHOLE], UNIT)
-                if total - self._calls.prices[price] * timesteps <= limit:
+                total, timesteps = divmod(charged[_WHOLE], COST_UNIT)
+                if total - self._calls.timestep_penalties[price] * timesteps <= limit:
                     values, chosen = charged, price
                     break
-        return _Priced(rows, lengths, stretches, self._calls.lone, values, chosen).runs()
+        return _PenalizedPlan(rows, lengths, stretches, self._calls.lone, values, chosen).runs()
 
     def _one_bucket(self, lengths: list[int]) -> float:
         place = bisect_left(self.grid.lengths, lengths[0])
@@ -128,7 +128,7 @@ class GridStaircase:
         return runs
 
 
-class _Stretches(NamedTuple):
+class _StateTable(NamedTuple):
     """All that can come up in one batch. A stretch is known by a number; below 0, by a single row's timesteps left.
 
     The key of `rows` rows from row `first` on, alive at time `start`, is (start * base + first) * base + rows, where
@@ -144,9 +144,9 @@ class _Stretches(NamedTuple):
     """The numbers, those first that others need."""
 
 
-def _look(lengths: list[int], known: ChunkCalls) -> _Stretches:
+def _enumerate_states(lengths: list[int], known: ChunkOptions) -> _StateTable:
     """All stretches that rows of these lengths, the longest first, can come to."""
-    options, lone = known.options, len(known.lone.tails[0])
+    options, lone = known.options, len(known.lone.suffix_costs[0])
     alive = _alive(lengths)
     count = len(lengths)
     base = count + 1
@@ -164,7 +164,7 @@ def _look(lengths: list[int], known: ChunkCalls) -> _Stretches:
             if taken < rows:
                 rest = _number(key + taken * count, numbers, keys)
             left = lengths[first + kept - 1] - start
-            if left == longest - start and left < len(chunks.tails[0]):
+            if left == longest - start and left < len(chunks.suffix_costs[0]):
                 calls.append((chunks, rest, left, None))
                 continue
             begin = begins[left] if left < len(begins) else begins[-1]
@@ -191,7 +191,7 @@ def _look(lengths: list[int], known: ChunkCalls) -> _Stretches:
                     break
             calls.append((chunks, rest, begin, ends))
         all_calls.append(calls)
-    return _Stretches(base, keys, all_calls, [numbers[key] for key in sorted(keys, reverse=True)])
+    return _StateTable(base, keys, all_calls, [numbers[key] for key in sorted(keys, reverse=True)])
 
 
 def _alive(lengths: list[int]) -> list[int]:
@@ -211,15 +211,15 @@ def _number(key: int, numbers: dict[int, int], keys: list[int]) -> int:
     return number
 
 
-def _least(stretches: _Stretches, lone: Calls, price: int) -> list[int]:
+def _least(stretches: _StateTable, lone: ChunkCosts, price: int) -> list[int]:
     """By number, the least weight of every stretch at this price, from its start to the end of its rows."""
     values = [0] * (len(stretches.keys) + 1)
-    values += lone.tails[price][:0:-1]  # values[-left] is what a single row costs
+    values += lone.suffix_costs[price][:0:-1]  # values[-left] is what a single row costs
     for number in stretches.order:
         best = -1
         for chunks, rest, begin, ends in stretches.calls[number]:
             if ends is None:
-                least = chunks.tails[price][begin]
+                least = chunks.suffix_costs[price][begin]
             else:
                 weights = chunks.weights[price]
                 least = -1
@@ -237,13 +237,13 @@ def _least(stretches: _Stretches, lone: Calls, price: int) -> list[int]:
     return values
 
 
-class _Priced(NamedTuple):
+class _PenalizedPlan(NamedTuple):
     """Stretches with what is needed to follow the least of them."""
 
     rows: tuple[int, ...]
     lengths: list[int]
-    stretches: _Stretches
-    lone: Calls
+    stretches: _StateTable
+    lone: ChunkCosts
     values: list[int]
     price: int
 
@@ -271,24 +271,24 @@ class _Priced(NamedTuple):
                 pending.append(end)
         return runs
 
-    def _begun(self, number: int) -> tuple[Calls, int, int, int | None]:
+    def _begun(self, number: int) -> tuple[ChunkCosts, int, int, int | None]:
         """How the least begins: the chunks, the stretch left over, the place of the chunk and the stretch after it."""
         for chunks, rest, begin, ends in self.stretches.calls[number]:
             value = self.values[number] - (self.values[rest] if rest else 0)
             if ends is None:
-                if chunks.tails[self.price][begin] == value:
+                if chunks.suffix_costs[self.price][begin] == value:
                     return chunks, rest, begin, None
             else:
                 for place, end in enumerate(ends, begin):
                     if chunks.weights[self.price][place] + self.values[end] == value:
                         return chunks, rest, place, end
-        raise BrokenInvariant("no way to begin a stretch costs what the cheapest does")
+        raise InvariantError("no way to begin a stretch costs what the cheapest does")
 
-    def _series(self, chunks: Calls, left: int, first: int, taken: int, start: int) -> list[ProgramCall]:
+    def _series(self, chunks: ChunkCosts, left: int, first: int, taken: int, start: int) -> list[ProgramCall]:
         """The cheapest series of chunks until `left` timesteps have passed; rows that end are left out."""
         runs = []
         while left > 0:
-            place = chunks.series[self.price][left]
+            place = chunks.suffix_choice[self.price][left]
             while self.lengths[first + taken - 1] <= start:
                 taken -= 1
             bucket = chunks.buckets[self.price][place]
@@ -311,5 +311,5 @@ def _cheapest_holding(grid: BucketGrid, cost: CostModel) -> tuple[tuple[float, .
 def _head_buckets(grid: BucketGrid, cost: CostModel | None) -> tuple[Bucket, ...]:
     heads = BucketGrid(grid.batches, (1,))
     cost = cost or CostModel.proportional(heads)
-    weights = {batch: max(1, round(cost.of(Bucket(batch, 1)) * 1e6)) * UNIT + batch for batch in heads.batches}
+    weights = {batch: max(1, round(cost.of(Bucket(batch, 1)) * 1e6)) * COST_UNIT + batch for batch in heads.batches}
     return tuple(Bucket(batch, 1) for _, batch in covers(heads.batches, weights, heads.batches[-1]))

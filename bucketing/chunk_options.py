@@ -9,51 +9,51 @@ from typing import NamedTuple
 from .cost import CostModel
 from .shapes import Bucket, BucketGrid
 
-UNIT = 1 << 40  # more than any plan's sum of B x T
+COST_UNIT = 1 << 40  # more than any plan's sum of B x T
 
-Weights = Mapping[Bucket, int]
+CostTable = Mapping[Bucket, int]
 """Of each bucket: nanoseconds, then B x T, as one whole number: the order of plans, exact under addition."""
 
 
-class Calls(NamedTuple):
+class ChunkCosts(NamedTuple):
     """The chunks for some rows, by chunk length, ascending. What depends on a price has one entry for each price."""
 
     lengths: tuple[int, ...]
     buckets: tuple[tuple[Bucket, ...], ...]
     weights: tuple[tuple[int, ...], ...]
-    tails: tuple[tuple[int, ...], ...]
+    suffix_costs: tuple[tuple[int, ...], ...]
     """tails[price][d]: the least weight of chunks that last d timesteps or more together; d up to twice the longest."""
-    series: tuple[tuple[int, ...], ...]
+    suffix_choice: tuple[tuple[int, ...], ...]
     """series[price][d]: the place of the first of these chunks."""
 
 
-class Option(NamedTuple):
+class CallOption(NamedTuple):
     """One way to begin a stretch of some number of rows: all or the longest of them, in calls of one batch size."""
 
-    calls: Calls
+    calls: ChunkCosts
     taken: int
     """The rows that are called; any others are a stretch of their own."""
     kept: int
     """While at least so many of these are alive, no other batch size would be better."""
     begins: tuple[int, ...]
     """begins[d]: the place of the longest chunk of at most d timesteps, or of the shortest; d up to the longest."""
-    ladders: tuple[tuple[tuple[int, int], ...], ...]
+    candidate_chunks: tuple[tuple[tuple[int, int], ...], ...]
     """ladders[place]: the chunks from that place on, as their length and the number of rows alive at their end with
     which calling again is cheaper than any longer chunk."""
 
 
-class ChunkCalls(NamedTuple):
+class ChunkOptions(NamedTuple):
     """All calls that a planner looks at."""
 
-    options: tuple[tuple[Option, ...], ...]
+    options: tuple[tuple[CallOption, ...], ...]
     """By number of rows, from 0, which has none, to the largest batch size."""
-    lone: Calls
+    lone: ChunkCosts
     """For a single row: each length in its cheapest bucket."""
-    prices: tuple[int, ...]
+    timestep_penalties: tuple[int, ...]
     """Nanoseconds that a computed timestep is charged beside its cost; the first is 0."""
 
 
-def chunk_calls(grid: BucketGrid, cost: CostModel, prices: Sequence[float]) -> ChunkCalls:
+def chunk_options(grid: BucketGrid, cost: CostModel, prices: Sequence[float]) -> ChunkOptions:
     """The calls over `grid`; `prices` are in units of the cheapest timestep of any bucket."""
     nanoseconds = {bucket: max(1, round(cost.of(bucket) * 1e6)) for bucket in grid.buckets}
     cheapest = min(one / (bucket.batch * bucket.length) for bucket, one in nanoseconds.items())
@@ -72,7 +72,7 @@ def chunk_calls(grid: BucketGrid, cost: CostModel, prices: Sequence[float]) -> C
         for rows in range(2, grid.batches[-1] + 1)
     )
     lone = _lone(grid, tables)
-    return ChunkCalls(((), (_lone_option(lone),), *several), lone, charged)
+    return ChunkOptions(((), (_lone_option(lone),), *several), lone, charged)
 
 
 def covers(batches: Sequence[int], weights: Mapping[int, int], most: int) -> list[tuple[int, int]]:
@@ -88,14 +88,14 @@ def covers(batches: Sequence[int], weights: Mapping[int, int], most: int) -> lis
     return table
 
 
-def _priced(nanoseconds: Mapping[Bucket, int], price: int) -> Weights:
+def _priced(nanoseconds: Mapping[Bucket, int], price: int) -> CostTable:
     return {
-        bucket: (one + price * bucket.batch * bucket.length) * UNIT + bucket.batch * bucket.length
+        bucket: (one + price * bucket.batch * bucket.length) * COST_UNIT + bucket.batch * bucket.length
         for bucket, one in nanoseconds.items()
     }
 
 
-def _sums(grid: BucketGrid, weights: Weights) -> dict[Bucket, int]:
+def _sums(grid: BucketGrid, weights: CostTable) -> dict[Bucket, int]:
     """The least weight of each bucket or of shorter ones that last exactly as long, one after the other."""
     least = {}
     for batch in grid.batches:
@@ -107,7 +107,7 @@ def _sums(grid: BucketGrid, weights: Weights) -> dict[Bucket, int]:
     return least
 
 
-def _paying(grid: BucketGrid, batch: int, weights: Weights, sums: Weights) -> tuple[int, ...]:
+def _paying(grid: BucketGrid, batch: int, weights: CostTable, sums: CostTable) -> tuple[int, ...]:
     """The chunk lengths which neither shorter ones can replace for less, nor a longer one."""
     paying: list[int] = []
     least = None
@@ -119,13 +119,13 @@ def _paying(grid: BucketGrid, batch: int, weights: Weights, sums: Weights) -> tu
     return tuple(reversed(paying))
 
 
-def _calls_of(batch: int, lengths: tuple[int, ...], tables: Sequence[Weights]) -> Calls:
+def _calls_of(batch: int, lengths: tuple[int, ...], tables: Sequence[CostTable]) -> ChunkCosts:
     buckets = tuple(Bucket(batch, length) for length in lengths)
     weights = tuple(tuple(table[bucket] for bucket in buckets) for table in tables)
     return _with_tails(lengths, (buckets,) * len(tables), weights)
 
 
-def _lone(grid: BucketGrid, tables: Sequence[Weights]) -> Calls:
+def _lone(grid: BucketGrid, tables: Sequence[CostTable]) -> ChunkCosts:
     buckets = tuple(
         tuple(min((Bucket(batch, length) for batch in grid.batches), key=table.__getitem__) for length in grid.lengths)
         for table in tables
@@ -136,9 +136,11 @@ def _lone(grid: BucketGrid, tables: Sequence[Weights]) -> Calls:
 
 def _with_tails(
     lengths: tuple[int, ...], buckets: tuple[tuple[Bucket, ...], ...], weights: tuple[tuple[int, ...], ...]
-) -> Calls:
+) -> ChunkCosts:
     pairs = [_tails(lengths, own) for own in weights]
-    return Calls(lengths, buckets, weights, tuple(tails for tails, _ in pairs), tuple(series for _, series in pairs))
+    return ChunkCosts(
+        lengths, buckets, weights, tuple(tails for tails, _ in pairs), tuple(series for _, series in pairs)
+    )
 
 
 def _tails(lengths: tuple[int, ...], weights: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -153,7 +155,7 @@ def _tails(lengths: tuple[int, ...], weights: tuple[int, ...]) -> tuple[tuple[in
     return tuple(tails), tuple(series)
 
 
-def _first_batches(grid: BucketGrid, weights: Weights) -> list[set[int]]:
+def _first_batches(grid: BucketGrid, weights: CostTable) -> list[set[int]]:
     """For each number of rows, the largest batches of their cheapest covers, over all chunk lengths."""
     most = grid.batches[-1]
     firsts: list[set[int]] = [set() for _ in range(most + 1)]
@@ -165,7 +167,7 @@ def _first_batches(grid: BucketGrid, weights: Weights) -> list[set[int]]:
     return firsts
 
 
-def _again(grid: BucketGrid, weights: Weights) -> list[list[int]]:
+def _again(grid: BucketGrid, weights: CostTable) -> list[list[int]]:
     """again[place][rows]: the least weight of a chunk for so many rows, of the length at that place or longer."""
     table: list[list[int]] = []
     for length in reversed(grid.lengths):
@@ -176,7 +178,7 @@ def _again(grid: BucketGrid, weights: Weights) -> list[list[int]]:
 
 
 def _ladders(
-    batch: int, calls: Calls, grid: BucketGrid, again: list[list[int]]
+    batch: int, calls: ChunkCosts, grid: BucketGrid, again: list[list[int]]
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
     weights = calls.weights[0]
     ladder = []
@@ -195,21 +197,21 @@ def _ladders(
 def _option(
     rows: int,
     batch: int,
-    calls: Calls,
+    calls: ChunkCosts,
     firsts: Sequence[set[int]],
     ladders: tuple[tuple[tuple[int, int], ...], ...],
-) -> Option:
+) -> CallOption:
     taken = min(rows, batch)
     kept = taken
     while kept > 2 and firsts[kept - 1] == {batch}:
         kept -= 1
-    return Option(calls, taken, kept, _begins(calls.lengths), ladders)
+    return CallOption(calls, taken, kept, _begins(calls.lengths), ladders)
 
 
-def _lone_option(lone: Calls) -> Option:
+def _lone_option(lone: ChunkCosts) -> CallOption:
     """For a row with more timesteps left than `tails` has: the longest chunk."""
     ladders = tuple(tuple((length, 0) for length in lone.lengths[place:]) for place in range(len(lone.lengths)))
-    return Option(lone, 1, 1, _begins(lone.lengths), ladders)
+    return CallOption(lone, 1, 1, _begins(lone.lengths), ladders)
 
 
 def _begins(lengths: tuple[int, ...]) -> tuple[int, ...]:

@@ -18,10 +18,10 @@ from .shapes import Bucket, BucketGrid, DynamicShape
 _Points = Sequence[tuple[int, float]]
 
 
-class Line(NamedTuple):
+class LinearCost(NamedTuple):
     """Milliseconds of one call for a given number of rows, as a line in its timesteps.
 
-    >>> Line(call_ms=0.5, step_ms=0.25).milliseconds(6)
+    >>> LinearCost(call_ms=0.5, step_ms=0.25).milliseconds(6)
     2.0
     """
 
@@ -55,7 +55,7 @@ class CostModel:
     milliseconds: Mapping[Bucket, float]
     _measured: tuple[tuple[int, _Points], ...] = field(init=False, repr=False, compare=False)
     """For each measured number of rows, ascending: (timesteps, milliseconds), ascending."""
-    _lines: tuple[tuple[int, Line], ...] = field(init=False, repr=False, compare=False)
+    _lines: tuple[tuple[int, LinearCost], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.milliseconds:
@@ -83,7 +83,7 @@ class CostModel:
             return measured
         return _between([(batch, _between(own, bucket.length)) for batch, own in self._measured], bucket.batch)
 
-    def line(self, batch: int) -> Line:
+    def line(self, batch: int) -> LinearCost:
         """The cost of a call of `batch` rows as a line in its timesteps: neither part is negative, nor are both 0.
 
         For measured rows the line with the least squares of relative errors, otherwise one between its neighbours.
@@ -91,7 +91,7 @@ class CostModel:
         >>> CostModel({Bucket(4, 8): 1.5, Bucket(4, 24): 2.5}).line(4)
         Line(call_ms=1.0, step_ms=0.0625)
         """
-        return Line(
+        return LinearCost(
             _between([(rows, line.call_ms) for rows, line in self._lines], batch),
             _between([(rows, line.step_ms) for rows, line in self._lines], batch),
         )
@@ -130,7 +130,7 @@ def _between(points: _Points, at: int) -> float:
     return y1 if at == x1 else y0 + slope * (at - x0)
 
 
-def _fit(points: _Points) -> Line:
+def _fit(points: _Points) -> LinearCost:
     """The line with the least sum of squared relative errors, among those that are nowhere negative.
 
     Relative, for a long run's noise is larger than all that a call costs.
@@ -143,31 +143,31 @@ def _fit(points: _Points) -> Line:
     spread = sum(weight * dx * dx for weight, dx, _ in around)
     slope = sum(weight * dx * dy for weight, dx, dy in around) / spread if len(points) > 1 else mean_y / mean_x
     if slope <= 0:
-        return Line(mean_y, 0.0)
+        return LinearCost(mean_y, 0.0)
     if mean_y >= slope * mean_x:
-        return Line(mean_y - slope * mean_x, slope)
+        return LinearCost(mean_y - slope * mean_x, slope)
     squares = sum(weight * x * x for weight, (x, _) in zip(weights, points, strict=True))
-    return Line(0.0, sum(weight * x * y for weight, (x, y) in zip(weights, points, strict=True)) / squares)
+    return LinearCost(0.0, sum(weight * x * y for weight, (x, y) in zip(weights, points, strict=True)) / squares)
 
 
 _UNIT = 1 << 40  # more than any plan's sum of B x T
 _PER_MILLISECOND = 10**9  # picoseconds: a step of a small model is a few hundred nanoseconds
 
 
-class Weighed(NamedTuple):
-    """A call's `Line` as whole numbers, ordered as plans are: by picoseconds, then by B x T."""
+class IntegerCost(NamedTuple):
+    """A call's `LinearCost` as whole numbers, ordered as plans are: by picoseconds, then by B x T."""
 
     call: int
     step: int
 
 
-def weigh(line: Line, batch: int) -> Weighed:
+def integer_cost(line: LinearCost, batch: int) -> IntegerCost:
     """The weight of a call of `batch` rows: `call`, and `step` for each timestep."""
     picoseconds = (round(part * _PER_MILLISECOND) for part in line)
     call, step = (part * _UNIT for part in picoseconds)
-    return Weighed(call, step + batch)
+    return IntegerCost(call, step + batch)
 
 
-def weigh_lines(cost: CostModel, batch: int) -> tuple[Weighed, ...]:
+def integer_costs(cost: CostModel, batch: int) -> tuple[IntegerCost, ...]:
     """The weights of 0 to `batch` rows. Nothing is run with 0 rows; the place is kept so that rows are indices."""
-    return (Weighed(0, 0), *(weigh(cost.line(rows), rows) for rows in range(1, batch + 1)))
+    return (IntegerCost(0, 0), *(integer_cost(cost.line(rows), rows) for rows in range(1, batch + 1)))

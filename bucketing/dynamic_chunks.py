@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .cost import CostModel, Weighed, weigh_lines
+from .cost import CostModel, IntegerCost, integer_costs
 from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, DynamicShape
 
@@ -24,7 +24,7 @@ _GAIN = 0.05  # what a smaller stretch must save a step to be tried: measurement
 
 
 @dataclass(frozen=True)
-class FreeStaircase:
+class DynamicChunkPlanner:
     """Plans staircases for an engine that takes any shape within limits. Built once.
 
     A batch of more rows than the engine takes is cut, longest first, into stretches of as many rows as it takes; each
@@ -35,20 +35,20 @@ class FreeStaircase:
     it computes the fewest timesteps.
 
     >>> shape = DynamicShape(batch=4, length=512)
-    >>> for run in FreeStaircase(shape, CostModel.proportional(shape)).plan([90, 300, 80, 310]).runs:
+    >>> for run in DynamicChunkPlanner(shape, CostModel.proportional(shape)).plan([90, 300, 80, 310]).runs:
     ...     print(run)
-    Run(bucket=Bucket(batch=4, length=90), rows=(3, 1, 0, 2), start=0)
-    Run(bucket=Bucket(batch=2, length=220), rows=(3, 1), start=90)
+    ProgramCall(bucket=Bucket(batch=4, length=90), rows=(3, 1, 0, 2), start=0)
+    ProgramCall(bucket=Bucket(batch=2, length=220), rows=(3, 1), start=90)
     """
 
     shape: DynamicShape
     cost: CostModel
-    _weights: tuple[Weighed, ...] = field(init=False, repr=False, compare=False)
+    _weights: tuple[IntegerCost, ...] = field(init=False, repr=False, compare=False)
     stretches: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The numbers of rows into which a batch may be cut, the largest first."""
 
     def __post_init__(self) -> None:
-        weights = weigh_lines(self.cost, self.shape.batch)
+        weights = integer_costs(self.cost, self.shape.batch)
         object.__setattr__(self, "_weights", weights)
         object.__setattr__(self, "stretches", _stretch_sizes(weights, self.cost.batches))
 
@@ -62,7 +62,7 @@ class FreeStaircase:
         rows = tuple(longest_first(lengths))
         if not rows:
             return Plan(())
-        self.shape.fit_length(lengths[rows[0]])
+        self.shape.bucket_length_for(lengths[rows[0]])
         own = [lengths[row] for row in rows]
         largest, *smaller = self.stretches
         stairs = self._stairs(own, largest)
@@ -108,7 +108,7 @@ class _Stairs(NamedTuple):
         return runs
 
 
-def _cut(lengths: list[int], first: int, beyond: int, weights: Sequence[Weighed]) -> _Stairs:
+def _cut(lengths: list[int], first: int, beyond: int, weights: Sequence[IntegerCost]) -> _Stairs:
     """The cheapest staircase of the rows from `first` to before `beyond`, which one call can take."""
     ends: list[int] = []
     alive: list[int] = []
@@ -122,7 +122,7 @@ def _cut(lengths: list[int], first: int, beyond: int, weights: Sequence[Weighed]
     return _Stairs(first, ends, alive, choices, weight)
 
 
-def _choose(ends: list[int], alive: list[int], weights: Sequence[Weighed]) -> tuple[list[int], int]:
+def _choose(ends: list[int], alive: list[int], weights: Sequence[IntegerCost]) -> tuple[list[int], int]:
     """`_Stairs.choices`, and the weight from time 0 on."""
     lines = [(ends[0], 0)]  # u, f(u)
     places = [0]
@@ -151,7 +151,7 @@ def _weight(stairs: list[_Stairs]) -> int:
     return sum(stair.weight for stair in stairs)
 
 
-def _stretch_sizes(weights: Sequence[Weighed], measured: Sequence[int]) -> tuple[int, ...]:
+def _stretch_sizes(weights: Sequence[IntegerCost], measured: Sequence[int]) -> tuple[int, ...]:
     """The most rows there can be, and each measured number of which two or more calls step faster than a larger one."""
     most = len(weights) - 1
     rows = [count for count in measured if count < most]
@@ -167,6 +167,6 @@ def _stretch_sizes(weights: Sequence[Weighed], measured: Sequence[int]) -> tuple
     return (most, *reversed(paying))
 
 
-def _in_stretches(weights: Sequence[Weighed], rows: int, size: int) -> int:
+def _in_stretches(weights: Sequence[IntegerCost], rows: int, size: int) -> int:
     whole, rest = divmod(rows, size)
     return whole * weights[size].step + weights[rest].step

@@ -27,7 +27,7 @@ class LengthNotAccepted(ValueError):
         )
 
 
-class BrokenInvariant(RuntimeError):
+class InvariantError(RuntimeError):
     """Something that cannot happen has happened. Nobody's request is at fault."""
 
     def __init__(self, what: str) -> None:

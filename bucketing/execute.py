@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from .errors import BrokenInvariant
-from .padding import lengths_tensor, pad, storage_of, torch_dtype, unpad, unpadded_views
+from .errors import InvariantError
+from .padding import lengths_tensor, pad, storage_ptr, torch_dtype, unpad, unpadded_views
 from .plan import Plan, ProgramCall
 from .shapes import Bucket, TensorSpec
 
@@ -46,7 +46,7 @@ def execute(
         parts = _parts(results, outputs, own_lengths, padded)
         answers.update(zip(step.rows, zip(*parts, strict=True), strict=True))
     if sorted(answers) != list(range(len(requests))):
-        raise BrokenInvariant(f"{len(requests)} requests were to be answered, the plan answers {sorted(answers)}")
+        raise InvariantError(f"{len(requests)} requests were to be answered, the plan answers {sorted(answers)}")
     return [answers[row] for row in range(len(requests))]
 
 
@@ -57,12 +57,12 @@ def _parts(
     given: Sequence[torch.Tensor],
 ) -> list[list[torch.Tensor]]:
     """Each output's answers. A program may return a tensor twice, or what it was given: then they are copies."""
-    taken = {storage_of(tensor) for tensor in given}
+    taken = {storage_ptr(tensor) for tensor in given}
     parts = []
     for result, spec in zip(results, outputs, strict=True):
-        cut = unpad if storage_of(result) in taken else unpadded_views
+        cut = unpad if storage_ptr(result) in taken else unpadded_views
         parts.append(cut(result, spec, lengths))
-        taken.add(storage_of(result))
+        taken.add(storage_ptr(result))
     return parts
 
 
@@ -89,11 +89,11 @@ def check_results(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec]
         BrokenInvariant: another number of tensors, another shape or dtype.
     """
     if len(results) != len(outputs):
-        raise BrokenInvariant(f"{_program(bucket)} declares {len(outputs)} outputs and returned {len(results)}")
+        raise InvariantError(f"{_program(bucket)} declares {len(outputs)} outputs and returned {len(results)}")
     for result, spec in zip(results, outputs, strict=True):
         sizes = spec.sizes(*bucket)
         if result.shape != sizes or result.dtype is not torch_dtype(spec):
-            raise BrokenInvariant(
+            raise InvariantError(
                 f"{_program(bucket)} declares output {spec.name!r} as {spec.dtype} {list(sizes)} and returned "
                 f"{str(result.dtype).removeprefix('torch.')} {list(result.shape)}"
             )

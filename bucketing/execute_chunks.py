@@ -16,13 +16,13 @@ from operator import lt
 
 import torch
 
-from .errors import BrokenInvariant
+from .errors import InvariantError
 from .execute import Pad, Tensors, check_results
 from .padding import lengths_tensor, pad, torch_dtype, unpad, unpadded_views
 from .plan import Plan, ProgramCall
-from .shapes import Bucket, Carried, Part, TensorSpec
+from .shapes import Bucket, CarriedValue, ProgramRole, TensorSpec
 
-RunPart = Callable[[Part, Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
+RunPart = Callable[[ProgramRole, Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
 """Runs one of the programs for a bucket. Each takes tensors in this order: inputs (`start` and `head` only those
 without time), lengths[B] (`chunk`: within the piece), and but for `start` the carried values. `chunk` gives the outputs
 that have time, then the carried values; `head` the other outputs; `start` the carried values that have no `fill`."""
@@ -34,7 +34,7 @@ RunChain = Callable[
 first. Each of the others goes on with the first rows of what the one before it left. Gives what each of them gives."""
 
 
-def one_by_one(run: RunPart) -> RunChain:
+def sequential_chain(run: RunPart) -> RunChain:
     """Pieces in a row on a program that knows nothing of it."""
 
     def chain(
@@ -51,12 +51,12 @@ def one_by_one(run: RunPart) -> RunChain:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class ChunkSignature:
     """The layouts of a model cut into pieces of time."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    carried: tuple[Carried, ...]
+    carried: tuple[CarriedValue, ...]
 
     @property
     def step_outputs(self) -> tuple[TensorSpec, ...]:
@@ -75,7 +75,7 @@ class Pieces:
 
 
 @dataclass(frozen=True)
-class Past:
+class ResumedState:
     """What some requests of a batch go on from; the others begin."""
 
     rows: tuple[int, ...]
@@ -86,11 +86,11 @@ class Past:
     """Their carried values, in the order of `Pieces.carried`; the rows of each stand as `rows` do."""
 
 
-def execute_staircase(
+def execute_chunks(
     plan: Plan,
     requests: Sequence[Sequence[torch.Tensor]],
     lengths: Sequence[int],
-    pieces: Pieces,
+    pieces: ChunkSignature,
     run: RunPart,
     pad: Pad = pad,
     chain: RunChain | None = None,
@@ -106,17 +106,17 @@ def execute_staircase(
     """
     if not requests:
         return []
-    batch = InFlight(plan, requests, lengths, pieces, run, pad, chain=chain)
+    batch = ChunkedExecution(plan, requests, lengths, pieces, run, pad, chain=chain)
     return _followed(plan, batch)
 
 
-def execute_onward(
+def resume_chunks(
     plan: Plan,
     requests: Sequence[Sequence[torch.Tensor]],
     lengths: Sequence[int],
-    pieces: Pieces,
+    pieces: ChunkSignature,
     run: RunPart,
-    past: Past,
+    past: ResumedState,
     chain: RunChain | None = None,
 ) -> tuple[list[Tensors], Tensors]:
     """The same for the next piece of each sequence: `lengths` are the piece's own.
@@ -125,19 +125,19 @@ def execute_onward(
     values after it, in the order of `pieces.carried`; the rows of each stand as the requests do.
 
     Raises:
-        ValueError, BrokenInvariant: as `execute_staircase`.
+        ValueError, BrokenInvariant: as `execute_chunks`.
     """
-    batch = InFlight(plan, requests, lengths, pieces, run, past=past, chain=chain)
+    batch = ChunkedExecution(plan, requests, lengths, pieces, run, past=past, chain=chain)
     return _followed(plan, batch), batch.left()
 
 
-def _followed(plan: Plan, batch: InFlight) -> list[Tensors]:
+def _followed(plan: Plan, batch: ChunkedExecution) -> list[Tensors]:
     pieces = batch.pieces
     if pieces.started and batch.begins:
         for head in plan.heads:
             batch.begin(head)
     batch.resume()
-    for runs in in_a_row(plan.runs):
+    for runs in split_chains(plan.runs):
         batch.advance(runs)
     finals = [answer for head in plan.heads for answer in batch.finish(head)]
     steps = batch.steps()
@@ -152,7 +152,7 @@ def _followed(plan: Plan, batch: InFlight) -> list[Tensors]:
     return answers
 
 
-class InFlight:
+class ChunkedExecution:
     """One batch on its way through the programs: all that its runs read and write."""
 
     def __init__(
@@ -160,17 +160,17 @@ class InFlight:
         plan: Plan,
         requests: Sequence[Sequence[torch.Tensor]],
         lengths: Sequence[int],
-        pieces: Pieces,
+        pieces: ChunkSignature,
         run: RunPart,
         pad: Pad = pad,
-        past: Past | None = None,
+        past: ResumedState | None = None,
         chain: RunChain | None = None,
     ) -> None:
         order = [row for head in plan.heads for row in head.rows]
         if sorted(order) != list(range(len(requests))):
-            raise BrokenInvariant(f"{len(requests)} requests were to be answered, the plan answers {sorted(order)}")
+            raise InvariantError(f"{len(requests)} requests were to be answered, the plan answers {sorted(order)}")
         self.pieces, self.run, self.past = pieces, run, past
-        self.chain = chain or one_by_one(run)
+        self.chain = chain or sequential_chain(run)
         self.place = {row: place for place, row in enumerate(order)}
         self.lengths = [lengths[row] for row in order]
         self.whole_lengths = self._whole(past) if past else self.lengths
@@ -271,7 +271,7 @@ class InFlight:
         both = zip(self.inputs, self.pieces.inputs, strict=True)
         return [self._part(tensor, spec, head) for tensor, spec in both if spec.time_dim is None]
 
-    def _whole(self, past: Past) -> list[int]:
+    def _whole(self, past: ResumedState) -> list[int]:
         """The timesteps of each row, those behind it included."""
         whole = list(self.lengths)
         for row, behind in zip(past.rows, past.timesteps, strict=True):
@@ -292,9 +292,9 @@ class InFlight:
     def _part(self, tensor: torch.Tensor, spec: TensorSpec, step: ProgramCall) -> torch.Tensor:
         """The run's rectangle of a buffer."""
         if spec.batch_dim is not None:
-            tensor = _stretch(tensor, spec.batch_dim, self.place[step.rows[0]], step.bucket.batch)
+            tensor = _narrow(tensor, spec.batch_dim, self.place[step.rows[0]], step.bucket.batch)
         if spec.time_dim is not None:
-            tensor = _stretch(tensor, spec.time_dim, step.start, step.bucket.length)
+            tensor = _narrow(tensor, spec.time_dim, step.start, step.bucket.length)
         return tensor.contiguous()
 
     def _put(
@@ -305,18 +305,19 @@ class InFlight:
         if count == 0:
             return
         if spec.batch_dim is not None:
-            tensor = _stretch(tensor, spec.batch_dim, self.place[step.rows[0]] + first, count)
-            result = _stretch(result, spec.batch_dim, first, count)
+            tensor = _narrow(tensor, spec.batch_dim, self.place[step.rows[0]] + first, count)
+            result = _narrow(result, spec.batch_dim, first, count)
         if spec.time_dim is not None:
-            tensor = _stretch(tensor, spec.time_dim, step.start, step.bucket.length)
+            tensor = _narrow(tensor, spec.time_dim, step.start, step.bucket.length)
         tensor.copy_(result)
 
 
-def in_a_row(runs: Sequence[ProgramCall]) -> list[list[ProgramCall]]:
+def split_chains(runs: Sequence[ProgramCall]) -> list[list[ProgramCall]]:
     """The runs in stretches in which each goes on with the first rows of the one before it.
 
-    >>> stair = [ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3), ProgramCall(Bucket(1, 2), (2,))]
-    >>> [len(stretch) for stretch in in_a_row(stair)]
+    >>> first, second = ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3)
+    >>> stair = [first, second, ProgramCall(Bucket(1, 2), (2,))]
+    >>> [len(stretch) for stretch in split_chains(stair)]
     [2, 1]
     """
     stretches: list[list[ProgramCall]] = []
@@ -335,7 +336,7 @@ def in_a_row(runs: Sequence[ProgramCall]) -> list[list[ProgramCall]]:
     return stretches
 
 
-def _stretch(tensor: torch.Tensor, dim: int, start: int, size: int) -> torch.Tensor:
+def _narrow(tensor: torch.Tensor, dim: int, start: int, size: int) -> torch.Tensor:
     """A view of a part of one dimension; the tensor itself where that is all of it, which takes no time."""
     return tensor if size == tensor.shape[dim] else tensor.narrow(dim, start, size)
 
@@ -354,7 +355,7 @@ def _check_plan(plan: Plan, order: Sequence[int], place: Mapping[int, int], leng
         last = first + len(step.rows)
         follows = tuple(order[first:last]) == step.rows and len(step.rows) <= step.bucket.batch
         if not follows or set(reached[first:last]) != {step.start} or min(lengths[first:last]) <= step.start:
-            raise BrokenInvariant(f"{step} does not follow on what was run before it")
+            raise InvariantError(f"{step} does not follow on what was run before it")
         reached[first:last] = [step.start + step.bucket.length] * len(step.rows)
     if any(map(lt, reached, lengths)):
-        raise BrokenInvariant(f"sequences of {list(lengths)} timesteps were to be run, the plan runs {reached}")
+        raise InvariantError(f"sequences of {list(lengths)} timesteps were to be run, the plan runs {reached}")

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from .errors import BrokenInvariant
+from .errors import InvariantError
 from .shapes import Bucket, TensorSpec
 
 _EXACT = 2**53
@@ -98,7 +98,7 @@ def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
     return torch.frombuffer(rows, dtype=torch.int64)  # torch.tensor takes 20 times as long
 
 
-def storage_of(tensor: torch.Tensor) -> int:
+def storage_ptr(tensor: torch.Tensor) -> int:
     """Where the memory begins that a tensor shares with its views. An old torch has another name for it."""
     return int(getattr(tensor, "untyped_storage", tensor.storage)().data_ptr())
 
@@ -111,7 +111,7 @@ def torch_dtype(spec: TensorSpec) -> torch.dtype:
     """
     dtype = getattr(torch, spec.dtype)
     if not isinstance(dtype, torch.dtype):
-        raise BrokenInvariant(f"{spec.name} has the dtype {spec.dtype!r}, which torch does not know")
+        raise InvariantError(f"{spec.name} has the dtype {spec.dtype!r}, which torch does not know")
     return dtype
 
 
@@ -120,12 +120,12 @@ class _Padding(dict[int, torch.Tensor]):
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
-        self.longest = _blank(spec, 0)
+        self.longest = _padding_item(spec, 0)
 
     def __missing__(self, timesteps: int) -> torch.Tensor:
         (dim,) = self.spec.item_time_dims
         if timesteps > self.longest.shape[dim]:
-            self.longest = _blank(self.spec, 1 << timesteps.bit_length())
+            self.longest = _padding_item(self.spec, 1 << timesteps.bit_length())
         view = self[timesteps] = self.longest.narrow(dim, 0, timesteps)
         return view
 
@@ -163,10 +163,10 @@ def _interleaved(items: Sequence[torch.Tensor], padding: _Padding, bucket: Bucke
 
 def _stacked(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
     """For items without time, and for those with more than one time dimension, each filled up by itself."""
-    filled = [_filled(item, spec, bucket.length) for item in items]
+    filled = [_pad_item(item, spec, bucket.length) for item in items]
     if spec.batch_dim is None:
         return filled[0].contiguous()
-    dummies = [_blank(spec, bucket.length)] * (bucket.batch - len(items))
+    dummies = [_padding_item(spec, bucket.length)] * (bucket.batch - len(items))
     return torch.stack(filled + dummies, spec.batch_dim)
 
 
@@ -175,15 +175,15 @@ def _moved(tensor: torch.Tensor, dim: int, to: int) -> torch.Tensor:
     return tensor if dim == to else tensor.movedim(dim, to)
 
 
-def _filled(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
+def _pad_item(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
     if not spec.item_time_dims:
         return item
-    filled = _blank(spec, length)
+    filled = _padding_item(spec, length)
     _cut(filled, spec, item.shape[spec.item_time_dims[0]]).copy_(item)
     return filled
 
 
-def _blank(spec: TensorSpec, length: int) -> torch.Tensor:
+def _padding_item(spec: TensorSpec, length: int) -> torch.Tensor:
     """An item of this many timesteps that is nothing but padding."""
     return torch.full(_item_sizes(spec, length), spec.pad_value, dtype=torch_dtype(spec))
 

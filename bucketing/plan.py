@@ -29,7 +29,8 @@ class Plan:
     A plan for `sequence` programs has every request in exactly one run. In one for `chunk` programs, the runs of a
     request follow each other without a gap from timestep 0 to its end, and every request is in exactly one head.
 
-    >>> stair = Plan((ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3)), heads=(ProgramCall(Bucket(2, 1), (1, 0)),))
+    >>> chunks = (ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3))
+    >>> stair = Plan(chunks, heads=(ProgramCall(Bucket(2, 1), (1, 0)),))
     >>> stair.computed_timesteps, stair.useful_timesteps([3, 7])
     (10, 10)
     """

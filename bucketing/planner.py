@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from .batch_planner import FreePartition, GridPartition, KernelPartition
-from .bucketed_chunks import GridStaircase
+from .batch_planner import BucketPlanner, DynamicPlanner, SelectedBucketPlanner
+from .bucketed_chunks import BucketedChunkPlanner
 from .cost import CostModel
-from .dynamic_chunks import FreeStaircase
+from .dynamic_chunks import DynamicChunkPlanner
 from .plan import Plan
 from .shapes import BucketGrid, Shapes
 
-Kind = Literal["sequence", "chunk"]
+ExecutionMode = Literal["sequence", "chunk"]
 
 
 class Planner(Protocol):
@@ -31,8 +31,8 @@ class Planner(Protocol):
         """
 
 
-def planner_for(
-    kind: Kind,
+def make_planner(
+    kind: ExecutionMode,
     shapes: Shapes,
     cost: CostModel,
     *,
@@ -50,10 +50,10 @@ def planner_for(
     """
     if kind == "chunk":
         if isinstance(shapes, BucketGrid):
-            return GridStaircase(shapes, cost, longest, head_cost)
-        return FreeStaircase(shapes, cost)
+            return BucketedChunkPlanner(shapes, cost, longest, head_cost)
+        return DynamicChunkPlanner(shapes, cost)
     if isinstance(shapes, BucketGrid):
         if table is not None:
-            return KernelPartition(shapes, cost, table)
-        return GridPartition(shapes, cost, padded)
-    return FreePartition(shapes, cost, padded)
+            return SelectedBucketPlanner(shapes, cost, table)
+        return BucketPlanner(shapes, cost, padded)
+    return DynamicPlanner(shapes, cost, padded)

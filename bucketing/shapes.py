@@ -42,7 +42,7 @@ class BucketGrid:
         """All shapes, ordered by batch, then by length."""
         return tuple(Bucket(batch, length) for batch in self.batches for length in self.lengths)
 
-    def fit_length(self, length: int) -> int:
+    def bucket_length_for(self, length: int) -> int:
         """The smallest bucket length that holds `length` timesteps.
 
         Raises:
@@ -53,7 +53,7 @@ class BucketGrid:
             raise SequenceTooLong(length, self.lengths)
         return self.lengths[index]
 
-    def exact_length(self, length: int) -> int:
+    def require_bucket_length(self, length: int) -> int:
         """The bucket length that is `length` itself, for a model that must not be padded.
 
         Raises:
@@ -79,7 +79,7 @@ class DynamicShape:
         if self.batch < 1 or self.length < 1:
             raise ValueError(f"the limits must be positive, got {self.batch} rows and {self.length} timesteps")
 
-    def fit_length(self, length: int) -> int:
+    def bucket_length_for(self, length: int) -> int:
         """`length` itself.
 
         Raises:
@@ -89,13 +89,13 @@ class DynamicShape:
             raise SequenceTooLong(length, (self.length,))
         return length
 
-    def exact_length(self, length: int) -> int:
+    def require_bucket_length(self, length: int) -> int:
         """The same: nothing needs padding.
 
         Raises:
             SequenceTooLong: it is beyond the limit.
         """
-        return self.fit_length(length)
+        return self.bucket_length_for(length)
 
 
 Shapes = BucketGrid | DynamicShape
@@ -103,7 +103,7 @@ Shapes = BucketGrid | DynamicShape
 
 
 Axis = Literal["batch", "time"]
-Part = Literal["sequence", "start", "chunk", "head"]
+ProgramRole = Literal["sequence", "start", "chunk", "head"]
 """A program of a model. `sequence`: the whole of it, over whole sequences. In pieces of time: `chunk` for a piece of
 every sequence, `start` for what the first one begins with, `head` for what follows the last."""
 DType = Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
@@ -159,7 +159,7 @@ class TensorSpec:
 
 
 @dataclass(frozen=True)
-class Carried:
+class CarriedValue:
     """A tensor that goes on from one piece of a sequence to the next, as a recurrence's state does."""
 
     spec: TensorSpec

@@ -90,7 +90,7 @@ class Host:
             return True
         return False
 
-    def repeated(self) -> int:
+    def replayed(self) -> int:
         """How many pieces were answered as before, as its workers have told over all its lives."""
         texts = (log.read_text(errors="replace") for home in self._homes for log in home.rglob("model_metrics.log"))
         return sum(int(number) for text in texts for number in _REPEATED.findall(text))

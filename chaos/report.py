@@ -33,7 +33,7 @@ def _rows(tally: Tally) -> dict[str, str]:
         "pieces applied twice": f"{tally.answers[Verdict.TWICE]}",
         "pieces sent again": f"{sum(tally.retries.values())}",
         "  because": reasons or "-",
-        "of them answered as before": f"{tally.repeated}",
+        "of them answered as before": f"{tally.replayed}",
         "workers killed": f"{tally.worker_kills}",
         "servers killed": f"{tally.server_kills}",
         "seconds": f"{tally.seconds:.0f}",

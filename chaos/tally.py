@@ -21,7 +21,7 @@ class Tally:
     """A line for each answer that is not right."""
     worker_kills: int = 0
     server_kills: int = 0
-    repeated: int = 0
+    replayed: int = 0
     """Pieces that the servers say they had applied before, and answered as before."""
     finished: int = 0
     """Sessions that came to their end."""

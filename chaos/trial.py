@@ -54,7 +54,7 @@ async def run_trial(
         if isinstance(outcome, Exception):
             raise outcome
     tally.seconds = time.monotonic() - began
-    tally.repeated = sum(host.repeated() for host in hosts)
+    tally.replayed = sum(host.replayed() for host in hosts)
     return tally
 
 

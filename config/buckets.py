@@ -17,12 +17,12 @@ from pydantic import (
     WrapValidator,
 )
 
-from ..bucketing.bucket_lengths import CostOfLength, Histogram, geometric, limited, optimal
+from ..bucketing.bucket_lengths import CostOfLength, Histogram, clip_histogram, geometric_lengths, optimal_lengths
 from .diagnostics import Location
-from .strict import Strict, as_tuple, said, worded
+from .strict import Strict, custom_error, format_value, tuple_from_list
 
-LARGEST_SIZE = 2**31 - 1
-UNIQUE = {"uniqueItems": True}
+MAX_SIZE = 2**31 - 1
+UNIQUE_ITEMS = {"uniqueItems": True}
 _MOST_CHOSEN = 256
 _PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 
@@ -30,22 +30,22 @@ _PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
     in_order = sorted(set(sizes))
     if list(sizes) != in_order:
-        raise worded(f"expected ascending sizes, each once, got {list(sizes)}: write {in_order}")
+        raise custom_error(f"expected ascending sizes, each once, got {list(sizes)}: write {in_order}")
     return sizes
 
 
-Size = Annotated[int, Field(ge=1, le=LARGEST_SIZE)]
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 Sizes = Annotated[
     tuple[Size, ...],
-    Field(min_length=1, json_schema_extra=UNIQUE),
-    BeforeValidator(as_tuple),
+    Field(min_length=1, json_schema_extra=UNIQUE_ITEMS),
+    BeforeValidator(tuple_from_list),
     AfterValidator(_ascending),
 ]
 
 
 def _function_path(path: str) -> str:
     if not re.fullmatch(_PATH, path):
-        raise worded(f"expected module:function, as in my_kernel:choose, got {said(path)}")
+        raise custom_error(f"expected module:function, as in my_kernel:choose, got {format_value(path)}")
     return path
 
 
@@ -67,13 +67,13 @@ class AutoLengths(Strict):
     """What to make least of for the histogram: measured milliseconds (cost), or computed timesteps."""
 
     @classmethod
-    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """Nothing to choose by."""
         misspelt = given.keys() - cls.model_fields.keys()
         if "auto" in given and given.get("histogram") is None and given.get("longest") is None and not misspelt:
             yield (), "expected histogram: FILE with lengths seen in traffic, or longest: N without one, got neither"
 
-    def histogram_complaints(self, observed: Histogram, *, truncate: bool) -> Iterator[tuple[str, str]]:
+    def histogram_errors(self, observed: Histogram, *, truncate: bool) -> Iterator[tuple[str, str]]:
         """What is wrong with what the histogram's file holds, as (key, message)."""
         if self.histogram is not None and not observed:
             yield "histogram", "expected what the file holds, got nothing"
@@ -81,29 +81,29 @@ class AutoLengths(Strict):
             least = f"{min(observed)} or more, the shortest in the histogram"
             yield "longest", f"expected {least}, got {self.longest}: every sequence would be refused"
 
-    def cheapest(self, observed: Histogram, cost_of_length: CostOfLength, *, truncate: bool) -> tuple[int, ...]:
+    def lengths_by_cost(self, observed: Histogram, cost_of_length: CostOfLength, *, truncate: bool) -> tuple[int, ...]:
         """The lengths at which the sequences that are served cost least; `truncate`: longer ones are cut, not refused.
 
         Raises:
             ValueError: a cost is no positive number.
         """
-        return optimal(self._served(observed, truncate=truncate), self.auto, cost_of_length)
+        return optimal_lengths(self._served(observed, truncate=truncate), self.auto, cost_of_length)
 
-    def without_measurement(self, observed: Histogram | None, *, truncate: bool) -> tuple[int, ...]:
+    def lengths_by_timesteps(self, observed: Histogram | None, *, truncate: bool) -> tuple[int, ...]:
         """The lengths with the fewest timesteps to compute; without a histogram, those evenly spaced in proportion."""
         if observed is not None:
             return _fewest_timesteps(tuple(self._served(observed, truncate=truncate).items()), self.auto)
         assert self.longest is not None
-        return geometric(self.longest, self.auto)
+        return geometric_lengths(self.longest, self.auto)
 
     def _served(self, observed: Histogram, *, truncate: bool) -> Histogram:
-        return limited(observed, self.longest or max(observed), truncate=truncate)
+        return clip_histogram(observed, self.longest or max(observed), truncate=truncate)
 
 
 @lru_cache(maxsize=16)
 def _fewest_timesteps(histogram: tuple[tuple[int, int], ...], count: int) -> tuple[int, ...]:
     """Kept, because a grid is asked for many times."""
-    return optimal(dict(histogram), count)
+    return optimal_lengths(dict(histogram), count)
 
 
 _WRITTEN: TypeAdapter[tuple[int, ...]] = TypeAdapter(Sizes, config=ConfigDict(strict=True))
@@ -117,7 +117,9 @@ def _written_or_chosen(value: Any, handler: ValidatorFunctionWrapHandler) -> Any
         return AutoLengths.model_validate(value)
     if isinstance(value, list | tuple):
         return _WRITTEN.validate_python(value)
-    raise worded(f"expected a list, or {{auto: 8, histogram: FILE}} to have the lengths chosen, got {said(value)}")
+    raise custom_error(
+        f"expected a list, or {{auto: 8, histogram: FILE}} to have the lengths chosen, got {format_value(value)}"
+    )
 
 
 class Buckets(Strict):
@@ -136,7 +138,7 @@ class Buckets(Strict):
     """`module:function` that chooses each sequence's length; its file is an extra file. Left out, cost decides."""
 
     @classmethod
-    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """A longest sequence that is none, and a choice of lengths where there are none."""
         if given.get("kernel") is not None and given.get("length") is None:
             yield ("kernel",), "expected lengths to choose from beside it: length is missing"

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
 from .diagnostics import Location
-from .strict import Strict, as_tuple, said, worded
+from .strict import Strict, custom_error, format_value, tuple_from_list
 
 _OPERATOR = r"[A-Za-z_]\w*::[A-Za-z_]\w*"
 
@@ -21,52 +21,54 @@ def _arguments(value: Any) -> tuple[str, ...]:
         try:
             return tuple(shlex.split(value))
         except ValueError as error:
-            raise worded(f"expected arguments as a shell takes them, got {said(value)}: {error}") from error
+            raise custom_error(
+                f"expected arguments as a shell takes them, got {format_value(value)}: {error}"
+            ) from error
     if isinstance(value, list | tuple) and all(isinstance(one, str) for one in value):
         return tuple(value)
-    raise worded(f"expected a text or a list of texts, as in [--target, trn1], got {said(value)}")
+    raise custom_error(f"expected a text or a list of texts, as in [--target, trn1], got {format_value(value)}")
 
 
 def _some_or_any(value: Any) -> int:
     if type(value) is int and (value >= 1 or value == -1):
         return value
-    raise worded(f"expected 1 or more, or -1 for any, got {said(value)}")
+    raise custom_error(f"expected 1 or more, or -1 for any, got {format_value(value)}")
 
 
 def _operator(name: str) -> str:
     if not re.fullmatch(_OPERATOR, name):
-        raise worded(f"expected an operator's name, as in aten::sort, got {said(name)}")
+        raise custom_error(f"expected an operator's name, as in aten::sort, got {format_value(name)}")
     return name
 
 
-Arguments = Annotated[
+CompilerArguments = Annotated[
     tuple[str, ...],
     PlainValidator(_arguments),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
-SomeOrAny = Annotated[
+CountOrUnlimited = Annotated[
     int,
     PlainValidator(_some_or_any),
     WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": -1}]}),
 ]
 Operator = Annotated[str, Field(json_schema_extra={"pattern": f"^{_OPERATOR}$"}), AfterValidator(_operator)]
-Operators = Annotated[tuple[Operator, ...], BeforeValidator(as_tuple)]
-Place = Annotated[str, Field(min_length=1)]
+Operators = Annotated[tuple[Operator, ...], BeforeValidator(tuple_from_list)]
+PathText = Annotated[str, Field(min_length=1)]
 
 
 class TraceArguments(Strict):
     """What the compiler is told for the engine's parts of a model, in place of the keys beside `partitioner_config`."""
 
-    compiler_workdir: Place | None = None
+    compiler_workdir: PathText | None = None
     """Where the compiler leaves its intermediate files."""
-    compiler_args: Arguments | None = None
+    compiler_args: CompilerArguments | None = None
     """Arguments for the compiler, as a text or a list."""
 
 
 class AnalyzeParameters(Strict):
     """How it is found out what the engine takes."""
 
-    compiler_workdir: Place | None = None
+    compiler_workdir: PathText | None = None
     """Where the compiler leaves what it wrote while operators were tried."""
     additional_ignored_ops: Operators = ()
     """Operators that are left to the engine without a question and do not count, as in [aten::sort]."""
@@ -81,9 +83,9 @@ class PartitionerConfig(Strict):
     """What the compiler is told for the engine's parts."""
     model_support_percentage_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
     """The least part of the model's operators that the engine must take, from 0 to 1."""
-    min_subgraph_size: SomeOrAny = -1
+    min_subgraph_size: CountOrUnlimited = -1
     """The least number of operators in a part, of the engine's or the CPU's; -1 for any."""
-    max_subgraph_count: SomeOrAny = -1
+    max_subgraph_count: CountOrUnlimited = -1
     """The largest number of parts, the engine's and the CPU's together; -1 for any."""
     ops_to_partition: Operators = ()
     """Operators that run on the CPU even if the engine takes them, as in [aten::sort]."""
@@ -91,7 +93,7 @@ class PartitionerConfig(Strict):
     """How it is found out what the engine takes."""
 
 
-def contradictions_of_compiling(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+def compiler_option_errors(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     """Keys for a compiler where it is left open which one that is."""
     if given.get("backend", "auto") != "auto":
         return

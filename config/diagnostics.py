@@ -9,7 +9,7 @@ Location = tuple[str | int, ...]
 """Keys and list indices from the top of a file down to one value."""
 
 
-class Problem(NamedTuple):
+class Diagnostic(NamedTuple):
     """One thing to mend."""
 
     path: str
@@ -22,26 +22,28 @@ class Problem(NamedTuple):
 class ConfigError(ValueError):
     """A configuration that cannot be used, with every problem found in it, in the order of the lines.
 
-    >>> print(ConfigError("a.yaml", [Problem("batchSize", 3, "expected 1 or more, got 0")]))
+    >>> print(ConfigError("a.yaml", [Diagnostic("batchSize", 3, "expected 1 or more, got 0")]))
     a.yaml:3: batchSize: expected 1 or more, got 0
     """
 
-    def __init__(self, source: str, problems: Iterable[Problem]) -> None:
+    def __init__(self, source: str, problems: Iterable[Diagnostic]) -> None:
         self.source = source
-        self.problems = tuple(sorted(set(problems), key=lambda problem: (problem.line, problem.path, problem.message)))
-        super().__init__("\n".join(self._sentence(problem) for problem in self.problems))
+        self.diagnostics = tuple(
+            sorted(set(problems), key=lambda problem: (problem.line, problem.path, problem.message))
+        )
+        super().__init__("\n".join(self._sentence(problem) for problem in self.diagnostics))
 
-    def _sentence(self, problem: Problem) -> str:
+    def _sentence(self, problem: Diagnostic) -> str:
         where = f"{self.source}:{problem.line}"
         return ": ".join(part for part in (where, problem.path, problem.message) if part)
 
 
-def written_path(location: Location) -> str:
+def format_path(location: Location) -> str:
     """A location as people write it.
 
-    >>> written_path(("neuron_lstm", "buckets", "batch", 2))
+    >>> format_path(("neuron_lstm", "buckets", "batch", 2))
     'neuron_lstm.buckets.batch[2]'
-    >>> written_path(("neuron_lstm", "inputs", "two words"))
+    >>> format_path(("neuron_lstm", "inputs", "two words"))
     "neuron_lstm.inputs['two words']"
     """
     return "".join(_step(part, first=index == 0) for index, part in enumerate(location))
@@ -49,10 +51,10 @@ def written_path(location: Location) -> str:
 
 def _step(part: str | int, *, first: bool) -> str:
     if isinstance(part, int) or not part.replace("-", "_").isidentifier():
-        return f"[{shortened(repr(part))}]"
+        return f"[{truncate(repr(part))}]"
     return part if first else f".{part}"
 
 
-def shortened(text: str, longest: int = 60) -> str:
+def truncate(text: str, longest: int = 60) -> str:
     """The text itself, or its beginning where it is long."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

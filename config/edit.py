@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .diagnostics import ConfigError, Problem
-from .load import Place, locate, parse_config
+from .diagnostics import ConfigError, Diagnostic
+from .load import SourceSpan, find_span, parse_config
 from .schema import BLOCK, ServingConfig
 
 _LENGTH = (BLOCK, "buckets", "length")
 _CHANGING: dict[str, Any] = {"buckets": {"length"}, "observed": True, "chosen": True}
 
 
-def with_lengths(text: str, source: str, lengths: Sequence[int], folder: Path = Path()) -> str:
+def replace_lengths(text: str, source: str, lengths: Sequence[int], folder: Path = Path()) -> str:
     r"""The text of a configuration with these bucket lengths written out, ascending; `source` names it in messages.
 
     >>> text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [time]}}, buckets: {length: [8]}}  # mine\n"
-    >>> print(with_lengths(text, "model-config.yaml", (4, 16)), end="")
+    >>> print(replace_lengths(text, "model-config.yaml", (4, 16)), end="")
     neuron_lstm: {inputs: {x: {dtype: bool, shape: [time]}}, buckets: {length: [4, 16]}}  # mine
 
     Raises:
@@ -26,7 +26,7 @@ def with_lengths(text: str, source: str, lengths: Sequence[int], folder: Path = 
             changed by themselves.
     """
     before = parse_config(text, source, folder)
-    place = locate(text, _LENGTH)
+    place = find_span(text, _LENGTH)
     if place is None:
         raise _refusal(source, "is not there: no input has a time dimension")
     changed = _replaced(text, place, f"[{', '.join(map(str, lengths))}]")
@@ -44,14 +44,14 @@ def _by_hand(lengths: Sequence[int]) -> str:
 
 
 def _refusal(source: str, message: str) -> ConfigError:
-    return ConfigError(source, [Problem(".".join(_LENGTH), 1, message)])
+    return ConfigError(source, [Diagnostic(".".join(_LENGTH), 1, message)])
 
 
 def _rest(config: ServingConfig) -> dict[str, Any]:
     return config.model_dump(exclude=_CHANGING)
 
 
-def _replaced(text: str, place: Place, value: str) -> str:
+def _replaced(text: str, place: SourceSpan, value: str) -> str:
     """A value that begins below its key moves up beside it; comments in between and after it stay."""
     first, *between = text[place.key_end : place.start].split("\n")
     if not between:

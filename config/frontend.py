@@ -13,14 +13,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from .diagnostics import Location
-from .strict import Strict, as_tuple, nearest, worded
+from .strict import Strict, closest_key, custom_error, tuple_from_list
 
 _LARGEST = 2**31 - 1
 
 
 def _not_unset(milliseconds: int) -> int:
     if milliseconds == 0:
-        raise worded("expected 1 or more, got 0: TorchServe takes 0 as not given and waits 100 ms")
+        raise custom_error("expected 1 or more, got 0: TorchServe takes 0 as not given and waits 100 ms")
     return milliseconds
 
 
@@ -32,7 +32,7 @@ Delay = Annotated[int, Field(ge=0, le=_LARGEST, json_schema_extra={"minimum": 1}
 class Frontend(Strict):
     """The frontend's keys; those left out have TorchServe's own defaults, None where the server decides."""
 
-    consequence: ClassVar[str] = "; TorchServe would ignore it without a word"
+    consequence_note: ClassVar[str] = "; TorchServe would ignore it without a word"
 
     minWorkers: Count | None = None
     """The smallest number of worker processes; maxWorkers must stand beside it."""
@@ -48,7 +48,7 @@ class Frontend(Strict):
     """Seconds a worker may take to load and warm up."""
     deviceType: Literal["cpu", "gpu"] | None = None
     """The kind of device TorchServe assigns. It knows no others."""
-    deviceIds: Annotated[tuple[Amount, ...], BeforeValidator(as_tuple)] | None = None
+    deviceIds: Annotated[tuple[Amount, ...], BeforeValidator(tuple_from_list)] | None = None
     """The GPUs that workers are spread over."""
     parallelType: Literal["pp", "tp", "pptp", "custom"] | None = None
     """How one model is spread over several devices."""
@@ -82,11 +82,11 @@ class Frontend(Strict):
     """Install requirements.txt into a virtual environment of the model."""
 
     @classmethod
-    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """Nulls, and worker counts that TorchServe replaces by the number of CPUs."""
         for key in given.keys() & cls.model_fields.keys():
             if given[key] is None and cls.model_fields[key].default is None:
-                yield (key,), f"expected a value, got nothing: write one or leave the key out{cls.consequence}"
+                yield (key,), f"expected a value, got nothing: write one or leave the key out{cls.consequence_note}"
         yield from _worker_counts(given.get("minWorkers"), given.get("maxWorkers"))
 
 
@@ -99,10 +99,10 @@ def _worker_counts(least: Any, most: Any) -> Iterator[tuple[Location, str]]:
         yield ("maxWorkers",), f"expected minWorkers ({least}) or more, got {most}: TorchServe would ignore both"
 
 
-def misspelt(key: str, *others: str) -> str | None:
+def suggest_key(key: str, *others: str) -> str | None:
     """The key that an unknown top-level key is a slip of, among TorchServe's and `others`; None for another's block.
 
-    >>> misspelt("batch_size"), misspelt("minWorker"), misspelt("micro_batching"), misspelt("handler")
+    >>> suggest_key("batch_size"), suggest_key("minWorker"), suggest_key("micro_batching"), suggest_key("handler")
     ('batchSize', 'minWorkers', None, None)
     """
-    return nearest(key, (*Frontend.model_fields, *others), cutoff=0.8)
+    return closest_key(key, (*Frontend.model_fields, *others), cutoff=0.8)

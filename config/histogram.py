@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from .diagnostics import shortened
+from .diagnostics import truncate
 
-MARK = "neuron_lstm lengths "
+LOG_PREFIX = "neuron_lstm lengths "
 """What the handler begins its line with, one for each batch."""
 
 _LARGEST_FILE = 1 << 29  # bytes
@@ -22,7 +22,7 @@ _MOST_COMPLAINTS = 3
 _LONGEST_NOTE = 40  # characters
 _ENTRY = re.compile(r"([0-9]{1,9})(?::([0-9]{1,15}))?")
 _WORKER = re.compile(r"\bW-[0-9]+-(\S+)_[^_\s]+-std(?:out|err)\b")
-_PAIRS = re.compile(rf"{MARK}((?:[0-9]{{1,9}}:[0-9]{{1,15}}(?:\s+|$))+)")
+_PAIRS = re.compile(rf"{LOG_PREFIX}((?:[0-9]{{1,9}}:[0-9]{{1,15}}(?:\s+|$))+)")
 
 
 class LengthsError(ValueError):
@@ -30,7 +30,7 @@ class LengthsError(ValueError):
 
 
 @dataclass(frozen=True)
-class Observed:
+class LengthHistogram:
     """The sequences that were seen, apart for each model that a log names."""
 
     by_model: Mapping[str | None, Mapping[int, int]]
@@ -49,10 +49,10 @@ class Observed:
             raise LengthsError(f"there are no lengths of the model {model}, but of {', '.join(names) or 'no model'}")
         return _sum(self.by_model.get(name, {}) for name in {None, *([model] if model else names)})
 
-    def __add__(self, other: Observed) -> Observed:
+    def __add__(self, other: LengthHistogram) -> LengthHistogram:
         names = {*self.by_model, *other.by_model}
         parts = (self.by_model, other.by_model)
-        return Observed({name: _sum(part.get(name, {}) for part in parts) for name in names})
+        return LengthHistogram({name: _sum(part.get(name, {}) for part in parts) for name in names})
 
 
 def _sum(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
@@ -81,7 +81,7 @@ def read_lengths(path: Path) -> dict[int, int]:
     return parse_lengths(data).histogram()
 
 
-def parse_lengths(data: bytes) -> Observed:
+def parse_lengths(data: bytes) -> LengthHistogram:
     """What a list or a log holds.
 
     >>> parse_lengths(b"12 7, 12 # a comment").by_model
@@ -93,7 +93,7 @@ def parse_lengths(data: bytes) -> Observed:
         LengthsError: it holds no lengths, or a list holds something else. A log is taken as it is.
     """
     text = data.decode("utf-8-sig", errors="replace")
-    observed = Observed(_of_log(text) if MARK in text else {None: _of_list(text)})
+    observed = LengthHistogram(_of_log(text) if LOG_PREFIX in text else {None: _of_list(text)})
     if not any(observed.by_model.values()):
         raise LengthsError("holds no lengths")
     return observed
@@ -130,19 +130,19 @@ def _complaint(text: str) -> str:
         if _read(entry) is None
     ]
     named = ", ".join(
-        f"{shortened(repr(entry), _LONGEST_NOTE)} in line {line}" for line, entry in wrong[:_MOST_COMPLAINTS]
+        f"{truncate(repr(entry), _LONGEST_NOTE)} in line {line}" for line, entry in wrong[:_MOST_COMPLAINTS]
     )
     more = f" and {len(wrong) - _MOST_COMPLAINTS} more" if len(wrong) > _MOST_COMPLAINTS else ""
     return (
         f"expected whole numbers of timesteps from 1 on, as in 12 or 12:3 for three sequences of 12, got {named}{more} "
-        f"(nor is it a log: no line has `{MARK.strip()}`)"
+        f"(nor is it a log: no line has `{LOG_PREFIX.strip()}`)"
     )
 
 
 def _of_log(text: str) -> dict[str | None, dict[int, int]]:
     found: dict[str | None, Counter[int]] = {}
     for line in text.splitlines():
-        pairs = _PAIRS.search(line) if MARK in line else None
+        pairs = _PAIRS.search(line) if LOG_PREFIX in line else None
         if pairs is not None:
             worker = _WORKER.search(line, 0, pairs.start())
             counts = found.setdefault(worker[1] if worker else None, Counter())

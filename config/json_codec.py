@@ -9,9 +9,9 @@ from pathlib import PurePosixPath
 from typing import Any, TypeVar, cast
 
 FILE_NAME = "variants.json"
-MEND = "package the model again"
+REPACKAGE = "package the model again"
 
-Value = TypeVar("Value")
+ValueT = TypeVar("ValueT")
 
 _KINDS = {
     str: "a text",
@@ -31,7 +31,7 @@ class ManifestError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Record:
+class JsonReader:
     """A JSON object whose values are asked for by type; a value of another type is refused by name."""
 
     values: Any
@@ -40,19 +40,19 @@ class Record:
 
     def __post_init__(self) -> None:
         if not isinstance(self.values, dict):
-            raise wrong(self.at.rstrip(".") or "the whole", "an object", self.values)
+            raise invalid_value(self.at.rstrip(".") or "the whole", "an object", self.values)
 
     def get_any(self, key: str) -> Any:
         """The value of a key, whatever it is."""
         if key not in self.values:
-            raise ManifestError(f"{FILE_NAME}: {self.at}{key} is missing: {MEND}")
+            raise ManifestError(f"{FILE_NAME}: {self.at}{key} is missing: {REPACKAGE}")
         return self.values[key]
 
-    def get(self, key: str, kind: type[Value]) -> Value:
+    def get(self, key: str, kind: type[ValueT]) -> ValueT:
         """A value of one type."""
         value = self.get_any(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise wrong(f"{self.at}{key}", _KINDS[kind], value)
+            raise invalid_value(f"{self.at}{key}", _KINDS[kind], value)
         return value
 
     def text(self, key: str) -> str:
@@ -67,21 +67,21 @@ class Record:
         """A finite number."""
         value = self.get(key, int if type(self.values.get(key)) is int else float)
         if abs(value) == inf:  # 1e999 is JSON
-            raise wrong(f"{self.at}{key}", "a finite number", value)
+            raise invalid_value(f"{self.at}{key}", "a finite number", value)
         return value
 
-    def one_of(self, key: str, allowed: tuple[Value, ...]) -> Value:
+    def one_of(self, key: str, allowed: tuple[ValueT, ...]) -> ValueT:
         """One of the texts that are allowed."""
         value: Any = self.text(key)
         if value not in allowed:
-            raise wrong(f"{self.at}{key}", " or ".join(map(str, allowed)), value)
-        return cast(Value, value)
+            raise invalid_value(f"{self.at}{key}", " or ".join(map(str, allowed)), value)
+        return cast(ValueT, value)
 
     def path(self, key: str) -> str:
         """A path below the archive's root."""
-        return inside(self.text(key), f"{self.at}{key}")
+        return relative_path(self.text(key), f"{self.at}{key}")
 
-    def optional(self, key: str, read: Callable[[str], Value]) -> Value | None:
+    def optional(self, key: str, read: Callable[[str], ValueT]) -> ValueT | None:
         """null, or what `read` makes of the key."""
         return None if key in self.values and self.values[key] is None else read(key)
 
@@ -90,34 +90,34 @@ class Record:
         inner = self.inner(key)
         return {name: inner.text(name) for name in inner.values}
 
-    def inner(self, key: str) -> Record:
+    def inner(self, key: str) -> JsonReader:
         """An object within this one."""
-        return Record(self.get(key, dict), f"{self.at}{key}.")
+        return JsonReader(self.get(key, dict), f"{self.at}{key}.")
 
-    def each(self, key: str) -> Iterator[Record]:
+    def each(self, key: str) -> Iterator[JsonReader]:
         """The objects of a list."""
         for index, value in enumerate(self.get(key, list)):
-            yield Record(value, f"{self.at}{key}[{index}].")
+            yield JsonReader(value, f"{self.at}{key}[{index}].")
 
 
-def inside(name: str, where: str) -> str:
+def relative_path(name: str, where: str) -> str:
     """A path that stays below the archive's root, as it is.
 
-    >>> inside("programs/eager/any", "directory")
+    >>> relative_path("programs/eager/any", "directory")
     'programs/eager/any'
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or str(path) != name or name == "." or set(name) & set("\\:\0"):
-        raise wrong(where, "a path below the archive's root", name)
+        raise invalid_value(where, "a path below the archive's root", name)
     return name
 
 
-def wrong(where: str, expected: str, got: Any) -> ManifestError:
+def invalid_value(where: str, expected: str, got: Any) -> ManifestError:
     """The refusal of one value; `where` is its path in the file."""
-    return ManifestError(f"{FILE_NAME}: {where}: expected {expected}, got {repr(got)[:60]}; {MEND}")
+    return ManifestError(f"{FILE_NAME}: {where}: expected {expected}, got {repr(got)[:60]}; {REPACKAGE}")
 
 
-def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """For `json.loads`: an object, refused if it has a key twice."""
     values = dict(pairs)
     if len(values) < len(pairs):
@@ -125,6 +125,6 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def refuse_constant(name: str) -> float:
+def reject_nan(name: str) -> float:
     """For `json.loads`: NaN and infinity."""
     raise ValueError(f"{name} is no number of JSON")

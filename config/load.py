@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from .diagnostics import ConfigError, Location, Problem, shortened, written_path
-from .frontend import Frontend, misspelt
+from .diagnostics import ConfigError, Diagnostic, Location, format_path, truncate
+from .frontend import Frontend, suggest_key
 from .histogram import LengthsError, read_lengths
 from .schema import BLOCK, NeuronLstmBlock, ServingConfig
 from .strict import Strict
@@ -27,7 +27,7 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 _OTHER_BASE = re.compile(r"[-+]?0[0-9_]+|.*:.*")
 _EXPONENT = re.compile(r"([-+]?[0-9]+)(\.[0-9]*)?[eE]([-+]?)([0-9]+)")
 
-Model = TypeVar("Model", bound=Strict)
+ModelT = TypeVar("ModelT", bound=Strict)
 
 
 def load_config(path: Path) -> ServingConfig:
@@ -43,13 +43,13 @@ def _text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError(str(path), [Problem("", 1, f"cannot be read: {error.strerror or error}")]) from error
+        raise ConfigError(str(path), [Diagnostic("", 1, f"cannot be read: {error.strerror or error}")]) from error
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = 1 + data.count(b"\n", 0, error.start)
         message = f"expected UTF-8 text, got the byte 0x{data[error.start]:02x}: save the file as UTF-8"
-        raise ConfigError(str(path), [Problem("", line, message)]) from error
+        raise ConfigError(str(path), [Diagnostic("", line, message)]) from error
 
 
 def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig:
@@ -63,12 +63,12 @@ def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig
     frontend = _checked(Frontend, document, {k: v for k, v in document.values.items() if k != BLOCK}, ())
     block = _checked(NeuronLstmBlock, document, document.values[BLOCK], (BLOCK,)) if BLOCK in document.values else None
     observed = _observed(document, folder)
-    if not document.problems and frontend is not None and block is not None:
+    if not document.diagnostics and frontend is not None and block is not None:
         whole = {**dict(block), "frontend": frontend, "observed": observed}
         config = _checked(ServingConfig, document, whole, (BLOCK,))
         if config is not None:
             return config
-    raise ConfigError(source, document.problems)
+    raise ConfigError(source, document.diagnostics)
 
 
 def load_block(path: Path) -> NeuronLstmBlock:
@@ -81,8 +81,8 @@ def load_block(path: Path) -> NeuronLstmBlock:
     document.read(_composed(_text(path), str(path)))
     written = document.values.get(BLOCK)
     block = None if written is None else _checked(NeuronLstmBlock, document, written, (BLOCK,))
-    if block is None or document.problems:
-        raise ConfigError(str(path), document.problems)
+    if block is None or document.diagnostics:
+        raise ConfigError(str(path), document.diagnostics)
     return block
 
 
@@ -96,11 +96,11 @@ def _observed(document: _Document, folder: Path) -> dict[int, int] | None:
     try:
         return read_lengths(folder / name)
     except LengthsError as error:
-        document.report(_HISTOGRAM, f"{shortened(name)}: {error}")
+        document.report(_HISTOGRAM, f"{truncate(name)}: {error}")
         return None
 
 
-class Place(NamedTuple):
+class SourceSpan(NamedTuple):
     """Where a key's value stands in a text; all three are counted in characters."""
 
     key_end: int
@@ -109,11 +109,11 @@ class Place(NamedTuple):
     end: int
 
 
-def locate(text: str, location: Location) -> Place | None:
+def find_span(text: str, location: Location) -> SourceSpan | None:
     """Where the value at `location` stands in a text that `parse_config` takes; None if there is none.
 
     >>> text = "a: {b: [1, 2]} # c"
-    >>> place = locate(text, ("a", "b"))
+    >>> place = find_span(text, ("a", "b"))
     >>> text[place.start:place.end], text[:place.key_end]
     ('[1, 2]', 'a: {b')
     """
@@ -123,7 +123,7 @@ def locate(text: str, location: Location) -> Place | None:
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
         found = next(((key, value) for key, value in pairs if key.value == name), None)
         node = None if found is None else found[1]
-    return None if found is None else Place(found[0].end_mark.index, found[1].start_mark.index, _end(found[1]))
+    return None if found is None else SourceSpan(found[0].end_mark.index, found[1].start_mark.index, _end(found[1]))
 
 
 def _end(node: yaml.Node) -> int:
@@ -134,7 +134,7 @@ def _end(node: yaml.Node) -> int:
     return int(node.end_mark.index)
 
 
-def _checked(model: type[Model], document: _Document, values: Any, prefix: Location) -> Model | None:
+def _checked(model: type[ModelT], document: _Document, values: Any, prefix: Location) -> ModelT | None:
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -150,17 +150,17 @@ class _Document:
 
     source: str
     values: dict[str, Any] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    diagnostics: list[Diagnostic] = field(default_factory=list)
     refused: set[Location] = field(default_factory=set)
     lines: dict[Location, int] = field(default_factory=dict)
     nodes: dict[Location, yaml.Node] = field(default_factory=dict)
 
     def read(self, root: yaml.MappingNode) -> None:
         for location, line, message in _duplicate_keys(root):
-            self.problems.append(Problem(written_path(location), line, message))
+            self.diagnostics.append(Diagnostic(format_path(location), line, message))
         strangers = set()
         for key, value in self._entries(root, ()):
-            slip = misspelt(key, BLOCK)
+            slip = suggest_key(key, BLOCK)
             if key in (*Frontend.model_fields, BLOCK):
                 self.values[key] = self._value(value, (key,))
             elif slip:
@@ -168,11 +168,11 @@ class _Document:
                 self.report((key,), f"is not a key of TorchServe or of the plug-in: did you mean {slip}?")
         if BLOCK not in self.values and BLOCK not in strangers:
             message = "is missing: this block names the model's inputs and the buckets to compile them for"
-            self.problems.append(Problem(BLOCK, 1, message))
+            self.diagnostics.append(Diagnostic(BLOCK, 1, message))
 
     def report(self, location: Location, message: str) -> None:
         self.refused.add(location)
-        self.problems.append(Problem(written_path(location), self._line(location), message))
+        self.diagnostics.append(Diagnostic(format_path(location), self._line(location), message))
 
     def report_once(self, location: Location, message: str) -> None:
         """Report what follows from a value, unless the value itself was refused already."""
@@ -188,7 +188,7 @@ class _Document:
     def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, yaml.Node]]:
         """Each key with its value, the first of a key given twice; keys that are no text are reported and left out."""
         for key, value in node.value:
-            written = shortened(key.value) if isinstance(key, yaml.ScalarNode) else "?"
+            written = truncate(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             location = (*at, key.value if _is_text(key) else written)
             if not _is_text(key):
                 self.lines.setdefault(location, _line_of(key))
@@ -203,7 +203,7 @@ class _Document:
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node, at)
         if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
-            self.report(at, f"expected a plain mapping or list, got the tag {shortened(repr(node.tag))}")
+            self.report(at, f"expected a plain mapping or list, got the tag {truncate(repr(node.tag))}")
         if isinstance(node, yaml.MappingNode):
             return {key: self._value(value, (*at, key)) for key, value in self._entries(node, at)}
         return [self._item(item, (*at, index)) for index, item in enumerate(node.value)]
@@ -216,9 +216,9 @@ class _Document:
     def _scalar(self, node: yaml.ScalarNode, at: Location) -> Any:
         kind = node.tag.removeprefix(_TAG)
         if kind in ("int", "float") and node.style is None and _OTHER_BASE.fullmatch(node.value):
-            self.report(at, f"expected a decimal number, got {shortened(node.value)}, which YAML reads in base 8 or 60")
+            self.report(at, f"expected a decimal number, got {truncate(node.value)}, which YAML reads in base 8 or 60")
         elif kind not in _PLAIN_TAGS:
-            self.report(at, f"expected a plain value, got the tag {shortened(repr(node.tag))}")
+            self.report(at, f"expected a plain value, got the tag {truncate(repr(node.tag))}")
         else:
             return self._constructed(node, at, kind)
         return None
@@ -228,13 +228,13 @@ class _Document:
             return yaml.constructor.SafeConstructor().construct_document(node)
         except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError):
             # What PyYAML raises on a text that is not what its tag promises, as in `!!int x` or a 13th month.
-            self.report(at, f"expected a value that YAML can read as {kind}, got {shortened(repr(node.value))}")
+            self.report(at, f"expected a value that YAML can read as {kind}, got {truncate(repr(node.value))}")
             return None
 
     def _refuse_excess(self, at: Location) -> None:
         if len(at) > _DEEPEST or len(self.nodes) > _MOST_VALUES:
             message = f"expected at most {_MOST_VALUES} values, nested {_DEEPEST} deep, with aliases written out"
-            raise ConfigError(self.source, [Problem(written_path(at[:2]), self._line(at), message)])
+            raise ConfigError(self.source, [Diagnostic(format_path(at[:2]), self._line(at), message)])
 
 
 def _composed(text: str, source: str) -> yaml.MappingNode:
@@ -244,10 +244,10 @@ def _composed(text: str, source: str) -> yaml.MappingNode:
     except yaml.YAMLError as error:
         raise ConfigError(source, [_syntax_problem(error, text)]) from error
     if root is None:
-        raise ConfigError(source, [Problem("", 1, f"is empty: expected TorchServe's keys and a {BLOCK}: block")])
+        raise ConfigError(source, [Diagnostic("", 1, f"is empty: expected TorchServe's keys and a {BLOCK}: block")])
     if not isinstance(root, yaml.MappingNode):
-        got = "a list" if isinstance(root, yaml.SequenceNode) else shortened(repr(root.value))
-        raise ConfigError(source, [Problem("", _line_of(root), f"expected keys with values, got {got}")])
+        got = "a list" if isinstance(root, yaml.SequenceNode) else truncate(repr(root.value))
+        raise ConfigError(source, [Diagnostic("", _line_of(root), f"expected keys with values, got {got}")])
     return root
 
 
@@ -268,19 +268,19 @@ def _refuse_shape(text: str) -> None:
         raise yaml.MarkedYAMLError(problem=str(error), problem_mark=loader.get_mark()) from error
 
 
-def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
+def _syntax_problem(error: yaml.YAMLError, text: str) -> Diagnostic:
     if isinstance(error, yaml.reader.ReaderError):
         found = error.character if isinstance(error.character, str) else chr(error.character)
         line = 1 + len(_LINE_BREAK.findall(text[: error.position]))
-        return Problem("", line, f"is not YAML: the character {found!r} is not allowed")
+        return Diagnostic("", line, f"is not YAML: the character {found!r} is not allowed")
     if not isinstance(error, yaml.MarkedYAMLError):
-        return Problem("", 1, str(error))
+        return Diagnostic("", 1, str(error))
     mark = error.problem_mark or error.context_mark
     last = 1 + len(_LINE_BREAK.findall(text.rstrip("\n")))
     line = min(mark.line + 1, last) if mark else 1
     words = " ".join(part for part in (error.context, error.problem) if part)
     advice = ": indent with spaces" if "'\\t'" in words else ""
-    return Problem("", line, f"is not YAML: {shortened(words, 200)}{advice}")
+    return Diagnostic("", line, f"is not YAML: {truncate(words, 200)}{advice}")
 
 
 def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[Location, int, str]]:
@@ -346,4 +346,4 @@ def _hint(node: yaml.Node | None) -> str:
     if number is None:
         return ""
     whole, fraction, sign, exponent = number.groups()
-    return f" (YAML takes {shortened(node.value)} for text: write {whole}{fraction or '.0'}e{sign or '+'}{exponent})"
+    return f" (YAML takes {truncate(node.value)} for text: write {whole}{fraction or '.0'}e{sign or '+'}{exponent})"

@@ -9,8 +9,17 @@ from math import isfinite
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
-from ..bucketing.shapes import Axis, Bucket, BucketGrid, Carried, DType, Part, TensorSpec
-from .json_codec import FILE_NAME, MEND, ManifestError, Record, inside, refuse_constant, unique, wrong
+from ..bucketing.shapes import Axis, Bucket, BucketGrid, CarriedValue, DType, ProgramRole, TensorSpec
+from .json_codec import (
+    FILE_NAME,
+    REPACKAGE,
+    JsonReader,
+    ManifestError,
+    invalid_value,
+    reject_duplicate_keys,
+    reject_nan,
+    relative_path,
+)
 from .session_settings import SessionSettings, read_session_settings
 
 __all__ = ["FILE_NAME", "ManifestError"]
@@ -22,7 +31,7 @@ FORMAT = 5
 class Variant:
     """A program compiled for one bucket."""
 
-    part: Part
+    part: ProgramRole
     bucket: Bucket | None
     """None: it serves every bucket."""
     directory: str
@@ -32,16 +41,16 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Cost:
+class MeasuredCost:
     """The milliseconds of one call, as measured; `start` and `head` have buckets of length 1."""
 
-    part: Part
+    part: ProgramRole
     bucket: Bucket
     milliseconds: float
 
 
 @dataclass(frozen=True)
-class Check:
+class MeasuredError:
     """The largest |ours - eager| of the whole model, with its runs made in one bucket."""
 
     bucket: Bucket
@@ -68,7 +77,7 @@ class Manifest:
     """Whether the model runs over whole sequences or in pieces of time."""
     kind_reason: str
     """Why, for people: which line needs a whole sequence, or what goes on from piece to piece."""
-    carried: tuple[Carried, ...]
+    carried: tuple[CarriedValue, ...]
     """What goes on from piece to piece, in the order of the programs' arguments."""
     grid: BucketGrid
     shapes: Literal["grid", "any"]
@@ -76,14 +85,14 @@ class Manifest:
     longest: int
     """Timesteps of the longest sequence that is served."""
     variants: tuple[Variant, ...]
-    checks: tuple[Check, ...]
-    costs: tuple[Cost, ...]
+    checks: tuple[MeasuredError, ...]
+    costs: tuple[MeasuredCost, ...]
     """Measured on one host; `neuron-lstm calibrate` measures again on another."""
     weights: str | None
     """The user's serialized file, relative to the archive's root: the only copy of the weights."""
     constants: str | None
     """A .pt file of tensors that programs need beside the state dict, relative to the archive's root."""
-    padding_costs: tuple[Cost, ...] = ()
+    padding_costs: tuple[MeasuredCost, ...] = ()
     """Of an engine that stops each row at its own end: calls in which one row has all the timesteps and the others one.
     What padding costs, by which plans are made. Empty: it costs as much as data."""
     codec: str | None = None
@@ -142,7 +151,7 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ManifestError(f"{path} cannot be read ({error}): {MEND}") from error
+        raise ManifestError(f"{path} cannot be read ({error}): {REPACKAGE}") from error
     return parse_manifest(text)
 
 
@@ -164,13 +173,13 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
     needed = [name for name in (manifest.weights, manifest.constants) if name is not None]
     complaints = [f"{name} has no digest" for name in needed if name not in manifest.files]
     for name, digest in sorted(manifest.files.items()):
-        path = directory / inside(name, "files")
+        path = directory / relative_path(name, "files")
         if not path.is_file():
             complaints.append(f"{name} is missing")
         elif _sha256(path) != digest:
             complaints.append(f"{name} was changed")
     if complaints:
-        raise ManifestError(f"the archive is not as it was packaged: {', '.join(complaints)}; {MEND}")
+        raise ManifestError(f"the archive is not as it was packaged: {', '.join(complaints)}; {REPACKAGE}")
 
 
 def _is_archived(path: PurePosixPath) -> bool:
@@ -242,10 +251,10 @@ def parse_manifest(text: str) -> Manifest:
         ManifestError: it is malformed, of another format, or names files outside the archive.
     """
     try:
-        written = json.loads(text, object_pairs_hook=unique, parse_constant=refuse_constant)
+        written = json.loads(text, object_pairs_hook=reject_duplicate_keys, parse_constant=reject_nan)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"{FILE_NAME} is not JSON ({error}): {MEND}") from error
-    record = Record(written, "")
+        raise ManifestError(f"{FILE_NAME} is not JSON ({error}): {REPACKAGE}") from error
+    record = JsonReader(written, "")
     _check_format(record)
     manifest = Manifest(
         backend=record.text("backend"),
@@ -264,7 +273,7 @@ def parse_manifest(text: str) -> Manifest:
         shapes=record.one_of("shapes", ("grid", "any")),
         longest=record.whole("longest"),
         variants=tuple(_variant(entry) for entry in record.each("variants")),
-        checks=tuple(Check(_bucket(entry), entry.number("max_error")) for entry in record.each("checks")),
+        checks=tuple(MeasuredError(_bucket(entry), entry.number("max_error")) for entry in record.each("checks")),
         costs=tuple(_cost(entry) for entry in record.each("costs")),
         padding_costs=tuple(_cost(entry) for entry in record.each("padding_costs")),
         weights=record.optional("weights", record.path),
@@ -283,7 +292,7 @@ def parse_manifest(text: str) -> Manifest:
     return manifest
 
 
-def _check_format(record: Record) -> None:
+def _check_format(record: JsonReader) -> None:
     found = record.whole("format")
     if found != FORMAT:
         makers = record.values.get("produced_by")
@@ -291,35 +300,35 @@ def _check_format(record: Record) -> None:
         writer = f"{_DISTRIBUTION} {version}" if isinstance(version, str) else f"another version of {_DISTRIBUTION}"
         raise ManifestError(
             f"{FILE_NAME} has format {found}, and this code reads format {FORMAT}: serve the archive with {writer}, "
-            f"which wrote it, or {MEND} with the version that is installed here"
+            f"which wrote it, or {REPACKAGE} with the version that is installed here"
         )
 
 
 def _check_whole(manifest: Manifest) -> None:
     """What no single value shows."""
     for name in manifest.files:
-        inside(name, "files")
+        relative_path(name, "files")
     if manifest.longest < 1:
-        raise wrong("longest", "a positive number", manifest.longest)
+        raise invalid_value("longest", "a positive number", manifest.longest)
     if manifest.streaming is not None and manifest.kind != "chunk":
-        raise wrong("streaming", "a model that runs in pieces of time", manifest.kind)
+        raise invalid_value("streaming", "a model that runs in pieces of time", manifest.kind)
     if manifest.kernel is not None and (manifest.kind, manifest.shapes) != ("sequence", "grid"):
-        raise wrong("kernel", "none but for whole sequences in the grid's buckets", manifest.kernel)
+        raise invalid_value("kernel", "none but for whole sequences in the grid's buckets", manifest.kernel)
     padded = {cost.part for cost in manifest.padding_costs}
     if padded and (padded, manifest.kind, manifest.shapes) != ({"sequence"}, "sequence", "any"):
-        raise wrong("padding_costs", "none but of whole sequences in every shape", sorted(padded))
+        raise invalid_value("padding_costs", "none but of whole sequences in every shape", sorted(padded))
     shapes = [(variant.part, variant.bucket) for variant in manifest.variants]
     twice = [shape for shape in shapes if shapes.count(shape) > 1]
     if twice:
-        raise wrong("variants", "each bucket of a part once", list(twice[0]))
+        raise invalid_value("variants", "each bucket of a part once", list(twice[0]))
     for part in _parts(manifest):
         for bucket in [None] if manifest.shapes == "any" else _buckets(part, manifest.grid):
             if (part, None) not in shapes and (part, bucket) not in shapes:
                 wanted = "every shape" if bucket is None else f"{bucket.batch} x {bucket.length}"
-                raise wrong("variants", f"a {part} program for {wanted}", [bucket for _, bucket in shapes])
+                raise invalid_value("variants", f"a {part} program for {wanted}", [bucket for _, bucket in shapes])
 
 
-def _parts(manifest: Manifest) -> tuple[Part, ...]:
+def _parts(manifest: Manifest) -> tuple[ProgramRole, ...]:
     """The programs without which the model cannot be run."""
     if manifest.kind == "sequence":
         return ("sequence",)
@@ -328,36 +337,36 @@ def _parts(manifest: Manifest) -> tuple[Part, ...]:
     return ("chunk", *(("start",) if starts else ()), *(("head",) if ends else ()))
 
 
-def _buckets(part: Part, grid: BucketGrid) -> tuple[Bucket, ...]:
+def _buckets(part: ProgramRole, grid: BucketGrid) -> tuple[Bucket, ...]:
     """The buckets in which a part is run."""
     return tuple(Bucket(batch, 1) for batch in grid.batches) if part in ("start", "head") else grid.buckets
 
 
-def _carried(record: Record) -> Carried:
+def _carried(record: JsonReader) -> CarriedValue:
     endless = record.get_any("fill") in ("inf", "-inf")
     fill = float(record.text("fill")) if endless else record.optional("fill", record.number)
     spec = _spec(record.inner("spec"))
     if spec.batch_dim != 0 or spec.time_dim is not None:
-        raise wrong(f"{record.at}spec.shape", "batch, then sizes", list(spec.shape))
-    return Carried(spec, fill)
+        raise invalid_value(f"{record.at}spec.shape", "batch, then sizes", list(spec.shape))
+    return CarriedValue(spec, fill)
 
 
-def _bucket(record: Record) -> Bucket:
+def _bucket(record: JsonReader) -> Bucket:
     inner = record.inner("bucket")
     bucket = Bucket(inner.whole("batch"), inner.whole("length"))
     if min(bucket) < 1:
-        raise wrong(f"{record.at}bucket", "positive numbers", inner.values)
+        raise invalid_value(f"{record.at}bucket", "positive numbers", inner.values)
     return bucket
 
 
-def _cost(record: Record) -> Cost:
+def _cost(record: JsonReader) -> MeasuredCost:
     milliseconds = record.number("milliseconds")
     if not milliseconds > 0:
-        raise wrong(f"{record.at}milliseconds", "a positive number", milliseconds)
-    return Cost(record.one_of("part", get_args(Part)), _bucket(record), milliseconds)
+        raise invalid_value(f"{record.at}milliseconds", "a positive number", milliseconds)
+    return MeasuredCost(record.one_of("part", get_args(ProgramRole)), _bucket(record), milliseconds)
 
 
-def _spec(record: Record) -> TensorSpec:
+def _spec(record: JsonReader) -> TensorSpec:
     return TensorSpec(
         name=record.text("name"),
         dtype=record.one_of("dtype", get_args(DType)),
@@ -367,29 +376,29 @@ def _spec(record: Record) -> TensorSpec:
     )
 
 
-def _shape(record: Record) -> tuple[int | Axis, ...]:
+def _shape(record: JsonReader) -> tuple[int | Axis, ...]:
     shape = record.get("shape", list)
     for size in shape:
         if size not in get_args(Axis) and not (type(size) is int and size >= 0):
-            raise wrong(f"{record.at}shape", "batch, time and sizes", size)
+            raise invalid_value(f"{record.at}shape", "batch, time and sizes", size)
     if shape.count("batch") > 1:  # time may stand there twice: an attention map
-        raise wrong(f"{record.at}shape", "batch once at most", shape)
+        raise invalid_value(f"{record.at}shape", "batch once at most", shape)
     return tuple(shape)
 
 
-def _grid(record: Record) -> BucketGrid:
+def _grid(record: JsonReader) -> BucketGrid:
     batches, lengths = (tuple(record.get(key, list)) for key in ("batches", "lengths"))
     if not all(type(size) is int for size in (*batches, *lengths)):
-        raise wrong("grid", "whole numbers", record.values)
+        raise invalid_value("grid", "whole numbers", record.values)
     try:
         return BucketGrid(batches, lengths)
     except ValueError as error:
-        raise ManifestError(f"{FILE_NAME}: grid: {error}; {MEND}") from error
+        raise ManifestError(f"{FILE_NAME}: grid: {error}; {REPACKAGE}") from error
 
 
-def _variant(record: Record) -> Variant:
+def _variant(record: JsonReader) -> Variant:
     return Variant(
-        part=record.one_of("part", get_args(Part)),
+        part=record.one_of("part", get_args(ProgramRole)),
         bucket=None if record.get_any("bucket") is None else _bucket(record),
         directory=record.path("directory"),
         estimate_us=record.optional("estimate_us", record.number),

@@ -22,17 +22,17 @@ from typing_extensions import Self
 
 from ..bucketing.bucket_lengths import CostOfLength
 from ..bucketing.shapes import Axis, BucketGrid, DType, TensorSpec
-from .buckets import LARGEST_SIZE, UNIQUE, AutoLengths, Buckets, Sizes
-from .compiler import Arguments, PartitionerConfig, Place, contradictions_of_compiling
+from .buckets import MAX_SIZE, UNIQUE_ITEMS, AutoLengths, Buckets, Sizes
+from .compiler import CompilerArguments, PartitionerConfig, PathText, compiler_option_errors
 from .diagnostics import Location
 from .frontend import Frontend
-from .streaming import StreamingConfig, plain_name
-from .strict import Strict, as_mapping, as_tuple, nearest, said, worded
+from .streaming import StreamingConfig, normalize_field_name
+from .strict import Strict, as_mapping, closest_key, custom_error, format_value, tuple_from_list
 
 BLOCK = "neuron_lstm"
 
 _AXES: tuple[str, ...] = get_args(Axis)
-_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+NAME_PATTERN = "[A-Za-z_][A-Za-z0-9_]*"
 _WHOLE = {
     "bool": (0, 1),
     "uint8": (0, 2**8 - 1),
@@ -50,8 +50,8 @@ _LARGEST = {
 
 
 def _argument_name(name: str) -> str:
-    if not re.fullmatch(_NAME, name) or keyword.iskeyword(name):
-        raise worded(f"expected the name of a Python argument, got {said(name)}")
+    if not re.fullmatch(NAME_PATTERN, name) or keyword.iskeyword(name):
+        raise custom_error(f"expected the name of a Python argument, got {format_value(name)}")
     return name
 
 
@@ -59,7 +59,9 @@ def _input_name(name: str) -> str:
     """An argument's name, or `state.0` for the first element of a tuple argument `state`."""
     argument, dot, position = name.partition(".")
     if dot and not (position.isascii() and position.isdigit()):
-        raise worded(f"expected the name of a Python argument (`state.0` for a tuple's element), got {said(name)}")
+        raise custom_error(
+            f"expected the name of a Python argument (`state.0` for a tuple's element), got {format_value(name)}"
+        )
     _argument_name(argument)
     return name
 
@@ -67,24 +69,24 @@ def _input_name(name: str) -> str:
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
     for name, times in Counter(names).items():
         if not name.isprintable():
-            raise worded(f"expected printable names, got {said(name)}")
+            raise custom_error(f"expected printable names, got {format_value(name)}")
         if times > 1:
-            raise worded(f"expected different names, got {name} {times} times")
+            raise custom_error(f"expected different names, got {name} {times} times")
     return names
 
 
 def _dimension(value: Any) -> int | str:
-    if value in _AXES or (type(value) is int and 1 <= value <= LARGEST_SIZE):
+    if value in _AXES or (type(value) is int and 1 <= value <= MAX_SIZE):
         return value  # type: ignore[no-any-return]
-    near = nearest(value, _AXES) if isinstance(value, str) else None
+    near = closest_key(value, _AXES) if isinstance(value, str) else None
     advice = f": did you mean {near}?" if near else ""
-    raise worded(f"expected batch, time or a size of 1 or more, got {said(value)}{advice}")
+    raise custom_error(f"expected batch, time or a size of 1 or more, got {format_value(value)}{advice}")
 
 
 def _each_axis_once(shape: tuple[int | Axis, ...]) -> tuple[int | Axis, ...]:
     for axis in _AXES:
         if shape.count(axis) > 1:
-            raise worded(f"expected {axis} once at most, got it {shape.count(axis)} times")
+            raise custom_error(f"expected {axis} once at most, got it {shape.count(axis)} times")
     return shape
 
 
@@ -93,39 +95,43 @@ def _number(value: Any) -> int | float:
         return int(value)
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    raise worded(f"expected a finite number, got {said(value)}")
+    raise custom_error(f"expected a finite number, got {format_value(value)}")
 
 
 def _class_path(path: str) -> str:
-    if not re.fullmatch(rf"{_NAME}(\.{_NAME})*:{_NAME}", path):
-        raise worded(f"expected module:Class, as in my_codec:TextCodec, got {said(path)}")
+    if not re.fullmatch(rf"{NAME_PATTERN}(\.{NAME_PATTERN})*:{NAME_PATTERN}", path):
+        raise custom_error(f"expected module:Class, as in my_codec:TextCodec, got {format_value(path)}")
     return path
 
 
 def _engine_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
-        raise worded(f"expected auto or the name of an engine, as in onnxruntime, got {said(name)}")
+        raise custom_error(f"expected auto or the name of an engine, as in onnxruntime, got {format_value(name)}")
     return name
 
 
-Name = Annotated[str, Field(json_schema_extra={"pattern": f"^{_NAME}$"}), AfterValidator(_argument_name)]
-InputName = Annotated[str, Field(json_schema_extra={"pattern": rf"^{_NAME}(\.[0-9]+)?$"}), AfterValidator(_input_name)]
+Name = Annotated[str, Field(json_schema_extra={"pattern": f"^{NAME_PATTERN}$"}), AfterValidator(_argument_name)]
+InputName = Annotated[
+    str, Field(json_schema_extra={"pattern": rf"^{NAME_PATTERN}(\.[0-9]+)?$"}), AfterValidator(_input_name)
+]
 Dimension = Annotated[
     int | Axis,
     PlainValidator(_dimension),
     WithJsonSchema({"anyOf": [{"type": "string", "enum": list(_AXES)}, {"type": "integer", "minimum": 1}]}),
 ]
 Shape = Annotated[
-    tuple[Dimension, ...], Field(min_length=1), BeforeValidator(as_tuple), AfterValidator(_each_axis_once)
+    tuple[Dimension, ...], Field(min_length=1), BeforeValidator(tuple_from_list), AfterValidator(_each_axis_once)
 ]
 Names = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
-    Field(min_length=1, json_schema_extra=UNIQUE),
-    BeforeValidator(as_tuple),
+    Field(min_length=1, json_schema_extra=UNIQUE_ITEMS),
+    BeforeValidator(tuple_from_list),
     AfterValidator(_each_once),
 ]
 ClassPath = Annotated[
-    str, Field(json_schema_extra={"pattern": rf"^{_NAME}(\.{_NAME})*:{_NAME}$"}), AfterValidator(_class_path)
+    str,
+    Field(json_schema_extra={"pattern": rf"^{NAME_PATTERN}(\.{NAME_PATTERN})*:{NAME_PATTERN}$"}),
+    AfterValidator(_class_path),
 ]
 Engine = Annotated[
     str,
@@ -169,14 +175,14 @@ class InputConfig(Strict):
         if dtype in _WHOLE:
             return _whole(value, dtype)
         if dtype in _LARGEST and not abs(value) <= _LARGEST[dtype]:
-            raise worded(f"expected a finite {dtype}, got {said(value)}")
+            raise custom_error(f"expected a finite {dtype}, got {format_value(value)}")
         return value
 
 
 def _whole(value: float, dtype: str) -> int:
     least, most = _WHOLE[dtype]
     if not (least <= value <= most and value == int(value)):
-        raise worded(f"expected a whole number from {least} to {most} for {dtype}, got {said(value)}")
+        raise custom_error(f"expected a whole number from {least} to {most} for {dtype}, got {format_value(value)}")
     return int(value)
 
 
@@ -206,11 +212,11 @@ class NeuronLstmBlock(Strict):
     """The sizes to compile for: `batch` and `length`, each an ascending list; lengths can be chosen for the traffic."""
     backend: Engine = "auto"
     """The engine: auto (the fastest that verifies), native, inductor, onnxruntime, eager, or one of another package."""
-    compiler_workdir: Place | None = None
+    compiler_workdir: PathText | None = None
     """Where the engine's compiler leaves its intermediate files; left out, they are thrown away."""
-    compiler_args: Arguments | None = None
+    compiler_args: CompilerArguments | None = None
     """Arguments for the engine's compiler, as a text or a list, as in [--target, trn1]."""
-    compiler_python: Place | None = None
+    compiler_python: PathText | None = None
     """The Python interpreter in which the engine's compiler is installed, where that is not this one."""
     partitioner_config: PartitionerConfig | None = None
     """Run on the CPU what the engine cannot take; left out, such a model is refused. {} takes all the defaults."""
@@ -240,10 +246,10 @@ class NeuronLstmBlock(Strict):
         return {"atol": bound, "rtol": bound, **written}
 
     @classmethod
-    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """Inputs, buckets, lengths and constants that do not go together, and what a stream cannot have."""
         yield from _not_of_streams(given)
-        yield from contradictions_of_compiling(given)
+        yield from compiler_option_errors(given)
         inputs = as_mapping(given.get("inputs"))
         yield from _names_taken_twice(given, inputs)
         shapes = {name: as_mapping(entry).get("shape") for name, entry in inputs.items()}
@@ -261,19 +267,19 @@ class ServingConfig(NeuronLstmBlock):
 
     frontend: Frontend = Frontend()
     """TorchServe's own keys."""
-    observed: dict[int, int] | None = None
+    histogram: dict[int, int] | None = None
     """How many sequences of each length the histogram's file holds; None where none is named."""
-    chosen: Sizes | None = None
+    resolved_lengths: Sizes | None = None
     """The lengths that took the place of `{auto: ...}` for good."""
 
     @classmethod
-    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """Those of the block, and a histogram without a sequence that would be served."""
-        yield from super().contradictions(given)
+        yield from super().cross_field_errors(given)
         auto = as_mapping(given.get("buckets")).get("length")
         observed: dict[Any, Any] = as_mapping(given.get("observed"))
         if isinstance(auto, AutoLengths) and all(type(length) is int for length in observed):
-            for key, message in auto.histogram_complaints(observed, truncate=given.get("overflow") == "truncate"):
+            for key, message in auto.histogram_errors(observed, truncate=given.get("overflow") == "truncate"):
                 yield ("buckets", "length", key), message
 
     @property
@@ -282,7 +288,7 @@ class ServingConfig(NeuronLstmBlock):
 
         Until `{auto: ...}` lengths are chosen by measured cost, those that compute the fewest timesteps stand in.
         """
-        return BucketGrid(self.buckets.batch or (1,), self.chosen or self._lengths())
+        return BucketGrid(self.buckets.batch or (1,), self.resolved_lengths or self._lengths())
 
     @property
     def longest(self) -> int:
@@ -294,7 +300,7 @@ class ServingConfig(NeuronLstmBlock):
         """Whether the lengths are yet to be chosen by what they cost: see `with_measured_lengths`."""
         auto = self.buckets.length
         by_cost = isinstance(auto, AutoLengths) and auto.objective == "cost"
-        return by_cost and self.observed is not None and self.chosen is None
+        return by_cost and self.histogram is not None and self.resolved_lengths is None
 
     def with_measured_lengths(self, cost_of_length: CostOfLength) -> Self:
         """The same with the lengths that cost least, by what one sequence costs that is padded to a length.
@@ -303,9 +309,9 @@ class ServingConfig(NeuronLstmBlock):
             ValueError: nothing is to be measured, or a cost is no positive number.
         """
         auto = self.buckets.length
-        if not (self.needs_measurement and self.observed and isinstance(auto, AutoLengths)):
+        if not (self.needs_measurement and self.histogram and isinstance(auto, AutoLengths)):
             raise ValueError("the lengths are chosen already: there is nothing to measure")
-        return self.with_lengths(auto.cheapest(self.observed, cost_of_length, truncate=self._truncates))
+        return self.with_lengths(auto.lengths_by_cost(self.histogram, cost_of_length, truncate=self._truncates))
 
     def with_lengths(self, lengths: tuple[int, ...]) -> Self:
         """The same with these lengths, ascending, in place of those that `buckets` asks for."""
@@ -318,7 +324,7 @@ class ServingConfig(NeuronLstmBlock):
     def _lengths(self) -> tuple[int, ...]:
         written = self.buckets.length
         if isinstance(written, AutoLengths):
-            return written.without_measurement(self.observed, truncate=self._truncates)
+            return written.lengths_by_timesteps(self.histogram, truncate=self._truncates)
         return written or (1,)
 
 
@@ -338,12 +344,12 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
             ("streaming", "store"),
             "expected disk or redis: the session goes to the client in the answer's body, which is the codec's own",
         )
-    outputs = as_tuple(given.get("outputs"))
+    outputs = tuple_from_list(given.get("outputs"))
     names = [*as_mapping(given.get("inputs")), *(outputs if isinstance(outputs, tuple) else ())]
-    tensors = {plain_name(name): name for name in names if isinstance(name, str)}
+    tensors = {normalize_field_name(name): name for name in names if isinstance(name, str)}
     for key, name in as_mapping(as_mapping(given["streaming"]).get("fields")).items():
-        if isinstance(name, str) and plain_name(name) in tensors:
-            own = tensors[plain_name(name)]
+        if isinstance(name, str) and normalize_field_name(name) in tensors:
+            own = tensors[normalize_field_name(name)]
             yield ("streaming", "fields", key), f"expected a name of its own, got that of the input or output {own}"
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from .json_codec import Record, wrong
+from .json_codec import JsonReader, invalid_value
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Redis:
 
 
 @dataclass(frozen=True)
-class Fields:
+class SessionFields:
     """Names of headers and JSON fields."""
 
     id: str
@@ -45,10 +45,10 @@ class SessionSettings:
     idle_seconds: float
     max_sessions: int
     max_bytes: int
-    fields: Fields
+    fields: SessionFields
 
 
-def read_session_settings(record: Record) -> SessionSettings:
+def read_session_settings(record: JsonReader) -> SessionSettings:
     """The settings as `dataclasses.asdict` writes them.
 
     Raises:
@@ -56,7 +56,7 @@ def read_session_settings(record: Record) -> SessionSettings:
     """
     state = record.text("state")
     if len(state) != 32 or set(state) - set("0123456789abcdef"):
-        raise wrong(f"{record.at}state", "32 hex digits", state)
+        raise invalid_value(f"{record.at}state", "32 hex digits", state)
     settings = SessionSettings(
         store=record.one_of("store", ("disk", "redis", "client")),
         state=state,
@@ -70,17 +70,17 @@ def read_session_settings(record: Record) -> SessionSettings:
     )
     for key in ("idle_seconds", "max_sessions", "max_bytes"):
         if not (value := getattr(settings, key)) > 0:
-            raise wrong(f"{record.at}{key}", "a positive number", value)
+            raise invalid_value(f"{record.at}{key}", "a positive number", value)
     if (settings.store == "redis") != (settings.redis is not None):
-        raise wrong(f"{record.at}redis", "a server with store redis alone", settings.store)
+        raise invalid_value(f"{record.at}redis", "a server with store redis alone", settings.store)
     return settings
 
 
-def _fields(record: Record) -> Fields:
+def _fields(record: JsonReader) -> SessionFields:
     names = record.texts("fields")
-    if set(names) != set(Fields.__annotations__):
-        raise wrong(f"{record.at}fields", ", ".join(Fields.__annotations__), list(names))
-    return Fields(**names)
+    if set(names) != set(SessionFields.__annotations__):
+        raise invalid_value(f"{record.at}fields", ", ".join(SessionFields.__annotations__), list(names))
+    return SessionFields(**names)
 
 
 def is_redis_url(url: str) -> bool:
@@ -100,10 +100,10 @@ def is_redis_url(url: str) -> bool:
     return whole and has_port and is_database
 
 
-def _redis(record: Record) -> Redis:
+def _redis(record: JsonReader) -> Redis:
     url = record.text("url")
     if not is_redis_url(url):
-        raise wrong(f"{record.at}url", "redis://HOST:PORT/DATABASE, or rediss:// for TLS", url)
+        raise invalid_value(f"{record.at}url", "redis://HOST:PORT/DATABASE, or rediss:// for TLS", url)
     return Redis(
         url=url,
         username=record.optional("username", record.text),

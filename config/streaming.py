@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field
 
 from .diagnostics import Location
-from .session_settings import Fields, Redis, SessionSettings, is_redis_url
-from .strict import Strict, as_mapping, said, worded
+from .session_settings import Redis, SessionFields, SessionSettings, is_redis_url
+from .strict import Strict, as_mapping, custom_error, format_value
 
 _FIELD = "[A-Za-z][A-Za-z0-9_-]{0,63}"
 _VARIABLE = "[A-Za-z_][A-Za-z0-9_]*"
@@ -21,10 +21,10 @@ _TAKEN |= {"parameters", "transfer_encoding"}
 """Headers and JSON keys that are somebody's."""
 
 
-def plain_name(name: str) -> str:
+def normalize_field_name(name: str) -> str:
     """A field's name as it is compared: proxies change its case, and clients write `-` for `_`.
 
-    >>> plain_name("X-Session")
+    >>> normalize_field_name("X-Session")
     'x_session'
     """
     return name.lower().replace("-", "_")
@@ -32,28 +32,32 @@ def plain_name(name: str) -> str:
 
 def _field_name(name: str) -> str:
     if not re.fullmatch(_FIELD, name):
-        raise worded(f"expected a name that a header can have: letters, digits, - and _, got {said(name)}")
+        raise custom_error(
+            f"expected a name that a header can have: letters, digits, - and _, got {format_value(name)}"
+        )
     return name
 
 
 def _variable(name: str) -> str:
     if not re.fullmatch(_VARIABLE, name):
-        raise worded(f"expected the name of an environment variable, got {said(name)}")
+        raise custom_error(f"expected the name of an environment variable, got {format_value(name)}")
     return name
 
 
 def _redis_url(url: str) -> str:
     if not is_redis_url(url):
-        raise worded(f"expected redis://HOST:PORT/DATABASE, or rediss:// for TLS, got {said(url)}")
+        raise custom_error(f"expected redis://HOST:PORT/DATABASE, or rediss:// for TLS, got {format_value(url)}")
     if "@" in urlsplit(url).netloc:
-        raise worded("expected no user and no password in the address: everyone can read an archive; name the user as "
-                     "username, and in password_env the environment variable that holds the password")  # fmt: skip
+        raise custom_error(
+            "expected no user and no password in the address: everyone can read an archive; name the user as username, "
+            "and in password_env the environment variable that holds the password"
+        )
     return url
 
 
 FieldName = Annotated[str, Field(json_schema_extra={"pattern": f"^{_FIELD}$"}), AfterValidator(_field_name)]
 Variable = Annotated[str, Field(json_schema_extra={"pattern": f"^{_VARIABLE}$"}), AfterValidator(_variable)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class RedisConfig(Strict):
@@ -67,11 +71,11 @@ class RedisConfig(Strict):
     """The environment variable of the workers that holds the password; left out, there is none."""
     ca_file: Annotated[str, Field(min_length=1)] | None = None
     """Certificates to check the server's against, on the serving host; left out, those of the system."""
-    timeout_seconds: Positive = 1.0
+    timeout_seconds: PositiveFloat = 1.0
     """For how long a batch waits for the server before its requests are refused with 503."""
 
     @classmethod
-    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """A user without a password, and certificates without TLS."""
         if given.get("username") is not None and given.get("password_env") is None:
             yield ("password_env",), "is missing: a username needs the environment variable that holds its password"
@@ -80,7 +84,7 @@ class RedisConfig(Strict):
             yield ("ca_file",), f"expected none without TLS: the address begins with {url.partition(':')[0]}://"
 
 
-class FieldsConfig(Strict):
+class SessionFieldsConfig(Strict):
     """The names of the headers, and of the JSON fields, that say which session a piece belongs to."""
 
     id: FieldName = "ts_request_sequence_id"
@@ -95,9 +99,11 @@ class FieldsConfig(Strict):
     """With `store: client`: the session itself, sealed."""
 
     @classmethod
-    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """Two of them with one name, and names that mean something else in a request."""
-        names = {key: plain_name(str(given.get(key, field.default))) for key, field in cls.model_fields.items()}
+        names = {
+            key: normalize_field_name(str(given.get(key, field.default))) for key, field in cls.model_fields.items()
+        }
         for key, name in names.items():
             first = next(other for other in names if names[other] == name)
             if first != key and key in given:
@@ -119,17 +125,17 @@ class StreamingConfig(Strict):
     key_env: Variable | None = None
     """With `store: client`: the environment variable with the key of the seal, 64 hex digits, the same on all
     hosts; left out, each host makes one for itself."""
-    idle_seconds: Positive = 600.0
+    idle_seconds: PositiveFloat = 600.0
     """A session that gets no piece for so long is over."""
     max_sessions: Annotated[int, Field(ge=1)] = 10_000
     """That may be open at once; a further one is refused with 429."""
     max_bytes: Annotated[int, Field(ge=1)] = 2**30
     """That all sessions may take together; a further one is refused with 429."""
-    fields: FieldsConfig = FieldsConfig()
+    fields: SessionFieldsConfig = SessionFieldsConfig()
     """Other names for the headers and JSON fields, where TorchServe's own names do not get through."""
 
     @classmethod
-    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """Settings of a store that is not chosen, and a server that is not named."""
         store = given.get("store", "disk")
         for key, own in (("directory", "disk"), ("redis", "redis"), ("key_env", "client")):
@@ -149,5 +155,5 @@ class StreamingConfig(Strict):
             idle_seconds=self.idle_seconds,
             max_sessions=self.max_sessions,
             max_bytes=self.max_bytes,
-            fields=Fields(**as_mapping(self.fields)),
+            fields=SessionFields(**as_mapping(self.fields)),
         )

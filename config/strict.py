@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, ModelWrapValidatorHandler, Validatio
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 from typing_extensions import Self
 
-from .diagnostics import Location, shortened
+from .diagnostics import Location, truncate
 
 _WORDED = "worded"
 """The type of an error whose message is ours already."""
@@ -42,11 +42,11 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    consequence: ClassVar[str] = ""
+    consequence_note: ClassVar[str] = ""
     """What would become of a wrong value if it were let through; ends each message."""
 
     @classmethod
-    def contradictions(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+    def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """Keys that do not go together, as (where, message). `given` may be wrong in every way."""
         return iter(())
 
@@ -55,7 +55,7 @@ class Strict(BaseModel):
     def _every_problem(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         if isinstance(data, cls):
             return data
-        problems = [_line(where, message, data) for where, message in cls.contradictions(as_mapping(data))]
+        problems = [_line(where, message, data) for where, message in cls.cross_field_errors(as_mapping(data))]
         try:
             checked = handler(data)
         except ValidationError as error:
@@ -74,13 +74,13 @@ class Strict(BaseModel):
         if details["type"] == _WORDED:
             return details["msg"]
         if details["type"] == "extra_forbidden":
-            return unknown_key(str(details["loc"][-1]), cls.model_fields)
+            return unknown_key_message(str(details["loc"][-1]), cls.model_fields)
         if details["type"] == "missing":
             return f"is missing: {cls.model_fields[str(details['loc'][-1])].description}"
-        return _expectation(details) + cls.consequence
+        return _expectation(details) + cls.consequence_note
 
 
-def worded(message: str) -> PydanticCustomError:
+def custom_error(message: str) -> PydanticCustomError:
     """An error that a validator raises and nobody rewrites."""
     return PydanticCustomError(_WORDED, "{message}", {"message": message})
 
@@ -90,28 +90,28 @@ def as_mapping(value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping | BaseModel) else {}
 
 
-def as_tuple(value: Any) -> Any:
+def tuple_from_list(value: Any) -> Any:
     """A list of the YAML as the immutable sequence that a model holds; anything else as it is, to be refused there."""
     return tuple(value) if isinstance(value, list) else value
 
 
-def unknown_key(key: str, known: Iterable[str]) -> str:
+def unknown_key_message(key: str, known: Iterable[str]) -> str:
     """Why a key is refused, with the nearest one there is.
 
-    >>> unknown_key("bucket", ["inputs", "buckets"])
+    >>> unknown_key_message("bucket", ["inputs", "buckets"])
     'is not a key here: did you mean buckets?'
-    >>> unknown_key("colour", ["inputs", "buckets"])
+    >>> unknown_key_message("colour", ["inputs", "buckets"])
     'is not a key here: expected one of inputs, buckets'
     """
     known = list(known)
-    near = nearest(key, known)
+    near = closest_key(key, known)
     return "is not a key here: " + (f"did you mean {near}?" if near else f"expected one of {', '.join(known)}")
 
 
-def nearest(key: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+def closest_key(key: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known key that `key` most likely stands for; capitals and separators do not count.
 
-    >>> nearest("max_batch_delay", ["batchSize", "maxBatchDelay"])
+    >>> closest_key("max_batch_delay", ["batchSize", "maxBatchDelay"])
     'maxBatchDelay'
     """
     spellings = {_plain(name): name for name in known}
@@ -123,10 +123,10 @@ def _plain(key: str) -> str:
     return key.replace("_", "").replace("-", "").lower()
 
 
-def said(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value in a message.
 
-    >>> [said(value) for value in (None, True, 2.5, "8", [1], {})]
+    >>> [format_value(value) for value in (None, True, 2.5, "8", [1], {})]
     ['nothing', 'true', '2.5', "the text '8'", 'a list', 'a mapping']
     """
     if value is None:
@@ -134,9 +134,9 @@ def said(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f"the text {shortened(repr(value))}"
+        return f"the text {truncate(repr(value))}"
     if isinstance(value, int | float):
-        return shortened(repr(value))
+        return truncate(repr(value))
     if isinstance(value, list | tuple):
         return "a list"
     return "a mapping" if isinstance(value, Mapping) else f"a {type(value).__name__}"
@@ -145,10 +145,10 @@ def said(value: Any) -> str:
 def _expectation(details: ErrorDetails) -> str:
     expected = _EXPECTED.get(details["type"])
     if expected is None:
-        return f"{details['msg']}, got {said(details['input'])}"
-    got = "none" if details["type"] == "too_short" else said(details["input"])
+        return f"{details['msg']}, got {format_value(details['input'])}"
+    got = "none" if details["type"] == "too_short" else format_value(details["input"])
     return f"expected {expected.format(**details.get('ctx', {}))}, got {got}"
 
 
 def _line(where: Location, message: str, value: Any) -> InitErrorDetails:
-    return {"type": worded(message), "loc": where, "input": value}
+    return {"type": custom_error(message), "loc": where, "input": value}

@@ -11,14 +11,14 @@ import torch
 
 from ..bucketing.plan import Plan
 from ..config.manifest import Manifest
-from .formats.json_formats import Answer
-from .formats.request import Item
+from .formats.json_formats import Outputs
+from .formats.request import SequenceInput
 from .responses import RequestError, internal
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
-R = TypeVar("R")
-UNEXPECTED = "the server failed on this request; the cause is in its log"
+ItemT = TypeVar("ItemT")
+ResultT = TypeVar("ResultT")
+UNEXPECTED_ERROR = "the server failed on this request; the cause is in its log"
 
 
 class Model(Protocol):
@@ -38,7 +38,7 @@ class Model(Protocol):
 
 
 @dataclass(frozen=True)
-class Work:
+class BatchStats:
     """What answering some sequences came to."""
 
     lengths: tuple[int, ...] = ()
@@ -52,36 +52,36 @@ class Work:
     """Padding, programs, and taking their answers apart."""
 
 
-Together: TypeAlias = Callable[[Sequence[T]], tuple[list[R], Work]]
+BatchFunction: TypeAlias = Callable[[Sequence[ItemT]], tuple[list[ResultT], BatchStats]]
 """Answers some sequences by one plan, or fails."""
 
 
-def answer_items(
-    model: Model, items: Sequence[Item], clock: Callable[[], float]
-) -> tuple[list[Answer | RequestError], Work]:
+def run_sequences(
+    model: Model, items: Sequence[SequenceInput], clock: Callable[[], float]
+) -> tuple[list[Outputs | RequestError], BatchStats]:
     """The answer to each sequence, or why there is none; `clock` gives seconds."""
 
-    def together(own: Sequence[Item]) -> tuple[list[Answer], Work]:
+    def together(own: Sequence[SequenceInput]) -> tuple[list[Outputs], BatchStats]:
         lengths = tuple(item.length for item in own)
         began = clock()
         plan = model.plan(lengths)
         planned = clock()
         answers = model.answer(plan, [item.tensors for item in own], lengths)
-        return answers, Work(lengths, sum(lengths), (plan,), planned - began, clock() - planned)
+        return answers, BatchStats(lengths, sum(lengths), (plan,), planned - began, clock() - planned)
 
-    return together_else_alone(items, [item.length for item in items], together)
+    return run_with_isolation(items, [item.length for item in items], together)
 
 
-def together_else_alone(
-    items: Sequence[T], lengths: Sequence[int], together: Together[T, R]
-) -> tuple[list[R | RequestError], Work]:
+def run_with_isolation(
+    items: Sequence[ItemT], lengths: Sequence[int], together: BatchFunction[ItemT, ResultT]
+) -> tuple[list[ResultT | RequestError], BatchStats]:
     """What `together` gives for each sequence, or why there is nothing.
 
     All runs of a plan belong together, and where one fails nothing tells by whose fault. Then each sequence is answered
     alone: the guilty ones fail again, the others do not.
     """
     if not items:
-        return [], Work()
+        return [], BatchStats()
     try:
         answers, work = together(items)
     except Exception:  # noqa: BLE001 - an engine may raise anything
@@ -89,28 +89,30 @@ def together_else_alone(
     else:
         return [*answers], work
     if len(items) == 1:
-        return [internal(UNEXPECTED)], Work(tuple(lengths))
-    answered: list[R | RequestError] = []
-    works: list[Work] = []
+        return [internal(UNEXPECTED_ERROR)], BatchStats(tuple(lengths))
+    answered: list[ResultT | RequestError] = []
+    works: list[BatchStats] = []
     for item, length in zip(items, lengths, strict=True):
         alone = _alone(item, length, together)
         answered.append(alone[0])
         works.append(alone[1])
-    return answered, combined(works)
+    return answered, merge_stats(works)
 
 
-def _alone(item: T, length: int, together: Together[T, R]) -> tuple[R | RequestError, Work]:
+def _alone(
+    item: ItemT, length: int, together: BatchFunction[ItemT, ResultT]
+) -> tuple[ResultT | RequestError, BatchStats]:
     try:
         (answer,), work = together([item])
     except Exception:  # noqa: BLE001 - it failed with its batch before, and that was logged
-        return internal(UNEXPECTED), Work((length,))
+        return internal(UNEXPECTED_ERROR), BatchStats((length,))
     return answer, work
 
 
-def combined(works: Iterable[Work]) -> Work:
+def merge_stats(works: Iterable[BatchStats]) -> BatchStats:
     """Several as one."""
     parts = list(works)
-    return Work(
+    return BatchStats(
         lengths=tuple(length for part in parts for length in part.lengths),
         useful_timesteps=sum(part.useful_timesteps for part in parts),
         plans=tuple(plan for part in parts for plan in part.plans),

@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from ..bucketing.shapes import BucketGrid
-from .batch import Work
+from .batch import BatchStats
 
 _log = logging.getLogger(__name__)
 
-Type = Literal["counter", "histogram"]
-BY_MODEL = ("ModelName", "Level")
+MetricType = Literal["counter", "histogram"]
+MODEL_DIMENSIONS = ("ModelName", "Level")
 
 
-class Declared(Protocol):
+class DeclaredMetric(Protocol):
     """A metric of the server's metrics file: `ts.metrics.caching_metric.CachingMetric`."""
 
     @property
@@ -39,14 +39,14 @@ class Metric:
     """One metric: `values` gives its value of a batch, by the value of its own dimension ("" where it has none)."""
 
     name: str
-    type: Type
-    values: Callable[[Counts, BucketGrid], Mapping[str, float]]
+    type: MetricType
+    values: Callable[[BatchMetrics, BucketGrid], Mapping[str, float]]
     dimension: str | None = None
 
     @property
     def dimensions(self) -> tuple[str, ...]:
         """As the server's metrics file must declare them; TorchServe adds the host's name."""
-        return BY_MODEL if self.dimension is None else (self.dimension, *BY_MODEL)
+        return MODEL_DIMENSIONS if self.dimension is None else (self.dimension, *MODEL_DIMENSIONS)
 
 
 METRICS = (
@@ -56,7 +56,7 @@ METRICS = (
     Metric("neuron_lstm_padded_timesteps_total", "counter", lambda counts, _: {"": counts.padded_timesteps}),
     Metric("neuron_lstm_executions_total", "counter", lambda counts, grid: counts.executions(grid), "Bucket"),
     Metric("neuron_lstm_rejected_total", "counter", lambda counts, _: counts.rejected, "Reason"),
-    Metric("neuron_lstm_repeated_total", "counter", lambda counts, _: {"": counts.repeated}),
+    Metric("neuron_lstm_repeated_total", "counter", lambda counts, _: {"": counts.replayed}),
     Metric("neuron_lstm_sessions_expired_total", "counter", lambda counts, _: {"": counts.expired}),
     Metric("neuron_lstm_plan_milliseconds_total", "counter", lambda counts, _: {"": counts.work.plan_seconds * 1000}),
     Metric("neuron_lstm_engine_seconds", "histogram", lambda counts, _: {"": counts.work.engine_seconds}),
@@ -64,7 +64,7 @@ METRICS = (
 )
 
 
-def declared_units(find: Callable[[Metric], Declared | None]) -> dict[str, str]:
+def declared_units(find: Callable[[Metric], DeclaredMetric | None]) -> dict[str, str]:
     """The unit of each metric that the server's file declares, by name; `find` looks one up.
 
     One that is declared with other dimensions is left out, with a warning: TorchServe matches them by their order.
@@ -87,7 +87,7 @@ def declared_units(find: Callable[[Metric], Declared | None]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Reporter:
+class MetricReporter:
     """Writes the metrics of a batch as lines that TorchServe reads."""
 
     model_name: str
@@ -96,11 +96,12 @@ class Reporter:
     """Of each metric that the server knows; the others are left out, for the server would log and then drop them."""
     host: str
 
-    def lines(self, counts: Counts, time: int) -> Iterator[str]:
+    def lines(self, counts: BatchMetrics, time: int) -> Iterator[str]:
         """One line for each value that is not 0; `time` is in seconds since the epoch.
 
-        >>> reporter = Reporter("tagger", BucketGrid((1,), (8,)), {"neuron_lstm_requests_total": "Count"}, "host1")
-        >>> list(reporter.lines(Counts(requests=3), time=1700000000))
+        >>> declared = {"neuron_lstm_requests_total": "Count"}
+        >>> reporter = MetricReporter("tagger", BucketGrid((1,), (8,)), declared, "host1")
+        >>> list(reporter.lines(BatchMetrics(requests=3), time=1700000000))
         ['[METRICS]neuron_lstm_requests_total.Count:3|#ModelName:tagger,Level:Model|#type:COUNTER|#hostname:host1,1700000000']
         """
         model, end = f"ModelName:{self.model_name},Level:Model", f"#hostname:{self.host},{time}"
@@ -116,23 +117,23 @@ class Reporter:
 
 
 @dataclass(frozen=True)
-class Counts:
+class BatchMetrics:
     """One batch of rows.
 
     >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, Run
-    >>> two_runs = Plan((Run(Bucket(1, 8), (1,)), Run(Bucket(4, 8), (0, 2))))
-    >>> counts = Counts(requests=2, work=Work((3, 8, 3), useful_timesteps=14, plans=(two_runs,)))
+    >>> two_runs = Plan((ProgramCall(Bucket(1, 8), (1,)), ProgramCall(Bucket(4, 8), (0, 2))))
+    >>> counts = BatchMetrics(requests=2, work=BatchStats((3, 8, 3), useful_timesteps=14, plans=(two_runs,)))
     >>> counts.sequences, counts.padded_timesteps, counts.lengths_text
     (3, 26, '3:2 8:1')
     """
 
     requests: int
-    work: Work = field(default_factory=Work)
+    work: BatchStats = field(default_factory=BatchStats)
     rejected: Mapping[str, int] = field(default_factory=dict)
     """Requests without an answer, by the kind of their RequestError."""
     seconds: float = 0.0
     """From the rows to the responses: decoding and encoding included."""
-    repeated: int = 0
+    replayed: int = 0
     """Pieces of sessions that were applied before: they were answered as they were then."""
     expired: int = 0
     """Sessions that were removed because they were idle."""
@@ -158,8 +159,8 @@ class Counts:
         So an engine that takes every shape has no more names than the grid has buckets.
 
         >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, Run
-        >>> stair = Plan((Run(Bucket(2, 3), (1, 0)), Run(Bucket(1, 4), (1,), start=3)))
-        >>> Counts(requests=2, work=Work(plans=(stair,))).executions(BucketGrid((1, 4), (8, 16)))
+        >>> stair = Plan((ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3)))
+        >>> BatchMetrics(requests=2, work=BatchStats(plans=(stair,))).executions(BucketGrid((1, 4), (8, 16)))
         {'4x8': 1, '1x8': 1}
         """
         calls = Counter(run.bucket for plan in self.work.plans for run in plan.runs)

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 JSON = "application/json"
 NPY = "application/x-npy"
 
-Status = Literal[400, 406, 409, 410, 413, 422, 429, 500, 501, 503, 507]
+StatusCode = Literal[400, 406, 409, 410, 413, 422, 429, 500, 501, 503, 507]
 
 
 class RequestError(Exception):
@@ -23,8 +23,8 @@ class RequestError(Exception):
     number of seconds after which the same request may be answered; None where it will not be.
     """
 
-    def __init__(self, status: Status, kind: str, message: str, retry_after: float | None = None) -> None:
-        self.status: Status = status
+    def __init__(self, status: StatusCode, kind: str, message: str, retry_after: float | None = None) -> None:
+        self.status: StatusCode = status
         self.kind = kind
         self.message = message
         self.retry_after = retry_after
@@ -54,14 +54,14 @@ def internal(message: str) -> RequestError:
     return RequestError(500, "InternalError", message)
 
 
-def shown(value: object) -> str:
+def abbreviate(value: object) -> str:
     """A few characters of what a client sent, safe to print; of a list or an object only what it is.
 
-    >>> shown("x" * 100)
+    >>> abbreviate("x" * 100)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxx..."
-    >>> shown([[1, 2]])
+    >>> abbreviate([[1, 2]])
     'a list'
-    >>> shown({"a": 1}), shown(None)
+    >>> abbreviate({"a": 1}), abbreviate(None)
     ('an object', 'null')
     """
     if isinstance(value, str | bytes):
@@ -89,5 +89,5 @@ class RawResponse(NamedTuple):
     content_type: str = JSON
     headers: Mapping[str, str] = _NONE
     """Beside the content type."""
-    repeated: bool = False
+    replayed: bool = False
     """It was given before, to the same piece of a session."""

@@ -12,26 +12,26 @@ from itertools import islice
 from math import ceil
 from typing import TypeVar, cast
 
-from .batch import UNEXPECTED, Model, Work, answer_items
+from .batch import UNEXPECTED_ERROR, BatchStats, Model, run_sequences
 from .formats.codec import Codec, error_body
-from .formats.json_formats import Answer
+from .formats.json_formats import Outputs
 from .formats.json_text import to_json
-from .formats.request import RawRequest, Request
-from .formats.v2 import Identity
-from .metrics import Counts
+from .formats.request import InferenceRequest, TorchServeRequest
+from .formats.v2 import ModelIdentity
+from .metrics import BatchMetrics
 from .responses import RawResponse, RequestError, internal
-from .streaming.service import AskedPiece, Streams
 from .streaming.service import Model as OnwardModel
+from .streaming.service import SessionRequest, SessionService
 from .streaming.sessions import Sessions
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-LARGEST_RESPONSE = 6_553_500
+DEFAULT_MAX_RESPONSE_BYTES = 6_553_500
 """Bytes: TorchServe's default `max_response_size`. One body beyond it costs the whole batch its worker."""
 
 
-def _tell_nobody(counts: Counts) -> None:
+def _tell_nobody(counts: BatchMetrics) -> None:
     """What a service does with its counts unless it is given someone to tell."""
 
 
@@ -41,19 +41,19 @@ class Service:
 
     model: Model
     codec: Codec
-    identity: Identity
+    identity: ModelIdentity
     description: Mapping[str, object] = field(default_factory=dict)
-    largest_response: int = LARGEST_RESPONSE
-    report: Callable[[Counts], None] = _tell_nobody
+    max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
+    report: Callable[[BatchMetrics], None] = _tell_nobody
     """Is told what each batch came to, once its responses are made."""
     clock: Callable[[], float] = time.perf_counter
     """Seconds."""
     sessions: Sessions | None = None
     """Where a streaming model's sessions are; None: every request is a whole sequence."""
 
-    def answer(self, rows: Sequence[RawRequest]) -> list[RawResponse]:
+    def answer(self, rows: Sequence[TorchServeRequest]) -> list[RawResponse]:
         """One response for each row, in order; never raises for what a row holds."""
-        if len(rows) == 1 and rows[0].asks_description:
+        if len(rows) == 1 and rows[0].is_describe_request:
             return [RawResponse(200, to_json(self.description))]
         began = self.clock()
         decoded = [_attempt(self._decode, raw) for raw in rows]
@@ -66,65 +66,67 @@ class Service:
         ]
         rejected = Counter(outcome.kind for outcome in outcomes if isinstance(outcome, RequestError))
         self._tell(
-            Counts(
+            BatchMetrics(
                 len(rows),
                 work,
                 rejected,
                 self.clock() - began,
-                repeated=sum(response.repeated for response in responses),
+                replayed=sum(response.replayed for response in responses),
                 expired=0 if self.sessions is None else self.sessions.expired(),
             )
         )
         return responses
 
     @cached_property
-    def _streams(self) -> Streams | None:
+    def _streams(self) -> SessionService | None:
         settings = self.model.manifest.streaming
         if settings is None or self.sessions is None:
             return None
         encode = partial(_attempt, self._made)
         state = bytes.fromhex(settings.state)
         model = cast(OnwardModel, self.model)  # the manifest says that it runs in pieces of time
-        return Streams(model, self.codec, self.sessions, state, settings.fields, self.clock, encode)
+        return SessionService(model, self.codec, self.sessions, state, settings.fields, self.clock, encode)
 
-    def _decode(self, raw: RawRequest) -> Request | AskedPiece:
-        if raw.asks_explanation:
+    def _decode(self, raw: TorchServeRequest) -> InferenceRequest | SessionRequest:
+        if raw.is_explain_request:
             raise RequestError(501, "ExplanationsNotSupported", "a compiled model gives no explanations")
         return self.codec.decode(raw) if self._streams is None else self._streams.decode(raw)
 
-    def _answered(self, accepted: Sequence[Request | AskedPiece]) -> tuple[Sequence[RawResponse | RequestError], Work]:
+    def _answered(
+        self, accepted: Sequence[InferenceRequest | SessionRequest]
+    ) -> tuple[Sequence[RawResponse | RequestError], BatchStats]:
         if self._streams is not None:
-            pieces = [piece for piece in accepted if isinstance(piece, AskedPiece)]
+            pieces = [piece for piece in accepted if isinstance(piece, SessionRequest)]
             outcome = _attempt(self._streams.answer, pieces)
-            return ([outcome] * len(pieces), Work()) if isinstance(outcome, RequestError) else outcome
-        requests = [request for request in accepted if isinstance(request, Request)]
-        answers, work = answer_items(self.model, [item for request in requests for item in request.items], self.clock)
+            return ([outcome] * len(pieces), BatchStats()) if isinstance(outcome, RequestError) else outcome
+        requests = [request for request in accepted if isinstance(request, InferenceRequest)]
+        answers, work = run_sequences(self.model, [item for request in requests for item in request.items], self.clock)
         return [*map(self._respond, requests, _by_request(requests, answers))], work
 
-    def _respond(self, request: Request, answers: list[Answer] | RequestError) -> RawResponse | RequestError:
+    def _respond(self, request: InferenceRequest, answers: list[Outputs] | RequestError) -> RawResponse | RequestError:
         if isinstance(answers, RequestError):
             return answers
         return _attempt(self._made, partial(self.codec.encode, request, answers))
 
     def _made(self, encode: Callable[[], tuple[bytes, str]]) -> RawResponse:
         body, content_type = encode()
-        if len(body) > self.largest_response:
+        if len(body) > self.max_response_bytes:
             raise RequestError(
                 413,
                 "AnswerTooLarge",
-                f"the answer would have {len(body)} bytes, the server sends at most {self.largest_response} "
+                f"the answer would have {len(body)} bytes, the server sends at most {self.max_response_bytes} "
                 "(max_response_size): ask for fewer sequences in one request, or for .npy",
             )
         return RawResponse(200, body, content_type)
 
-    def _tell(self, counts: Counts) -> None:
+    def _tell(self, counts: BatchMetrics) -> None:
         """Nobody's answer depends on who counts it."""
         try:
             self.report(counts)
         except Exception:  # noqa: BLE001 - whatever it was, the answers are there
             _log.exception("a batch was answered and could not be counted")
 
-    def _refuse(self, raw: RawRequest, error: RequestError) -> RawResponse:
+    def _refuse(self, raw: TorchServeRequest, error: RequestError) -> RawResponse:
         body = error_body(error, raw, self.model.manifest, self.identity)
         later = {} if error.retry_after is None else {"Retry-After": str(ceil(error.retry_after))}
         return RawResponse(error.status, body, headers=later)
@@ -138,19 +140,19 @@ def _attempt(step: Callable[..., _T], *given: object) -> _T | RequestError:
         return error
     except Exception:  # noqa: BLE001 - whatever it was, it must not reach the batch-mates
         _log.exception("a request failed unexpectedly")
-        return internal(UNEXPECTED)
+        return internal(UNEXPECTED_ERROR)
 
 
 def _by_request(
-    requests: Sequence[Request], answers: Sequence[Answer | RequestError]
-) -> Iterator[list[Answer] | RequestError]:
+    requests: Sequence[InferenceRequest], answers: Sequence[Outputs | RequestError]
+) -> Iterator[list[Outputs] | RequestError]:
     """The answers to all sequences, in order, to the answers of each request.
 
     One sequence without an answer leaves its whole request without.
     """
     rest = iter(answers)
     for request in requests:
-        own: list[Answer] = []
+        own: list[Outputs] = []
         failed: RequestError | None = None
         for answer in islice(rest, len(request.items)):
             if isinstance(answer, RequestError):

@@ -16,14 +16,14 @@ import torch
 from ..config.manifest import read_manifest
 from .description import describe
 from .formats.codec import load_codec
-from .formats.request import RawRequest
-from .formats.v2 import Identity
-from .metrics import Counts, Declared, Metric, Reporter, declared_units
+from .formats.request import TorchServeRequest
+from .formats.v2 import ModelIdentity
+from .metrics import BatchMetrics, DeclaredMetric, Metric, MetricReporter, declared_units
 from .responses import RawResponse
 from .runtime.host import available_cores, threads_per_worker
-from .runtime.loader import load_variants
-from .runtime.placement import place
-from .service import LARGEST_RESPONSE, Service
+from .runtime.loader import load_archive
+from .runtime.placement import apply_placement
+from .service import DEFAULT_MAX_RESPONSE_BYTES, Service
 from .streaming.sessions import open_sessions
 
 _log = logging.getLogger(__name__)
@@ -73,39 +73,43 @@ def load(context: Context) -> Service:
 
 def handle(service: Service, rows: Sequence[object], context: Context) -> list[bytes]:
     """Exactly one body for each row, with its status and content type set in `context`."""
-    requests = [RawRequest(row, context.get_all_request_header(index)) for index, row in enumerate(rows)]
+    requests = [TorchServeRequest(row, context.get_all_request_header(index)) for index, row in enumerate(rows)]
     responses = service.answer(requests)
     for index, response in enumerate(responses):
         _set_status(response, index, context)
     return [response.body for response in responses]
 
 
-def largest_response(environment: Mapping[str, str]) -> int:
+def max_response_bytes(environment: Mapping[str, str]) -> int:
     """The limit of one body in bytes: the server's `TS_MAX_RESPONSE_SIZE` where it is set so, or its default.
 
-    >>> largest_response({"TS_MAX_RESPONSE_SIZE": "1000"}), largest_response({})
+    >>> max_response_bytes({"TS_MAX_RESPONSE_SIZE": "1000"}), max_response_bytes({})
     (1000, 6553500)
     """
     given = environment.get("TS_MAX_RESPONSE_SIZE", "")
-    return int(given) if given.isascii() and given.isdigit() else LARGEST_RESPONSE
+    return int(given) if given.isascii() and given.isdigit() else DEFAULT_MAX_RESPONSE_BYTES
 
 
 def _load(directory: Path, context: Context) -> Service:
     manifest, workers = read_manifest(directory), _max_workers(context.model_yaml_config)
-    placed = place(manifest, directory, workers, os.environ)  # before anything starts threads, or looks for a device
+    placed = apply_placement(
+        manifest, directory, workers, os.environ
+    )  # before anything starts threads, or looks for a device
     torch.set_num_threads(placed or manifest.threads or threads_per_worker(available_cores(), workers))
-    variants = load_variants(directory, torch.get_num_threads())
-    identity = Identity(str(context.model_name), _version(context.manifest))
+    variants = load_archive(directory, torch.get_num_threads())
+    identity = ModelIdentity(str(context.model_name), _version(context.manifest))
     codec = load_codec(variants.manifest, directory, identity)
     programs = sum(map(len, variants.programs.values()))
     _log.info("%d programs on %s, %d threads", programs, variants.manifest.backend, variants.threads)
-    reporter = Reporter(identity.name, variants.manifest.grid, _declared_units(context.metrics), socket.gethostname())
+    reporter = MetricReporter(
+        identity.name, variants.manifest.grid, _declared_units(context.metrics), socket.gethostname()
+    )
     return Service(
         variants,
         codec,
         identity,
         describe(variants.manifest, variants.threads),
-        largest_response(os.environ),
+        max_response_bytes(os.environ),
         _telling(reporter),
         sessions=open_sessions(variants.manifest, identity.name, os.environ),
     )
@@ -117,9 +121,9 @@ def _declared_units(metrics: Any) -> dict[str, str]:
         return {}
     from ts.metrics.metric_type_enum import MetricTypes
 
-    def find(metric: Metric) -> Declared | None:
+    def find(metric: Metric) -> DeclaredMetric | None:
         try:
-            declared: Declared = metrics.get_metric(metric.name, MetricTypes(metric.type))
+            declared: DeclaredMetric = metrics.get_metric(metric.name, MetricTypes(metric.type))
         except KeyError:
             return None
         return declared
@@ -127,10 +131,10 @@ def _declared_units(metrics: Any) -> dict[str, str]:
     return declared_units(find)
 
 
-def _telling(reporter: Reporter) -> Callable[[Counts], None]:
+def _telling(reporter: MetricReporter) -> Callable[[BatchMetrics], None]:
     """Tells TorchServe of each batch, and the worker's log of its lengths, all in one record."""
 
-    def tell(counts: Counts) -> None:
+    def tell(counts: BatchMetrics) -> None:
         lines = [f"neuron_lstm lengths {counts.lengths_text}"] if counts.sequences else []
         lines += reporter.lines(counts, int(time.time()))
         if lines:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import torch
 
-from ..bucketing.execute_chunks import Pieces, execute_staircase
+from ..bucketing.execute_chunks import ChunkSignature, execute_chunks
 from ..bucketing.padding import pad
 from ..bucketing.plan import Plan, ProgramCall
-from ..bucketing.shapes import Bucket, Part, TensorSpec
+from ..bucketing.shapes import Bucket, ProgramRole, TensorSpec
 from .carry_analysis import CannotSplit
 from .program import Split
 
@@ -37,9 +37,9 @@ def check_pieces(
     requests = _requests(inputs)
     whole = exported.module()
     parts = {part: program.module() for part, program in pieces.parts.items()}
-    layout = Pieces(inputs, outputs, pieces.carried)
+    layout = ChunkSignature(inputs, outputs, pieces.carried)
 
-    def run(part: Part, bucket: Bucket, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def run(part: ProgramRole, bucket: Bucket, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         answers: Sequence[torch.Tensor] = parts[part](*tensors)
         return [answer.contiguous() for answer in answers]
 
@@ -51,7 +51,7 @@ def check_pieces(
         for seed in range(_TRIALS):
             plan = random_staircase(_LENGTHS, random.Random(seed))  # noqa: S311 - nothing here is secret
             try:
-                answers = execute_staircase(plan, requests, _LENGTHS, layout, run)
+                answers = execute_chunks(plan, requests, _LENGTHS, layout, run)
             except Exception as error:
                 raise CannotSplit(f"its pieces cannot be run: {error}") from error
             _compare(answers, expected, outputs)

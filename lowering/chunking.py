@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from ..bucketing.shapes import Axis, Carried, DType, TensorSpec
+from ..bucketing.shapes import Axis, CarriedValue, DType, TensorSpec
 from .carry_analysis import CannotSplit, Carry, constant_value, find_carries, initial_state
 from .errors import at, node_line
 from .outputs import axis_of, output_nodes, symbols
@@ -55,7 +55,7 @@ class _Parts:
         self.axes = symbols(exported, inputs)
         self.inputs = [*inputs, LENGTHS]
         self.free_inputs = [spec if spec.time_dim is None else None for spec in self.inputs]
-        self.carried = tuple(Carried(self.spec_of(carry), self.fill(carry)) for carry in carries)
+        self.carried = tuple(CarriedValue(self.spec_of(carry), self.fill(carry)) for carry in carries)
         answers = output_nodes(exported)
         self.step_answers = [node for node in answers if self.has_time(node)]
         self.final_answers = [node for node in answers if not self.has_time(node)]

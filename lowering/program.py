@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from ..bucketing.shapes import Carried, Part, TensorSpec
+from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Split:
     """Inputs without time, lengths, carried values -> the outputs without time."""
     start: torch.export.ExportedProgram | None
     """Inputs without time, lengths -> those carried values that do not begin as a number."""
-    carried: tuple[Carried, ...]
+    carried: tuple[CarriedValue, ...]
 
     @property
-    def parts(self) -> dict[Part, torch.export.ExportedProgram]:
+    def parts(self) -> dict[ProgramRole, torch.export.ExportedProgram]:
         """The programs there are."""
-        ends: dict[Part, torch.export.ExportedProgram | None] = {"start": self.start, "head": self.head}
+        ends: dict[ProgramRole, torch.export.ExportedProgram | None] = {"start": self.start, "head": self.head}
         return {"chunk": self.chunk, **{part: end for part, end in ends.items() if end is not None}}
 
 
@@ -66,6 +66,6 @@ class Program:
         return "sequence" if self.split is None else "chunk"
 
     @property
-    def parts(self) -> dict[Part, torch.export.ExportedProgram]:
+    def parts(self) -> dict[ProgramRole, torch.export.ExportedProgram]:
         """What is compiled and served."""
         return {"sequence": self.exported} if self.split is None else self.split.parts

@@ -13,7 +13,7 @@ from .session import Reply, Session
 
 
 @dataclass(frozen=True)
-class Piece:
+class ChunkRequest:
     """The next timesteps of a sequence, as a client sent them."""
 
     id: str
@@ -29,26 +29,26 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Begin:
+class StartSession:
     """Apply it to a new session. Its record may stand in the place of one that is over."""
 
 
 @dataclass(frozen=True)
-class GoOn:
+class ContinueSession:
     """Apply it to this session."""
 
     session: Session
 
 
 @dataclass(frozen=True)
-class Again:
+class Replay:
     """It was applied before, and this was the answer."""
 
     reply: Reply
 
 
 @dataclass(frozen=True)
-class Refused:
+class Reject:
     """It is not applied: HTTP status, a word for programs, a sentence for people."""
 
     status: Literal[409, 410]
@@ -56,29 +56,29 @@ class Refused:
     message: str
 
 
-Decision = Begin | GoOn | Again | Refused
+Decision = StartSession | ContinueSession | Replay | Reject
 
 
-def decide(piece: Piece, session: Session | None, model: bytes) -> Decision:
+def decide(piece: ChunkRequest, session: Session | None, model: bytes) -> Decision:
     """What becomes of `piece`, where the store holds `session` and `model` is the one that would apply it."""
     if piece.start and piece.step:
-        return Refused(
+        return Reject(
             409, "StepGap", f"a session starts at step 0, and this piece is for step {piece.step}: leave `start` out"
         )
     if session is None:
-        return Begin() if piece.start else _unknown()
+        return StartSession() if piece.start else _unknown()
     return _with_record(piece, session, model)
 
 
-def _with_record(piece: Piece, session: Session, model: bytes) -> Decision:
+def _with_record(piece: ChunkRequest, session: Session, model: bytes) -> Decision:
     # Nobody can go on from what another model has left, so a start is a new beginning even if it came before.
     foreign = session.model != model
     if _was_applied(piece, session) and not (piece.start and foreign):
-        return Again(session.last_reply)
+        return Replay(session.last_reply)
     if session.ended or foreign:
-        return Begin() if piece.start else _over(session)
+        return StartSession() if piece.start else _over(session)
     if piece.start:
-        return Refused(
+        return Reject(
             409,
             "SessionExists",
             f"a session of this id is open, after {session.steps} timesteps: go on with it without `start`, end it, "
@@ -87,7 +87,7 @@ def _with_record(piece: Piece, session: Session, model: bytes) -> Decision:
     return _next(piece, session)
 
 
-def _was_applied(piece: Piece, session: Session) -> bool:
+def _was_applied(piece: ChunkRequest, session: Session) -> bool:
     """Whether it is the session's last piece once more.
 
     Without a step number two pieces of the same content cannot be told apart, except for the first of a session.
@@ -101,35 +101,35 @@ def _was_applied(piece: Piece, session: Session) -> bool:
     )
 
 
-def _next(piece: Piece, session: Session) -> Decision:
+def _next(piece: ChunkRequest, session: Session) -> Decision:
     # A piece without timesteps leaves its step to the next one, so what is due goes before what was taken.
     if piece.step is None or piece.step == session.steps:
-        return GoOn(session)
+        return ContinueSession(session)
     if piece.step == session.last_start:
-        return Refused(
+        return Reject(
             409,
             "StepTaken",
             f"another piece was applied at step {piece.step}; the session is at step {session.steps} now",
         )
-    return Refused(409, "StepGap", f"this piece is for step {piece.step}, and the session is at step {session.steps}")
+    return Reject(409, "StepGap", f"this piece is for step {piece.step}, and the session is at step {session.steps}")
 
 
-def _unknown() -> Refused:
-    return Refused(
+def _unknown() -> Reject:
+    return Reject(
         410,
         "SessionUnknown",
         "there is no session of this id: it never began, has ended, or was idle too long; send `start` to begin one",
     )
 
 
-def _over(session: Session) -> Refused:
+def _over(session: Session) -> Reject:
     if session.ended:
-        return Refused(
+        return Reject(
             410,
             "SessionEnded",
             f"the session has ended, after {session.steps} timesteps; send `start` to begin another",
         )
-    return Refused(
+    return Reject(
         410,
         "ModelChanged",
         f"the model was replaced by one that cannot go on from this session's state, after {session.steps} timesteps; "

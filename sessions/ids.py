@@ -36,12 +36,12 @@ def make_id() -> str:
     return secrets.token_urlsafe(18)
 
 
-def key_of(id: str, namespace: str) -> bytes:  # noqa: A002 - what it is
+def store_key(id: str, namespace: str) -> bytes:  # noqa: A002 - what it is
     """What stores know of a session: 16 bytes, other ones in every namespace.
 
     It does not lead back to the id, so a copied store gives nobody a session, as long as its id cannot be guessed.
 
-    >>> key_of("a", "tagger").hex() == key_of("a", "scorer").hex()
+    >>> store_key("a", "tagger").hex() == store_key("a", "scorer").hex()
     False
     """
     name = blake2b(namespace.encode(), digest_size=32, person=_NAMESPACE_PERSON).digest()

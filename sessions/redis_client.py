@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
-from .store import StoreFull, StoreUnavailable
+from .store import StoreFullError, StoreUnavailableError
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -54,7 +54,9 @@ def connect(settings: RedisSettings) -> Redis:
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ImportError as error:
-        raise StoreUnavailable(f"sessions on a server need the package redis: pip install redis ({error})") from error
+        raise StoreUnavailableError(
+            f"sessions on a server need the package redis: pip install redis ({error})"
+        ) from error
     parts = urlsplit(settings.url)
     tls: dict[str, Any] = {}
     if parts.scheme == "rediss":
@@ -73,27 +75,27 @@ def connect(settings: RedisSettings) -> Redis:
     )
 
 
-def unavailable(settings: RedisSettings, error: Exception) -> StoreUnavailable:
+def store_error(settings: RedisSettings, error: Exception) -> StoreUnavailableError:
     """What an error of the client means, and what can be done about it."""
     from redis import exceptions
 
     what = f"the session store {settings.address} cannot be used: {error}"
     # Within a script it is an error of the script, which quotes it.
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM command not allowed" in str(error):
-        return StoreFull(f"{what}; give the server more memory, or allow fewer sessions")
+        return StoreFullError(f"{what}; give the server more memory, or allow fewer sessions")
     if isinstance(error, (exceptions.AuthenticationError, exceptions.NoPermissionError)):
         secret = f" and the password in {settings.password_env}" if settings.password_env else " and password_env"
-        return StoreUnavailable(f"{what}; check the username{secret}")
+        return StoreUnavailableError(f"{what}; check the username{secret}")
     if isinstance(error, exceptions.TimeoutError):
-        return StoreUnavailable(f"{what}; it did not answer within {settings.timeout_seconds:g} seconds")
-    return StoreUnavailable(what)
+        return StoreUnavailableError(f"{what}; it did not answer within {settings.timeout_seconds:g} seconds")
+    return StoreUnavailableError(what)
 
 
 def _password(variable: str | None) -> str | None:
     if variable is None:
         return None
     if not (password := os.environ.get(variable)):
-        raise StoreUnavailable(
+        raise StoreUnavailableError(
             f"the environment variable {variable}, which holds the session store's password, is not set"
         )
     return password

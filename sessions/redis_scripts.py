@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-HEAD = Struct(">Q?d")
+RECORD_HEADER = Struct(">Q?d")
 WRITTEN, CONFLICT, TOO_MANY_SESSIONS, TOO_MANY_BYTES = range(4)
 """The codes of outcomes."""
 

@@ -16,10 +16,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .ids import key_of
-from .redis_client import RedisSettings, connect, unavailable
-from .redis_scripts import CONFLICT, HEAD, TOO_MANY_SESSIONS, TOTALS, WRITE, WRITTEN
-from .store import Change, Conflict, Found, Limits, Outcome, TooMany, Totals, Written
+from .ids import store_key
+from .redis_client import RedisSettings, connect, store_error
+from .redis_scripts import CONFLICT, RECORD_HEADER, TOO_MANY_SESSIONS, TOTALS, WRITE, WRITTEN
+from .store import Conflict, LimitExceeded, Limits, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -55,7 +55,7 @@ class RedisStore:
         self._swept: float | None = None
         self._expired = 0
 
-    def read(self, ids: Sequence[str]) -> list[Found | None]:
+    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
         """The record of each session, in order; None where there is none.
 
         Raises:
@@ -68,7 +68,7 @@ class RedisStore:
         now = seconds + microseconds / 1e6 if self._clock is None else self._clock()
         return [None if value is None else self._found(value, now) for value in values]
 
-    def write(self, changes: Sequence[Change]) -> list[Outcome]:
+    def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """Make each change on its own. The ids of one call are different.
 
         Raises:
@@ -90,7 +90,7 @@ class RedisStore:
         self._swept = started if sweeps else self._swept
         return [self._outcome(code, wait) for code, wait in zip(answers[::2], answers[1::2], strict=True)]
 
-    def totals(self) -> Totals:
+    def totals(self) -> StoreTotals:
         """What there is.
 
         Raises:
@@ -98,7 +98,7 @@ class RedisStore:
         """
         keys = [self._name("open"), self._name("sizes")]
         sessions, size, oldest = self._ask(lambda client: client.register_script(TOTALS)(keys, self._times()))
-        return Totals(sessions, size, None if oldest < 0 else oldest / 1000)
+        return StoreTotals(sessions, size, None if oldest < 0 else oldest / 1000)
 
     def expired(self) -> int:
         """How many sessions this object has removed since the last call because they were idle."""
@@ -127,7 +127,7 @@ class RedisStore:
                     return ask(self._client)
             except (exceptions.RedisError, OSError) as error:
                 self._disconnect()
-                raise unavailable(self._settings, error) from error
+                raise store_error(self._settings, error) from error
 
     def _disconnect(self) -> None:
         if self._client is not None:
@@ -135,7 +135,7 @@ class RedisStore:
             client.close()
 
     def _members(self, ids: Sequence[str]) -> list[str]:
-        return [key_of(id, self._model).hex() for id in ids]  # noqa: A001 - what it is
+        return [store_key(id, self._model).hex() for id in ids]  # noqa: A001 - what it is
 
     def _name(self, name: str) -> str:
         return f"{self._prefix}{name}"
@@ -148,21 +148,21 @@ class RedisStore:
         now = "" if self._clock is None else int(self._clock() * 1000)
         return now, int(self._limits.idle_seconds * 1000), int(self._limits.retry_seconds * 1000)
 
-    def _found(self, value: bytes, now: float) -> Found | None:
-        if len(value) < HEAD.size:  # nothing of ours
+    def _found(self, value: bytes, now: float) -> StoredRecord | None:
+        if len(value) < RECORD_HEADER.size:  # nothing of ours
             return None
-        revision, ended, last = HEAD.unpack_from(value)
+        revision, ended, last = RECORD_HEADER.unpack_from(value)
         if last / 1000 < now - (self._limits.retry_seconds if ended else self._limits.idle_seconds):
             return None
-        return Found(value[HEAD.size :], revision)
+        return StoredRecord(value[RECORD_HEADER.size :], revision)
 
-    def _outcome(self, code: int, wait_milliseconds: int) -> Outcome:
+    def _outcome(self, code: int, wait_milliseconds: int) -> WriteOutcome:
         if code == WRITTEN:
             return Written()
         if code == CONFLICT:
             return Conflict()
         limit = f"{self._limits.sessions} sessions" if code == TOO_MANY_SESSIONS else f"{self._limits.bytes} bytes"
-        return TooMany(limit, wait_milliseconds / 1000)
+        return LimitExceeded(limit, wait_milliseconds / 1000)
 
 
 def _values_and_time(client: Redis, keys: list[str]) -> list[Any]:

@@ -43,7 +43,7 @@ _FIELDS = struct.Struct(f">?QQ{_MODEL_BYTES}sBHII")
 _HEAD_BYTES = 1 + _CHECKSUM_BYTES + _FIELDS.size
 
 
-class CorruptRecord(Exception):
+class CorruptRecordError(Exception):
     """Bytes that are not what `encode_session` has made, or not all of it."""
 
 
@@ -81,12 +81,12 @@ def decode_session(record: bytes) -> Session:
         CorruptRecord: a byte is missing, too many or another.
     """
     if len(record) < _HEAD_BYTES:
-        raise CorruptRecord(f"{len(record)} bytes are no session: its record has {_HEAD_BYTES} or more")
+        raise CorruptRecordError(f"{len(record)} bytes are no session: its record has {_HEAD_BYTES} or more")
     if record[0] != _FORMAT:
-        raise CorruptRecord(f"a record of format {record[0]} cannot be read, only {_FORMAT}")
+        raise CorruptRecordError(f"a record of format {record[0]} cannot be read, only {_FORMAT}")
     content = record[1 + _CHECKSUM_BYTES :]
     if _checksum(content) != record[1 : 1 + _CHECKSUM_BYTES]:
-        raise CorruptRecord(f"the record of {len(record)} bytes is damaged: its checksum is another")
+        raise CorruptRecordError(f"the record of {len(record)} bytes is damaged: its checksum is another")
     ended, steps, last_start, model, *sizes = _FIELDS.unpack_from(content)
     digest, content_type, body, state = _split(content[_FIELDS.size :], sizes)
     return Session(steps, last_start, digest, Reply(body, content_type.decode()), state, model, ended)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from .store import StoreFull, StoreUnavailable
+from .store import StoreFullError, StoreUnavailableError
 
 _SUFFIX = ".sessions"
 _COMPANIONS = ("-wal", "-shm")
@@ -40,28 +40,28 @@ _LEAST_FREE_BYTES = 1024 * 1024
 """With less than this a file system counts as full."""
 
 
-class Identity(NamedTuple):
+class FileIdentity(NamedTuple):
     """Which file a path leads to."""
 
     device: int
     inode: int
 
 
-def file_of(directory: Path, model: str) -> Path:
+def store_file(directory: Path, model: str) -> Path:
     """The file of one model's sessions.
 
-    >>> file_of(Path("sessions"), "speech/en").name
+    >>> store_file(Path("sessions"), "speech/en").name
     'speech%2Fen.sessions'
     """
     return directory / f"{quote(model, safe='')}{_SUFFIX}"
 
 
-def models_in(directory: Path) -> list[str]:
+def stored_models(directory: Path) -> list[str]:
     """The models that have a file in `directory`, sorted; none where there is no such directory."""
     return sorted(unquote(path.name.removesuffix(_SUFFIX)) for path in directory.glob(f"*{_SUFFIX}"))
 
 
-def identity_of(file: Path) -> Identity | None:
+def file_identity(file: Path) -> FileIdentity | None:
     """What `file` is now; None where there is nothing.
 
     Raises:
@@ -71,10 +71,10 @@ def identity_of(file: Path) -> Identity | None:
         found = file.lstat()
     except FileNotFoundError:
         return None
-    return Identity(found.st_dev, found.st_ino)
+    return FileIdentity(found.st_dev, found.st_ino)
 
 
-def open_file(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, Identity]:
+def open_database(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, FileIdentity]:
     """A connection to `file`, which is made where there is none, and which file that was.
 
     Raises:
@@ -93,22 +93,22 @@ def open_file(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, Iden
     return connection, identity
 
 
-def unavailable(file: Path, error: Exception, busy_seconds: float) -> StoreUnavailable:
+def store_error(file: Path, error: Exception, busy_seconds: float) -> StoreUnavailableError:
     """What an error of the system or of SQLite means, and what can be done about it."""
     what = f"the session store {file} cannot be used: {error}"
     if _is_full(file, error):
-        return StoreFull(f"{what}; make room on its disk")
+        return StoreFullError(f"{what}; make room on its disk")
     text = str(error)
     if "locked" in text:
-        return StoreUnavailable(f"{what}; another process has held it for {busy_seconds:g} seconds")
+        return StoreUnavailableError(f"{what}; another process has held it for {busy_seconds:g} seconds")
     if "malformed" in text or "not a database" in text:
         companions = " and ".join(f"{file.name}{suffix}" for suffix in _COMPANIONS)
-        return StoreUnavailable(
+        return StoreUnavailableError(
             f"{what}; move it away, with {companions} if they are there: a new one is made, without the old sessions"
         )
     if isinstance(error, OSError) or "readonly" in text or "unable to open" in text:
-        return StoreUnavailable(f"{what}; the server must be able to write to it and to its folder")
-    return StoreUnavailable(what)
+        return StoreUnavailableError(f"{what}; the server must be able to write to it and to its folder")
+    return StoreUnavailableError(what)
 
 
 def _make_directory(directory: Path) -> None:
@@ -117,7 +117,7 @@ def _make_directory(directory: Path) -> None:
     except FileExistsError:
         # Whoever can write to it can put a file of their own in the place of ours.
         if directory.stat().st_mode & stat.S_IWOTH:
-            raise StoreUnavailable(
+            raise StoreUnavailableError(
                 f"sessions are not kept in {directory}, where every user can write: name a folder in it that is not "
                 f"there yet, or take the right away with `chmod o-w`"
             ) from None
@@ -149,19 +149,19 @@ def _is_locked(descriptor: int) -> bool:
     return True
 
 
-def _make_file(file: Path) -> Identity:
+def _make_file(file: Path) -> FileIdentity:
     """Make `file` where there is none. SQLite gives its companions the same mode and owner."""
-    if (identity := identity_of(file)) is None:
+    if (identity := file_identity(file)) is None:
         # What belongs to a file that was deleted would be taken for this one's.
         for suffix in _COMPANIONS:
             file.with_name(file.name + suffix).unlink(missing_ok=True)
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        identity = identity_of(file)
+        identity = file_identity(file)
         assert identity is not None
     # By its name: to open and close it would give up the locks that this process may hold on it.
     mode = file.lstat().st_mode
     if not stat.S_ISREG(mode):
-        raise StoreUnavailable(f"the session store {file} is no regular file; move it away")
+        raise StoreUnavailableError(f"the session store {file} is no regular file; move it away")
     if stat.S_IMODE(mode) != 0o600:
         file.chmod(0o600)
     return identity
@@ -171,7 +171,7 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if version not in (0, _SCHEMA_VERSION) or (version == 0 and tables):
-        raise StoreUnavailable(
+        raise StoreUnavailableError(
             f"the session store {file} was written by another version of this software; move it away: a new one is "
             f"made, without the old sessions"
         )

@@ -14,9 +14,21 @@ from pathlib import Path
 from secrets import randbits
 from threading import Lock
 
-from .ids import key_of
-from .sqlite_file import Identity, file_of, identity_of, open_file, unavailable
-from .store import Change, Found, Kept, Limits, Outcome, Tally, TooMany, Totals, Written, admit, has_lapsed
+from .ids import store_key
+from .sqlite_file import FileIdentity, file_identity, open_database, store_error, store_file
+from .store import (
+    LimitExceeded,
+    Limits,
+    RecordInfo,
+    RecordUpdate,
+    StoredRecord,
+    StoreTotals,
+    StoreUsage,
+    WriteOutcome,
+    Written,
+    admit,
+    is_expired,
+)
 
 _BUSY_SECONDS = 5.0
 _SWEPT_ROWS = 200
@@ -25,7 +37,7 @@ _SWEEP_SECONDS = 5.0
 """Between two looks for what has lapsed."""
 
 
-class DiskStore:
+class SqliteStore:
     """The store of `model` in `directory`, as `sessions.store.Store` promises.
 
     Nothing is opened before the first call. After an error the file is opened anew by the next call, and so it is
@@ -33,16 +45,16 @@ class DiskStore:
     """
 
     def __init__(self, directory: Path, model: str, limits: Limits, clock: Callable[[], float] = time.time) -> None:
-        self.file = file_of(directory, model)
+        self.file = store_file(directory, model)
         self._model = model
         self._limits = limits
         self._clock = clock
         self._lock = Lock()
-        self._opened: tuple[sqlite3.Connection, Identity] | None = None
+        self._opened: tuple[sqlite3.Connection, FileIdentity] | None = None
         self._swept = 0.0
         self._expired = 0
 
-    def read(self, ids: Sequence[str]) -> list[Found | None]:
+    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
         """The record of each session, in order; None where there is none.
 
         Raises:
@@ -52,7 +64,7 @@ class DiskStore:
         with self._transaction(_begin_read) as connection:
             return [self._found(connection, id, now) for id in ids]  # noqa: A001 - what it is
 
-    def write(self, changes: Sequence[Change]) -> list[Outcome]:
+    def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """Make each change on its own. The ids of one call are different.
 
         Raises:
@@ -60,7 +72,7 @@ class DiskStore:
         """
         now = self._clock()
         with self._transaction(_begin_write) as connection:
-            before = tally = Tally(*connection.execute("SELECT open, bytes FROM tally").fetchone())
+            before = tally = StoreUsage(*connection.execute("SELECT open, bytes FROM tally").fetchone())
             outcomes = []
             for change in changes:
                 outcome, tally = self._change(connection, change, tally, now)
@@ -74,7 +86,7 @@ class DiskStore:
         self._swept = now if sweeps else self._swept
         return outcomes
 
-    def totals(self) -> Totals:
+    def totals(self) -> StoreTotals:
         """What there is.
 
         Raises:
@@ -90,7 +102,7 @@ class DiskStore:
             (oldest,) = connection.execute(
                 "SELECT min(last) FROM session WHERE ended = 0 AND last >= ?", (idle_since,)
             ).fetchone()
-        return Totals(count - lapsed, size, None if oldest is None else max(0.0, now - oldest))
+        return StoreTotals(count - lapsed, size, None if oldest is None else max(0.0, now - oldest))
 
     def expired(self) -> int:
         """How many sessions this object has removed since the last call because they were idle."""
@@ -113,17 +125,17 @@ class DiskStore:
                 connection.execute("COMMIT")
             except (sqlite3.Error, OSError) as error:
                 self._disconnect()
-                raise unavailable(self.file, error, _BUSY_SECONDS) from error
+                raise store_error(self.file, error, _BUSY_SECONDS) from error
             except BaseException:
                 self._disconnect()
                 raise
 
     def _connection(self) -> sqlite3.Connection:
         """What is open, if it is still the file of that name: another one may have been put in its place."""
-        if self._opened is not None and self._opened[1] != identity_of(self.file):
+        if self._opened is not None and self._opened[1] != file_identity(self.file):
             self._disconnect()
         if self._opened is None:
-            self._opened = open_file(self.file, _BUSY_SECONDS)
+            self._opened = open_database(self.file, _BUSY_SECONDS)
         return self._opened[0]
 
     def _disconnect(self) -> None:
@@ -132,21 +144,21 @@ class DiskStore:
             with suppress(sqlite3.Error):  # it may be closed because it is broken
                 connection.close()
 
-    def _found(self, connection: sqlite3.Connection, id: str, now: float) -> Found | None:  # noqa: A002 - what it is
+    def _found(self, connection: sqlite3.Connection, id: str, now: float) -> StoredRecord | None:  # noqa: A002 - what it is
         row = connection.execute(
-            "SELECT revision, ended, last, size, record FROM session WHERE key = ?", (key_of(id, self._model),)
+            "SELECT revision, ended, last, size, record FROM session WHERE key = ?", (store_key(id, self._model),)
         ).fetchone()
-        if row is None or has_lapsed(Kept(*row[:4]), self._limits, now):
+        if row is None or is_expired(RecordInfo(*row[:4]), self._limits, now):
             return None
-        return Found(row[4], row[0])
+        return StoredRecord(row[4], row[0])
 
     def _change(
-        self, connection: sqlite3.Connection, change: Change, tally: Tally, now: float
-    ) -> tuple[Outcome, Tally]:
-        key = key_of(change.id, self._model)
+        self, connection: sqlite3.Connection, change: RecordUpdate, tally: StoreUsage, now: float
+    ) -> tuple[WriteOutcome, StoreUsage]:
+        key = store_key(change.id, self._model)
         while True:
             row = connection.execute("SELECT revision, ended, last, size FROM session WHERE key = ?", (key,)).fetchone()
-            outcome, after = admit(change, row and Kept(*row), tally, self._limits, now)
+            outcome, after = admit(change, row and RecordInfo(*row), tally, self._limits, now)
             if isinstance(outcome, Written):
                 connection.execute(
                     "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
@@ -155,14 +167,14 @@ class DiskStore:
                     # Never one that was before, whatever was removed in between.
                     (key, randbits(63), change.ended, now, len(change.record), change.record),
                 )
-            if not isinstance(outcome, TooMany):
+            if not isinstance(outcome, LimitExceeded):
                 return outcome, after
             swept = self._sweep(connection, tally, now)
             if swept == tally:
-                return TooMany(outcome.limit, self._until_room(connection, now)), tally
+                return LimitExceeded(outcome.limit, self._until_room(connection, now)), tally
             tally = swept
 
-    def _sweep(self, connection: sqlite3.Connection, tally: Tally, now: float) -> Tally:
+    def _sweep(self, connection: sqlite3.Connection, tally: StoreUsage, now: float) -> StoreUsage:
         """Remove some of what has lapsed, the oldest first."""
         for ended, seconds in ((0, self._limits.idle_seconds), (1, self._limits.retry_seconds)):
             rows = connection.execute(
@@ -172,9 +184,9 @@ class DiskStore:
             connection.executemany("DELETE FROM session WHERE rowid = ?", [(rowid,) for rowid, _ in rows])
             size = tally.bytes - sum(size for _, size in rows)
             tally = (
-                Tally(tally.open, size, tally.expired)
+                StoreUsage(tally.open, size, tally.expired)
                 if ended
-                else Tally(tally.open - len(rows), size, tally.expired + len(rows))
+                else StoreUsage(tally.open - len(rows), size, tally.expired + len(rows))
             )
         return tally
 

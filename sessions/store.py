@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 
-class Kept(NamedTuple):
+class RecordInfo(NamedTuple):
     """What a store knows of a record without reading it."""
 
     revision: int
@@ -17,7 +17,7 @@ class Kept(NamedTuple):
     size: int
 
 
-class Tally(NamedTuple):
+class StoreUsage(NamedTuple):
     """What a store holds. What has lapsed counts until it is removed."""
 
     open: int
@@ -28,23 +28,25 @@ class Tally(NamedTuple):
     """Sessions that were removed because they were idle."""
 
 
-def has_lapsed(kept: Kept, limits: Limits, now: float) -> bool:
+def is_expired(kept: RecordInfo, limits: Limits, now: float) -> bool:
     """Whether it is as if the record had never been.
 
     >>> limits = Limits(sessions=1, bytes=1, idle_seconds=900, retry_seconds=60)
-    >>> [has_lapsed(Kept(1, ended=False, last=100, size=1), limits, now) for now in (1000, 1001)]
+    >>> [is_expired(RecordInfo(1, ended=False, last=100, size=1), limits, now) for now in (1000, 1001)]
     [False, True]
     """
     return kept.last < now - (limits.retry_seconds if kept.ended else limits.idle_seconds)
 
 
-def admit(change: Change, kept: Kept | None, tally: Tally, limits: Limits, now: float) -> tuple[Outcome, Tally]:
+def admit(
+    change: RecordUpdate, kept: RecordInfo | None, tally: StoreUsage, limits: Limits, now: float
+) -> tuple[WriteOutcome, StoreUsage]:
     """Whether `change` is made in the place of `kept`, and what the store holds then.
 
-    An open session goes on whatever the limits say; they hold for new ones. A `TooMany` does not know yet when there
+    The limits hold for new sessions; an open session always continues. A `LimitExceeded` does not know yet when there
     will be room.
     """
-    lapsed = kept is not None and has_lapsed(kept, limits, now)
+    lapsed = kept is not None and is_expired(kept, limits, now)
     present = None if lapsed else kept
     is_new = present is None or present.ended
     revision = None if present is None else present.revision
@@ -52,26 +54,26 @@ def admit(change: Change, kept: Kept | None, tally: Tally, limits: Limits, now: 
         return Conflict(), tally
     after = _after(change, kept, tally, lapsed)
     if is_new and not change.ended and after.open > limits.sessions:
-        return TooMany(f"{limits.sessions} sessions", 0.0), tally
+        return LimitExceeded(f"{limits.sessions} sessions", 0.0), tally
     if is_new and after.bytes > limits.bytes:
-        return TooMany(f"{limits.bytes} bytes", 0.0), tally
+        return LimitExceeded(f"{limits.bytes} bytes", 0.0), tally
     return Written(), after
 
 
-def _after(change: Change, kept: Kept | None, tally: Tally, lapsed: bool) -> Tally:
+def _after(change: RecordUpdate, kept: RecordInfo | None, tally: StoreUsage, lapsed: bool) -> StoreUsage:
     was_open = kept is not None and not kept.ended
-    return Tally(
+    return StoreUsage(
         tally.open - was_open + (not change.ended),
         tally.bytes - (kept.size if kept else 0) + len(change.record),
         tally.expired + (was_open and lapsed),
     )
 
 
-class StoreUnavailable(Exception):
+class StoreUnavailableError(Exception):
     """The store cannot be read or written now. Says what is wrong, and what an operator can do."""
 
 
-class StoreFull(StoreUnavailable):
+class StoreFullError(StoreUnavailableError):
     """What the store writes to has no room: a full disk, a server at its memory limit."""
 
 
@@ -89,7 +91,7 @@ class Limits:
     """For so long after its end a session's last piece can be sent again."""
 
 
-class Found(NamedTuple):
+class StoredRecord(NamedTuple):
     """A record as it lies in the store."""
 
     record: bytes
@@ -97,7 +99,7 @@ class Found(NamedTuple):
     """Another after every write: who writes names the one it has read."""
 
 
-class Change(NamedTuple):
+class RecordUpdate(NamedTuple):
     """A record to be written in the place of the one that was read."""
 
     id: str
@@ -118,7 +120,7 @@ class Conflict:
 
 
 @dataclass(frozen=True)
-class TooMany:
+class LimitExceeded:
     """A new session would be beyond a limit; this change was not made."""
 
     limit: str
@@ -127,10 +129,10 @@ class TooMany:
     """Seconds until the next session is over, if it gets no piece until then."""
 
 
-Outcome = Written | Conflict | TooMany
+WriteOutcome = Written | Conflict | LimitExceeded
 
 
-class Totals(NamedTuple):
+class StoreTotals(NamedTuple):
     """All open sessions of one model."""
 
     sessions: int
@@ -146,14 +148,14 @@ class Store(Protocol):
     A session that was idle for too long is as if it had never been, whether or not its record has been removed yet.
     """
 
-    def read(self, ids: Sequence[str]) -> list[Found | None]:
+    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
         """The record of each session, in order; None where there is none.
 
         Raises:
             StoreUnavailable: nothing can be read.
         """
 
-    def write(self, changes: Sequence[Change]) -> list[Outcome]:
+    def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """Make each change on its own: all of a change or nothing of it, and none that is made can be lost by a crash
         of any process. The ids of one call are different.
 
@@ -162,7 +164,7 @@ class Store(Protocol):
                 was lost.
         """
 
-    def totals(self) -> Totals:
+    def totals(self) -> StoreTotals:
         """What there is.
 
         Raises:

@@ -19,11 +19,11 @@ from pathlib import Path
 KEY_BYTES = 32
 
 
-class NoKey(Exception):
+class SigningKeyError(Exception):
     """There is no key, or it must not be used. Says why, and what an operator can do."""
 
 
-def key_of_environment(name: str) -> bytes:
+def signing_key_from_environment(name: str) -> bytes:
     """The key in the environment variable `name`, the same for all hosts that serve the same sessions.
 
     Raises:
@@ -31,11 +31,13 @@ def key_of_environment(name: str) -> bytes:
     """
     text = os.environ.get(name, "")
     if not text:
-        raise NoKey(f"the environment variable {name}, which holds the key of session tokens, is not set: {_HOW}")
+        raise SigningKeyError(
+            f"the environment variable {name}, which holds the key of session tokens, is not set: {_HOW}"
+        )
     return _parse(text, f"the environment variable {name}")
 
 
-def key_of_file(file: Path) -> bytes:
+def signing_key_from_file(file: Path) -> bytes:
     """The key in `file`, which is made where there is none, so that all workers of a host have the same.
 
     Raises:
@@ -47,9 +49,11 @@ def key_of_file(file: Path) -> bytes:
         mode = stat.S_IMODE(file.stat().st_mode)
         text = file.read_text("ascii", errors="replace")
     except OSError as error:
-        raise NoKey(f"the key of session tokens cannot be kept in {file}: {error}") from error
+        raise SigningKeyError(f"the key of session tokens cannot be kept in {file}: {error}") from error
     if mode & 0o077:
-        raise NoKey(f"others can read the key of session tokens in {file}: take the right away with `chmod 600`")
+        raise SigningKeyError(
+            f"others can read the key of session tokens in {file}: take the right away with `chmod 600`"
+        )
     return _parse(text, str(file))
 
 
@@ -59,7 +63,7 @@ _HOW = f"make one with `openssl rand -hex {KEY_BYTES}`"
 def _parse(text: str, where: str) -> bytes:
     text = text.strip()
     if len(text) != 2 * KEY_BYTES or set(text) - set("0123456789abcdefABCDEF"):
-        raise NoKey(f"{where} holds no key of session tokens, which is {2 * KEY_BYTES} hex digits: {_HOW}")
+        raise SigningKeyError(f"{where} holds no key of session tokens, which is {2 * KEY_BYTES} hex digits: {_HOW}")
     return bytes.fromhex(text)
 
 
@@ -89,7 +93,7 @@ _SIGNATURE_BYTES = 32
 _PERSON = b"neuron-lstm session token\n"
 
 
-class InvalidToken(ValueError):
+class InvalidTokenError(ValueError):
     """A text that is no token of this server. The message holds none of it."""
 
 
@@ -105,16 +109,16 @@ class TokenState:
     """The model's carried values."""
 
 
-def token_characters(state_bytes: int) -> int:
+def token_length(state_bytes: int) -> int:
     """How long the token of a state is.
 
-    >>> token_characters(4096)
+    >>> token_length(4096)
     5538
     """
     return -(-4 * (_HEAD.size + state_bytes + _SIGNATURE_BYTES) // 3)
 
 
-def seal(session: TokenState, key: bytes) -> str:
+def sign_token(session: TokenState, key: bytes) -> str:
     """The token of a session: A-Z a-z 0-9 - _, a third longer than its state.
 
     Raises:
@@ -129,22 +133,26 @@ def seal(session: TokenState, key: bytes) -> str:
     return urlsafe_b64encode(content + _sign(content, key)).rstrip(b"=").decode()
 
 
-def open_token(text: str, key: bytes, max_state_bytes: int) -> TokenState:
-    """What `seal` was given.
+def verify_token(text: str, key: bytes, max_state_bytes: int) -> TokenState:
+    """What `sign_token` was given.
 
     Raises:
         InvalidToken: it was made with another key or another version, was changed, or holds a larger state.
     """
-    longest = token_characters(max_state_bytes)
+    longest = token_length(max_state_bytes)
     if len(text) > longest:
-        raise InvalidToken(f"a session token of this model has up to {longest} characters, this one has {len(text)}")
+        raise InvalidTokenError(
+            f"a session token of this model has up to {longest} characters, this one has {len(text)}"
+        )
     sealed = _decode(text)
     content, signature = sealed[:-_SIGNATURE_BYTES], sealed[-_SIGNATURE_BYTES:]
     if not hmac.compare_digest(_sign(content, key), signature) or len(content) < _HEAD.size:
-        raise InvalidToken("the session token was not made by this server, or was changed; send `start` to begin anew")
+        raise InvalidTokenError(
+            "the session token was not made by this server, or was changed; send `start` to begin anew"
+        )
     version, model, steps = _HEAD.unpack_from(content)
     if version != _VERSION:
-        raise InvalidToken(f"a session token of version {version} cannot be read, only {_VERSION}; begin anew")
+        raise InvalidTokenError(f"a session token of version {version} cannot be read, only {_VERSION}; begin anew")
     return TokenState(steps, model, content[_HEAD.size :])
 
 
@@ -155,12 +163,12 @@ def _sign(content: bytes, key: bytes) -> bytes:
 
 
 def _decode(text: str) -> bytes:
-    """The bytes of a text that is written in the one way that `seal` writes them."""
+    """The bytes of a text that is written in the one way that `sign_token` writes them."""
     try:
         written = text.encode("ascii")
         sealed = b64decode(written + b"=" * (-len(written) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):
         sealed, written = b"", b"?"
     if urlsafe_b64encode(sealed).rstrip(b"=") != written:
-        raise InvalidToken("this is no session token: it has characters of another kind, or is incomplete")
+        raise InvalidTokenError("this is no session token: it has characters of another kind, or is incomplete")
     return sealed

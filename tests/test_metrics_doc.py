@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import torchserve_neuron_lstm.config
-from torchserve_neuron_lstm.handlers.batch import Work
-from torchserve_neuron_lstm.handlers.metrics import METRICS, Counts
+from torchserve_neuron_lstm.handlers.batch import BatchStats
+from torchserve_neuron_lstm.handlers.metrics import METRICS, BatchMetrics
 
 TEXT = (Path(__file__).parents[1] / "docs" / "metrics.md").read_text()
 
@@ -51,6 +51,6 @@ def test_the_command_copies_the_file(tmp_path: Path) -> None:
 
 def test_the_line_of_lengths_is_the_one_that_a_batch_leaves() -> None:
     """Three sequences of 12 timesteps and one of 50."""
-    counts = Counts(requests=4, work=Work(lengths=(12, 50, 12, 12)))
+    counts = BatchMetrics(requests=4, work=BatchStats(lengths=(12, 50, 12, 12)))
 
     assert block("text") == f"neuron_lstm lengths {counts.lengths_text}\n"

@@ -13,15 +13,15 @@ import pytest
 import torch
 import yaml
 from archiving import model_class
-from worker import Told, loaded, predict, request
+from worker import WorkerResponse, loaded, predict, request
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.load import load_config, parse_config
-from torchserve_neuron_lstm.config.streaming import FieldsConfig, StreamingConfig
-from torchserve_neuron_lstm.sessions.decision import Refused
+from torchserve_neuron_lstm.config.streaming import SessionFieldsConfig, StreamingConfig
+from torchserve_neuron_lstm.sessions.decision import Reject
 from torchserve_neuron_lstm.sessions.ids import MAX_CHARACTERS, make_id
 from torchserve_neuron_lstm.sessions.store import Limits
-from torchserve_neuron_lstm.sessions.token import token_characters
+from torchserve_neuron_lstm.sessions.token import token_length
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "sessions.md").read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def answers(tagger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Told]]:
+def answers(tagger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerResponse]]:
     """What a worker says to each command of the page, one after the other."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path_factory.mktemp("kept") / "sessions"))
@@ -85,7 +85,7 @@ def answers(tagger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             yield [predict(service, [asked(words)])[0] for words, _ in conversation()]
 
 
-def test_the_conversation_goes_as_shown(answers: list[Told]) -> None:
+def test_the_conversation_goes_as_shown(answers: list[WorkerResponse]) -> None:
     """Every status, every key, every word; only ids that are made and tags are left open."""
     shown = [json.loads(answer.replace("[…]", '["…"]')) for _, answer in conversation()]
 
@@ -96,7 +96,7 @@ def test_the_conversation_goes_as_shown(answers: list[Told]) -> None:
         assert agrees(expected, found), (expected, found)
 
 
-def test_id_and_step_are_headers_of_every_answer(answers: list[Told]) -> None:
+def test_id_and_step_are_headers_of_every_answer(answers: list[WorkerResponse]) -> None:
     """As the page says; a refusal has none."""
     for told in answers:
         found = json.loads(told.body)
@@ -104,7 +104,7 @@ def test_id_and_step_are_headers_of_every_answer(answers: list[Told]) -> None:
             assert told.headers.get(name) == (str(found[name]) if told.status == 200 else None)
 
 
-def test_a_piece_that_is_sent_again_gets_the_same_bytes(answers: list[Told]) -> None:
+def test_a_piece_that_is_sent_again_gets_the_same_bytes(answers: list[WorkerResponse]) -> None:
     """The fourth command is the third."""
     commands = [words for words, _ in conversation()]
 
@@ -112,7 +112,7 @@ def test_a_piece_that_is_sent_again_gets_the_same_bytes(answers: list[Told]) -> 
     assert answers[3].body == answers[2].body
 
 
-def test_the_pieces_are_answered_as_the_whole_sequence(tagger: Path, answers: list[Told]) -> None:
+def test_the_pieces_are_answered_as_the_whole_sequence(tagger: Path, answers: list[WorkerResponse]) -> None:
     """By the model itself, in eager mode."""
     model = model_class(tagger / "model.py")().eval()
     model.load_state_dict(torch.load(tagger / "weights.pt", weights_only=True))
@@ -152,7 +152,7 @@ def test_the_table_of_fields_has_each_by_its_name() -> None:
     """As the defaults are."""
     rows = re.findall(r"^\| `(ts_\w+)` \|", TEXT, re.MULTILINE)
 
-    assert rows == [field.default for field in FieldsConfig.model_fields.values()]
+    assert rows == [field.default for field in SessionFieldsConfig.model_fields.values()]
 
 
 def test_the_table_of_statuses_has_every_kind_with_its_status() -> None:
@@ -161,7 +161,7 @@ def test_the_table_of_statuses_has_every_kind_with_its_status() -> None:
     told = {(code, kind) for code, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
     sources = [(ROOT / "handlers" / name).read_text() for name in ("streams.py", "kept_sessions.py", "piece_fields.py")]
     raised = {pair for source in sources for pair in re.findall(r'RequestError\(\s*(\d{3}), "(\w+)"', source)}
-    decided = set(get_args(get_type_hints(Refused)["kind"]))
+    decided = set(get_args(get_type_hints(Reject)["kind"]))
 
     assert raised <= told
     assert decided <= {kind for _, kind in told}
@@ -172,7 +172,7 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
     """Characters of an id and of a token, and for how long an end can be sent again."""
     assert f"| 1 to {MAX_CHARACTERS} of `A-Z" in TEXT
     assert f"or the generated one: {len(make_id())} characters" in TEXT
-    assert f"which carry 4096 bytes, {token_characters(4096)} characters." in TEXT
+    assert f"which carry 4096 bytes, {token_length(4096)} characters." in TEXT
     assert f"for {Limits(1, 1, 1.0).retry_seconds:g} seconds" in TEXT
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.bucketing.bucket_lengths import limited, optimal, padding
+from torchserve_neuron_lstm.bucketing.bucket_lengths import clip_histogram, optimal_lengths, padding_stats
 from torchserve_neuron_lstm.config.buckets import AutoLengths
 from torchserve_neuron_lstm.config.histogram import read_lengths
 from torchserve_neuron_lstm.config.load import load_config
@@ -99,15 +99,15 @@ def test_the_configurations_are_good(folder: Path) -> None:
 
 def test_the_shares_are_right() -> None:
     """Of the first paragraph, on the sample; and what a fresh one costs more."""
-    histogram = limited(read_lengths(SAMPLE), 330, truncate=False)
-    grids = ((16, 32, 64, 128, 256, 330), *(optimal(histogram, count) for count in (6, 8, 16)))
+    histogram = clip_histogram(read_lengths(SAMPLE), 330, truncate=False)
+    grids = ((16, 32, 64, 128, 256, 330), *(optimal_lengths(histogram, count) for count in (6, 8, 16)))
     generator = random.Random(1)
     fresh = Counter(min(330, max(1, int(generator.lognormvariate(3.0, 0.7)))) for _ in range(10_000))
 
-    shares = [padding(histogram, lengths).share for lengths in grids]
+    shares = [padding_stats(histogram, lengths).ratio for lengths in grids]
 
     assert [f"{100 * share:.0f} %" for share in shares] == re.findall(r"\d+ %", TEXT)[:4]
-    assert 0.004 < padding(fresh, grids[2]).share - shares[2] < 0.006
+    assert 0.004 < padding_stats(fresh, grids[2]).ratio - shares[2] < 0.006
 
 
 def test_the_picture_is_there() -> None:

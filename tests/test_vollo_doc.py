@@ -31,7 +31,7 @@ def blocks(language: str) -> list[str]:
 def test_the_licence_is_told_before_the_command_that_accepts_it() -> None:
     """Who reads from the top knows before installing, and so does who asks for the backend."""
     assert TEXT.index("EULA") < TEXT.index("pip install")
-    assert vollo.INSTALL.index("pip install") < vollo.INSTALL.index("EULA")
+    assert vollo.INSTALL_HINT.index("pip install") < vollo.INSTALL_HINT.index("EULA")
     assert "torchserve-neuron-lstm[vollo]" in "".join(blocks("bash"))
 
 
@@ -77,7 +77,7 @@ def test_a_model_in_time_is_one_program_and_a_last_state_two() -> None:
             return (self.linear(h[-1]),)
 
     for module, ways in ((InTime(), 1), (Last(), 2)):
-        program = rewrite.rewritten(at_sizes(program_of(module), Bucket(4, 6)))
+        program = rewrite.rewrite_program(at_sizes(program_of(module), Bucket(4, 6)))
         config = PartitionerConfig(model_support_percentage_threshold=0)
         segments = partition(program, lambda node: translate.refusal(node) is None, config).segments
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from ..backends.interface import Backend, Selective
-from ..backends.partitioning.operator_support import refusals
-from ..backends.partitioning.partition import at_sizes, users_name
+from ..backends.partitioning.operator_support import unsupported_operators
+from ..backends.partitioning.partition import at_sizes, torch_operator_name
 from ..backends.registry import get_backend
 from ..config.partitioner import PartitionerConfig
 from ..lowering.errors import node_line
@@ -61,8 +61,8 @@ def analyze(
     engine = _engine(backend, options)
     program = export(func, example_inputs).program
     bucket = shape_of(program)
-    found = refusals(engine, at_sizes(program, bucket), bucket, config, compile_settings(engine, options))
-    taken = Counter(users_name(node) for node, reason in found.items() if reason is None)
+    found = unsupported_operators(engine, at_sizes(program, bucket), bucket, config, compile_settings(engine, options))
+    taken = Counter(torch_operator_name(node) for node, reason in found.items() if reason is None)
     supported: dict[str, dict[str, int]] = {}
     for name, count in sorted(taken.items()):
         supported.setdefault(name.partition("::")[0], {})[name] = count
@@ -73,7 +73,7 @@ def analyze(
         "supported_operators": supported,
         "unsupported_operators": [
             {
-                "kind": users_name(node),
+                "kind": torch_operator_name(node),
                 "failureAt": "list of operators" if isinstance(engine, Selective) else "compiler",
                 "call": node_line(node),
                 "reason": reason,

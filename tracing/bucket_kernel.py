@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..backends.interface import CannotLoad
+from ..backends.interface import LoadError
 from ..backends.signature import WrongInput
 
 _SCRIPT, _IMPORT = "script:", "import:"
@@ -109,9 +109,9 @@ def restored(text: str) -> Made:
         module, _, name = text.removeprefix(_IMPORT).partition(":")
         factory = _imported(module, name)
     except (RuntimeError, ValueError) as error:
-        raise CannotLoad(f"the bucket kernel in the traced file cannot be read: {error}") from error
+        raise LoadError(f"the bucket kernel in the traced file cannot be read: {error}") from error
     if factory is None:
-        raise CannotLoad(f"the traced file needs {name} of the module {module}, which is not here")
+        raise LoadError(f"the traced file needs {name} of the module {module}, which is not here")
     return Made(factory(), lambda: text)
 
 

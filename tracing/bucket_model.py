@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.compile_pool import Failed, Job, Result, compile_all
-from ..backends.interface import Backend, CannotCompile
+from ..backends.compile_pool import CompileFailure, CompileJob, CompileOutcome, compile_all
+from ..backends.interface import Backend, CompileError
 from .bucket_kernel import made_by
 from .description import Folder
 from .engines import AUTO, engines, refused
@@ -197,7 +197,7 @@ def _compile(
         for engine in tried:
             done = Path(scratch) / engine.name
             jobs = [
-                Job(
+                CompileJob(
                     engine.name,
                     "sequence",
                     None if engine.polymorphic else shape_of(program),
@@ -208,13 +208,13 @@ def _compile(
                 for index, (program, file) in enumerate(zip(programs, files, strict=True))
             ]
             results = compile_all(jobs, Path(scratch) / f"{engine.name}-compilers", _tell)
-            failed = [result for result in results if isinstance(result, Failed)]
+            failed = [result for result in results if isinstance(result, CompileFailure)]
             if not failed:
                 (done / "programs").rename(folder / "programs")
                 return engine
-            errors += [CannotCompile(f"bucket {jobs.index(one.job)}: {one.reason}") for one in failed]
+            errors += [CompileError(f"bucket {jobs.index(one.job)}: {one.reason}") for one in failed]
         raise refused(errors)
 
 
-def _tell(result: Result) -> None:
+def _tell(result: CompileOutcome) -> None:
     _log.info("%s", result)

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils import _pytree as pytree
 
-from ..backends.interface import CannotLoad
+from ..backends.interface import LoadError
 from ..backends.signature import Signature, TensorType
 
 
@@ -97,7 +97,7 @@ def from_json(text: str) -> Contents:
     try:
         written = json.loads(text)
         if written.pop("format") != FORMAT:
-            raise CannotLoad(f"the traced file is not of format {FORMAT}: trace the function again with this version")
+            raise LoadError(f"the traced file is not of format {FORMAT}: trace the function again with this version")
         programs = tuple(_compiled(entry) for entry in written.pop("programs"))
         aliases = tuple((int(state), int(answer)) for state, answer in written.pop("aliases"))
         contents = Contents(**written, programs=programs, aliases=aliases)
@@ -105,9 +105,7 @@ def from_json(text: str) -> Contents:
             pytree.treespec_loads(spec)
     # NotImplementedError is what torch raises of a structure that was written in another way than it knows.
     except (ValueError, KeyError, TypeError, AttributeError, NotImplementedError) as error:
-        raise CannotLoad(
-            f"the description in the traced file is damaged ({error}): trace the function again"
-        ) from error
+        raise LoadError(f"the description in the traced file is damaged ({error}): trace the function again") from error
     return contents
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ..backends.interface import Backend, CannotCompile, Inlining, Placing, Run, Weights
-from ..backends.partitioning.backend import Partitioned, loader_of
+from ..backends.interface import Backend, CompileError, Inlining, LoadedProgram, Placing, Weights
+from ..backends.partitioning.backend import PartitionedBackend, select_loader
 from ..backends.registry import backend_names, get_backend
 from ..config.partitioner import PartitionerConfig
 from .options import Options, arguments, untaken
@@ -43,7 +43,7 @@ def engines(name: str, options: Options) -> list[Backend]:
 
 def _divided(engine: Backend, options: Options) -> Backend:
     """The engine, or where a partitioner's options are given, the engine and the CPU together."""
-    return engine if options.partitioner_config is None else Partitioned(engine, options.partitioner_config)
+    return engine if options.partitioner_config is None else PartitionedBackend(engine, options.partitioner_config)
 
 
 def _named(name: str, options: Options) -> Backend:
@@ -55,7 +55,7 @@ def _named(name: str, options: Options) -> Backend:
     if options.cpu_backend and isinstance(engine, Placing) and not _has_target(options):
         raise ValueError("cpu_backend=True compiles for a device that is not here: add compiler_args='--target NAME'")
     if options.compiler_python is None and (reason := engine.unavailable()) is not None:
-        raise CannotCompile(f"{name} cannot be used here: {reason}")
+        raise CompileError(f"{name} cannot be used here: {reason}")
     return engine
 
 
@@ -65,7 +65,7 @@ def _has_target(options: Options) -> bool:
 
 def load_program(
     engine: Backend, directory: Path, weights: Weights, host: Mapping[str, str], threads: int, core: int | None
-) -> Run:
+) -> LoadedProgram:
     """Load what the engine compiled, on a core of its own if it has them; torch keeps the number of threads it had.
 
     Raises:
@@ -73,7 +73,7 @@ def load_program(
     """
     placed: Any = _OnCore(engine, core) if isinstance(engine, Placing) and core is not None else engine
     with torch_threads_kept():
-        return loader_of(placed, directory).load(directory, weights, host, threads)
+        return select_loader(placed, directory).load(directory, weights, host, threads)
 
 
 class _OnCore:
@@ -85,7 +85,7 @@ class _OnCore:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """As the engine does, elsewhere."""
         return self._engine.load_on(self._core, directory, weights, host, threads)
 
@@ -101,6 +101,6 @@ def torch_threads_kept() -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def refused(errors: Sequence[CannotCompile]) -> CannotCompile:
+def refused(errors: Sequence[CompileError]) -> CompileError:
     """What to raise when none of the engines took a program."""
-    return CannotCompile("\n".join(str(error) for error in errors))
+    return CompileError("\n".join(str(error) for error in errors))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..backends.interface import Backend, CompileSettings, Option, precision_of
+from ..backends.interface import Backend, CompilerOption, CompileSettings, precision_of
 from ..config.partitioner import PartitionerConfig, shell_words
 
 _POSITIONS = 6
@@ -73,7 +73,7 @@ def arguments(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def untaken(engine: Backend, options: Options) -> list[str]:
     """The options for a compiler that this engine's does not take."""
-    asked: dict[Option, object] = {
+    asked: dict[CompilerOption, object] = {
         "compiler_workdir": options.compiler_workdir,
         "compiler_args": arguments(options.compiler_args),
         "compiler_python": options.compiler_python,

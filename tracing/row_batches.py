@@ -12,12 +12,12 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.interface import Run
+from ..backends.interface import LoadedProgram
 from ..backends.signature import Signature, WrongInput, dtype_name
 from .export import Function
 
 
-def in_chunks(run: Run, signature: Signature, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def in_chunks(run: LoadedProgram, signature: Signature, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """`run` on chunks of the program's own rows, put together again.
 
     Raises:

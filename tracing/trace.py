@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.interface import Backend, CannotCompile
-from ..backends.partitioning.partition import CannotPartition
+from ..backends.interface import Backend, CompileError
+from ..backends.partitioning.partition import PartitionError
 from ..backends.signature import TensorType, dtype_name, signature_of
 from ..bucketing.shapes import Bucket
 from ..config.partitioner import PartitionerConfig
@@ -112,8 +112,8 @@ def _compile(
         try:
             with torch_threads_kept():
                 engine.compile(program, bucket, directory, compile_settings(engine, options))
-        except CannotCompile as error:
-            if isinstance(error.__cause__, CannotPartition):
+        except CompileError as error:
+            if isinstance(error.__cause__, PartitionError):
                 raise error.__cause__ from None
             errors.append(error)
             shutil.rmtree(directory)

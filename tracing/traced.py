@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.interface import CannotLoad, Run
+from ..backends.interface import LoadedProgram, LoadError
 from ..backends.registry import get_backend
 from ..backends.signature import Signature, WrongInput
-from ..backends.weights import BadWeights, never_a_weight, places_of, read_weights
+from ..backends.weights import WeightsError, copy_if_aliased, read_weights, storage_ptrs
 from . import description as descriptions
 from .bucket_kernel import Made, chosen, restored
 from .description import Compiled, Contents, Folder
@@ -58,7 +58,7 @@ class Traced:
         self._folder = folder
         self._calling = threading.Lock()
         self._takes, self._gives = pytree.treespec_loads(contents.takes), pytree.treespec_loads(contents.gives)
-        self._runs: list[Run] = []
+        self._runs: list[LoadedProgram] = []
         self._held: frozenset[int] = frozenset()
 
     @property
@@ -83,7 +83,7 @@ class Traced:
             ]
         with self._calling:
             self._runs = runs
-            self._held = places_of(self.store.values())
+            self._held = storage_ptrs(self.store.values())
 
     @property
     def is_loaded(self) -> bool:
@@ -162,7 +162,7 @@ class Traced:
     def _answered(self, bucket: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """What a program gives; a weight that is an answer as it is would be changed with the answer, so a copy."""
         outputs = self._runs[bucket]([tensor.contiguous() for tensor in inputs])
-        return [never_a_weight(output, self._held) for output in outputs]
+        return [copy_if_aliased(output, self._held) for output in outputs]
 
     def _run_with_state(
         self, state: State, bucket: int, signature: Signature, given: list[torch.Tensor]
@@ -251,8 +251,8 @@ def load(path: str | Path) -> Traced:
             archive.extractall(root)
         contents = descriptions.from_json((root / _CONTENTS).read_text(encoding="utf-8"))
         store, states = read_weights(root / _WEIGHTS), read_weights(root / _STATE)
-    except (OSError, zipfile.BadZipFile, KeyError, BadWeights) as error:
-        raise CannotLoad(f"{path} cannot be read as a traced file: {error}") from error
+    except (OSError, zipfile.BadZipFile, KeyError, WeightsError) as error:
+        raise LoadError(f"{path} cannot be read as a traced file: {error}") from error
     for name in (_CONTENTS, _WEIGHTS, _STATE):  # mapped into memory; what stays is what `save` takes from the folder
         (root / name).unlink()
     kernel = None if contents.kernel is None else restored(contents.kernel)
@@ -278,7 +278,7 @@ def _check_complete(contents: Contents, store: Mapping[str, torch.Tensor], state
     missing = {key for program in contents.programs for key in program.stored.values()} - set(store)
     missing |= {f"{_STATE}/{place}" for place in range(len(contents.aliases)) if str(place) not in states}
     if missing:
-        raise CannotLoad(f"the traced file lacks the tensors {', '.join(sorted(missing))}: trace the function again")
+        raise LoadError(f"the traced file lacks the tensors {', '.join(sorted(missing))}: trace the function again")
 
 
 def move_trace_to_device(traced: Traced, device_id: int) -> None:

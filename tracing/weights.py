@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ..backends.signature import weights_of
-from ..backends.weights import differences
+from ..backends.weights import refit_mismatches
 from .description import is_weight, weight_key
 from .traced import Traced
 
@@ -37,7 +37,7 @@ def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torc
         for name, key in program.stored.items()
         if is_weight(key)
     }
-    if wrong := differences(uses, given):
+    if wrong := refit_mismatches(uses, given):
         raise ValueError("the weights are not those of the traced module:\n  " + "\n  ".join(wrong))
     new = {
         key: given[name].detach().clone().contiguous()

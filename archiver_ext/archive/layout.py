@@ -23,7 +23,7 @@ def package_directory() -> Path:
     return Path(sys.modules[PACKAGE].__path__[0])
 
 
-def refuse_collisions(tree: Path, given: Iterable[str]) -> None:
+def check_collisions(tree: Path, given: Iterable[str]) -> None:
     """Refuse files of the user's that would be overwritten by each other, or would overwrite ours.
 
     `given` are the files that have a flag of their own.
@@ -45,7 +45,7 @@ def refuse_collisions(tree: Path, given: Iterable[str]) -> None:
         )
 
 
-def add_serving_half(tree: Path, package: Path, left_out: Iterable[Path]) -> None:
+def copy_serving_files(tree: Path, package: Path, left_out: Iterable[Path]) -> None:
     """Copy what a host needs to serve: the shim, and the package without its packaging half.
 
     `left_out` are the files of engines that this archive does not use.

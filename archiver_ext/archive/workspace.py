@@ -48,7 +48,7 @@ class Terminated(BaseException):
 
 
 @contextmanager
-def terminations_raised() -> Iterator[None]:
+def raise_on_termination() -> Iterator[None]:
     """Let SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that what must be cleaned up is."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals belong to the main thread

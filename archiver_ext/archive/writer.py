@@ -16,19 +16,19 @@ from ..errors import PackagingError
 from .workspace import private_directory
 
 
-def with_manifest(archive: Path, text: str, destination: Path) -> None:
+def rewrite_manifest(archive: Path, text: str, destination: Path) -> None:
     """Write `archive` to `destination` with this text as its variants.json; the two may be the same file.
 
     Raises:
-        PackagingError: as `with_files`.
+        PackagingError: as `rewrite_archive`.
     """
     with private_directory() as private:
         written = private / FILE_NAME
         written.write_text(text, encoding="utf-8")
-        with_files(archive, {FILE_NAME: written}, destination)
+        rewrite_archive(archive, {FILE_NAME: written}, destination)
 
 
-def with_files(archive: Path, files: Mapping[str, Path], destination: Path) -> None:
+def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path) -> None:
     """Write `archive` to `destination` with other files in the place of those named; the two may be the same.
 
     `files` are by their paths relative to the archive's root, and are in it already. A folder stays a folder. All is
@@ -43,7 +43,7 @@ def with_files(archive: Path, files: Mapping[str, Path], destination: Path) -> N
             return
         with private_directory(destination.absolute().parent) as beside:
             _rewrite(archive, files, beside / "written")
-            move(beside / "written", destination, beside / "previous")
+            replace_atomically(beside / "written", destination, beside / "previous")
     except OSError as error:
         raise PackagingError(f"{destination} cannot be written: {error}") from error
 
@@ -51,7 +51,7 @@ def with_files(archive: Path, files: Mapping[str, Path], destination: Path) -> N
 def _replace_one(folder: Path, name: str, file: Path) -> None:
     with private_directory(folder) as beside:
         shutil.copyfile(file, beside / "written")
-        move(beside / "written", folder / name, beside / "previous")
+        replace_atomically(beside / "written", folder / name, beside / "previous")
 
 
 def _rewrite(archive: Path, files: Mapping[str, Path], written: Path) -> None:
@@ -109,13 +109,13 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
     try:
         with private_directory(destination.parent) as beside:
             archive = model_archiver.write_archive(flags, tree, manifest, beside)
-            move(archive, destination, beside / "previous")
+            replace_atomically(archive, destination, beside / "previous")
     except OSError as error:
         raise PackagingError(f"{destination} cannot be written: {error}") from error
     return destination
 
 
-def move(finished: Path, destination: Path, aside: Path) -> None:
+def replace_atomically(finished: Path, destination: Path, aside: Path) -> None:
     """Move a file or a folder to where another may be. All three are in one file system, and `aside` is free.
 
     A folder cannot be moved over another, so an old one is moved aside first, and back if the move fails.

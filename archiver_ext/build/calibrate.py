@@ -14,17 +14,17 @@ from typing import TypeVar
 
 import torch
 
-from ...bucketing.execute_chunks import InFlight
+from ...bucketing.execute_chunks import ChunkedExecution
 from ...bucketing.shapes import Bucket
 from ...bucketing.padding import lengths_tensor, torch_dtype
 from ...bucketing.plan import single_bucket_plan
-from ...bucketing.shapes import Part, TensorSpec
+from ...bucketing.shapes import ProgramRole, TensorSpec
 from ...config.manifest import Manifest
-from ...handlers.runtime.loader import Variants
-from ..progress import Report
+from ...handlers.runtime.loader import LoadedArchive
+from ..progress import ProgressCallback
 
-Key = TypeVar("Key")
-Costs = dict[Part, dict[Bucket, float]]
+KeyT = TypeVar("KeyT")
+Costs = dict[ProgramRole, dict[Bucket, float]]
 """Milliseconds of one call of each part in some buckets."""
 Call = Callable[[], object]
 
@@ -35,7 +35,7 @@ _PIECES = (4, 32)
 """Timesteps in which a program for pieces is measured: few, for what a call costs, and many, for what a step costs."""
 
 
-def measure_costs(variants: Variants, report: Report = lambda done, total, text: None) -> Costs:
+def measure_costs(variants: LoadedArchive, report: ProgressCallback = lambda done, total, text: None) -> Costs:
     """Every part of a loaded archive, in the buckets that `buckets_to_measure` names."""
     costs: Costs = {}
     for done, part in enumerate(variants.programs, 1):
@@ -45,7 +45,7 @@ def measure_costs(variants: Variants, report: Report = lambda done, total, text:
     return costs
 
 
-def measure_padding(variants: Variants) -> dict[Bucket, float]:
+def measure_padding(variants: LoadedArchive) -> dict[Bucket, float]:
     """What padding costs an engine that stops each row at its own end: one row goes on to the end, the others do not.
 
     Timesteps of data cost the same wherever they are computed, and plans only choose where padding is.
@@ -56,7 +56,7 @@ def measure_padding(variants: Variants) -> dict[Bucket, float]:
     )
 
 
-def buckets_to_measure(part: Part, manifest: Manifest) -> tuple[Bucket, ...]:
+def buckets_to_measure(part: ProgramRole, manifest: Manifest) -> tuple[Bucket, ...]:
     """The shapes in which a part is measured."""
     grid = manifest.grid
     if part in ("start", "head"):
@@ -72,20 +72,20 @@ def buckets_to_measure(part: Part, manifest: Manifest) -> tuple[Bucket, ...]:
     return tuple(Bucket(batch, length) for batch in batches for length in lengths)
 
 
-def _call(variants: Variants, part: Part, bucket: Bucket) -> Call:
+def _call(variants: LoadedArchive, part: ProgramRole, bucket: Bucket) -> Call:
     """One call with every row at the bucket's full length; of a piece with all that comes with handing its state on."""
     return _advance(variants, bucket) if part == "chunk" else _run(variants, part, bucket)
 
 
-def _advance(variants: Variants, bucket: Bucket) -> Call:
+def _advance(variants: LoadedArchive, bucket: Bucket) -> Call:
     lengths = [2 * bucket.length] * bucket.batch
     plan = single_bucket_plan(bucket, lengths, "chunk")
-    item = [blank_item(spec, lengths[0]) for spec in variants.manifest.inputs]
-    batch = InFlight(plan, [item] * bucket.batch, lengths, variants.pieces, variants.run, chain=variants.chain)
+    item = [zero_item(spec, lengths[0]) for spec in variants.manifest.inputs]
+    batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, variants.pieces, variants.run, chain=variants.chain)
     return partial(batch.advance, plan.runs[:1])
 
 
-def _run(variants: Variants, part: Part, bucket: Bucket, *, padded: bool = False) -> Call:
+def _run(variants: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: bool = False) -> Call:
     manifest = variants.manifest
     specs = [spec for spec in manifest.inputs if part == "sequence" or spec.time_dim is None]
     tensors = [_blank(spec, bucket) for spec in specs]
@@ -100,14 +100,14 @@ def _blank(spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
     return torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec))
 
 
-def blank_item(spec: TensorSpec, length: int) -> torch.Tensor:
+def zero_item(spec: TensorSpec, length: int) -> torch.Tensor:
     """Zeros for one request of so many timesteps."""
     return _blank(replace(spec, shape=spec.item_shape), Bucket(1, length))
 
 
 def measure(
-    calls: Mapping[Key, Call], budget_ms: float = 60.0, clock: Callable[[], float] = time.perf_counter
-) -> dict[Key, float]:
+    calls: Mapping[KeyT, Call], budget_ms: float = 60.0, clock: Callable[[], float] = time.perf_counter
+) -> dict[KeyT, float]:
     """The least milliseconds of each call, given about `budget_ms` each and at least three runs.
 
     The least, because nothing but other work on the machine makes a run slower, and plans compare calls with each
@@ -118,7 +118,7 @@ def measure(
     for call in calls.values():
         for _ in range(_WARM_UPS):
             call()
-    samples: dict[Key, list[float]] = {key: [] for key in calls}
+    samples: dict[KeyT, list[float]] = {key: [] for key in calls}
     while pending := [key for key, taken in samples.items() if len(taken) < _FEWEST or sum(taken) < budget_ms]:
         for key in pending:
             samples[key].append(_milliseconds(calls[key], clock))

@@ -13,36 +13,36 @@ from pathlib import Path
 import torch
 
 from ...backends import registry
-from ...backends.partitioning.backend import Partitioned
+from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.interface import DEFAULTS, Backend, CompileSettings, Estimating, Ragged, Requirement, Simulating, precision_of
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid
-from ...bucketing.shapes import Part
-from ...config.manifest import Check, Cost, Manifest, Variant, digest_files, write_manifest
+from ...bucketing.shapes import ProgramRole
+from ...config.manifest import MeasuredError, MeasuredCost, Manifest, Variant, digest_files, write_manifest
 from ...config.schema import ServingConfig
-from ...handlers.runtime.user_code import chosen_lengths
-from ...handlers.runtime.loader import Variants, load_variants, planner_of
+from ...handlers.runtime.user_code import selected_lengths
+from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
 from ..archive import layout
 from ..errors import PackagingError
 from ...lowering.program import Program
 from ...lowering.streaming import state_id
 from ...backends.subprocesses import PACKAGE
-from ..progress import Report
-from .calibrate import Call, Costs, blank_item, measure, measure_costs, measure_padding
-from .selection import Trial, takes_any_shape
-from ...backends.compile_pool import Compiled, Job
-from .verify import Case, Checked, verify, verify_planned, worse
-from .verify_streaming import verify_onward
+from ..progress import ProgressCallback
+from .calibrate import Call, Costs, zero_item, measure, measure_costs, measure_padding
+from .selection import CandidateResult, has_dynamic_shape
+from ...backends.compile_pool import CompileResult, CompileJob
+from .verify import VerificationCase, VerificationResult, verify_bucket, verify_planned, merge_worst
+from .verify_streaming import verify_streaming
 
 CONSTANTS = f"{layout.PROGRAMS}/constants.pt"
 _BESIDE_US = 1.0
 """Of a program with nothing on the device, where nothing is measured: no more than that it is not free."""
 
 
-class Missed(PackagingError):
+class ToleranceExceeded(PackagingError):
     """An engine that disagrees with eager by more than the tolerance."""
 
-    def __init__(self, backend: str, checked: Sequence[Checked], tolerance: tuple[float, float]) -> None:
+    def __init__(self, backend: str, checked: Sequence[VerificationResult], tolerance: tuple[float, float]) -> None:
         self.backend = backend
         misses = [found for found in checked if not found.verdict.is_passing()]
         lines = "\n".join(_miss_line(found) for found in checked)
@@ -53,13 +53,13 @@ class Missed(PackagingError):
         )
 
 
-def _miss_line(found: Checked) -> str:
+def _miss_line(found: VerificationResult) -> str:
     bucket = f"{found.bucket.batch} x {found.bucket.length}"
     return f"  {bucket:<10}  {found.verdict.value:<7}  {found.max_error:9.2e}  {found.worst_ratio:13.3g}  {found.where}"
 
 
 @dataclass(frozen=True)
-class Subject:
+class BuildInput:
     """What is packaged, before an engine is chosen."""
 
     tree: Path
@@ -75,47 +75,47 @@ class Subject:
         return self.config.tolerance.atol, self.config.tolerance.rtol
 
 
-def variant_directory(backend: Backend, part: Part, bucket: Bucket | None) -> str:
+def variant_directory(backend: Backend, part: ProgramRole, bucket: Bucket | None) -> str:
     """Where a variant lies in the archive, e.g. `programs/inductor/chunk/b4_t16`."""
     shape = "any" if bucket is None else f"b{bucket.batch}_t{bucket.length}"
     return f"{layout.PROGRAMS}/{backend.name}/{part}/{shape}"
 
 
-def buckets_of(part: Part, grid: BucketGrid) -> tuple[Bucket, ...]:
+def role_buckets(part: ProgramRole, grid: BucketGrid) -> tuple[Bucket, ...]:
     """The buckets in which a part is compiled for an engine with fixed shapes."""
     return tuple(Bucket(batch, 1) for batch in grid.batches) if part in ("start", "head") else grid.buckets
 
 
 def programs_to_compile(
-    engine: Backend, parts: Sequence[Part], grid: BucketGrid
-) -> Iterator[tuple[Part, Bucket | None]]:
+    engine: Backend, parts: Sequence[ProgramRole], grid: BucketGrid
+) -> Iterator[tuple[ProgramRole, Bucket | None]]:
     """Every part in every bucket, or once for an engine that takes every shape."""
     for part in parts:
-        for bucket in [None] if engine.polymorphic else buckets_of(part, grid):
+        for bucket in [None] if engine.polymorphic else role_buckets(part, grid):
             yield part, bucket
 
 
-def jobs_for(
+def compile_jobs(
     engines: Sequence[Backend],
-    programs: Mapping[Part, Path],
+    programs: Mapping[ProgramRole, Path],
     grid: BucketGrid,
     compiled: Path,
     settings: CompileSettings = DEFAULTS,
-) -> list[Job]:
+) -> list[CompileJob]:
     """What to compile, from files of torch.export.save to folders below `compiled`.
 
     An engine that cannot compute in the precision of `settings` computes in what it prefers; each program has a
     folder of its own below their `workdir`.
     """
     return [
-        Job(
+        CompileJob(
             engine.name,
             part,
             bucket,
             programs[part],
             compiled / variant_directory(engine, part, bucket),
             _own(settings, engine, variant_directory(engine, part, bucket)),
-            engine.config if isinstance(engine, Partitioned) else None,
+            engine.config if isinstance(engine, PartitionedBackend) else None,
         )
         for engine in engines
         for part, bucket in programs_to_compile(engine, tuple(programs), grid)
@@ -127,7 +127,7 @@ def _own(settings: CompileSettings, engine: Backend, directory: str) -> CompileS
     return replace(settings, precision=precision_of(engine, settings.precision), workdir=workdir)
 
 
-def write_constants(subject: Subject) -> None:
+def write_constants(subject: BuildInput) -> None:
     """Write the tensors that lowering lifted out of the model's code, if there are any."""
     if subject.program.constants:
         path = subject.tree / CONSTANTS
@@ -135,9 +135,9 @@ def write_constants(subject: Subject) -> None:
         torch.save(dict(subject.program.constants), path)
 
 
-def attempt(
-    subject: Subject, engine: Backend, compiled: Sequence[Compiled], cases: Sequence[Case], report: Report
-) -> Trial:
+def evaluate_engine(
+    subject: BuildInput, engine: Backend, compiled: Sequence[CompileResult], cases: Sequence[VerificationCase], report: ProgressCallback
+) -> CandidateResult:
     """Load every program from the tree as a host would, hold it against eager, and measure it.
 
     Raises:
@@ -145,20 +145,20 @@ def attempt(
         CannotLoad: the engine cannot load here what it compiled here.
     """
     write_tree_manifest(subject, engine, None)
-    variants = load_variants(subject.tree, subject.threads)
-    checked = check(variants, cases, report)
+    variants = load_archive(subject.tree, subject.threads)
+    checked = verify_archive(variants, cases, report)
     estimates, simulation = _estimates(subject, engine), _simulation(engine)
     costs = measure_costs(variants) if simulation is None else _as_costs(estimates)
     padding = measure_padding(variants) if _is_ragged(engine, variants.manifest) else {}
-    measured = manifest_of(subject, engine, None, costs, padding)
-    planned = replace(variants, planner=planner_of(measured, chosen_lengths(measured, subject.tree)))
-    main: Part = "sequence" if subject.program.split is None else "chunk"
+    measured = build_manifest(subject, engine, None, costs, padding)
+    planned = replace(variants, planner=planner_from_manifest(measured, selected_lengths(measured, subject.tree)))
+    main: ProgramRole = "sequence" if subject.program.split is None else "chunk"
     cost = CostModel(costs[main])
-    return Trial(
+    return CandidateResult(
         backend=engine.name,
         precision=precision_of(engine, subject.config.precision),
         compiled=tuple(compiled),
-        checked=checked,
+        verified=checked,
         costs=costs,
         milliseconds={bucket: cost.of(bucket) for bucket in subject.config.grid.buckets},
         total_ms=_answered_ms(planned) if simulation is None else _planned_ms(planned),
@@ -173,9 +173,9 @@ def _is_ragged(engine: Backend, manifest: Manifest) -> bool:
     return isinstance(engine, Ragged) and engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
 
 
-def _estimates(subject: Subject, engine: Backend) -> dict[tuple[Part, Bucket | None], float | None]:
+def _estimates(subject: BuildInput, engine: Backend) -> dict[tuple[ProgramRole, Bucket | None], float | None]:
     """Microseconds of every program on the engine's device, by its compiler's count."""
-    inner = engine.engine if isinstance(engine, Partitioned) else engine
+    inner = engine.engine if isinstance(engine, PartitionedBackend) else engine
     return {
         (part, bucket): inner.estimate_us(subject.tree / variant_directory(engine, part, bucket))
         if isinstance(inner, Estimating)
@@ -185,11 +185,11 @@ def _estimates(subject: Subject, engine: Backend) -> dict[tuple[Part, Bucket | N
 
 
 def _simulation(engine: Backend) -> str | None:
-    inner = engine.engine if isinstance(engine, Partitioned) else engine
+    inner = engine.engine if isinstance(engine, PartitionedBackend) else engine
     return inner.simulation() if isinstance(inner, Simulating) else None
 
 
-def _as_costs(estimates: Mapping[tuple[Part, Bucket | None], float | None]) -> Costs:
+def _as_costs(estimates: Mapping[tuple[ProgramRole, Bucket | None], float | None]) -> Costs:
     """What to plan by where a simulation's own time says nothing of the device's.
 
     The compiler's count; where it counts nothing at all, as much as there are timesteps, padding included.
@@ -203,7 +203,7 @@ def _as_costs(estimates: Mapping[tuple[Part, Bucket | None], float | None]) -> C
     return costs
 
 
-def check(variants: Variants, cases: Sequence[Case], report: Report) -> dict[Bucket, Checked]:
+def verify_archive(variants: LoadedArchive, cases: Sequence[VerificationCase], report: ProgressCallback) -> dict[Bucket, VerificationResult]:
     """Hold loaded programs against eager: in each bucket of the grid; and with the largest, as they will be planned.
 
     Raises:
@@ -211,29 +211,29 @@ def check(variants: Variants, cases: Sequence[Case], report: Report) -> dict[Buc
     """
     facts = variants.manifest
     buckets = facts.grid.buckets
-    checked: dict[Bucket, Checked] = {}
+    checked: dict[Bucket, VerificationResult] = {}
     for done, bucket in enumerate(buckets, 1):
-        checked[bucket] = verify(variants, bucket, facts, cases, facts.tolerance)
+        checked[bucket] = verify_bucket(variants, bucket, facts, cases, facts.tolerance)
         report(done, len(buckets), f"{facts.backend} {bucket.batch} x {bucket.length}")
     largest, rows = buckets[-1], buckets[-1].batch
-    checked[largest] = worse(checked[largest], verify_planned(variants, facts, cases, rows, facts.tolerance))
+    checked[largest] = merge_worst(checked[largest], verify_planned(variants, facts, cases, rows, facts.tolerance))
     if facts.streaming is not None:
-        checked[largest] = worse(checked[largest], verify_onward(variants, facts, cases, rows, facts.tolerance))
+        checked[largest] = merge_worst(checked[largest], verify_streaming(variants, facts, cases, rows, facts.tolerance))
     if not all(found.verdict.is_passing() for found in checked.values()):
-        raise Missed(facts.backend, list(checked.values()), facts.tolerance)
+        raise ToleranceExceeded(facts.backend, list(checked.values()), facts.tolerance)
     return checked
 
 
-def _planned_ms(variants: Variants) -> float:
+def _planned_ms(variants: LoadedArchive) -> float:
     """Batches of every size, by the costs that plans are made by."""
     return sum(variants.plan(own).milliseconds(variants.cost) for own in _batches(variants.manifest))
 
 
-def _answered_ms(variants: Variants) -> float:
+def _answered_ms(variants: LoadedArchive) -> float:
     """The same batches, answered: measured costs add up to more, or less, than what plans make of them."""
     calls: dict[int, Call] = {}
     for lengths in _batches(variants.manifest):
-        requests = [[blank_item(spec, length) for spec in variants.manifest.inputs] for length in lengths]
+        requests = [[zero_item(spec, length) for spec in variants.manifest.inputs] for length in lengths]
         calls[len(lengths)] = partial(variants.answer, variants.plan(lengths), requests, lengths)
     return sum(measure(calls).values())
 
@@ -250,28 +250,28 @@ def _spread(count: int, manifest: Manifest) -> list[int]:
     return [max(1, round(manifest.longest * (index + 1) / count)) for index in range(count)]
 
 
-def install(subject: Subject, engine: Backend, compiled: Path) -> None:
+def install_engine(subject: BuildInput, engine: Backend, compiled: Path) -> None:
     """Move an engine's programs from below `compiled` into the tree, and the serving half with them."""
     target = subject.tree / layout.PROGRAMS / engine.name
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)
-    layout.add_serving_half(subject.tree, layout.package_directory(), registry.files_of_others(engine.name))
+    layout.copy_serving_files(subject.tree, layout.package_directory(), registry.files_of_others(engine.name))
 
 
-def remove(subject: Subject, engine: Backend, compiled: Path) -> None:
-    """Undo `install`."""
+def remove_engine(subject: BuildInput, engine: Backend, compiled: Path) -> None:
+    """Undo `install_engine`."""
     (subject.tree / layout.PROGRAMS / engine.name).rename(compiled / layout.PROGRAMS / engine.name)
     shutil.rmtree(subject.tree / PACKAGE)
 
 
-def write_tree_manifest(subject: Subject, engine: Backend, trial: Trial | None) -> None:
+def write_tree_manifest(subject: BuildInput, engine: Backend, trial: CandidateResult | None) -> None:
     """Write variants.json. Without a trial there are no measurements: enough to load by."""
     costs, padding = ({}, {}) if trial is None else (trial.costs, trial.padding)
-    write_manifest(manifest_of(subject, engine, trial, costs, padding), subject.tree)
+    write_manifest(build_manifest(subject, engine, trial, costs, padding), subject.tree)
 
 
-def manifest_of(
-    subject: Subject, engine: Backend, trial: Trial | None, costs: Costs, padding: Mapping[Bucket, float]
+def build_manifest(
+    subject: BuildInput, engine: Backend, trial: CandidateResult | None, costs: Costs, padding: Mapping[Bucket, float]
 ) -> Manifest:
     """Everything the serving half needs to know."""
     config, program, files = subject.config, subject.program, digest_files(subject.tree)
@@ -290,15 +290,15 @@ def manifest_of(
         kind_reason=program.split_reason,
         carried=() if split is None else split.carried,
         grid=config.grid,
-        shapes="any" if takes_any_shape(engine, program) else "grid",
+        shapes="any" if has_dynamic_shape(engine, program) else "grid",
         longest=config.longest,
         variants=tuple(
             Variant(part, bucket, variant_directory(engine, part, bucket), us)
             for (part, bucket), us in _estimates(subject, engine).items()
         ),
-        checks=() if trial is None else tuple(Check(b, found.max_error) for b, found in trial.checked.items()),
-        costs=tuple(Cost(part, bucket, ms) for part, found in costs.items() for bucket, ms in found.items()),
-        padding_costs=tuple(Cost("sequence", bucket, ms) for bucket, ms in padding.items()),
+        checks=() if trial is None else tuple(MeasuredError(b, found.max_error) for b, found in trial.verified.items()),
+        costs=tuple(MeasuredCost(part, bucket, ms) for part, found in costs.items() for bucket, ms in found.items()),
+        padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in padding.items()),
         weights=subject.weights,
         constants=CONSTANTS if program.constants else None,
         codec=config.codec,
@@ -309,11 +309,11 @@ def manifest_of(
         precision=precision_of(engine, config.precision),
         tolerance=subject.tolerance,
         files=files,
-        produced_by=versions(),
+        produced_by=producer_versions(),
     )
 
 
-def _state_id(subject: Subject, files: Mapping[str, str]) -> str:
+def _state_id(subject: BuildInput, files: Mapping[str, str]) -> str:
     return state_id(subject.program, [] if subject.weights is None else [files[subject.weights]])
 
 
@@ -324,7 +324,7 @@ def _requirements(engine: Backend, config: ServingConfig) -> Iterator[Requiremen
         yield Requirement("redis", "redis", metadata.version("redis"))
 
 
-def versions() -> dict[str, str]:
+def producer_versions() -> dict[str, str]:
     """What made the archive."""
     names = ("torchserve-neuron-lstm", "torch", "torch-model-archiver")
     return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}

@@ -12,20 +12,20 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ...backends.interface import Backend, CannotLoad, Run
+from ...backends.interface import Backend, LoadError, LoadedProgram
 from ...backends.exported_program import save_program
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...bucketing.padding import torch_dtype
-from ...bucketing.bucket_lengths import geometric, of_full_rows
+from ...bucketing.bucket_lengths import geometric_lengths, cost_per_row
 from ...config.buckets import AutoLengths
 from ...config.schema import ServingConfig
 from ..errors import PackagingError
 from ...lowering.program import Program
-from ..progress import Report, showing
+from ..progress import ProgressCallback, show_progress
 from .calibrate import Call, measure
-from ...backends.compile_pool import Failed, Job, compile_all
+from ...backends.compile_pool import CompileFailure, CompileJob, compile_all
 
 _POINTS = 8
 _STAND_INS = ("onnxruntime", "eager")
@@ -53,12 +53,12 @@ def choose_lengths(
         )
     if not config.needs_measurement:
         return config
-    with showing("choose lengths", console, every_s=2.0) as report:
+    with show_progress("choose lengths", console, every_s=2.0) as report:
         cost = measured_costs(program, config, threads, scratch, report)
-    return config.with_measured_lengths(of_full_rows(cost, config.grid.batches[-1]))
+    return config.with_measured_lengths(cost_per_row(cost, config.grid.batches[-1]))
 
 
-def measured_costs(program: Program, config: ServingConfig, threads: int, scratch: Path, report: Report) -> CostModel:
+def measured_costs(program: Program, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback) -> CostModel:
     """The milliseconds of the largest batch size at some lengths, by the first engine that runs the program."""
     scratch.mkdir()
     file = scratch / "program.pt2"
@@ -67,7 +67,7 @@ def measured_costs(program: Program, config: ServingConfig, threads: int, scratc
     for engine in _engines(config):
         run = _compiled(engine, program, file, threads, scratch / engine.name)
         if not isinstance(run, str):
-            return CostModel(_measure(run, engine, program, points(config.grid), report))
+            return CostModel(_measure(run, engine, program, buckets_to_time(config.grid), report))
         reasons.append(run)
     raise PackagingError(
         "no engine here runs the model at every length, so the lengths cannot be chosen by cost; write objective: "
@@ -75,14 +75,14 @@ def measured_costs(program: Program, config: ServingConfig, threads: int, scratc
     )
 
 
-def points(grid: BucketGrid) -> tuple[Bucket, ...]:
+def buckets_to_time(grid: BucketGrid) -> tuple[Bucket, ...]:
     """The buckets that are measured: the largest batch size at lengths from the grid's shortest to its longest.
 
-    >>> points(BucketGrid(batches=(1, 8), lengths=(10, 200)))[:3]
+    >>> buckets_to_time(BucketGrid(batches=(1, 8), lengths=(10, 200)))[:3]
     (Bucket(batch=8, length=10), Bucket(batch=8, length=12), Bucket(batch=8, length=24))
     """
     shortest, longest = grid.lengths[0], grid.lengths[-1]
-    lengths = sorted({shortest, *(length for length in geometric(longest, _POINTS) if length > shortest)})
+    lengths = sorted({shortest, *(length for length in geometric_lengths(longest, _POINTS) if length > shortest)})
     return tuple(Bucket(grid.batches[-1], length) for length in lengths)
 
 
@@ -101,21 +101,21 @@ def _engines(config: ServingConfig) -> Iterator[Backend]:
     yield from (engine for name in others if not (engine := get_backend(name)).unavailable())
 
 
-def _compiled(engine: Backend, program: Program, file: Path, threads: int, directory: Path) -> Run | str:
+def _compiled(engine: Backend, program: Program, file: Path, threads: int, directory: Path) -> LoadedProgram | str:
     """The loaded program, or why there is none."""
-    job = Job(engine.name, "sequence", None, file, directory / "program")
+    job = CompileJob(engine.name, "sequence", None, file, directory / "program")
     (result,) = compile_all([job], directory / "compiler", lambda _: None)
-    if isinstance(result, Failed):
+    if isinstance(result, CompileFailure):
         return f"{job}: {result.reason}"
     weights = {**program.exported.state_dict, **program.constants}
     try:
         return engine.load(job.directory, weights, engine.host(), threads)
-    except CannotLoad as error:
+    except LoadError as error:
         return str(error)
 
 
 def _measure(
-    run: Run, engine: Backend, program: Program, buckets: tuple[Bucket, ...], report: Report
+    run: LoadedProgram, engine: Backend, program: Program, buckets: tuple[Bucket, ...], report: ProgressCallback
 ) -> dict[Bucket, float]:
     total = _CALLS * len(buckets)
     done = 0
@@ -132,7 +132,7 @@ def _measure(
     return measure({bucket: counted(_call(run, program, bucket), bucket) for bucket in buckets})
 
 
-def _call(run: Run, program: Program, bucket: Bucket) -> Callable[[], object]:
+def _call(run: LoadedProgram, program: Program, bucket: Bucket) -> Callable[[], object]:
     """One call with every row at the bucket's full length."""
     tensors = [torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec)) for spec in program.inputs]
     if program.takes_lengths:

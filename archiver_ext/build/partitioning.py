@@ -7,19 +7,19 @@ from pathlib import Path
 
 import torch
 
-from ...backends.partitioning.partition import CannotPartition, Segments, at_sizes, partition
-from ...backends.partitioning.backend import Partitioned, left_to_cpu
+from ...backends.partitioning.partition import PartitionError, Segments, at_sizes, partition
+from ...backends.partitioning.backend import PartitionedBackend, cpu_operators
 from ...config.partitioner import PartitionerConfig
-from ...backends.partitioning.operator_support import refusals
+from ...backends.partitioning.operator_support import unsupported_operators
 from ...backends.interface import Backend, CompileSettings
 from ...bucketing.shapes import Bucket
-from ...bucketing.shapes import Part
+from ...bucketing.shapes import ProgramRole
 from ...config.schema import ServingConfig
 from ..archive import layout
 from ..errors import PackagingError
 
 
-def partitioner_of(config: ServingConfig, beside: Path) -> PartitionerConfig | None:
+def partitioner_config(config: ServingConfig, beside: Path) -> PartitionerConfig | None:
     """The options of the YAML that say how programs are divided; paths are relative to `beside`.
 
     `trace_kwargs` is not among them: what it says to the compiler is part of the compiler's settings.
@@ -41,9 +41,9 @@ def partitioner_of(config: ServingConfig, beside: Path) -> PartitionerConfig | N
     )
 
 
-def divided(
+def with_cpu_fallback(
     engine: Backend,
-    programs: Mapping[Part, tuple[torch.export.ExportedProgram, Bucket]],
+    programs: Mapping[ProgramRole, tuple[torch.export.ExportedProgram, Bucket]],
     config: PartitionerConfig,
     settings: CompileSettings,
 ) -> Backend:
@@ -56,13 +56,13 @@ def divided(
     """
     found = [_segments(engine, program, bucket, config, settings) for program, bucket in programs.values()]
     whole = all(segment.place == "device" for segments in found for segment in segments.segments)
-    return engine if whole else Partitioned(engine, config)
+    return engine if whole else PartitionedBackend(engine, config)
 
 
-def left_in_tree(tree: Path, backend: str) -> tuple[str, ...]:
+def cpu_operators_in(tree: Path, backend: str) -> tuple[str, ...]:
     """The operators, each once, that the programs in an archive's tree leave to the CPU."""
     variants = sorted((tree / layout.PROGRAMS / backend).glob("*/*"))
-    return tuple(dict.fromkeys(name for variant in variants for name in left_to_cpu(variant)))
+    return tuple(dict.fromkeys(name for variant in variants for name in cpu_operators(variant)))
 
 
 def _segments(
@@ -73,8 +73,8 @@ def _segments(
     settings: CompileSettings,
 ) -> Segments:
     fixed = at_sizes(program, bucket)
-    refused = {node.name for node, why in refusals(engine, fixed, bucket, config, settings).items() if why is not None}
+    refused = {node.name for node, why in unsupported_operators(engine, fixed, bucket, config, settings).items() if why is not None}
     try:
         return partition(fixed, lambda node: node.name not in refused, config)
-    except CannotPartition as error:
+    except PartitionError as error:
         raise PackagingError(f"neuron_lstm.partitioner_config.{error}") from error

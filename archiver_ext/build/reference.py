@@ -15,27 +15,27 @@ from ...lowering.export import bind
 
 
 @dataclass(frozen=True)
-class Request:
+class ReferenceRequest:
     """One request: `length` timesteps (1 for a model without time), and its tensors without batch dimension."""
 
     length: int
     inputs: tuple[torch.Tensor, ...]
 
 
-Answer = tuple[torch.Tensor, ...]
+ReferenceOutputs = tuple[torch.Tensor, ...]
 """One request's outputs in the order of `Program.outputs`, without batch dimension, cut to its own length."""
 
-Reference = Callable[[Request], Answer]
+Reference = Callable[[ReferenceRequest], ReferenceOutputs]
 
 
-def reference_of(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Sequence[TensorSpec]) -> Reference:
+def make_reference(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Sequence[TensorSpec]) -> Reference:
     """The user's model as a function of one request.
 
     Raises (when called):
         PackagingError: the model fails on the request, or answers other shapes than the program's.
     """
 
-    def answer(request: Request) -> Answer:
+    def answer(request: ReferenceRequest) -> ReferenceOutputs:
         batch = [as_batch(tensor, spec) for tensor, spec in zip(request.inputs, config.input_specs, strict=True)]
         try:
             with torch.no_grad():
@@ -43,12 +43,12 @@ def reference_of(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Seque
         except Exception as error:
             raise PackagingError(_failed(model, request, error)) from error
         leaves = [leaf for leaf in pytree.tree_leaves(answered) if isinstance(leaf, torch.Tensor)]
-        return tuple(alone(leaf, spec, request.length) for leaf, spec in zip(leaves, outputs, strict=True))
+        return tuple(select_row(leaf, spec, request.length) for leaf, spec in zip(leaves, outputs, strict=True))
 
     return answer
 
 
-def _failed(model: torch.nn.Module, request: Request, error: Exception) -> str:
+def _failed(model: torch.nn.Module, request: ReferenceRequest, error: Exception) -> str:
     shapes = ", ".join(str(list(tensor.shape)) for tensor in request.inputs)
     return (
         f"{type(model).__name__} fails in eager mode on one request of {request.length} timesteps (inputs without "
@@ -65,7 +65,7 @@ def as_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     return tensor if spec.batch_dim is None else tensor.unsqueeze(spec.batch_dim)
 
 
-def alone(tensor: torch.Tensor, spec: TensorSpec, length: int, row: int = 0) -> torch.Tensor:
+def select_row(tensor: torch.Tensor, spec: TensorSpec, length: int, row: int = 0) -> torch.Tensor:
     """One row of a batch of outputs, cut to `length` timesteps: the inverse of padding.
 
     >>> alone(torch.zeros(4, 16, 9), TensorSpec("logits", "float32", ("batch", "time", 9)), length=5, row=3).shape

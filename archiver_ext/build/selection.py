@@ -14,15 +14,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from ...backends.interface import Backend, Option, Precision, WholeSequences
+from ...backends.interface import Backend, CompilerOption, Precision, WholeSequences
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.shapes import Bucket
 from ...config.schema import ServingConfig
 from ..errors import PackagingError
 from ...lowering.program import Program
 from .calibrate import Costs
-from ...backends.compile_pool import Compiled
-from .verify import Checked
+from ...backends.compile_pool import CompileResult
+from .verify import VerificationResult
 
 AUTO = "auto"
 _FAST = ("native", "inductor", "onnxruntime")
@@ -32,14 +32,14 @@ _LAST_RESORT = "eager"
 
 
 @dataclass(frozen=True)
-class Trial:
+class CandidateResult:
     """An engine that compiled every program and agrees with eager in every bucket."""
 
     backend: str
     precision: Precision
     """What the engine computes in, which is float32 or what the YAML asks for."""
-    compiled: tuple[Compiled, ...]
-    checked: Mapping[Bucket, Checked]
+    compiled: tuple[CompileResult, ...]
+    verified: Mapping[Bucket, VerificationResult]
     costs: Costs
     milliseconds: Mapping[Bucket, float]
     """One call of the program over time in each bucket of the grid, measured or between measurements."""
@@ -54,14 +54,14 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Dropped:
+class RejectedEngine:
     """An engine that is out, and why."""
 
     backend: str
     reason: str
 
 
-def to_try(config: ServingConfig) -> tuple[list[Backend], list[Dropped]]:
+def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[RejectedEngine]]:
     """The engines to compile for, and those that this machine cannot compile for.
 
     Raises:
@@ -71,23 +71,23 @@ def to_try(config: ServingConfig) -> tuple[list[Backend], list[Dropped]]:
         return [_by_name(config)], []
     names = _FAST if config.precision == "float32" else (*_FAST, *_FAST_IN_BFLOAT16)
     fast = [get_backend(name) for name in names if name in backend_names()]
-    dropped = [Dropped(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
+    dropped = [RejectedEngine(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
     out = {engine.backend for engine in dropped}
     return [engine for engine in fast if engine.name not in out] or [get_backend(_LAST_RESORT)], dropped
 
 
-def as_taken(program: Program, engine: Backend, *, streams: bool) -> Program:
+def program_for_engine(program: Program, engine: Backend, *, streams: bool) -> Program:
     """Over whole sequences where an engine is no faster, or not at all, in pieces, and no stream asks for them."""
     if not isinstance(engine, WholeSequences) or program.split is None or streams:
         return program
     return replace(program, split=None, split_reason=engine.whole_sequences)
 
 
-def too_short(engine: Backend, program: Program, config: ServingConfig) -> Dropped | None:
+def check_max_length(engine: Backend, program: Program, config: ServingConfig) -> RejectedEngine | None:
     """Why an engine cannot serve the longest sequences; None where it can."""
-    if config.longest == config.grid.lengths[-1] or program.split is not None or takes_any_shape(engine, program):
+    if config.longest == config.grid.lengths[-1] or program.split is not None or has_dynamic_shape(engine, program):
         return None
-    return Dropped(
+    return RejectedEngine(
         engine.name,
         f"buckets.longest: {config.longest} timesteps are more than {engine.name}'s largest bucket will hold "
         f"({config.grid.lengths[-1]}), for the model runs over whole sequences ({program.split_reason}): add that "
@@ -95,13 +95,13 @@ def too_short(engine: Backend, program: Program, config: ServingConfig) -> Dropp
     )
 
 
-def takes_any_shape(engine: Backend, program: Program) -> bool:
+def has_dynamic_shape(engine: Backend, program: Program) -> bool:
     """Whether an engine will run a program in every shape, not only in the grid's."""
     free = engine.polymorphic and engine.any_shape
     return free and program.any_shape and program.takes_lengths and program.padding == "masked"
 
 
-def last_resort(wanted: str, tried: Sequence[str]) -> list[Backend]:
+def fallback_engines(wanted: str, tried: Sequence[str]) -> list[Backend]:
     """What to try when every engine refused the program: eager under `auto`, else nothing."""
     return [get_backend(_LAST_RESORT)] if wanted == AUTO and _LAST_RESORT not in tried else []
 
@@ -130,10 +130,10 @@ def _by_name(config: ServingConfig) -> Backend:
     return engine
 
 
-def _given_options(config: ServingConfig) -> Iterator[tuple[str, Option]]:
+def _given_options(config: ServingConfig) -> Iterator[tuple[str, CompilerOption]]:
     """What the YAML says to a compiler: where it stands, and the option."""
     trace = None if config.partitioner_config is None else config.partitioner_config.trace_kwargs
-    for option in get_args(Option):
+    for option in get_args(CompilerOption):
         if getattr(config, option) is not None:
             yield option, option
         if getattr(trace, option, None) is not None:
@@ -150,6 +150,6 @@ def _other_precision(engine: Backend, wanted: Precision) -> str:
     )
 
 
-def fastest(trials: Sequence[Trial]) -> Trial:
+def select_fastest(trials: Sequence[CandidateResult]) -> CandidateResult:
     """The engine with the fewest planned milliseconds; the first of several equal ones."""
     return min(trials, key=lambda trial: trial.total_ms)

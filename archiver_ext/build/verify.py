@@ -19,11 +19,11 @@ import torch
 from ...bucketing.execute import Pad
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...bucketing.plan import Plan, single_bucket_plan
-from ...bucketing.planner import Kind
+from ...bucketing.planner import ExecutionMode
 from ...bucketing.shapes import TensorSpec
 from ..errors import PackagingError
-from ..progress import Report
-from .reference import Answer, Reference, Request, alone
+from ..progress import ProgressCallback
+from .reference import ReferenceOutputs, Reference, ReferenceRequest, select_row
 
 _LARGE = 1e4
 _ANY_ID = 8
@@ -33,7 +33,7 @@ _MOST_PIECES = 3
 
 _PLANNED = 6
 
-Padding = Literal["pad_value", "large", "random"]
+PaddingFill = Literal["pad_value", "large", "random"]
 
 
 class Model(Protocol):
@@ -48,7 +48,7 @@ class Model(Protocol):
         """The answers to sequences, in their order."""
 
 
-class Facts(Protocol):
+class ProgramInfo(Protocol):
     """What has to be known of the programs: a `Program` that is packaged says it, or the `Manifest` of an archive."""
 
     @property
@@ -64,7 +64,7 @@ class Facts(Protocol):
         """Whether requests may be padded to a bucket."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ExecutionMode:
         """Whether they run over whole sequences or in pieces of time."""
 
 
@@ -80,7 +80,7 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True)
-class Checked:
+class VerificationResult:
     """One variant against eager, over all batches it was given."""
 
     bucket: Bucket
@@ -94,24 +94,24 @@ class Checked:
 
 
 @dataclass(frozen=True)
-class Case:
+class VerificationCase:
     """A request and its right answer."""
 
-    request: Request
-    expected: Answer
+    request: ReferenceRequest
+    expected: ReferenceOutputs
 
 
 @dataclass(frozen=True)
-class Batch:
+class CaseBatch:
     """The requests of one run, which may be fewer than its bucket's rows. `padding` is what stands where no data is."""
 
-    cases: tuple[Case, ...]
-    padding: Padding
+    cases: tuple[VerificationCase, ...]
+    padding: PaddingFill
 
 
 def draw_cases(
-    program: Facts, grid: BucketGrid, reference: Reference, report: Report, seed: int = 0, longest: int = 1
-) -> tuple[Case, ...]:
+    program: ProgramInfo, grid: BucketGrid, reference: Reference, report: ProgressCallback, seed: int = 0, longest: int = 1
+) -> tuple[VerificationCase, ...]:
     """Requests of the lengths that matter in every bucket, with the eager model's answer to each alone.
 
     Raises:
@@ -120,16 +120,16 @@ def draw_cases(
     rng = torch.Generator().manual_seed(seed)
     lengths = lengths_to_try(grid.lengths, padded=program.padding == "masked", seed=seed)
     lengths += [longest] * (longest > grid.lengths[-1])
-    cases: list[Case] = []
+    cases: list[VerificationCase] = []
     for count, length in enumerate(lengths, 1):
-        request = Request(length, tuple(draw(spec, spec_sizes(spec, length), rng) for spec in program.inputs))
-        cases.append(Case(request, reference(request)))
+        request = ReferenceRequest(length, tuple(random_tensor(spec, item_sizes(spec, length), rng) for spec in program.inputs))
+        cases.append(VerificationCase(request, reference(request)))
         report(count, len(lengths), f"{length} timesteps")
     _refuse_senseless(cases)
     return tuple(cases)
 
 
-def _refuse_senseless(cases: Sequence[Case]) -> None:
+def _refuse_senseless(cases: Sequence[VerificationCase]) -> None:
     tensors = [tensor for case in cases for tensor in case.expected]
     if not any(bool(torch.isfinite(tensor).any()) for tensor in tensors):
         raise PackagingError(
@@ -155,12 +155,12 @@ def lengths_to_try(lengths: Sequence[int], *, padded: bool, seed: int = 0) -> li
     return chosen
 
 
-def spec_sizes(spec: TensorSpec, length: int) -> tuple[int, ...]:
+def item_sizes(spec: TensorSpec, length: int) -> tuple[int, ...]:
     """The numbers of one request's part: no batch dimension, `length` timesteps."""
     return tuple(length if size == "time" else int(size) for size in spec.item_shape)
 
 
-def draw(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
+def random_tensor(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
     """Random values that the input may have: standard normal, or ids of the vocabulary."""
     dtype: torch.dtype = getattr(torch, spec.dtype)
     if dtype.is_floating_point:
@@ -169,7 +169,7 @@ def draw(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torc
     return torch.randint(0, bound, sizes, generator=rng).to(dtype)
 
 
-def served_by(bucket: Bucket, cases: Sequence[Case], program: Facts) -> list[Case]:
+def cases_for_bucket(bucket: Bucket, cases: Sequence[VerificationCase], program: ProgramInfo) -> list[VerificationCase]:
     """What a bucket can be asked to run.
 
     All that fits; its own length alone where nothing may be padded; and where it takes a piece of time, also what
@@ -181,7 +181,7 @@ def served_by(bucket: Bucket, cases: Sequence[Case], program: Facts) -> list[Cas
     return [case for case in cases if case.request.length <= longest]
 
 
-def compose(bucket: Bucket, fitting: Sequence[Case], seed: int = 0) -> tuple[Batch, ...]:
+def compose_batches(bucket: Bucket, fitting: Sequence[VerificationCase], seed: int = 0) -> tuple[CaseBatch, ...]:
     """Batches for one bucket of requests that fit it, the longest and the shortest of them always among the rows.
 
     All rows of the bucket's length; ragged in random order, thrice, with each kind of rubbish; and one with rows to
@@ -193,101 +193,101 @@ def compose(bucket: Bucket, fitting: Sequence[Case], seed: int = 0) -> tuple[Bat
     shortest = min(fitting, key=lambda case: case.request.length)
     if bucket.batch == 1:
         chosen = [longest, filling[0], shortest, *rng.sample(fitting, min(5, len(fitting)))]
-        return tuple(Batch((case,), _kind(index)) for index, case in enumerate(chosen))
-    full = Batch(tuple(rng.choices(filling, k=bucket.batch)), "pad_value")
+        return tuple(CaseBatch((case,), _kind(index)) for index, case in enumerate(chosen))
+    full = CaseBatch(tuple(rng.choices(filling, k=bucket.batch)), "pad_value")
     ragged = [_shuffled([longest, shortest, *rng.choices(fitting, k=bucket.batch - 2)], rng) for _ in range(3)]
     spare = rng.choices(fitting, k=rng.randint(1, bucket.batch - 1))
-    return (full, *(Batch(tuple(rows), _kind(n)) for n, rows in enumerate(ragged)), Batch(tuple(spare), "random"))
+    return (full, *(CaseBatch(tuple(rows), _kind(n)) for n, rows in enumerate(ragged)), CaseBatch(tuple(spare), "random"))
 
 
-def _shuffled(rows: list[Case], rng: random.Random) -> list[Case]:
+def _shuffled(rows: list[VerificationCase], rng: random.Random) -> list[VerificationCase]:
     return rng.sample(rows, len(rows))
 
 
-def _kind(index: int) -> Padding:
-    kinds: tuple[Padding, ...] = ("random", "large", "pad_value")
+def _kind(index: int) -> PaddingFill:
+    kinds: tuple[PaddingFill, ...] = ("random", "large", "pad_value")
     return kinds[index % len(kinds)]
 
 
-def rubbish_in(padding: Padding, rng: torch.Generator) -> Pad:
+def poisoned_padding(padding: PaddingFill, rng: torch.Generator) -> Pad:
     """`padding.pad`, but with other values where no request is: whole rows and timesteps after a request's end."""
 
     def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
         padded = _rubbish(spec, spec.sizes(*bucket), padding, rng)
         for row, item in enumerate(items):
             times = [dim for dim, size in enumerate(spec.item_shape) if size == "time"]
-            alone(padded, spec, item.shape[times[0]] if times else 1, row).copy_(item)
+            select_row(padded, spec, item.shape[times[0]] if times else 1, row).copy_(item)
         return padded
 
     return pad
 
 
-def _rubbish(spec: TensorSpec, sizes: tuple[int, ...], padding: Padding, rng: torch.Generator) -> torch.Tensor:
+def _rubbish(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng: torch.Generator) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, spec.dtype)
     if padding == "pad_value":
         return torch.full(sizes, spec.pad_value).to(dtype)
     if padding == "large" and dtype.is_floating_point:
         return torch.full(sizes, _LARGE).to(dtype)
-    return draw(spec, sizes, rng)
+    return random_tensor(spec, sizes, rng)
 
 
-def verify(
-    model: Model, bucket: Bucket, program: Facts, cases: Sequence[Case], tolerance: tuple[float, float], seed: int = 0
-) -> Checked:
+def verify_bucket(
+    model: Model, bucket: Bucket, program: ProgramInfo, cases: Sequence[VerificationCase], tolerance: tuple[float, float], seed: int = 0
+) -> VerificationResult:
     """Run composed batches in one bucket alone, and compare every request's answer with its reference.
 
     `tolerance` is (atol, rtol).
     """
     rng = torch.Generator().manual_seed(seed)
-    worst = Checked(bucket, Verdict.AGREES, 0.0, 0.0, "")
-    for batch in compose(bucket, served_by(bucket, cases, program), seed):
+    worst = VerificationResult(bucket, Verdict.AGREES, 0.0, 0.0, "")
+    for batch in compose_batches(bucket, cases_for_bucket(bucket, cases, program), seed):
         plan = single_bucket_plan(bucket, [case.request.length for case in batch.cases], program.kind)
         for found in _try(model, plan, batch, bucket, program.outputs, tolerance, rng):
-            worst = worse(worst, found)
+            worst = merge_worst(worst, found)
     return worst
 
 
 def verify_planned(
-    model: Model, program: Facts, cases: Sequence[Case], rows: int, tolerance: tuple[float, float], seed: int = 0
-) -> Checked:
+    model: Model, program: ProgramInfo, cases: Sequence[VerificationCase], rows: int, tolerance: tuple[float, float], seed: int = 0
+) -> VerificationResult:
     """Run ragged batches of up to `rows` requests as they will be planned, whatever the shapes."""
     rng, choose = torch.Generator().manual_seed(seed), random.Random(seed)  # noqa: S311 - nothing here is secret
     longest = max(case.request.length for case in cases)
     bucket = Bucket(rows, longest)
-    worst = Checked(bucket, Verdict.AGREES, 0.0, 0.0, "")
+    worst = VerificationResult(bucket, Verdict.AGREES, 0.0, 0.0, "")
     for trial in range(_PLANNED):
-        batch = Batch(tuple(choose.choices(cases, k=choose.randint(1, rows))), _kind(trial))
+        batch = CaseBatch(tuple(choose.choices(cases, k=choose.randint(1, rows))), _kind(trial))
         plan = model.plan([case.request.length for case in batch.cases])
         for found in _try(model, plan, batch, bucket, program.outputs, tolerance, rng):
-            worst = worse(worst, found)
+            worst = merge_worst(worst, found)
     return worst
 
 
-def worse(one: Checked, other: Checked) -> Checked:
+def merge_worst(one: VerificationResult, other: VerificationResult) -> VerificationResult:
     """The worse of both in every respect, under the first one's bucket."""
     ratio_of = one if one.worst_ratio >= other.worst_ratio else other
     verdict = Verdict.AGREES if ratio_of.worst_ratio <= 1 else Verdict.MISSES
-    return Checked(one.bucket, verdict, max(one.max_error, other.max_error), ratio_of.worst_ratio, ratio_of.where)
+    return VerificationResult(one.bucket, verdict, max(one.max_error, other.max_error), ratio_of.worst_ratio, ratio_of.where)
 
 
 def _try(
     model: Model,
     plan: Plan,
-    batch: Batch,
+    batch: CaseBatch,
     bucket: Bucket,
     specs: Sequence[TensorSpec],
     tolerance: tuple[float, float],
     rng: torch.Generator,
-) -> Iterator[Checked]:
+) -> Iterator[VerificationResult]:
     """Every output of every request of one batch."""
     lengths = [case.request.length for case in batch.cases]
     requests = [case.request.inputs for case in batch.cases]
-    answers = model.answer(plan, requests, lengths, rubbish_in(batch.padding, rng))
+    answers = model.answer(plan, requests, lengths, poisoned_padding(batch.padding, rng))
     for row, (case, answer) in enumerate(zip(batch.cases, answers, strict=True)):
         for ours, spec, expected in zip(answer, specs, case.expected, strict=True):
             error, ratio = difference(ours, expected, tolerance)
             where = f"{spec.name} of a request of {case.request.length} timesteps, row {row} of {bucket.batch}"
-            yield Checked(bucket, Verdict.AGREES if ratio <= 1 else Verdict.MISSES, error, ratio, where)
+            yield VerificationResult(bucket, Verdict.AGREES if ratio <= 1 else Verdict.MISSES, error, ratio, where)
 
 
 def difference(ours: torch.Tensor, eager: torch.Tensor, tolerance: tuple[float, float]) -> tuple[float, float]:

@@ -9,11 +9,11 @@ from itertools import pairwise
 
 import torch
 
-from ...bucketing.execute_chunks import Past
+from ...bucketing.execute_chunks import ResumedState
 from ...bucketing.shapes import Bucket
 from ...bucketing.shapes import TensorSpec
 from ...handlers.streaming.service import Model
-from .verify import Case, Checked, Facts, Verdict, difference
+from .verify import VerificationCase, VerificationResult, ProgramInfo, Verdict, difference
 
 _BATCHES = 4
 _MOST_ROWS = 8
@@ -24,7 +24,7 @@ _MOST_PIECES = 6
 class _Stream:
     """One request on its way, piece by piece."""
 
-    case: Case
+    case: VerificationCase
     cuts: list[int]
     """Where its pieces begin, and where the last one ends."""
     state: tuple[torch.Tensor, ...] | None = None
@@ -37,12 +37,12 @@ class _Stream:
         return self.done < len(self.cuts) - 1
 
 
-def verify_onward(
-    model: Model, program: Facts, cases: Sequence[Case], rows: int, tolerance: tuple[float, float], seed: int = 0
-) -> Checked:
+def verify_streaming(
+    model: Model, program: ProgramInfo, cases: Sequence[VerificationCase], rows: int, tolerance: tuple[float, float], seed: int = 0
+) -> VerificationResult:
     """Cut requests at random, and answer their pieces in batches in which others begin and end."""
     choose = random.Random(seed)  # noqa: S311 - nothing here is secret
-    worst = Checked(Bucket(rows, 1), Verdict.AGREES, 0.0, 0.0, "")
+    worst = VerificationResult(Bucket(rows, 1), Verdict.AGREES, 0.0, 0.0, "")
     for _ in range(_BATCHES):
         streams = [_cut(case, choose) for case in choose.choices(cases, k=min(2 * rows, _MOST_ROWS))]
         while waiting := [stream for stream in streams if stream.goes_on]:
@@ -52,7 +52,7 @@ def verify_onward(
     return worst
 
 
-def _cut(case: Case, choose: random.Random) -> _Stream:
+def _cut(case: VerificationCase, choose: random.Random) -> _Stream:
     length = case.request.length
     inner = choose.sample(range(1, length), k=choose.randint(0, min(length - 1, _MOST_PIECES - 1)))
     return _Stream(case, [0, *sorted(inner), length])
@@ -68,8 +68,8 @@ def _advance(model: Model, inputs: Sequence[TensorSpec], streams: Sequence[_Stre
     lengths = [end - begin for begin, end in spans]
     rows = tuple(row for row, stream in enumerate(streams) if stream.state is not None)
     states = [state for stream in streams if (state := stream.state) is not None]
-    past = Past(rows, tuple(spans[row][0] for row in rows), tuple(map(torch.cat, zip(*states, strict=True))))
-    answers, carried = model.answer_onward(model.plan(lengths), pieces, lengths, past)
+    past = ResumedState(rows, tuple(spans[row][0] for row in rows), tuple(map(torch.cat, zip(*states, strict=True))))
+    answers, carried = model.resume_plan(model.plan(lengths), pieces, lengths, past)
     for row, stream in enumerate(streams):
         stream.answers.append(answers[row])
         stream.state = tuple(value[row : row + 1] for value in carried)
@@ -82,15 +82,15 @@ def _stretch(tensor: torch.Tensor, spec: TensorSpec, begin: int, end: int) -> to
     return tensor.contiguous()
 
 
-def _compared(stream: _Stream, outputs: Sequence[TensorSpec], tolerance: tuple[float, float]) -> Checked:
+def _compared(stream: _Stream, outputs: Sequence[TensorSpec], tolerance: tuple[float, float]) -> VerificationResult:
     """The steps of all pieces together, and the other answers of the last, against those of the whole."""
-    worst = Checked(Bucket(1, 1), Verdict.AGREES, 0.0, 0.0, "")
+    worst = VerificationResult(Bucket(1, 1), Verdict.AGREES, 0.0, 0.0, "")
     for position, spec in enumerate(outputs):
         parts = [answer[position] for answer in stream.answers]
         ours = torch.cat(parts, spec.item_time_dims[0]) if spec.item_time_dims else parts[-1]
         error, ratio = difference(ours, stream.case.expected[position], tolerance)
         pieces = [end - begin for begin, end in pairwise(stream.cuts)]
         where = f"{spec.name} of a stream in pieces of {pieces} timesteps"
-        found = Checked(Bucket(1, 1), Verdict.AGREES if ratio <= 1 else Verdict.MISSES, error, ratio, where)
+        found = VerificationResult(Bucket(1, 1), Verdict.AGREES if ratio <= 1 else Verdict.MISSES, error, ratio, where)
         worst = max(worst, found, key=lambda one: one.worst_ratio)
     return worst

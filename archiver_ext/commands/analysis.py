@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ...backends.interface import Backend, CannotCompile, CompileSettings, Selective, precision_of
-from ...backends.partitioning.operator_support import Refusals, refusals
-from ...backends.partitioning.partition import at_sizes, users_name
+from ...backends.interface import Backend, CompileError, CompileSettings, Selective, precision_of
+from ...backends.partitioning.operator_support import RejectionReasons, unsupported_operators
+from ...backends.partitioning.partition import at_sizes, torch_operator_name
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.shapes import Bucket
 from ...config.load import load_config
@@ -21,8 +21,8 @@ from ...config.schema import ServingConfig
 from ...lowering import lower
 from ...lowering.errors import node_line
 from ...lowering.program import Program
-from ..build.evaluate import buckets_of
-from ..build.partitioning import partitioner_of
+from ..build.evaluate import role_buckets
+from ..build.partitioning import partitioner_config
 from ..errors import PackagingError
 from ..user_model import construct, importable, load_class, load_model
 
@@ -66,7 +66,9 @@ class Analysis:
         return 100 * taken / whole if whole else 100.0
 
 
-def lowered(model_file: Path, config_file: Path, serialized_file: Path | None) -> tuple[Program, ServingConfig]:
+def lower_from_files(
+    model_file: Path, config_file: Path, serialized_file: Path | None
+) -> tuple[Program, ServingConfig]:
     """The user's model as it would be compiled; without a serialized file it has the weights it is made with.
 
     Raises:
@@ -93,9 +95,9 @@ def analyze(
         CannotLoad: there is no backend of a name.
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
-    bucket = buckets_of("sequence", config.grid)[0]
+    bucket = role_buckets("sequence", config.grid)[0]
     fixed = at_sizes(program.exported, bucket)
-    options = partitioner_of(config, beside) or PartitionerConfig()
+    options = partitioner_config(config, beside) or PartitionerConfig()
     return [_analysis(engine, fixed, bucket, options, config) for engine in engines]
 
 
@@ -111,21 +113,21 @@ def _analysis(
         return Analysis(engine.name, missing, "only its compiler knows what it takes", None, ())
     settings = CompileSettings(precision=precision_of(engine, config.precision))
     try:
-        found = refusals(engine, program, bucket, options, settings)
-    except CannotCompile as error:
+        found = unsupported_operators(engine, program, bucket, options, settings)
+    except CompileError as error:
         return Analysis(engine.name, missing, str(error), None, ())
     return _counted(engine, missing, found)
 
 
-def _counted(engine: Backend, missing: str | None, found: Refusals) -> Analysis:
+def _counted(engine: Backend, missing: str | None, found: RejectionReasons) -> Analysis:
     place = BY_LIST if isinstance(engine, Selective) else BY_COMPILER
     return Analysis(
         backend=engine.name,
         not_installed=missing,
         unknown=None,
-        supported=Counter(users_name(node) for node, reason in found.items() if reason is None),
+        supported=Counter(torch_operator_name(node) for node, reason in found.items() if reason is None),
         unsupported=tuple(
-            Unsupported(users_name(node), place, node_line(node), reason)
+            Unsupported(torch_operator_name(node), place, node_line(node), reason)
             for node, reason in found.items()
             if reason is not None
         ),

@@ -38,16 +38,16 @@ def _bench(options: argparse.Namespace) -> None:
     from ...config.histogram import LengthsError, read_lengths
     from ..archive.reader import unpacked
     from ..errors import PackagingError
-    from .bench_archive import deal, measure_archive
-    from .bench_report import print_found, to_json
+    from .bench_archive import measure_archive, sample_batches
+    from .bench_report import print_result, to_json
 
     try:
         histogram = read_lengths(options.lengths)
     except LengthsError as error:
         raise PackagingError(f"{options.lengths}: {error}") from error
     with unpacked(options.archive) as directory:
-        found = measure_archive(directory, deal(histogram, options.batch), options.threads, options.rounds)
+        found = measure_archive(directory, sample_batches(histogram, options.batch), options.threads, options.rounds)
     if options.json:
         sys.stdout.write(json.dumps(to_json(found), indent=2) + "\n")
     else:
-        print_found(found, Console())
+        print_result(found, Console())

@@ -15,11 +15,11 @@ from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import Manifest
-from ...handlers.runtime.loader import Variants, load_variants, shapes_of
-from ..build.verify import draw, spec_sizes
+from ...handlers.runtime.loader import LoadedArchive, load_archive, supported_shapes
+from ..build.verify import item_sizes, random_tensor
 from ..errors import PackagingError
 from .gemm import gemm, gemm_gflops
-from .timing import Pace, on_threads, take_turns
+from .timing import TimingConfig, on_threads, time_interleaved
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
 _PLANNING, _GEMM = "planning", "GEMM"
@@ -29,7 +29,7 @@ Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedBatch:
     """Requests that are answered by one plan: their tensors, their lengths, and how to plan them."""
 
     requests: Sequence[Sequence[torch.Tensor]]
@@ -38,7 +38,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Way:
+class StrategyTiming:
     """One way to answer all batches."""
 
     seconds: tuple[float, ...]
@@ -53,12 +53,12 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Found:
+class BenchmarkResult:
     """What was measured of an archive."""
 
     batches: tuple[tuple[int, ...], ...]
     """The lengths of each batch."""
-    ways: Mapping[str, Way]
+    strategies: Mapping[str, StrategyTiming]
     plan_us: float
     """Microseconds of planning a batch, which `as served` contains."""
     gemm_gflops: float
@@ -76,17 +76,17 @@ class Found:
         """The real ones of all batches."""
         return sum(map(sum, self.batches))
 
-    def waste(self, way: str) -> float:
+    def padding_ratio(self, way: str) -> float:
         """The share of the computed timesteps that is padding."""
-        return 1 - self.timesteps / self.ways[way].computed_timesteps
+        return 1 - self.timesteps / self.strategies[way].computed_timesteps
 
 
-def deal(histogram: Mapping[int, int], size: int, most: int = _MOST_BATCHES) -> tuple[tuple[int, ...], ...]:
+def sample_batches(histogram: Mapping[int, int], size: int, most: int = _MOST_BATCHES) -> tuple[tuple[int, ...], ...]:
     """Batches of `size` lengths in the proportions of a histogram, in a random order that is always the same.
 
     Each length is dealt as often as it was seen, up to `most` batches; the last one is filled from the beginning again.
 
-    >>> deal({5: 2, 9: 1}, size=2)
+    >>> sample_batches({5: 2, 9: 1}, size=2)
     ((5, 9), (5, 5))
     """
     rng = random.Random(0)  # noqa: S311 - nothing here is secret
@@ -96,14 +96,16 @@ def deal(histogram: Mapping[int, int], size: int, most: int = _MOST_BATCHES) -> 
     return tuple(tuple(islice(dealt, size)) for _ in range(-(-len(lengths) // size)))
 
 
-def measure_archive(directory: Path, batches: Sequence[Sequence[int]], threads: int | None, rounds: int) -> Found:
+def measure_archive(
+    directory: Path, batches: Sequence[Sequence[int]], threads: int | None, rounds: int
+) -> BenchmarkResult:
     """Load an unpacked archive as a worker does and time it, with random inputs of these lengths.
 
     Raises:
         PackagingError: it cannot be loaded here, or does not serve one of the lengths.
     """
     try:
-        variants = load_variants(directory, threads)
+        variants = load_archive(directory, threads)
     except RuntimeError as error:  # the loader's, for the person who loads
         raise PackagingError(str(error)) from error
     serving = torch.get_num_threads()  # as the engine wants it
@@ -116,10 +118,10 @@ def measure_archive(directory: Path, batches: Sequence[Sequence[int]], threads: 
         _PLANNING: lambda: [variants.plan(batch) for batch in accepted],
         _GEMM: on_threads(variants.threads, gemm()),
     }
-    seconds = take_turns(calls, Pace(rounds))
-    return Found(
+    seconds = time_interleaved(calls, TimingConfig(rounds))
+    return BenchmarkResult(
         batches=accepted,
-        ways={name: Way(seconds[name], _computed(steps)) for name, steps in ways.items()},
+        strategies={name: StrategyTiming(seconds[name], _computed(steps)) for name, steps in ways.items()},
         plan_us=median(seconds[_PLANNING]) / len(accepted) * 1e6,
         gemm_gflops=gemm_gflops(seconds[_GEMM]),
         threads=variants.threads,
@@ -127,7 +129,7 @@ def measure_archive(directory: Path, batches: Sequence[Sequence[int]], threads: 
     )
 
 
-def _accepted(length: int, variants: Variants) -> int:
+def _accepted(length: int, variants: LoadedArchive) -> int:
     """What is served of a sequence: less than all of it only where the archive cuts."""
     if variants.manifest.overflow == "truncate":
         length = min(length, variants.manifest.longest)
@@ -139,18 +141,18 @@ def _accepted(length: int, variants: Variants) -> int:
 
 
 def _request(manifest: Manifest, length: int, rng: torch.Generator) -> list[torch.Tensor]:
-    return [draw(spec, spec_sizes(spec, length), rng) for spec in manifest.inputs]
+    return [random_tensor(spec, item_sizes(spec, length), rng) for spec in manifest.inputs]
 
 
 def _ways(
-    variants: Variants, drawn: Sequence[Sequence[Sequence[torch.Tensor]]], batches: Sequence[Sequence[int]]
-) -> dict[str, Iterator[Step]]:
+    variants: LoadedArchive, drawn: Sequence[Sequence[Sequence[torch.Tensor]]], batches: Sequence[Sequence[int]]
+) -> dict[str, Iterator[PlannedBatch]]:
     """All batches as served, in single requests, and, where requests may be padded, in one bucket each."""
     pairs = list(zip(drawn, batches, strict=True))
-    ways: dict[str, Iterator[Step]] = {
-        SERVED: (Step(requests, lengths, variants.plan) for requests, lengths in pairs),
+    ways: dict[str, Iterator[PlannedBatch]] = {
+        SERVED: (PlannedBatch(requests, lengths, variants.plan) for requests, lengths in pairs),
         ALONE: (
-            Step([request], [length], variants.plan)
+            PlannedBatch([request], [length], variants.plan)
             for requests, lengths in pairs
             for request, length in zip(requests, lengths, strict=True)
         ),
@@ -160,7 +162,9 @@ def _ways(
     return ways
 
 
-def _padded(variants: Variants, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]) -> Iterator[Step]:
+def _padded(
+    variants: LoadedArchive, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
+) -> Iterator[PlannedBatch]:
     """One batch without a plan: in the order it came, in the smallest bucket that holds the longest request of all.
 
     A batch of more requests than that bucket can have rows takes several of it.
@@ -168,19 +172,21 @@ def _padded(variants: Variants, requests: Sequence[Sequence[torch.Tensor]], leng
     bucket = smallest_bucket(variants.manifest, len(lengths), max(lengths))
     for first in range(0, len(lengths), bucket.batch):
         part = slice(first, first + bucket.batch)
-        yield Step(requests[part], lengths[part], lambda own: single_bucket_plan(bucket, own, variants.manifest.kind))
+        yield PlannedBatch(
+            requests[part], lengths[part], lambda own: single_bucket_plan(bucket, own, variants.manifest.kind)
+        )
 
 
 def smallest_bucket(manifest: Manifest, rows: int, longest: int) -> Bucket:
     """The smallest that holds as many rows as can be, and the longest of them or else a piece of it."""
-    shapes = shapes_of(manifest)
+    shapes = supported_shapes(manifest)
     if isinstance(shapes, DynamicShape):
         return Bucket(min(rows, shapes.batch), longest)
     batch = next((size for size in shapes.batches if size >= rows), shapes.batches[-1])
     return Bucket(batch, next((length for length in shapes.lengths if length >= longest), shapes.lengths[-1]))
 
 
-def _calling(variants: Variants, steps: Sequence[Step]) -> Call:
+def _calling(variants: LoadedArchive, steps: Sequence[PlannedBatch]) -> Call:
     def call() -> None:
         for step in steps:
             variants.answer(step.plan(step.lengths), step.requests, step.lengths)
@@ -188,5 +194,5 @@ def _calling(variants: Variants, steps: Sequence[Step]) -> Call:
     return call
 
 
-def _computed(steps: Sequence[Step]) -> int:
+def _computed(steps: Sequence[PlannedBatch]) -> int:
     return sum(step.plan(step.lengths).computed_timesteps for step in steps)

@@ -11,7 +11,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ...config.manifest import Cost, Manifest
+    from ...config.manifest import Manifest, MeasuredCost
 
 
 def add_to(commands: Any) -> None:
@@ -42,11 +42,11 @@ def _run(options: argparse.Namespace) -> None:
 
     from ...config.manifest import manifest_text
     from ..archive.reader import unpacked
-    from ..archive.writer import with_manifest
+    from ..archive.writer import rewrite_manifest
 
     with unpacked(options.archive) as directory:
         before, after = _measured(directory, options.threads, Console(stderr=True))
-    with_manifest(options.archive, manifest_text(after), options.output or options.archive)
+    rewrite_manifest(options.archive, manifest_text(after), options.output or options.archive)
     if options.json:
         sys.stdout.write(json.dumps(_as_json(before, after), indent=2) + "\n")
     else:
@@ -55,21 +55,21 @@ def _run(options: argparse.Namespace) -> None:
 
 def _measured(directory: Path, threads: int | None, console: Any) -> tuple[Manifest, Manifest]:
     """The manifest as it is, and with this host's milliseconds."""
-    from ...config.manifest import Cost
-    from ...handlers.runtime.loader import load_variants
+    from ...config.manifest import MeasuredCost
+    from ...handlers.runtime.loader import load_archive
     from ..build.calibrate import measure_costs, measure_padding
-    from ..progress import showing
+    from ..progress import show_progress
 
-    variants = load_variants(directory, threads)
+    variants = load_archive(directory, threads)
     _refuse_simulation(variants.manifest.backend)
-    with showing("measure", console, every_s=2.0) as report:
+    with show_progress("measure", console, every_s=2.0) as report:
         measured = measure_costs(variants, report)
     before = variants.manifest
     padding = measure_padding(variants) if before.padding_costs else {}
     after = replace(
         before,
-        costs=tuple(Cost(part, bucket, ms) for part, found in measured.items() for bucket, ms in found.items()),
-        padding_costs=tuple(Cost("sequence", bucket, ms) for bucket, ms in padding.items()),
+        costs=tuple(MeasuredCost(part, bucket, ms) for part, found in measured.items() for bucket, ms in found.items()),
+        padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in padding.items()),
     )
     return before, after
 
@@ -93,7 +93,7 @@ def _refuse_simulation(backend: str) -> None:
         )
 
 
-def _pairs(before: Manifest, after: Manifest) -> list[tuple[Cost, float | None]]:
+def _pairs(before: Manifest, after: Manifest) -> list[tuple[MeasuredCost, float | None]]:
     """Each measurement, and what it was before."""
     known = {(cost.part, cost.bucket): cost.milliseconds for cost in before.costs}
     return [(cost, known.get((cost.part, cost.bucket))) for cost in after.costs]

@@ -26,7 +26,7 @@ _DTYPES = {"int64": torch.int64, "float32": torch.float32, "bool": torch.bool}
 
 
 @dataclass(frozen=True)
-class Signature:
+class ForwardSignature:
     """The arguments of forward(), sorted by what a request can give."""
 
     tensors: tuple[str, ...]
@@ -38,19 +38,19 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Findings:
+class InferredInputs:
     """What could be found out about a model's arguments."""
 
-    signature: Signature
+    signature: ForwardSignature
     inputs: tuple[TensorSpec, ...]
     """One for each tensor argument, in order; a guess where `refusal` is given."""
-    sure: frozenset[str]
+    confident: frozenset[str]
     """The tensor arguments for which anything at all pointed to a dtype and a shape."""
     refusal: str | None
     """What the model said when forward() could not be called with any guess; None: the inputs were accepted."""
 
 
-def probe(model: nn.Module) -> Findings:
+def infer_inputs(model: nn.Module) -> InferredInputs:
     """Find inputs that forward() accepts: the likeliest first, judged from the layers the model has."""
     signature = read_signature(model)
     candidates = candidate_inputs(model)
@@ -60,12 +60,12 @@ def probe(model: nn.Module) -> Findings:
     for specs in itertools.takewhile(lambda _: time.monotonic() < until, trials):
         outcome = _call(model, signature, specs)
         if not isinstance(outcome, str):
-            return Findings(signature, _described(specs, outcome), frozenset(signature.tensors), None)
+            return InferredInputs(signature, _described(specs, outcome), frozenset(signature.tensors), None)
         refusal = refusal if refusal != "it has no tensor argument" else outcome
-    return Findings(signature, _first_guess(signature.tensors, candidates), frozenset(), refusal)
+    return InferredInputs(signature, _first_guess(signature.tensors, candidates), frozenset(), refusal)
 
 
-def read_signature(model: nn.Module) -> Signature:
+def read_signature(model: nn.Module) -> ForwardSignature:
     """Sort the arguments of forward() by name, annotation and default."""
     tensors, constants, optional = [], {}, []
     lengths = None
@@ -81,7 +81,7 @@ def read_signature(model: nn.Module) -> Signature:
             constants[parameter.name] = _CONSTANTS[kind]
         else:
             tensors.append(parameter.name)
-    return Signature(tuple(tensors), lengths, constants, tuple(optional))
+    return ForwardSignature(tuple(tensors), lengths, constants, tuple(optional))
 
 
 def _annotation(parameter: inspect.Parameter) -> str:
@@ -162,7 +162,7 @@ Embedded = dict[str, nn.Embedding]
 """Which arguments were looked up in which embedding."""
 
 
-def _call(model: nn.Module, signature: Signature, specs: tuple[TensorSpec, ...]) -> Embedded | str:
+def _call(model: nn.Module, signature: ForwardSignature, specs: tuple[TensorSpec, ...]) -> Embedded | str:
     """Call forward() once; what it looked up, or what it raised."""
     given = {spec.name: torch.zeros(spec.sizes(_BATCH, _TIME), dtype=_DTYPES[spec.dtype]) for spec in specs}
     extra = {} if signature.lengths is None else {signature.lengths: torch.tensor([_TIME, _TIME - 2])}

@@ -10,7 +10,7 @@ from torch import nn
 from ...bucketing.shapes import TensorSpec
 from ..errors import PackagingError
 from ..user_model import construct
-from .infer_inputs import Findings, probe
+from .infer_inputs import InferredInputs, infer_inputs
 
 _FRONTEND = """\
 # TorchServe frontend parameters
@@ -46,18 +46,18 @@ def starting_config(model_class: type[nn.Module], args: Mapping[str, Any]) -> st
     Raises:
         PackagingError: the class cannot be made with `args`, or they cannot be written as YAML.
     """
-    found = probe(construct(model_class, args))
+    found = infer_inputs(construct(model_class, args))
     return _FRONTEND + "".join(f"{line}\n" for line in _block(found, args)) + _REST
 
 
-def _block(found: Findings, args: Mapping[str, Any]) -> Iterator[str]:
+def _block(found: InferredInputs, args: Mapping[str, Any]) -> Iterator[str]:
     yield from _model(found, args)
     yield from _inputs(found)
     yield from _lengths(found)
     yield from _buckets(found)
 
 
-def _model(found: Findings, args: Mapping[str, Any]) -> Iterator[str]:
+def _model(found: InferredInputs, args: Mapping[str, Any]) -> Iterator[str]:
     constants = dict(found.signature.constants)
     if args or constants:
         yield "  model:"
@@ -67,7 +67,7 @@ def _model(found: Findings, args: Mapping[str, Any]) -> Iterator[str]:
         yield f"    forward: {flow(constants)}  # constant arguments of forward(): choose their values"
 
 
-def _inputs(found: Findings) -> Iterator[str]:
+def _inputs(found: InferredInputs) -> Iterator[str]:
     yield "  # forward()'s tensor arguments, in order"
     if found.refusal is None:
         yield "  # (forward() accepted tensors of these dtypes and shapes; check which of the dimensions is time)"
@@ -81,7 +81,7 @@ def _inputs(found: Findings) -> Iterator[str]:
         yield f"    # {_note(name)} has a default: name it here if requests give it, or in model: forward: to fix it"
 
 
-def _written_inputs(found: Findings) -> tuple[TensorSpec, ...]:
+def _written_inputs(found: InferredInputs) -> tuple[TensorSpec, ...]:
     return found.inputs or (TensorSpec("input", "float32", ("batch", "time", 1)),)
 
 
@@ -90,7 +90,7 @@ def _input(spec: TensorSpec) -> str:
     return text if spec.vocabulary is None else f"{text}  # ids from 0 to {spec.vocabulary - 1}"
 
 
-def _lengths(found: Findings) -> Iterator[str]:
+def _lengths(found: InferredInputs) -> Iterator[str]:
     name = found.signature.lengths
     if name is not None and _has(found, "time"):
         yield f"  lengths: {name}  # forward()'s argument for the true lengths [B]"
@@ -98,7 +98,7 @@ def _lengths(found: Findings) -> Iterator[str]:
         yield "  # lengths: lengths  # forward()'s argument for the true lengths [B]; it seems to have none"
 
 
-def _buckets(found: Findings) -> Iterator[str]:
+def _buckets(found: InferredInputs) -> Iterator[str]:
     yield "  # programs are compiled for every batch size by every length; the largest length is the longest you accept"
     yield "  buckets:"
     yield "    batch: [1, 4, 16, 32]"
@@ -106,7 +106,7 @@ def _buckets(found: Findings) -> Iterator[str]:
         yield "    length: [16, 32, 64, 128]"
 
 
-def _has(found: Findings, axis: str) -> bool:
+def _has(found: InferredInputs, axis: str) -> bool:
     return any(axis in spec.shape for spec in _written_inputs(found))
 
 

@@ -15,28 +15,28 @@ from rich.console import Console
 from ...backends import simulation
 from ...backends.interface import Inlining, Simulating
 from ...backends.registry import get_backend
-from ...backends.weights import BadWeights, differences, read_weights
+from ...backends.weights import WeightsError, read_weights, refit_mismatches
 from ...config.load import load_block
 from ...config.manifest import (
     FILE_NAME,
-    Check,
     Manifest,
     ManifestError,
+    MeasuredError,
     digest_files,
     read_manifest,
     verify_files,
     write_manifest,
 )
-from ...handlers.runtime.loader import load_variants
+from ...handlers.runtime.loader import load_archive
 from ...lowering.streaming import with_weights
 from ..archive.reader import unpacked
 from ..archive.workspace import private_directory, temporary_files_in
-from ..archive.writer import with_files
-from ..build.evaluate import check
-from ..build.reference import reference_of
+from ..archive.writer import rewrite_archive
+from ..build.evaluate import verify_archive
+from ..build.reference import make_reference
 from ..build.verify import draw_cases
 from ..errors import PackagingError
-from ..progress import showing
+from ..progress import show_progress
 from ..user_model import importable, load_model
 
 _REBUILD = "package the model again, with the new file as --serialized-file"
@@ -44,14 +44,14 @@ _STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
 
 
 @dataclass(frozen=True)
-class Replaced:
+class ReplaceResult:
     """What became of an archive."""
 
     before: Manifest
     after: Manifest
 
 
-def replace_weights(archive: Path, file: Path, destination: Path, console: Console) -> Replaced:
+def replace_weights(archive: Path, file: Path, destination: Path, console: Console) -> ReplaceResult:
     """Write `archive` to `destination` with the weights of `file`. Programs and their measured costs stay as they are.
 
     Progress goes to `console` if it takes more than two seconds.
@@ -72,10 +72,10 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             write_manifest(_with_digest(before, tree, weights), tree)
             after = _verified(tree, weights, console)
             write_manifest(after, tree)
-        except (ManifestError, BadWeights) as error:
+        except (ManifestError, WeightsError) as error:
             raise PackagingError(str(error)) from error
-        with_files(archive, {weights: tree / weights, FILE_NAME: tree / FILE_NAME}, destination)
-    return Replaced(before, after)
+        rewrite_archive(archive, {weights: tree / weights, FILE_NAME: tree / FILE_NAME}, destination)
+    return ReplaceResult(before, after)
 
 
 def _own_weights(manifest: Manifest) -> str:
@@ -101,7 +101,7 @@ def _checked(old: Path, new: Path) -> Mapping[str, torch.Tensor]:
         PackagingError: their names, shapes or dtypes are not those of the old ones; each difference is named.
     """
     given = read_weights(new)
-    found = differences(read_weights(old), given)
+    found = refit_mismatches(read_weights(old), given)
     if found:
         lines = "\n  ".join(found)
         raise PackagingError(
@@ -143,16 +143,16 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     """
     names = json.loads((tree / _STOCK_MANIFEST).read_text(encoding="utf-8"))["model"]
     config = load_block(tree / names["configFile"])
-    with importable(tree), simulation.allowed():
+    with importable(tree), simulation.enable_emulation():
         model = load_model(tree / names["modelFile"], tree / weights, config.model.args)
-        variants = load_variants(tree)
+        variants = load_archive(tree)
         facts = variants.manifest
         engine = get_backend(facts.backend)
         if isinstance(engine, Simulating) and (emulation := engine.simulation()) is not None:
             console.print(f"{engine.name} was {emulation}", markup=False, highlight=False, soft_wrap=True)
-        with showing("eager", console, every_s=2.0) as report:
-            reference = reference_of(model, config, facts.outputs)
+        with show_progress("eager", console, every_s=2.0) as report:
+            reference = make_reference(model, config, facts.outputs)
             cases = draw_cases(facts, facts.grid, reference, report, longest=facts.longest)
-        with showing("verify", console, every_s=2.0) as report:
-            checked = check(variants, cases, report)
-    return replace(facts, checks=tuple(Check(bucket, found.max_error) for bucket, found in checked.items()))
+        with show_progress("verify", console, every_s=2.0) as report:
+            checked = verify_archive(variants, cases, report)
+    return replace(facts, checks=tuple(MeasuredError(bucket, found.max_error) for bucket, found in checked.items()))

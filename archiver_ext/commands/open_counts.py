@@ -10,8 +10,8 @@ from typing import Any
 from ...config.manifest import ManifestError, parse_manifest
 from ...config.session_settings import SessionSettings
 from ...handlers.streaming.sessions import open_store
-from ...sessions.sqlite_store import DiskStore
-from ...sessions.store import StoreUnavailable, Totals
+from ...sessions.sqlite_store import SqliteStore
+from ...sessions.store import StoreTotals, StoreUnavailableError
 from ..errors import PackagingError
 from ..report import human_size
 from .inspect_archive import read_manifest_text, read_model_name
@@ -25,7 +25,7 @@ class OpenSessions:
     where: str
     """The file, or the server's address."""
     settings: SessionSettings
-    totals: Totals
+    totals: StoreTotals
 
 
 def count_sessions(archive: Path, name: str | None, environment: Mapping[str, str]) -> OpenSessions:
@@ -40,21 +40,21 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     model = read_model_name(archive) if name is None else name
     try:
         store = open_store(settings, model, environment)
-        if isinstance(store, DiskStore):
+        if isinstance(store, SqliteStore):
             there = store.file.exists()
-            return OpenSessions(model, str(store.file), settings, store.totals() if there else Totals(0, 0, None))
+            return OpenSessions(model, str(store.file), settings, store.totals() if there else StoreTotals(0, 0, None))
         assert settings.redis is not None  # the other kind of store
         return OpenSessions(model, settings.redis.url, settings, store.totals())
-    except (StoreUnavailable, OSError, ValueError) as error:
+    except (StoreUnavailableError, OSError, ValueError) as error:
         raise PackagingError(str(error)) from error
 
 
-def sentence_of(found: OpenSessions) -> str:
+def summarize(found: OpenSessions) -> str:
     """For people.
 
     >>> from torchserve_neuron_lstm.config.streaming import StreamingConfig
     >>> settings = StreamingConfig().settings("0" * 32)
-    >>> print(sentence_of(OpenSessions("tagger", "/s/tagger.sessions", settings, Totals(2, 8192, 61.4))))
+    >>> print(summarize(OpenSessions("tagger", "/s/tagger.sessions", settings, StoreTotals(2, 8192, 61.4))))
     tagger: 2 of 10000 sessions open, 8 KB of 1.0 GB, none waits longer than 61 s for its next piece
     in /s/tagger.sessions
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .new_weights import Replaced
+    from .new_weights import ReplaceResult
 
 
 def add_to(commands: Any) -> None:
@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> None:
         _print(replaced, output)
 
 
-def _as_json(replaced: Replaced, output: Path) -> dict[str, Any]:
+def _as_json(replaced: ReplaceResult, output: Path) -> dict[str, Any]:
     after, known = replaced.after, _errors_before(replaced)
     return {
         "archive": str(output),
@@ -59,11 +59,11 @@ def _as_json(replaced: Replaced, output: Path) -> dict[str, Any]:
     }
 
 
-def _errors_before(replaced: Replaced) -> dict[Any, float]:
+def _errors_before(replaced: ReplaceResult) -> dict[Any, float]:
     return {check.bucket: check.max_error for check in replaced.before.checks}
 
 
-def _print(replaced: Replaced, output: Path) -> None:
+def _print(replaced: ReplaceResult, output: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 

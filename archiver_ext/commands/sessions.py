@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
 
 
 def _sessions(options: argparse.Namespace) -> None:
-    from .open_counts import count_sessions, sentence_of, to_json
+    from .open_counts import count_sessions, summarize, to_json
 
     found = count_sessions(options.archive, options.name, os.environ)
-    sys.stdout.write(json.dumps(to_json(found), indent=2) + "\n" if options.json else f"{sentence_of(found)}\n")
+    sys.stdout.write(json.dumps(to_json(found), indent=2) + "\n" if options.json else f"{summarize(found)}\n")

@@ -10,7 +10,7 @@ from typing import Any
 from ...bucketing.cost import CostModel
 from ...bucketing.planner import Planner
 from ...config.manifest import parse_manifest
-from ...handlers.runtime.loader import cost_of, planner_of
+from ...handlers.runtime.loader import measured_cost, planner_from_manifest
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def step_times(written: Mapping[str, Any]) -> list[StepTime]:
     if written.get("streaming") is None:
         return []
     manifest = parse_manifest(json.dumps(written))
-    planner, heads = planner_of(manifest), cost_of(manifest, "head")
+    planner, heads = planner_from_manifest(manifest), measured_cost(manifest, "head")
     longest = manifest.grid.lengths[-1]
     return [
         StepTime(

@@ -11,45 +11,45 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
-Key = TypeVar("Key")
+ArgumentsP = ParamSpec("ArgumentsP")
+ResultT = TypeVar("ResultT")
+KeyT = TypeVar("KeyT")
 Call = Callable[[], object]
 
 
 @dataclass(frozen=True)
-class Pace:
+class TimingConfig:
     """How long each call has its turn."""
 
     rounds: int = 11
-    turn_s: float = 0.06
+    slice_s: float = 0.06
     """Seconds of timed calls in one turn; at least one is timed."""
-    rest_s: float = 0.03
+    pause_s: float = 0.03
     """Seconds before a turn: the threads of the one before stop waiting busily, and leave the cores to this one."""
 
 
-def take_turns(
-    calls: Mapping[Key, Call],
-    pace: Pace,
+def time_interleaved(
+    calls: Mapping[KeyT, Call],
+    pace: TimingConfig,
     clock: Callable[[], float] = time.perf_counter,
     rest: Callable[[float], None] = time.sleep,
-) -> dict[Key, tuple[float, ...]]:
+) -> dict[KeyT, tuple[float, ...]]:
     """The seconds of one call of each: for every round the median of that turn.
 
     A turn begins with a call that is not timed, which wakes the threads. Every round begins with another call, so that
     none always follows the same one.
     """
     order = list(calls)
-    seconds: dict[Key, list[float]] = {key: [] for key in order}
+    seconds: dict[KeyT, list[float]] = {key: [] for key in order}
     for number in range(pace.rounds):
         first = number % len(order)
         for key in order[first:] + order[:first]:
-            rest(pace.rest_s)
-            seconds[key].append(_one_turn(calls[key], pace.turn_s, clock))
+            rest(pace.pause_s)
+            seconds[key].append(_one_turn(calls[key], pace.slice_s, clock))
     return {key: tuple(taken) for key, taken in seconds.items()}
 
 
-def on_threads(threads: int, call: Callable[Given, Result]) -> Callable[Given, Result]:
+def on_threads(threads: int, call: Callable[ArgumentsP, ResultT]) -> Callable[ArgumentsP, ResultT]:
     """The call with so many threads of torch's own.
 
     The number is the whole process's, and loading an engine that brings its own threads sets it to 1: who takes turns
@@ -57,7 +57,7 @@ def on_threads(threads: int, call: Callable[Given, Result]) -> Callable[Given, R
     """
 
     @wraps(call)
-    def calling(*args: Given.args, **options: Given.kwargs) -> Result:
+    def calling(*args: ArgumentsP.args, **options: ArgumentsP.kwargs) -> ResultT:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         return call(*args, **options)

@@ -99,9 +99,9 @@ def _refuse(options: argparse.Namespace) -> None:
     if options.objective == "cost" and options.archive is None:
         raise PackagingError("--objective cost needs --archive: it holds what packaging measured")
     if options.picture is not None and options.picture.suffix == ".png":
-        from .tuning.png import refuse_without_matplotlib
+        from .tuning.png import require_matplotlib
 
-        refuse_without_matplotlib()
+        require_matplotlib()
 
 
 def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
@@ -124,7 +124,7 @@ def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
 
 def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Proposal, list[str]]:
     """The proposal, and what to know besides."""
-    from ...bucketing.bucket_lengths import of_full_rows
+    from ...bucketing.bucket_lengths import cost_per_row
     from ...bucketing.cost import CostModel
     from ...config.load import load_config
     from ..errors import PackagingError
@@ -141,7 +141,7 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Pr
             today=() if source is None else source.grid.lengths,
             count=options.count,
             longest=options.longest or (source.grid.lengths[-1] if source is not None and _beyond(source) else None),
-            cost=of_full_rows(CostModel(costs), manifest.grid.batches[-1]) if manifest and costs else None,
+            cost=cost_per_row(CostModel(costs), manifest.grid.batches[-1]) if manifest and costs else None,
             objective=options.objective,
             truncate=source is not None and source.overflow == "truncate",
         )
@@ -198,9 +198,9 @@ def _notes(source: ServingConfig | Manifest | None, manifest: Manifest | None) -
 
 
 def _changed_text(config: Path, proposal: Proposal) -> str:
-    from ...config.edit import with_lengths
+    from ...config.edit import replace_lengths
 
-    return with_lengths(config.read_bytes().decode(), str(config), proposal.proposed.lengths, config.parent)
+    return replace_lengths(config.read_bytes().decode(), str(config), proposal.proposed.lengths, config.parent)
 
 
 def _write(options: argparse.Namespace, proposal: Proposal, changed: str | None) -> Iterator[str]:
@@ -218,13 +218,13 @@ def _write(options: argparse.Namespace, proposal: Proposal, changed: str | None)
 
 
 def _draw(proposal: Proposal, file: Path) -> None:
-    from .tuning.picture import picture_of
+    from .tuning.picture import make_chart
 
     if file.suffix == ".png":
         from .tuning.png import write_png
 
-        write_png(picture_of(proposal), file)
+        write_png(make_chart(proposal), file)
     else:
-        from .tuning.html import page
+        from .tuning.html import html_page
 
-        file.write_text(page(picture_of(proposal), proposal), encoding="utf-8")
+        file.write_text(html_page(make_chart(proposal), proposal), encoding="utf-8")

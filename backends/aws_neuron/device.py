@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
-from ..interface import CannotLoad, Run, Weights
+from ..interface import LoadedProgram, LoadError, Weights
 from ..signature import Signature, read_signature, write_signature
-from ..simulation import is_allowed
-from ..weights import never_a_weight, places_of
-from .source_program import PlainProgram, plain_module
-from .toolchain import Toolchain, placeholder_words
+from ..simulation import emulation_enabled
+from ..weights import copy_if_aliased, storage_ptrs
+from .source_program import SourceProgram, build_source_module
+from .toolchain import Toolchain, placeholder_message
 
 PROGRAM = "program.pt"
 _SOURCE = "program.py"
@@ -35,22 +35,22 @@ _PLACEHOLDER = "1.0"
 _CHOOSING_CORES = ("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES")
 
 
-def problem(toolchain: Toolchain) -> str | None:
+def unavailable_reason(toolchain: Toolchain) -> str | None:
     """Why this interpreter cannot use the toolchain, with what to install; None where it can."""
     distribution = toolchain.module.replace("_", "-")
     if _installed(distribution) == _PLACEHOLDER:
-        return f"here is {placeholder_words(toolchain, _PLACEHOLDER)}"
+        return f"here is {placeholder_message(toolchain, _PLACEHOLDER)}"
     if find_spec(toolchain.module) is None:
         return (
             f"{distribution} is not installed. {toolchain.install}; an interpreter beside this one that has it can be "
             f"named with compiler_python"
         )
     try:
-        engine = import_engine(toolchain)
+        engine = import_toolchain(toolchain)
     except Exception as error:  # noqa: BLE001 - whatever a broken installation raises is the answer
         return f"{distribution} cannot be imported ({type(error).__name__}: {error}). {toolchain.install}"
     if not hasattr(engine, "trace"):
-        return f"here is {placeholder_words(toolchain, str(getattr(engine, '__version__', 'without a version')))}"
+        return f"here is {placeholder_message(toolchain, str(getattr(engine, '__version__', 'without a version')))}"
     return None
 
 
@@ -61,7 +61,7 @@ def _installed(distribution: str) -> str | None:
         return None
 
 
-def import_engine(toolchain: Toolchain) -> Any:
+def import_toolchain(toolchain: Toolchain) -> Any:
     """The toolchain's package, with one core for this process unless the environment says otherwise.
 
     Workers are processes, and processes do not share cores: the first would take them all.
@@ -72,7 +72,7 @@ def import_engine(toolchain: Toolchain) -> Any:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class NeuronArtifact:
     """A variant's directory."""
 
     signature: Signature
@@ -85,7 +85,7 @@ class Compiled:
     source: str
 
 
-def write_compiled(directory: Path, program: PlainProgram, made_by: dict[str, str]) -> None:
+def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, str]) -> None:
     """Write what goes with `program.pt`."""
     write_signature(program.signature, directory)
     (directory / _SOURCE).write_text(program.source, encoding="utf-8")
@@ -94,8 +94,8 @@ def write_compiled(directory: Path, program: PlainProgram, made_by: dict[str, st
         torch.save(program.added, directory / _ADDED)
 
 
-def read_compiled(directory: Path) -> Compiled:
-    """Read what `write_compiled` wrote.
+def read_artifact(directory: Path) -> NeuronArtifact:
+    """Read what `write_artifact` wrote.
 
     Raises:
         CannotLoad: a file is missing or damaged.
@@ -104,7 +104,7 @@ def read_compiled(directory: Path) -> Compiled:
     try:
         facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
         added = directory / _ADDED
-        return Compiled(
+        return NeuronArtifact(
             signature=signature,
             names=tuple(facts["names"]),
             made_by=dict(facts["made_by"]),
@@ -112,10 +112,10 @@ def read_compiled(directory: Path) -> Compiled:
             source=(directory / _SOURCE).read_text(encoding="utf-8"),
         )
     except Exception as error:
-        raise CannotLoad(f"{directory} cannot be read ({error}): package the model again") from error
+        raise LoadError(f"{directory} cannot be read ({error}): package the model again") from error
 
 
-def tensors_of(compiled: Compiled, weights: Weights) -> list[torch.Tensor]:
+def artifact_tensors(compiled: NeuronArtifact, weights: Weights) -> list[torch.Tensor]:
     """The tensors in the program's order, shared and not copied.
 
     Raises:
@@ -125,19 +125,19 @@ def tensors_of(compiled: Compiled, weights: Weights) -> list[torch.Tensor]:
     return [given[name].detach() for name in compiled.names]
 
 
-def usable_engine(toolchain: Toolchain, compiled: Compiled) -> Any:
+def require_toolchain(toolchain: Toolchain, compiled: NeuronArtifact) -> Any:
     """The toolchain's package on a host that serves.
 
     Raises:
         CannotLoad: it is missing, a placeholder, or of another line than what the program was compiled with.
     """
-    lacking = problem(toolchain)
+    lacking = unavailable_reason(toolchain)
     if lacking is not None:
-        raise CannotLoad(f"the programs run on a Neuron device, by {toolchain.module}: {lacking}")
-    engine = import_engine(toolchain)
+        raise LoadError(f"the programs run on a Neuron device, by {toolchain.module}: {lacking}")
+    engine = import_toolchain(toolchain)
     here, packaged = str(getattr(engine, "__version__", "")), compiled.made_by["version"]
     if _line(here) != _line(packaged):
-        raise CannotLoad(
+        raise LoadError(
             f"the programs were compiled with {toolchain.module} {packaged}, here is {here}: install that one, or "
             f"package the model again"
         )
@@ -149,26 +149,26 @@ def _line(text: str) -> list[str]:
     return text.split(".")[:2]
 
 
-def run_of(signature: Signature, module: torch.nn.Module) -> Run:
+def run_of(signature: Signature, module: torch.nn.Module) -> LoadedProgram:
     """A module on tensors of exactly the signature's shapes and dtypes. Raises `WrongInput` for any other.
 
     An answer is a copy where the module answers with one of its own tensors.
     """
     held = (*module.parameters(), *module.buffers())
-    places = places_of(tensor for tensor in held if tensor.device.type == "cpu")  # answers lie on the CPU
+    places = storage_ptrs(tensor for tensor in held if tensor.device.type == "cpu")  # answers lie on the CPU
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         signature.check_inputs(inputs)
         with torch.no_grad():
             outputs = module(*(tensor.contiguous() for tensor in inputs))
-            return [never_a_weight(output.contiguous(), places) for output in outputs]
+            return [copy_if_aliased(output.contiguous(), places) for output in outputs]
 
     return run
 
 
-def simulation(toolchain: Toolchain) -> str | None:
+def emulation_reason(toolchain: Toolchain) -> str | None:
     """What stands in for the device on this host, and why; None where nothing does."""
-    if not is_allowed() or problem(toolchain) is None:
+    if not emulation_enabled() or unavailable_reason(toolchain) is None:
         return None
     return (
         f"run by torch on this CPU from the text that {toolchain.module} was given, which cannot be used here: the "
@@ -176,12 +176,12 @@ def simulation(toolchain: Toolchain) -> str | None:
     )
 
 
-def on_cpu(compiled: Compiled, weights: Weights, threads: int) -> Run:
+def load_on_cpu(compiled: NeuronArtifact, weights: Weights, threads: int) -> LoadedProgram:
     """The text of a program on this CPU: what the compiler was given, not what it made.
 
     Raises:
         CannotLoad: the weights are others.
     """
-    given = dict(zip(compiled.names, tensors_of(compiled, weights), strict=True))
+    given = dict(zip(compiled.names, artifact_tensors(compiled, weights), strict=True))
     torch.set_num_threads(threads)
-    return run_of(compiled.signature, plain_module(compiled.source, given, compiled.names))
+    return run_of(compiled.signature, build_source_module(compiled.source, given, compiled.names))

@@ -20,30 +20,30 @@ import torch
 from ...bucketing.shapes import Bucket
 from ..interface import (
     DEFAULTS,
-    CannotCompile,
-    CannotLoad,
+    CompileError,
+    CompilerOption,
     CompileSettings,
-    Option,
+    LoadedProgram,
+    LoadError,
     Precision,
     Requirement,
-    Run,
     Weights,
 )
 from ..signature import weights_of
 from . import operators as aws_operators
 from .device import (
     PROGRAM,
-    on_cpu,
-    problem,
-    read_compiled,
+    artifact_tensors,
+    emulation_reason,
+    load_on_cpu,
+    read_artifact,
+    require_toolchain,
     run_of,
-    simulation,
-    tensors_of,
-    usable_engine,
-    write_compiled,
+    unavailable_reason,
+    write_artifact,
 )
-from .source_program import plain_program
-from .toolchain import Answer, Toolchain, trace
+from .source_program import export_source
+from .toolchain import CompileReply, Toolchain, trace
 
 TOOLCHAIN = Toolchain(
     module="torch_neuron",
@@ -62,12 +62,12 @@ class Neuron:
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
-    options: tuple[Option, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
+    options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
     inlines_weights = True
 
     def unavailable(self) -> str | None:
         """Whether torch_neuron is here, and not the placeholder of its name."""
-        return problem(TOOLCHAIN)
+        return unavailable_reason(TOOLCHAIN)
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Torch. Which toolchain is needed stands with each program: it may not be that of this interpreter."""
@@ -90,8 +90,8 @@ class Neuron:
             CannotCompile: no bucket is named, there is no toolchain, or it refuses the program.
         """
         if bucket is None:
-            raise CannotCompile("neuron compiles for one bucket at a time")
-        plain = plain_program(program, bucket)
+            raise CompileError("neuron compiles for one bucket at a time")
+        plain = export_source(program, bucket)
         answer = trace(
             TOOLCHAIN,
             plain,
@@ -102,10 +102,10 @@ class Neuron:
             hollow=False,
         )
         if answer.error:
-            raise CannotCompile(_refusal(answer, bucket))
-        write_compiled(directory, plain, answer.facts)
+            raise CompileError(_refusal(answer, bucket))
+        write_artifact(directory, plain, answer.facts)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load the program onto this process's core, or what stands in for it.
 
         `weights` must be those that it was compiled with.
@@ -113,16 +113,16 @@ class Neuron:
         Raises:
             CannotLoad: the toolchain or the device is missing, or the weights are of other shapes.
         """
-        compiled = read_compiled(directory)
+        compiled = read_artifact(directory)
         if self.simulation() is not None:
-            return on_cpu(compiled, weights, threads)
-        tensors_of(compiled, weights)
-        usable_engine(TOOLCHAIN, compiled)
+            return load_on_cpu(compiled, weights, threads)
+        artifact_tensors(compiled, weights)
+        require_toolchain(TOOLCHAIN, compiled)
         torch.set_num_threads(threads)
         try:
             module = torch.jit.load(str(directory / PROGRAM))
         except Exception as error:
-            raise CannotLoad(
+            raise LoadError(
                 f"{directory} cannot be loaded onto a Neuron core: {error}. Are there at least as many cores as "
                 f"workers (neuron-ls), and is no other process on them?"
             ) from error
@@ -130,7 +130,7 @@ class Neuron:
 
     def simulation(self) -> str | None:
         """The text of the programs on this CPU, where that is allowed and the toolchain is not here."""
-        return simulation(TOOLCHAIN)
+        return emulation_reason(TOOLCHAIN)
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Why neuron-cc cannot take a call; None where it can, by its published list."""
@@ -148,7 +148,7 @@ def options_for(settings: CompileSettings) -> dict[str, Any]:
     return options
 
 
-def _refusal(answer: Answer, bucket: Bucket) -> str:
+def _refusal(answer: CompileReply, bucket: Bucket) -> str:
     text = f"neuron cannot compile for {bucket.batch} x {bucket.length}: {answer.error}: {answer.message}"
     if answer.error != "AttributeError":  # the documented word for an operator that the compiler does not take
         return text

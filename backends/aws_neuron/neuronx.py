@@ -22,30 +22,30 @@ import torch
 from ...bucketing.shapes import Bucket
 from ..interface import (
     DEFAULTS,
-    CannotCompile,
-    CannotLoad,
+    CompileError,
+    CompilerOption,
     CompileSettings,
-    Option,
+    LoadedProgram,
+    LoadError,
     Precision,
     Requirement,
-    Run,
     Weights,
 )
 from ..signature import weights_of
 from . import operators as aws_operators
 from .device import (
     PROGRAM,
-    on_cpu,
-    problem,
-    read_compiled,
+    artifact_tensors,
+    emulation_reason,
+    load_on_cpu,
+    read_artifact,
+    require_toolchain,
     run_of,
-    simulation,
-    tensors_of,
-    usable_engine,
-    write_compiled,
+    unavailable_reason,
+    write_artifact,
 )
-from .source_program import parameter_name, plain_program
-from .toolchain import Answer, Toolchain, trace
+from .source_program import export_source, parameter_name
+from .toolchain import CompileReply, Toolchain, trace
 
 TOOLCHAIN = Toolchain(
     module="torch_neuronx",
@@ -64,12 +64,12 @@ class NeuronX:
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
-    options: tuple[Option, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
+    options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
     inlines_weights = False
 
     def unavailable(self) -> str | None:
         """Whether torch_neuronx is here, and not the placeholder of its name."""
-        return problem(TOOLCHAIN)
+        return unavailable_reason(TOOLCHAIN)
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Torch. Which toolchain is needed stands with each program: it may not be that of this interpreter."""
@@ -94,8 +94,8 @@ class NeuronX:
             CannotCompile: no bucket is named, there is no toolchain, or it refuses the program.
         """
         if bucket is None:
-            raise CannotCompile("neuronx compiles for one bucket at a time")
-        plain = plain_program(program, bucket)
+            raise CompileError("neuronx compiles for one bucket at a time")
+        plain = export_source(program, bucket)
         answer = trace(
             TOOLCHAIN,
             plain,
@@ -106,10 +106,10 @@ class NeuronX:
             hollow=True,
         )
         if answer.error:
-            raise CannotCompile(_refusal(answer, bucket, settings.args))
-        write_compiled(directory, plain, answer.facts)
+            raise CompileError(_refusal(answer, bucket, settings.args))
+        write_artifact(directory, plain, answer.facts)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load the program onto this process's core, and the weights with it; or what stands in for it.
 
         Raises:
@@ -125,17 +125,19 @@ class NeuronX:
             return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
         return int(os.environ.get("NEURON_RT_NUM_CORES", "1"))
 
-    def load_on(self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load_on(
+        self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
+    ) -> LoadedProgram:
         """The same, on another core.
 
         Raises:
             CannotLoad: as `load`, or there is no such core.
         """
-        compiled = read_compiled(directory)
+        compiled = read_artifact(directory)
         if self.simulation() is not None:
-            return on_cpu(compiled, weights, threads)
-        tensors = tensors_of(compiled, weights)
-        engine = usable_engine(TOOLCHAIN, compiled)
+            return load_on_cpu(compiled, weights, threads)
+        tensors = artifact_tensors(compiled, weights)
+        engine = require_toolchain(TOOLCHAIN, compiled)
         torch.set_num_threads(threads)
         try:
             # One core, the same for code and weights: by default each load takes the next of those that are visible.
@@ -144,7 +146,7 @@ class NeuronX:
             engine.replace_weights(module, {parameter_name(index): tensor for index, tensor in enumerate(tensors)})
             engine.move_trace_to_device(module, core)  # else they would go there again with every call
         except Exception as error:
-            raise CannotLoad(
+            raise LoadError(
                 f"{directory} cannot be loaded onto Neuron core {core}: {error}. Are there at least as many cores as "
                 f"workers (neuron-ls), and is no other process on them?"
             ) from error
@@ -152,7 +154,7 @@ class NeuronX:
 
     def simulation(self) -> str | None:
         """The text of the programs on this CPU, where that is allowed and the toolchain is not here."""
-        return simulation(TOOLCHAIN)
+        return emulation_reason(TOOLCHAIN)
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Why neuronx-cc cannot take a call; None where it can, as far as is documented."""
@@ -188,7 +190,7 @@ def _names(words: Sequence[str], flag: str) -> bool:
     return any(word == flag or word.startswith(f"{flag}=") for word in words)
 
 
-def _refusal(answer: Answer, bucket: Bucket, args: Sequence[str]) -> str:
+def _refusal(answer: CompileReply, bucket: Bucket, args: Sequence[str]) -> str:
     lines = [f"neuronx cannot compile for {bucket.batch} x {bucket.length}: {answer.error}: {answer.message}"]
     if not _names(args, "--target") and not list(Path("/dev").glob("neuron*")):
         lines.append(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 
-class Plain(torch.nn.Module):
+class SourceModule(torch.nn.Module):
     """forward(*inputs) -> a tuple of outputs, by the function `forward(tensors, *inputs)` that `source` defines.
 
     Each of `tensors` is a parameter, under a name without dots; `operators` are the functions that `source` calls.

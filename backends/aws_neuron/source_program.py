@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from ...bucketing.shapes import Bucket
-from ..interface import CannotCompile, Weights
+from ..interface import CompileError, Weights
 from ..signature import Signature, signature_of, weights_of
 from . import unrolled
-from .source_module import Plain
+from .source_module import SourceModule
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {"lstm": unrolled.lstm, "rnn": unrolled.rnn}
 """What the text calls beside torch: the recurrences, which a compiler unrolls while it traces."""
@@ -30,7 +30,7 @@ _OURS = {f"neuron_lstm.{name}.default": name for name in OPERATORS}
 _SAME = ("aten.alias.default", "aten.detach.default", "aten.lift_fresh_copy.default")
 """Operators whose answer is what they are given."""
 
-_OLDER: Mapping[str, str] = {
+_LEGACY_OPERATORS: Mapping[str, str] = {
     "aten._to_copy.default": "{0}.to({kwargs})",
     "aten._unsafe_view.default": "torch.ops.aten.reshape.default({args})",
     "aten._native_batch_norm_legit_no_training.default": (
@@ -41,7 +41,7 @@ _OLDER: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class PlainProgram:
+class SourceProgram:
     """A program in text, for exactly the sizes of its signature."""
 
     source: str
@@ -52,9 +52,9 @@ class PlainProgram:
     """Those of them that neither the state dict nor the constants hold: exporting for fixed sizes brought them."""
     signature: Signature
 
-    def module(self, weights: Weights) -> Plain:
+    def module(self, weights: Weights) -> SourceModule:
         """The program as a module over these weights, shared and not copied."""
-        return plain_module(self.source, {**weights, **self.added}, self.names)
+        return build_source_module(self.source, {**weights, **self.added}, self.names)
 
     @property
     def examples(self) -> tuple[torch.Tensor, ...]:
@@ -72,12 +72,12 @@ def parameter_name(index: int) -> str:
     return f"w{index}"
 
 
-def plain_module(source: str, weights: Weights, names: tuple[str, ...]) -> Plain:
+def build_source_module(source: str, weights: Weights, names: tuple[str, ...]) -> SourceModule:
     """The module of a text that takes the tensors called `names`."""
-    return Plain(source, {parameter_name(i): weights[name].detach() for i, name in enumerate(names)}, OPERATORS)
+    return SourceModule(source, {parameter_name(i): weights[name].detach() for i, name in enumerate(names)}, OPERATORS)
 
 
-def plain_program(program: torch.export.ExportedProgram, bucket: Bucket) -> PlainProgram:
+def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> SourceProgram:
     """Write a program out for one bucket.
 
     Raises:
@@ -90,7 +90,7 @@ def plain_program(program: torch.export.ExportedProgram, bucket: Bucket) -> Plai
     placeholders = [node for node in fixed.graph.nodes if node.op == "placeholder"]
     used = tuple(dict.fromkeys(taken[node.name] for node in placeholders if node.name in taken and node.users))
     known, all_of_fixed = weights_of(program), weights_of(fixed)
-    return PlainProgram(
+    return SourceProgram(
         source="\n".join(_lines(fixed, placeholders, taken, used)) + "\n",
         names=used,
         added={name: all_of_fixed[name] for name in used if name not in known},
@@ -117,22 +117,22 @@ def _lines(
     taken: Mapping[str, str],
     used: tuple[str, ...],
 ) -> Iterator[str]:
-    inputs = [_word(node) for node in placeholders if node.name not in taken]
+    inputs = [python_literal(node) for node in placeholders if node.name not in taken]
     yield f"def forward(tensors, {', '.join(inputs)}):"
     # Compilers trace on devices of their own: what is made on the way must be where the inputs are.
     yield f"    device = {inputs[0]}.device"
     for node in placeholders:
         if node.name in taken and node.users:
-            yield f"    {_word(node)} = tensors[{used.index(taken[node.name])}]  # {taken[node.name]!r}"
+            yield f"    {python_literal(node)} = tensors[{used.index(taken[node.name])}]  # {taken[node.name]!r}"
     for node in program.graph.nodes:
         if node.op == "placeholder" or (node.op == "call_function" and _only_asserts(node)):
             continue
         if node.op == "output":
-            yield f"    return ({''.join(f'{_word(value)}, ' for value in node.args[0])})"
+            yield f"    return ({''.join(f'{python_literal(value)}, ' for value in node.args[0])})"
         elif node.op == "call_function":
-            yield f"    {_word(node)} = {_call(node)}"
+            yield f"    {python_literal(node)} = {_call(node)}"
         else:
-            raise CannotCompile(f"the program branches on data ({node.target}), and a traced program cannot")
+            raise CompileError(f"the program branches on data ({node.target}), and a traced program cannot")
 
 
 def _only_asserts(node: torch.fx.Node) -> bool:
@@ -142,30 +142,32 @@ def _only_asserts(node: torch.fx.Node) -> bool:
 def _call(node: torch.fx.Node) -> str:
     target = str(node.target)
     if node.target is operator.getitem:
-        return f"{_word(node.args[0])}[{_word(node.args[1])}]"
+        return f"{python_literal(node.args[0])}[{python_literal(node.args[1])}]"
     if target in _SAME:
-        return _word(node.args[0])
+        return python_literal(node.args[0])
     if not isinstance(node.target, torch._ops.OpOverload):
-        raise CannotCompile(f"the program branches on data ({target}), and a traced program cannot")
-    args = [_word(value) for value in node.args]
-    kwargs = [f"{name}={'device' if name == 'device' else _word(value)}" for name, value in node.kwargs.items()]
-    if target in _OLDER:
-        return _OLDER[target].format(*args, args=", ".join(args), kwargs=", ".join(kwargs))
+        raise CompileError(f"the program branches on data ({target}), and a traced program cannot")
+    args = [python_literal(value) for value in node.args]
+    kwargs = [
+        f"{name}={'device' if name == 'device' else python_literal(value)}" for name, value in node.kwargs.items()
+    ]
+    if target in _LEGACY_OPERATORS:
+        return _LEGACY_OPERATORS[target].format(*args, args=", ".join(args), kwargs=", ".join(kwargs))
     if target == "aten.bitwise_not.default" and node.meta["val"].dtype is torch.bool:
         return f"torch.logical_not({args[0]})"
     return f"{_OURS.get(target, f'torch.ops.{target}')}({', '.join([*args, *kwargs])})"
 
 
-def _word(value: Any) -> str:
+def python_literal(value: Any) -> str:
     """A value as Python's text.
 
-    >>> _word([1, float("inf"), torch.float32, None])
+    >>> python_literal([1, float("inf"), torch.float32, None])
     "[1, float('inf'), torch.float32, None]"
     """
     if isinstance(value, torch.fx.Node):
         return f"v_{value.name}"  # an input may be called `torch`
     if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_word, value))}]"
+        return f"[{', '.join(map(python_literal, value))}]"
     if isinstance(value, torch.device):
         return "device"
     if isinstance(value, float) and not math.isfinite(value):

@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from ..interface import CannotCompile, Weights
-from .source_program import PlainProgram, parameter_name
+from ..interface import CompileError, Weights
+from .source_program import SourceProgram, parameter_name
 
 _HERE = Path(__file__).parent
 _TRAVELS = ("compile_job.py", "source_module.py", "unrolled.py")
@@ -39,7 +39,7 @@ class Toolchain:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CompileReply:
     """What a compiler did with a program."""
 
     facts: dict[str, str]
@@ -52,14 +52,14 @@ class Answer:
 
 def trace(
     toolchain: Toolchain,
-    program: PlainProgram,
+    program: SourceProgram,
     weights: Weights,
     output: Path,
     options: Mapping[str, Any],
     python: Path | None,
     *,
     hollow: bool,
-) -> Answer:
+) -> CompileReply:
     """Have `toolchain.module.trace(module, inputs, **options)` save its ScriptModule to `output`.
 
     `options` are what JSON can hold. `python` is the interpreter; None: this one. `hollow`: save it without the
@@ -77,7 +77,7 @@ def trace(
         return _answer(toolchain, folder / "reply.json", log, python)
 
 
-def _hand_over(folder: Path, program: PlainProgram, weights: Weights) -> None:
+def _hand_over(folder: Path, program: SourceProgram, weights: Weights) -> None:
     for name in _TRAVELS:
         shutil.copyfile(_HERE / name, folder / name)
     (folder / "program.py").write_text(program.source, encoding="utf-8")
@@ -102,7 +102,7 @@ def _run(folder: Path, python: Path | None) -> str:
             check=False,
         )
     except OSError as error:
-        raise CannotCompile(f"compiler_python: {python} cannot be started: {error}") from error
+        raise CompileError(f"compiler_python: {python} cannot be started: {error}") from error
     return "\n".join(done.stdout.splitlines()[-_LAST_LINES:])
 
 
@@ -113,21 +113,21 @@ def _environment(python: Path | None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(kept)}
 
 
-def _answer(toolchain: Toolchain, reply: Path, log: str, python: Path | None) -> Answer:
+def _answer(toolchain: Toolchain, reply: Path, log: str, python: Path | None) -> CompileReply:
     where = f"compiler_python: {python}" if python else "this interpreter"
     if not reply.is_file():
-        raise CannotCompile(f"{toolchain.module} in {where} ended without an answer:\n{log}")
+        raise CompileError(f"{toolchain.module} in {where} ended without an answer:\n{log}")
     told = json.loads(reply.read_text(encoding="utf-8"))
     if "missing" in told:
-        raise CannotCompile(f"{where} has no working {toolchain.module} ({told['missing']}). {toolchain.install}")
+        raise CompileError(f"{where} has no working {toolchain.module} ({told['missing']}). {toolchain.install}")
     if "placeholder" in told:
-        raise CannotCompile(f"{where} has {placeholder_words(toolchain, told['placeholder'])}")
+        raise CompileError(f"{where} has {placeholder_message(toolchain, told['placeholder'])}")
     if "error" in told:
-        return Answer({}, told["error"], told["message"].strip(), told["log"])
-    return Answer({key: str(value) for key, value in told.items()}, "", "", log)
+        return CompileReply({}, told["error"], told["message"].strip(), told["log"])
+    return CompileReply({key: str(value) for key, value in told.items()}, "", "", log)
 
 
-def placeholder_words(toolchain: Toolchain, version: str) -> str:
+def placeholder_message(toolchain: Toolchain, version: str) -> str:
     """What the package of that name on PyPI is, and what to do about it."""
     return (
         f"a {toolchain.module} ({version}) that has no trace(): the package of this name on PyPI is an empty "

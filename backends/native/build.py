@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .. import cpp_compiler
-from ..interface import CannotCompile
+from ..interface import CompileError
 
 SOURCE = Path(__file__).with_name("recurrence.cpp")
 HEADERS = ("atomic", "thread")
 """What the compiler must find to compile it."""
 
 
-class Instructions(NamedTuple):
+class InstructionSet(NamedTuple):
     """A set of instructions that the kernel is compiled for."""
 
     isa: str
@@ -31,12 +31,12 @@ class Instructions(NamedTuple):
         return f"recurrence-{self.isa}.so"
 
 
-def instructions() -> tuple[Instructions, ...]:
+def instruction_sets() -> tuple[InstructionSet, ...]:
     """Those of this kind of machine, the fastest first; the last is what every host has."""
-    most = Instructions(cpp_compiler.target().isa, frozenset())
+    most = InstructionSet(cpp_compiler.cpu_target().isa, frozenset())
     if platform.machine() != "x86_64":
         return (most,)
-    return (Instructions("x86-64-v4", frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})), most)
+    return (InstructionSet("x86-64-v4", frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"})), most)
 
 
 def build(directory: Path) -> None:
@@ -45,7 +45,7 @@ def build(directory: Path) -> None:
     Raises:
         CannotCompile: the compiler refuses the source, which it does where it knows no vector extensions.
     """
-    for one in instructions():
+    for one in instruction_sets():
         (directory / one.library).write_bytes(_library(cpp_compiler.compiler(), SOURCE, one.isa))
 
 
@@ -61,11 +61,11 @@ def _library(compiler: str, source: Path, isa: str) -> bytes:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             said = next((line for line in done.stderr.splitlines() if "error" in line), f"exit code {done.returncode}")
-            raise CannotCompile(f"{command[0]} does not compile the kernel for {isa}: {said.strip()}")
+            raise CompileError(f"{command[0]} does not compile the kernel for {isa}: {said.strip()}")
         cpp_compiler.strip(library)
         return library.read_bytes()
 
 
-def fastest_here() -> str:
+def fastest_library() -> str:
     """The name of the library for this processor."""
-    return next(one.library for one in instructions() if one.cpu_flags <= cpp_compiler.cpu_flags())
+    return next(one.library for one in instruction_sets() if one.cpu_flags <= cpp_compiler.cpu_flags())

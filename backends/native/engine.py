@@ -15,11 +15,11 @@ from .. import cpp_compiler
 from .. import masked as _masked  # noqa: F401  the program calls its operators where the kernel does not know them
 from ..eager import run_of
 from ..exported_program import load_weight_stripped_program, save_weight_stripped
-from ..interface import DEFAULTS, CompileSettings, Option, Precision, Requirement, Run, Weights
+from ..interface import DEFAULTS, CompilerOption, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from ..signature import read_signature, signature_of, write_signature
 from . import build
-from .library import Library, Pool
-from .rewrite import gains, over_kernel
+from .library import RecurrentLibrary, ThreadPool
+from .rewrite import has_supported_ops, replace_recurrent_ops
 
 _PROGRAM = "program.pt2"
 
@@ -33,11 +33,11 @@ class Native:
     ragged = True
     whole_sequences = "native stops each row at its own end, so that pieces of time would save nothing"
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[Option, ...] = ()
+    options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
         """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
-        return cpp_compiler.problem_here(build.HEADERS)
+        return cpp_compiler.unavailable_reason(build.HEADERS)
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Torch."""
@@ -65,10 +65,10 @@ class Native:
         """
         write_signature(signature_of(program, None), directory)
         save_weight_stripped(program, directory / _PROGRAM)
-        if gains(program):
+        if has_supported_ops(program):
             build.build(directory)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Map the kernel and bring the weights of the recurrences into its order.
 
         Raises:
@@ -79,14 +79,14 @@ class Native:
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
         program = load_weight_stripped_program(directory / _PROGRAM, real)
-        pool = _open(directory, threads) if gains(program) else None
+        pool = _open(directory, threads) if has_supported_ops(program) else None
         # Torch's own threads would wait for more work busily, on the cores that the kernel's are to compute with.
         torch.set_num_threads(1)
-        return run_of(signature, over_kernel(program, real, pool), real)
+        return run_of(signature, replace_recurrent_ops(program, real, pool), real)
 
 
-def _open(directory: Path, threads: int) -> Pool:
+def _open(directory: Path, threads: int) -> ThreadPool:
     """The kernel with threads of its own."""
-    name = build.fastest_here()
-    with cpp_compiler.mappable(directory, (name,)) as place:
-        return Pool(Library(place / name), threads)
+    name = build.fastest_library()
+    with cpp_compiler.executable_copy(directory, (name,)) as place:
+        return ThreadPool(RecurrentLibrary(place / name), threads)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from .library import Product, Stack
+from .library import LayerStack, LinearLayer
 
 
-class Recurrence(torch.nn.Module):
+class NativeRecurrence(torch.nn.Module):
     """A recurrent operator with its weights: what `masked.py` defines, of x, lengths and states alone."""
 
-    def __init__(self, stack: Stack, *, time_major: bool) -> None:
+    def __init__(self, stack: LayerStack, *, time_major: bool) -> None:
         super().__init__()
         self.stack, self.time_major = stack, time_major
 
@@ -26,10 +26,10 @@ class Recurrence(torch.nn.Module):
         return self.stack.run(x, lengths, begins[0], None, time_major=self.time_major)[:2]
 
 
-class Linear(torch.nn.Module):
+class NativeLinear(torch.nn.Module):
     """`aten.linear` of a float32 x of any rank."""
 
-    def __init__(self, product: Product) -> None:
+    def __init__(self, product: LinearLayer) -> None:
         super().__init__()
         self.product = product
 
@@ -39,13 +39,13 @@ class Linear(torch.nn.Module):
         return self.product.run(flat, None).view(*x.shape[:-1], -1)
 
 
-class LinearOfSteps(torch.nn.Module):
+class NativeSequenceLinear(torch.nn.Module):
     """`aten.linear` of what a recurrence answers at every timestep, or of that with time in front.
 
     Behind a row's last timestep a recurrence answers zeros, of which a linear layer makes its bias.
     """
 
-    def __init__(self, product: Product, *, time_major: bool) -> None:
+    def __init__(self, product: LinearLayer, *, time_major: bool) -> None:
         super().__init__()
         self.product, self.time_major = product, time_major
 

@@ -16,18 +16,18 @@ from pathlib import Path
 
 import torch
 
-from ..interface import CannotLoad
+from ..interface import LoadError
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
-def pack(cell: str, weights: Sequence[torch.Tensor], lanes: int, at_once: int) -> tuple[torch.Tensor, ...]:
+def pack_recurrence(cell: str, weights: Sequence[torch.Tensor], lanes: int, at_once: int) -> tuple[torch.Tensor, ...]:
     """W_ih, W_hh and the sums' first values from one layer's `w_ih, w_hh[, b_ih, b_hh]`.
 
     `lanes` is the number of units of a block, and `at_once` that of the gates whose weights lie side by side.
 
     >>> w_ih, w_hh = torch.arange(6.0).view(3, 2), torch.zeros(3, 3)
-    >>> pack("rnn_tanh", [w_ih, w_hh], lanes=2, at_once=1)[0]
+    >>> pack_recurrence("rnn_tanh", [w_ih, w_hh], lanes=2, at_once=1)[0]
     tensor([[0., 2., 1., 3.],
             [4., 0., 5., 0.]])
     """
@@ -37,7 +37,7 @@ def pack(cell: str, weights: Sequence[torch.Tensor], lanes: int, at_once: int) -
     return from_input, from_state, _units(_sums(cell, b_ih, b_hh), lanes)
 
 
-def pack_product(weight: torch.Tensor, bias: torch.Tensor | None, block: int) -> tuple[torch.Tensor, torch.Tensor]:
+def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None, block: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A linear layer's `weight[O, K]` and `bias[O]` for blocks of so many outputs: for each input, their weights."""
     begins = weight.new_zeros(weight.shape[0]) if bias is None else bias
     return _blocks(weight, 1, block, 1), _units(begins[None], block)
@@ -75,7 +75,7 @@ _POINTER, _SIZE = ctypes.c_void_p, ctypes.c_int64
 _NO_MEMORY = 1
 
 
-class Library:
+class RecurrentLibrary:
     """A loaded kernel."""
 
     def __init__(self, file: Path) -> None:
@@ -102,14 +102,14 @@ class Library:
                 *(_POINTER, _SIZE, _SIZE, _POINTER, _SIZE, _SIZE),  # x with its strides, y with its
             ]
             self.lanes = int(self.code.recurrence_lanes())
-            self.product_block = int(self.code.recurrence_product_block())
+            self.linear_block = int(self.code.recurrence_product_block())
         except (OSError, AttributeError) as error:
-            raise CannotLoad(
+            raise LoadError(
                 f"{file} cannot be loaded: {error}. Package the model on a machine whose system and compiler are no "
                 f"newer than this host's, or with backend: onnxruntime"
             ) from error
 
-    def gates_at_once(self, cell: str) -> int:
+    def interleaved_gates(self, cell: str) -> int:
         """How many gates' weights lie side by side."""
         return int(self.code.recurrence_gates_at_once(_CELLS[cell]))
 
@@ -131,10 +131,10 @@ def _refuse_torn(file: Path) -> None:
         raise OSError(f"it is torn: {there} of {table + size * count} bytes are there")
 
 
-class Pool:
+class ThreadPool:
     """Threads that compute together, this one among them. They end with the object. A fork has one of its own."""
 
-    def __init__(self, library: Library, threads: int) -> None:
+    def __init__(self, library: RecurrentLibrary, threads: int) -> None:
         """Start them.
 
         Raises:
@@ -143,7 +143,7 @@ class Pool:
         self.library = library
         self.handle = library.code.recurrence_open_pool(threads)
         if self.handle is None:
-            raise CannotLoad(
+            raise LoadError(
                 f"the system starts no {threads} threads: allow more (ulimit -u, or the container's limit of "
                 f"processes), or ask for fewer (threads in the configuration)"
             )
@@ -151,12 +151,12 @@ class Pool:
         weakref.finalize(self, library.code.recurrence_close_pool, self.handle).atexit = False
 
 
-class Stack:
+class LayerStack:
     """Layers of one cell, as `nn.LSTM` and its sisters stack them."""
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ThreadPool,
         cell: str,
         layers: int,
         directions: int,
@@ -211,14 +211,14 @@ class Stack:
         return y, h_n, c_n
 
 
-class Product:
+class LinearLayer:
     """A linear layer."""
 
-    def __init__(self, pool: Pool, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, pool: ThreadPool, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         """The layer of torch's `weight[O, K]` and `bias[O]`."""
         self.pool = pool
         self.outputs, self.inputs = weight.shape
-        self.packed = pack_product(weight, bias, pool.library.product_block)
+        self.packed = pack_linear(weight, bias, pool.library.linear_block)
         self._run = pool.library.code.recurrence_product
 
     def run(self, x: torch.Tensor, lengths: torch.Tensor | None, *, time_major: bool = False) -> torch.Tensor:

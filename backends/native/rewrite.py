@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 
 from ..interface import Weights
-from .layers import Linear, LinearOfSteps, Recurrence
-from .library import Pool, Product, Stack, pack
+from .layers import NativeLinear, NativeRecurrence, NativeSequenceLinear
+from .library import LayerStack, LinearLayer, ThreadPool, pack_recurrence
 
 _LSTM, _RNN = torch.ops.neuron_lstm.lstm.default, torch.ops.neuron_lstm.rnn.default
 _LINEAR, _DROPOUT = torch.ops.aten.linear.default, torch.ops.aten.dropout.default
@@ -20,8 +20,8 @@ _LARGE = 1 << 15
 """Weights of a linear layer that the kernel multiplies faster than torch on one thread, however few the rows."""
 
 
-def gains(program: torch.export.ExportedProgram) -> bool:
-    """Whether there is anything in it that `over_kernel` may hand to the kernel."""
+def has_supported_ops(program: torch.export.ExportedProgram) -> bool:
+    """Whether there is anything in it that `replace_recurrent_ops` may hand to the kernel."""
     calls: Any = [node for node in program.graph.nodes if node.op == "call_function"]
     return any(
         call.target in (_LSTM, _RNN) or (call.target is _LINEAR and call.args[1].meta["val"].numel() >= _LARGE)
@@ -29,7 +29,9 @@ def gains(program: torch.export.ExportedProgram) -> bool:
     )
 
 
-def over_kernel(program: torch.export.ExportedProgram, weights: Weights, pool: Pool | None) -> torch.fx.GraphModule:
+def replace_recurrent_ops(
+    program: torch.export.ExportedProgram, weights: Weights, pool: ThreadPool | None
+) -> torch.fx.GraphModule:
     """A module of the program's graph: flat inputs to a tuple of flat outputs, its weights among its attributes.
 
     `pool` is None for a program that gains nothing.
@@ -49,7 +51,7 @@ def over_kernel(program: torch.export.ExportedProgram, weights: Weights, pool: P
     return module
 
 
-def _hand_over(module: torch.fx.GraphModule, given: Mapping[torch.fx.Node, torch.Tensor], pool: Pool) -> None:
+def _hand_over(module: torch.fx.GraphModule, given: Mapping[torch.fx.Node, torch.Tensor], pool: ThreadPool) -> None:
     """Put the kernel in the place of every call that it knows."""
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
         if node.target in (_LSTM, _RNN):
@@ -93,7 +95,7 @@ def _keep_weights(
 
 
 def _replace_recurrence(
-    module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: Pool
+    module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: ThreadPool
 ) -> None:
     """Put the kernel in the place of one call."""
     arguments: Any = node.args
@@ -107,7 +109,7 @@ def _replace_recurrence(
         return
     stack = _stack(cell, [given[weight] for weight in weights], layers, 2 if both else 1, pool)
     name = f"recurrence_{node.name}"
-    module.add_submodule(name, Recurrence(stack, time_major=_is_turned(node)))
+    module.add_submodule(name, NativeRecurrence(stack, time_major=_is_turned(node)))
     with module.graph.inserting_before(node):
         call = module.graph.call_module(name, (x, lengths, *states))
     node.replace_all_uses_with(call)
@@ -127,15 +129,15 @@ def _are_known(*tensors: torch.fx.Node) -> bool:
     return all(tensor.meta["val"].dtype == torch.float32 for tensor in tensors)
 
 
-def _stack(cell: str, weights: Sequence[torch.Tensor], layers: int, directions: int, pool: Pool) -> Stack:
+def _stack(cell: str, weights: Sequence[torch.Tensor], layers: int, directions: int, pool: ThreadPool) -> LayerStack:
     each = len(weights) // (layers * directions)
-    lanes, at_once = pool.library.lanes, pool.library.gates_at_once(cell)
+    lanes, at_once = pool.library.lanes, pool.library.interleaved_gates(cell)
     packed = [
         part
         for first in range(0, len(weights), each)
-        for part in pack(cell, weights[first : first + each], lanes, at_once)
+        for part in pack_recurrence(cell, weights[first : first + each], lanes, at_once)
     ]
-    return Stack(pool, cell, layers, directions, weights[0].shape[1], weights[1].shape[1], packed)
+    return LayerStack(pool, cell, layers, directions, weights[0].shape[1], weights[1].shape[1], packed)
 
 
 def _is_turned(node: torch.fx.Node) -> bool:
@@ -149,7 +151,7 @@ def _is_turned(node: torch.fx.Node) -> bool:
 
 
 def _replace_linear(
-    module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: Pool
+    module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: ThreadPool
 ) -> None:
     """Put the kernel in the place of one call where it gains: after a recurrence, or with much to multiply."""
     arguments: Any = (*node.args, None)
@@ -160,10 +162,10 @@ def _replace_linear(
     steps = _steps_of(x, module)
     if steps is None and given[weight].numel() < _LARGE:
         return
-    product = Product(pool, given[weight], None if bias is None else given[bias])
+    product = LinearLayer(pool, given[weight], None if bias is None else given[bias])
     name = f"linear_{node.name}"
     module.add_submodule(
-        name, Linear(product) if steps is None else LinearOfSteps(product, time_major=steps.time_major)
+        name, NativeLinear(product) if steps is None else NativeSequenceLinear(product, time_major=steps.time_major)
     )
     with module.graph.inserting_before(node):
         call = module.graph.call_module(name, (x,) if steps is None else (x, steps.lengths))
@@ -185,6 +187,6 @@ def _steps_of(x: torch.fx.Node, module: torch.fx.GraphModule) -> _Steps | None:
     if y.target is not operator.getitem or y.args[1] != 0 or y.args[0].op != "call_module":
         return None
     call: Any = y.args[0]
-    if not isinstance(module.get_submodule(call.target), Recurrence) or call.args[1] is None:
+    if not isinstance(module.get_submodule(call.target), NativeRecurrence) or call.args[1] is None:
         return None
     return _Steps(call.args[1], turned)

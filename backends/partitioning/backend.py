@@ -19,18 +19,18 @@ from ..exported_program import load_weight_stripped, save_weight_stripped
 from ..interface import (
     DEFAULTS,
     Backend,
-    CannotCompile,
-    CannotLoad,
+    CompileError,
+    CompilerOption,
     CompileSettings,
     Estimating,
-    Option,
+    LoadedProgram,
+    LoadError,
     Precision,
     Requirement,
-    Run,
     Weights,
 )
 from ..signature import Signature, read_signature, signature_of, write_signature
-from ..weights import never_a_weight, places_of
+from ..weights import copy_if_aliased, storage_ptrs
 
 if TYPE_CHECKING:
     from ...config.partitioner import PartitionerConfig
@@ -42,7 +42,7 @@ _MORE = ("whole_sequences", "inlines_weights", "simulation")
 """What some engines say of themselves beside what all do."""
 
 
-class Partitioned:
+class PartitionedBackend:
     """An engine that leaves operators to the CPU, one program for each bucket."""
 
     polymorphic = False
@@ -53,7 +53,7 @@ class Partitioned:
         self.engine, self.config = engine, config
         self.name = engine.name
         self.precisions: tuple[Precision, ...] = engine.precisions
-        self.options: tuple[Option, ...] = engine.options
+        self.options: tuple[CompilerOption, ...] = engine.options
         for name in _MORE:
             if hasattr(engine, name):
                 setattr(self, name, getattr(engine, name))
@@ -86,19 +86,19 @@ class Partitioned:
                 segment after all.
         """
         from ...config.partitioner import PartitionerConfig
-        from .operator_support import refusals
-        from .partition import CannotPartition, at_sizes, partition
+        from .operator_support import unsupported_operators
+        from .partition import PartitionError, at_sizes, partition
 
         if bucket is None:
-            raise CannotCompile("a divided program is compiled for one bucket at a time")
+            raise CompileError("a divided program is compiled for one bucket at a time")
         config = self.config or PartitionerConfig()
         fixed = at_sizes(program, bucket)
-        found = refusals(self.engine, fixed, bucket, config, settings)
+        found = unsupported_operators(self.engine, fixed, bucket, config, settings)
         refused = {node.name for node, reason in found.items() if reason is not None}
         try:
             segments = partition(fixed, lambda node: node.name not in refused, config)
-        except CannotPartition as error:
-            raise CannotCompile(f"partitioner_config.{error}") from error
+        except PartitionError as error:
+            raise CompileError(f"partitioner_config.{error}") from error
         write_signature(signature_of(program, bucket), directory)
         (directory / _FILE).write_text(json.dumps(_written(segments)), encoding="utf-8")
         own = _of_segments(settings, config)
@@ -112,9 +112,9 @@ class Partitioned:
             return
         try:
             self.engine.compile(segment.program, None if self.engine.polymorphic else bucket, directory, settings)
-        except CannotCompile as error:
+        except CompileError as error:
             operators = ", ".join(dict.fromkeys(segment.operators))
-            raise CannotCompile(
+            raise CompileError(
                 f"{error} (a segment of {operators}; name those that are to stay on the CPU in "
                 f"partitioner_config.ops_to_partition)"
             ) from error
@@ -125,10 +125,10 @@ class Partitioned:
             write_signature(signature_of(segment.program, None), directory)
             save_weight_stripped(segment.program, directory / _PROGRAM)
         else:
-            from ..aws_neuron.device import write_compiled
-            from ..aws_neuron.source_program import plain_program
+            from ..aws_neuron.device import write_artifact
+            from ..aws_neuron.source_program import export_source
 
-            write_compiled(directory, plain_program(segment.program, bucket), {})
+            write_artifact(directory, export_source(segment.program, bucket), {})
 
     def _estimate_us(self, directory: Path) -> float | None:
         """Of the engine's segments together; the CPU's cannot be told."""
@@ -138,7 +138,7 @@ class Partitioned:
         estimates = [estimate for folder in folders if (estimate := self.engine.estimate_us(folder)) is not None]
         return sum(estimates) if len(estimates) == len(folders) else None
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load every segment, those of the CPU last: they set the threads that torch has.
 
         Raises:
@@ -146,7 +146,7 @@ class Partitioned:
         """
         signature = read_signature(directory)
         plan = _read(directory / _FILE)
-        runs: dict[int, Run] = {}
+        runs: dict[int, LoadedProgram] = {}
         for index in sorted(range(len(plan.steps)), key=lambda index: plan.steps[index].place == "cpu"):
             place = plan.steps[index].place
             folder = directory / _folder(index, place)
@@ -157,22 +157,22 @@ class Partitioned:
         return _run(signature, plan, [runs[index] for index in range(len(runs))])
 
 
-def _on_cpu(directory: Path, weights: Weights, threads: int) -> Run:
+def _on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgram:
     """A segment that torch itself runs, operator by operator."""
     if not (directory / _PROGRAM).is_file():
-        from ..aws_neuron.device import on_cpu, read_compiled
+        from ..aws_neuron.device import load_on_cpu, read_artifact
 
-        return on_cpu(read_compiled(directory), weights, threads)
+        return load_on_cpu(read_artifact(directory), weights, threads)
     from .. import masked  # noqa: F401  what is exported calls its operators, which want this torch
 
     real = read_signature(directory).pick_weights(weights)
     module = load_weight_stripped(directory / _PROGRAM, real)
-    places = places_of(real.values())
+    places = storage_ptrs(real.values())
     torch.set_num_threads(threads)
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         with torch.no_grad():
-            return [never_a_weight(output.contiguous(), places) for output in module(*inputs)]
+            return [copy_if_aliased(output.contiguous(), places) for output in module(*inputs)]
 
     return run
 
@@ -186,14 +186,14 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def loader_of(engine: Backend, directory: Path) -> Backend:
+def select_loader(engine: Backend, directory: Path) -> Backend:
     """What loads a variant of `engine`: itself, or where it left operators to the CPU, both together."""
     if (directory / _FILE).is_file():
-        return Partitioned(engine)
+        return PartitionedBackend(engine)
     return engine
 
 
-def left_to_cpu(directory: Path) -> tuple[str, ...]:
+def cpu_operators(directory: Path) -> tuple[str, ...]:
     """The operators, each once, that the CPU computes of a variant beside its engine; empty where there are none.
 
     Raises:
@@ -266,10 +266,10 @@ def _read(path: Path) -> _Plan:
         )
         return _Plan(tuple(written["inputs"]), tuple(written["outputs"]), steps)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CannotLoad(f"{path} cannot be read ({error}): package the model again") from error
+        raise LoadError(f"{path} cannot be read ({error}): package the model again") from error
 
 
-def _run(signature: Signature, plan: _Plan, runs: Sequence[Run]) -> Run:
+def _run(signature: Signature, plan: _Plan, runs: Sequence[LoadedProgram]) -> LoadedProgram:
     last = {name: index for index, step in enumerate(plan.steps) for name in step.takes}
     kept = {*plan.outputs}
 

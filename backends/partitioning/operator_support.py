@@ -16,32 +16,32 @@ import torch
 
 from ...bucketing.shapes import Bucket
 from ...config.partitioner import PartitionerConfig
-from ..interface import DEFAULTS, Backend, CannotCompile, CompileSettings, Selective
-from .partition import example_of, exported_quietly, operator_name, operators_of, what_is_asked
+from ..interface import DEFAULTS, Backend, CompileError, CompileSettings, Selective
+from .partition import example_input, exported_quietly, operator_name, operators_of, queried_operators
 
-Refusals = Mapping[torch.fx.Node, str | None]
+RejectionReasons = Mapping[torch.fx.Node, str | None]
 """For each operator of a graph why an engine does not take it; None where it does."""
 
 
-def refusals(
+def unsupported_operators(
     engine: Backend,
     program: torch.export.ExportedProgram,
     bucket: Bucket,
     config: PartitionerConfig | None = None,
     settings: CompileSettings = DEFAULTS,
-) -> Refusals:
+) -> RejectionReasons:
     """Ask an engine about every operator of a program of fixed sizes but those that `config` has it not asked about.
 
     An engine that is not `Selective` compiles each different call alone, as many at once as `config` says.
     """
     config = config or PartitionerConfig()
-    nodes = what_is_asked(operators_of(program.graph), config)
+    nodes = queried_operators(operators_of(program.graph), config)
     if isinstance(engine, Selective):
         return {node: engine.refusal(node) for node in nodes}
-    return _tried(engine, nodes, None if engine.polymorphic else bucket, config, settings)
+    return _probe_by_compiling(engine, nodes, None if engine.polymorphic else bucket, config, settings)
 
 
-def alone(node: torch.fx.Node) -> torch.export.ExportedProgram:
+def single_operator_program(node: torch.fx.Node) -> torch.export.ExportedProgram:
     """One call of a program of fixed sizes as a program, with the tensors it takes as inputs.
 
     Raises:
@@ -51,7 +51,7 @@ def alone(node: torch.fx.Node) -> torch.export.ExportedProgram:
     copies = {source: graph.placeholder(f"input_{index}") for index, source in enumerate(node.all_input_nodes)}
     call = graph.node_copy(node, lambda source: copies[source])
     graph.output(tuple(_tensors(graph, call, node.meta["val"])))
-    examples = tuple(example_of(source) for source in copies)
+    examples = tuple(example_input(source) for source in copies)
     return exported_quietly(torch.fx.GraphModule(torch.nn.Module(), graph), examples)
 
 
@@ -66,13 +66,13 @@ def _tensors(graph: torch.fx.Graph, call: torch.fx.Node, value: Any) -> list[tor
     ]
 
 
-def _tried(
+def _probe_by_compiling(
     engine: Backend,
     nodes: Sequence[torch.fx.Node],
     bucket: Bucket | None,
     config: PartitionerConfig,
     settings: CompileSettings,
-) -> Refusals:
+) -> RejectionReasons:
     """Each different call is compiled once: programs repeat the same few."""
     first: dict[str, torch.fx.Node] = {}
     for node in nodes:
@@ -83,8 +83,8 @@ def _tried(
         for index, (kind, node) in enumerate(first.items()):
             place = workdir / f"{index}_{operator_name(node).replace('::', '_')}"
             try:
-                program = alone(node)
-            except CannotCompile as error:
+                program = single_operator_program(node)
+            except CompileError as error:
                 reasons[kind] = str(error)
             else:
                 tries.append((kind, _Try(engine, _saved(program, place), bucket, place, settings)))
@@ -150,7 +150,7 @@ def _try(one: _Try) -> str | None:
         settings = replace(settings, workdir=files)
     try:
         one.engine.compile(torch.export.load(one.program), one.bucket, compiled, settings)
-    except CannotCompile as error:
+    except CompileError as error:
         return str(error)
     except Exception as error:  # noqa: BLE001 - an engine's own failure: it cannot take this operator either
         return f"the engine fails on it ({type(error).__name__}: {error})"

@@ -22,10 +22,10 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ...bucketing.shapes import Bucket
 from ...config.partitioner import UNLIMITED, PartitionerConfig
-from ..interface import CannotCompile
+from ..interface import CompileError
 from ..signature import signature_of
 
-Place = Literal["device", "cpu"]
+Target = Literal["device", "cpu"]
 
 _ASSERTION = "aten::_assert"
 _LOG = logging.getLogger("torchserve_neuron_lstm.partitioner")
@@ -35,7 +35,7 @@ Supported = Callable[[torch.fx.Node], bool]
 """Whether an engine takes an operator of a program with fixed sizes."""
 
 
-class CannotPartition(ValueError):
+class PartitionError(ValueError):
     """The segments that came out are not what the partitioner's options ask for; says which option, and what to do."""
 
 
@@ -43,7 +43,7 @@ class CannotPartition(ValueError):
 class Segment:
     """A part of a program that runs in one place."""
 
-    place: Place
+    place: Target
     program: torch.export.ExportedProgram
     """Of fixed sizes; takes and returns tensors alone. Weights are named as in the whole program."""
     takes: tuple[str, ...]
@@ -79,10 +79,10 @@ def partition(
     config = config or PartitionerConfig()
     graph = _graph_of(program)
     operators = operators_of(graph)
-    found = {node: supported(node) for node in what_is_asked(operators, config)}
+    found = {node: supported(node) for node in queried_operators(operators, config)}
     _check_support(found, config)
     on_cpu = {node for node, taken in found.items() if not taken}
-    on_cpu |= {node for node in operators if names_of(node) & config.on_cpu}
+    on_cpu |= {node for node in operators if operator_names(node) & config.on_cpu}
     copies = _with_outputs_computed(graph)
     if on_cpu and on_cpu.issuperset(operators):
         on_cpu |= copies  # nothing else would be the engine's
@@ -118,7 +118,7 @@ def operator_name(node: torch.fx.Node) -> str:
     return str(node.target._schema.name)
 
 
-def users_name(node: torch.fx.Node) -> str:
+def torch_operator_name(node: torch.fx.Node) -> str:
     """What the operator is called in torch: an abstract recurrence stands for `aten::lstm`, `aten::gru` and so on."""
     name = operator_name(node)
     return {"neuron_lstm::lstm": "aten::lstm", "neuron_lstm::rnn": f"aten::{_cell(node)}"}.get(name, name)
@@ -128,14 +128,14 @@ def _cell(node: torch.fx.Node) -> object:
     return node.args[4] if len(node.args) > 4 else None
 
 
-def names_of(node: torch.fx.Node) -> frozenset[str]:
+def operator_names(node: torch.fx.Node) -> frozenset[str]:
     """What people may call an operator: a recurrence has torch's own name beside the abstract operator's."""
-    return frozenset({operator_name(node), users_name(node)})
+    return frozenset({operator_name(node), torch_operator_name(node)})
 
 
-def what_is_asked(operators: Iterable[torch.fx.Node], config: PartitionerConfig) -> list[torch.fx.Node]:
+def queried_operators(operators: Iterable[torch.fx.Node], config: PartitionerConfig) -> list[torch.fx.Node]:
     """The operators that an engine is asked about."""
-    return [node for node in operators if not names_of(node) & config.ignored]
+    return [node for node in operators if not operator_names(node) & config.ignored]
 
 
 def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.Graph:
@@ -146,10 +146,10 @@ def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.Graph:
     """
     graph: torch.fx.Graph = copy.deepcopy(program.graph)
     if any(node.op == "get_attr" for node in graph.nodes):
-        raise CannotCompile("a program with control flow in its graph cannot be divided between an engine and the CPU")
+        raise CompileError("a program with control flow in its graph cannot be divided between an engine and the CPU")
     mutated = [spec.target for spec in program.graph_signature.output_specs if spec.kind.name != "USER_OUTPUT"]
     if mutated:
-        raise CannotCompile(f"the program writes to {', '.join(map(str, mutated))}: it cannot be divided")
+        raise CompileError(f"the program writes to {', '.join(map(str, mutated))}: it cannot be divided")
     for node in reversed(list(graph.nodes)):
         if isinstance(node.target, torch._ops.OpOverload) and operator_name(node).startswith(_ASSERTION):
             graph.erase_node(node)
@@ -173,8 +173,8 @@ def _with_outputs_computed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 def _check_support(found: Mapping[torch.fx.Node, bool], config: PartitionerConfig) -> None:
     share = sum(found.values()) / len(found) if found else 1.0
     if share < config.model_support_percentage_threshold:
-        names = sorted({users_name(node) for node, taken in found.items() if not taken})
-        raise CannotPartition(
+        names = sorted({torch_operator_name(node) for node, taken in found.items() if not taken})
+        raise PartitionError(
             f"model_support_percentage_threshold: the engine takes {share:.1%} of the model's operators, and "
             f"{config.model_support_percentage_threshold:.1%} are asked for (not taken: {', '.join(names)}); use "
             f"another engine, or lower the threshold"
@@ -183,14 +183,14 @@ def _check_support(found: Mapping[torch.fx.Node, bool], config: PartitionerConfi
 
 def _check_segments(segments: Sequence[Segment], config: PartitionerConfig) -> None:
     if config.max_subgraph_count != UNLIMITED and len(segments) > config.max_subgraph_count:
-        raise CannotPartition(
+        raise PartitionError(
             f"max_subgraph_count: the program falls into {len(segments)} segments ({_listed(segments)}), and at most "
             f"{config.max_subgraph_count} are asked for; raise the limit, or name operators in ops_to_partition that "
             f"lie between two segments on the CPU"
         )
     small = [segment for segment in segments if len(segment.operators) < config.min_subgraph_size]
     if small:
-        raise CannotPartition(
+        raise PartitionError(
             f"min_subgraph_size: {len(small)} of {len(segments)} segments have fewer than {config.min_subgraph_size} "
             f"operators ({_listed(small)}); lower the limit, or name operators beside them in ops_to_partition"
         )
@@ -282,7 +282,7 @@ class _Order:
             program=_exported(part, weights),
             takes=takes,
             gives=gives,
-            operators=tuple(users_name(node) for node in operators_of(part.graph)),
+            operators=tuple(torch_operator_name(node) for node in operators_of(part.graph)),
         )
 
     def _given(self, call: torch.fx.Node, index: int) -> str:
@@ -335,13 +335,13 @@ def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weigh
         else:
             copies[node] = graph.node_copy(node, lambda one: copies[one])
             if node.op == "placeholder":
-                inputs.append(example_of(node))
+                inputs.append(example_input(node))
     module = torch.fx.GraphModule(_holding(weights.values()), graph)
     _forget_in_state_dict(module, [weight.target for weight in weights.values() if not weight.persistent])
     return exported_quietly(module, tuple(inputs))
 
 
-def example_of(node: torch.fx.Node) -> torch.Tensor:
+def example_input(node: torch.fx.Node) -> torch.Tensor:
     """A tensor of ones of the sizes of a value.
 
     Raises:
@@ -349,7 +349,7 @@ def example_of(node: torch.fx.Node) -> torch.Tensor:
     """
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
-        raise CannotCompile(f"{node.name} is no tensor, and nothing else can go from an engine to the CPU or back")
+        raise CompileError(f"{node.name} is no tensor, and nothing else can go from an engine to the CPU or back")
     return torch.ones(tuple(int(size) for size in value.shape), dtype=value.dtype)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from ..interface import CannotCompile
+from ..interface import CompileError
 
 # The names of before release 27.1, each with the one of now.
 _FORMER = {
@@ -30,7 +30,7 @@ _NO_ARGUMENTS = ("load", "save", "ip_core")
 
 
 @dataclass(frozen=True)
-class Built:
+class VolloBuild:
     """A program for an accelerator, and what the compiler says of it."""
 
     program: Any
@@ -39,7 +39,7 @@ class Built:
     """Microseconds that one inference computes; the way in and out comes on top."""
 
 
-def configuration(arguments: Sequence[str]) -> str:
+def accelerator_config(arguments: Sequence[str]) -> str:
     """The accelerator that the compiler's arguments name, as the compiler calls it now.
 
     Raises:
@@ -48,18 +48,18 @@ def configuration(arguments: Sequence[str]) -> str:
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
     name = parser.parse_args(list(arguments)).config
-    known = configurations()
+    known = accelerator_configs()
     if name is None:
-        raise CannotCompile(
+        raise CompileError(
             f"compiler_args: name the accelerator, as in [--config, {known[0]}]; the compiler knows {', '.join(known)}"
         )
     current: str = _FORMER.get(name, name)
     if current not in known:
-        raise CannotCompile(f"compiler_args: --config {name} is no accelerator of the compiler's: {', '.join(known)}")
+        raise CompileError(f"compiler_args: --config {name} is no accelerator of the compiler's: {', '.join(known)}")
     return current
 
 
-def configurations() -> list[str]:
+def accelerator_configs() -> list[str]:
     """The accelerators that the installed compiler knows, without former names."""
     from vollo_compiler import Config
 
@@ -69,12 +69,12 @@ def configurations() -> list[str]:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise CannotCompile(f"compiler_args: {message}; Vollo takes --config NAME alone")
+        raise CompileError(f"compiler_args: {message}; Vollo takes --config NAME alone")
 
 
-def build(
+def build_program(
     module: torch.nn.Module, inputs: Sequence[torch.Tensor], config: str, streaming_axis: int | None = None
-) -> Built:
+) -> VolloBuild:
     """The program of a module for inputs of these shapes.
 
     With `streaming_axis` it takes one timestep of its inputs at a time, and keeps the state on the accelerator.
@@ -95,10 +95,10 @@ def build(
             program.pack()
             estimate = program.compute_duration_per_inference_us()
         except AllocationError as error:
-            raise CannotCompile(f"the program does not fit {config}: {_said(error)}") from error
+            raise CompileError(f"the program does not fit {config}: {_said(error)}") from error
         except Exception as error:
-            raise CannotCompile(f"Vollo's compiler does not take it: {_said(error)}") from error
-    return Built(program, float(estimate))
+            raise CompileError(f"Vollo's compiler does not take it: {_said(error)}") from error
+    return VolloBuild(program, float(estimate))
 
 
 def _said(error: Exception) -> str:

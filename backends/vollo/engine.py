@@ -27,23 +27,23 @@ from ...bucketing.shapes import Bucket
 from ..eager import Eager
 from ..interface import (
     DEFAULTS,
-    CannotCompile,
-    CannotLoad,
+    CompileError,
+    CompilerOption,
     CompileSettings,
-    Option,
+    LoadedProgram,
+    LoadError,
     Precision,
     Requirement,
-    Run,
     Weights,
 )
-from ..partitioning.backend import Partitioned, loader_of
+from ..partitioning.backend import PartitionedBackend, select_loader
 from ..signature import Signature, read_signature, signature_of, weights_of, write_signature
 from . import operators as _operators  # noqa: F401  the programs beside the device's call them
 
 if TYPE_CHECKING:
-    from .compiler import Built
+    from .compiler import VolloBuild
 
-INSTALL = (
+INSTALL_HINT = (
     "pip install 'torchserve-neuron-lstm[vollo]' installs software under Myrtle.ai's proprietary EULA; read it first "
     "(docs/vollo.md says where it is)"
 )
@@ -63,14 +63,14 @@ class Vollo:
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("bfloat16",)
-    options: tuple[Option, ...] = ("compiler_args",)
+    options: tuple[CompilerOption, ...] = ("compiler_args",)
     inlines_weights = True
     whole_sequences = "Vollo's LSTMs cannot be handed a state, so they run over whole sequences"
 
     def unavailable(self) -> str | None:
         """What is missing of the compiler, and under which terms it comes."""
         missing = [name for name in ("vollo_compiler", "vollo_torch") if find_spec(name) is None]
-        return f"{' and '.join(missing)} not installed. {INSTALL}" if missing else None
+        return f"{' and '.join(missing)} not installed. {INSTALL_HINT}" if missing else None
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Torch. Whether the accelerator or the VM is there is found out while loading."""
@@ -95,33 +95,33 @@ class Vollo:
         """
         from ...config.partitioner import PartitionerConfig
         from ..partitioning.partition import at_sizes
-        from .compiler import configuration
-        from .rewrite import refuse_operators, refuse_recurrences, rewritten
+        from .compiler import accelerator_config
+        from .rewrite import reject_operators, reject_recurrences, rewrite_program
 
         if bucket is None:
-            raise CannotCompile("Vollo compiles for one bucket at a time")
+            raise CompileError("Vollo compiles for one bucket at a time")
         if settings.precision != "bfloat16":
-            raise CannotCompile(
+            raise CompileError(
                 f"Vollo computes in bfloat16, not in {settings.precision}: write precision: bfloat16 if that will do"
             )
-        configuration(settings.args)
-        refuse_recurrences(program)
-        fixed = rewritten(at_sizes(program, bucket))
-        refuse_operators(fixed, program)
+        accelerator_config(settings.args)
+        reject_recurrences(program)
+        fixed = rewrite_program(at_sizes(program, bucket))
+        reject_operators(fixed, program)
         config = PartitionerConfig(model_support_percentage_threshold=0)
         try:
-            Partitioned(_Device(), config).compile(fixed, bucket, directory, settings)
-        except CannotCompile as error:
+            PartitionedBackend(_Device(), config).compile(fixed, bucket, directory, settings)
+        except CompileError as error:
             # Without the advice for operators that the user can leave to the CPU: these are ours.
-            raise error.__cause__ if isinstance(error.__cause__, CannotCompile) else error from None
+            raise error.__cause__ if isinstance(error.__cause__, CompileError) else error from None
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Put the programs on accelerators, or on the VM where there is none.
 
         Raises:
             CannotLoad: there is neither, there are fewer accelerators than programs, or the weights are others.
         """
-        return loader_of(_Device(), directory).load(directory, weights, host, threads)
+        return select_loader(_Device(), directory).load(directory, weights, host, threads)
 
     def estimate_us(self, directory: Path) -> float | None:
         """Microseconds that the device computes for one call, by the compiler's own count."""
@@ -135,14 +135,14 @@ class Vollo:
 
     def simulation(self) -> str | None:
         """What runs programs on this host in place of an accelerator; None where there is one."""
-        problem = no_accelerator()
+        problem = no_accelerator_reason()
         if problem is None:
             return None
         return f"simulated by the VM of vollo-compiler, bit for bit but slowly: {problem}"
 
 
 class _Device:
-    """The parts of a rewritten program that can be on the device: as `Partitioned` hands them over."""
+    """The parts of a rewritten program that can be on the device: as `PartitionedBackend` hands them over."""
 
     name = Vollo.name
     polymorphic = False
@@ -172,34 +172,34 @@ class _Device:
         settings: CompileSettings = DEFAULTS,
     ) -> None:
         """Write the device's program; what only moves numbers stays on the CPU."""
-        from .compiler import build, configuration
-        from .translate import computes, module_of
+        from .compiler import accelerator_config, build_program
+        from .translate import does_arithmetic, to_vollo_module
 
-        if not computes(program):
+        if not does_arithmetic(program):
             Eager().compile(program, None, directory)
             return
         signature = signature_of(program, None)
         inputs = [torch.zeros([int(size) for size in kind.shape]) for kind in signature.inputs.values()]
-        config = configuration(settings.args)
-        built = build(module_of(program), inputs, config)
+        config = accelerator_config(settings.args)
+        built = build_program(to_vollo_module(program), inputs, config)
         _write(built, config, signature, weights_of(program), directory)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load what `compile` wrote."""
         if not (directory / _PROGRAM).is_file():
             return Eager().load(directory, weights, host, threads)
         signature, facts = read_signature(directory), _facts(directory / _FACTS)
         if _digest(signature.pick_weights(weights)) != facts["weights"]:
-            raise CannotLoad(
+            raise LoadError(
                 "the weights are not those that Vollo's programs were compiled with, which are inside them: package "
                 "the model again"
             )
-        call = _on_vm(directory, facts) if no_accelerator() else VolloContext(str(directory / _PROGRAM)).call
+        call = _on_vm(directory, facts) if no_accelerator_reason() else VolloContext(str(directory / _PROGRAM)).call
         return _run(signature, call)
 
 
 def _write(
-    built: Built, config: str, signature: Signature, weights: Mapping[str, torch.Tensor], directory: Path
+    built: VolloBuild, config: str, signature: Signature, weights: Mapping[str, torch.Tensor], directory: Path
 ) -> None:
     write_signature(signature, directory)
     (directory / _PROGRAM).write_bytes(built.program.save_bytes())
@@ -216,7 +216,7 @@ def _facts(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise CannotLoad(f"{path} cannot be read ({error}): package the model again") from error
+        raise LoadError(f"{path} cannot be read ({error}): package the model again") from error
 
 
 def _digest(weights: Mapping[str, torch.Tensor]) -> str:
@@ -227,11 +227,11 @@ def _digest(weights: Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-Call = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
+VolloCall = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 """A program on the device or its stand-in: float32 in, float32 out."""
 
 
-def _run(signature: Signature, call: Call) -> Run:
+def _run(signature: Signature, call: VolloCall) -> LoadedProgram:
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         signature.check_inputs(inputs)
         return call([tensor.detach().contiguous() for tensor in inputs])
@@ -240,7 +240,7 @@ def _run(signature: Signature, call: Call) -> Run:
 
 
 @cache
-def no_accelerator() -> str | None:
+def no_accelerator_reason() -> str | None:
     """Why programs cannot be put on an accelerator here; None where there is one."""
     if find_spec("vollo_rt") is None:
         return "Vollo's runtime (vollo_rt) is not installed"
@@ -259,14 +259,14 @@ def _tell_once() -> None:
     _log.warning("vollo: %s", Vollo().simulation())
 
 
-def _on_vm(directory: Path, facts: Mapping[str, Any]) -> Call:
+def _on_vm(directory: Path, facts: Mapping[str, Any]) -> VolloCall:
     """The program on the compiler's VM."""
     try:
         here = version("vollo-compiler")
     except PackageNotFoundError as error:
-        raise CannotLoad(f"{no_accelerator()}, nor is the compiler with its VM: {INSTALL}") from error
+        raise LoadError(f"{no_accelerator_reason()}, nor is the compiler with its VM: {INSTALL_HINT}") from error
     if here != facts["compiler"]:
-        raise CannotLoad(
+        raise LoadError(
             f"the program was compiled by vollo-compiler {facts['compiler']}, and the VM here is that of {here}: "
             f"install that release, or package the model again"
         )
@@ -300,7 +300,7 @@ class VolloContext:
         try:
             self._context.add_accelerator(index)
         except Exception as error:
-            raise CannotLoad(
+            raise LoadError(
                 f"an accelerator holds one program at a time, and this host has {index}, fewer than are needed "
                 f"({error}): package fewer buckets"
             ) from error

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..interface import CannotCompile
+from ..interface import CompileError
 from . import operators as _operators  # noqa: F401  registers them
 from .translate import refusal
 
@@ -105,7 +105,7 @@ def _is_zero(node: torch.fx.Node) -> bool:
     return node.target in _KEEP_VALUES and isinstance(node.args[0], torch.fx.Node) and _is_zero(node.args[0])
 
 
-def refuse_recurrences(program: torch.export.ExportedProgram) -> None:
+def reject_recurrences(program: torch.export.ExportedProgram) -> None:
     """Refuse a program with a recurrence that Vollo cannot take.
 
     Raises:
@@ -113,10 +113,10 @@ def refuse_recurrences(program: torch.export.ExportedProgram) -> None:
     """
     for node in program.graph.nodes:
         if reason := lstm_refusal(node):
-            raise CannotCompile(f"Vollo cannot take {_name(node)}{_line(node)}: {reason}")
+            raise CompileError(f"Vollo cannot take {_name(node)}{_line(node)}: {reason}")
 
 
-def refuse_operators(fixed: torch.export.ExportedProgram, program: torch.export.ExportedProgram) -> None:
+def reject_operators(fixed: torch.export.ExportedProgram, program: torch.export.ExportedProgram) -> None:
     """Refuse a rewritten program that computes what neither Vollo nor the CPU beside it does.
 
     Raises:
@@ -126,7 +126,7 @@ def refuse_operators(fixed: torch.export.ExportedProgram, program: torch.export.
     refused = {str(node.target): reason for node in fixed.graph.nodes if (reason := operator_refusal(node))}
     if refused:
         named = "; ".join(f"{name}{lines.get(name, '')}: {reason}" for name, reason in refused.items())
-        raise CannotCompile(f"Vollo cannot take {named}. `partitioner_config: {{}}` leaves such operators to the CPU")
+        raise CompileError(f"Vollo cannot take {named}. `partitioner_config: {{}}` leaves such operators to the CPU")
 
 
 def operator_refusal(node: torch.fx.Node) -> str | None:
@@ -145,7 +145,7 @@ def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
     return [value for value in _flat(node.meta.get("val")) if isinstance(value, torch.Tensor)]
 
 
-def rewritten(fixed: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """A program of fixed sizes, without a recurrence that Vollo refuses, with what it takes in place of every LSTM.
 
     Raises:
@@ -169,7 +169,7 @@ def rewritten(fixed: torch.export.ExportedProgram) -> torch.export.ExportedProgr
 def _check_steps(node: torch.fx.Node) -> None:
     steps = _tensor(node.args[0]).shape[1]
     if node.args[_NEED_CELL] and steps > _MOST_STEPS:
-        raise CannotCompile(
+        raise CompileError(
             f"Vollo's LSTMs take no state and give none, so this one is written out step by step, and {steps} steps "
             f"are too many: use lengths of up to {_MOST_STEPS}, or a model that begins with zeros and leaves c_n alone"
         )

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from ..interface import CannotCompile, CannotLoad
+from ..interface import CompileError, LoadError
 from ..signature import WrongInput, dtype_name
-from .compiler import build, configuration
-from .engine import Call, Vollo, VolloContext, no_accelerator
+from .compiler import accelerator_config, build_program
+from .engine import Vollo, VolloCall, VolloContext, no_accelerator_reason
 
 _PROGRAM = "streaming.vollo"
 
@@ -32,7 +32,7 @@ class StreamingProgram:
         """The shape of one timestep."""
         self.simulation = Vollo().simulation()
         """What stands in for the accelerator here; None where there is one."""
-        self._call: Call = self._started()
+        self._call: VolloCall = self._started()
 
     @classmethod
     def compile(cls, model: torch.nn.Module, example: torch.Tensor, config: str, time_dim: int = 0) -> StreamingProgram:
@@ -46,8 +46,10 @@ class StreamingProgram:
         """
         missing = Vollo().unavailable()
         if missing is not None:
-            raise CannotCompile(missing)
-        built = build(model.eval(), [example], configuration(["--config", config]), streaming_axis=time_dim)
+            raise CompileError(missing)
+        built = build_program(
+            model.eval(), [example], accelerator_config(["--config", config]), streaming_axis=time_dim
+        )
         return cls(built.program, built.estimate_us)
 
     @classmethod
@@ -62,7 +64,7 @@ class StreamingProgram:
         try:
             return cls(Program.load_bytes((directory / _PROGRAM).read_bytes()))
         except OSError as error:
-            raise CannotLoad(f"{directory} holds no streaming program: {error}") from error
+            raise LoadError(f"{directory} holds no streaming program: {error}") from error
 
     def save(self, directory: Path) -> None:
         """Write the program, without the stream's state, which nothing can read."""
@@ -86,8 +88,8 @@ class StreamingProgram:
         """Begin another stream, from zeros."""
         self._call = self._started()
 
-    def _started(self) -> Call:
-        if no_accelerator() is None:
+    def _started(self) -> VolloCall:
+        if no_accelerator_reason() is None:
             return VolloContext(self._program).call
         vm = self._program.to_vm()
         return lambda inputs: [torch.from_numpy(vm.run([one.numpy() for one in inputs]))]

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..interface import CannotCompile
+from ..interface import CompileError
 from ..signature import weights_of
 from . import operators as _operators  # noqa: F401  registers them
 
 _aten = torch.ops.aten
 
 
-def module_of(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
+def to_vollo_module(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
     """The module. It takes and gives what the program does, a single answer by itself and not in a tuple.
 
     Every operator must be one for which `refusal` has nothing to say.
@@ -40,7 +40,7 @@ def refusal(node: torch.fx.Node) -> str | None:
     return entry.limit(node)
 
 
-def computes(program: torch.export.ExportedProgram) -> bool:
+def does_arithmetic(program: torch.export.ExportedProgram) -> bool:
     """Whether a program does more than to move numbers, so that it is worth the way to a device."""
     return any(node.target in _TABLE and node.target not in _MOVES for node in program.graph.nodes)
 
@@ -103,7 +103,7 @@ class _Translation:
         """An argument that is a weight."""
         value = None if argument is None else self._values[argument]
         if isinstance(value, torch.fx.Node):
-            raise CannotCompile(f"Vollo takes weights that are constants, and {argument} is computed")
+            raise CompileError(f"Vollo takes weights that are constants, and {argument} is computed")
         return value
 
     def operand(self, argument: Any) -> Any:
@@ -120,25 +120,25 @@ def _no_limit(node: torch.fx.Node) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Entry:
+class OperatorEntry:
     """How an operator is said to the compiler, and which calls of it cannot be."""
 
     translate: Translate
     limit: Limit = _no_limit
 
 
-def _alone(function: Callable[..., Any]) -> _Entry:
+def _alone(function: Callable[..., Any]) -> OperatorEntry:
     """Of one value, whatever else it is told left at its default."""
-    return _Entry(lambda new, node: new.call(function, new.node(node.args[0])))
+    return OperatorEntry(lambda new, node: new.call(function, new.node(node.args[0])))
 
 
-def _pair(function: Callable[..., Any]) -> _Entry:
+def _pair(function: Callable[..., Any]) -> OperatorEntry:
     """Of two values or a value and a number."""
 
     def limit(node: torch.fx.Node) -> str | None:
         return None if node.kwargs.get("alpha", 1) == 1 else "it adds and subtracts without a factor alone"
 
-    return _Entry(lambda new, node: new.call(function, *map(new.operand, node.args[:2])), limit)
+    return OperatorEntry(lambda new, node: new.call(function, *map(new.operand, node.args[:2])), limit)
 
 
 def _same(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
@@ -255,17 +255,17 @@ def _shaped(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     return new.call(torch.reshape, new.node(node.args[0]), tuple(int(size) for size in node.meta["val"].shape))
 
 
-def _told(function: Callable[..., Any]) -> _Entry:
+def _told(function: Callable[..., Any]) -> OperatorEntry:
     """Of one value, and all the rest as it is."""
-    return _Entry(lambda new, node: new.call(function, new.node(node.args[0]), *node.args[1:]))
+    return OperatorEntry(lambda new, node: new.call(function, new.node(node.args[0]), *node.args[1:]))
 
 
-def _joined(function: Callable[..., Any]) -> _Entry:
+def _joined(function: Callable[..., Any]) -> OperatorEntry:
     def translate(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
         parts = [new.node(one) for one in _listed(node.args[0])]
         return new.call(function, parts, dim=node.args[1] if len(node.args) > 1 else 0)
 
-    return _Entry(translate)
+    return OperatorEntry(translate)
 
 
 def _squared(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
@@ -289,42 +289,42 @@ def _plain_softplus(node: torch.fx.Node) -> str | None:
     return None if tuple(node.args[1:]) in {(), (1,), (1, 20), (1.0,), (1.0, 20.0)} else "its softplus has no options"
 
 
-_MOVES: dict[Any, _Entry] = {
+_MOVES: dict[Any, OperatorEntry] = {
     **dict.fromkeys(
         (
             _aten.dropout.default, _aten.contiguous.default, _aten.clone.default, _aten.alias.default,
             _aten.detach.default, _aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default,
         ),
-        _Entry(_same),
+        OperatorEntry(_same),
     ),
     **dict.fromkeys(
         (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.flatten.using_ints),
-        _Entry(_shaped),
+        OperatorEntry(_shaped),
     ),
     _aten.transpose.int: _told(torch.transpose),
     _aten.t.default: _alone(torch.t),
     _aten.permute.default: _told(torch.permute),
     _aten.unsqueeze.default: _told(torch.unsqueeze),
     _aten.squeeze.dim: _told(torch.squeeze),
-    _aten.select.int: _Entry(_select),
-    _aten.slice.Tensor: _Entry(_slice, _every_step),
+    _aten.select.int: OperatorEntry(_select),
+    _aten.slice.Tensor: OperatorEntry(_slice, _every_step),
     _aten.cat.default: _joined(torch.cat),
     _aten.stack.default: _joined(torch.stack),
 }  # fmt: skip
 
-_TABLE: dict[Any, _Entry] = {
+_TABLE: dict[Any, OperatorEntry] = {
     **_MOVES,
-    torch.ops.neuron_lstm.vollo_lstm.default: _Entry(_lstm, _weights_known(1)),
-    _aten.linear.default: _Entry(_linear, _weights_known(1, 2)),
-    _aten.layer_norm.default: _Entry(_layer_norm, _last_dimension),
+    torch.ops.neuron_lstm.vollo_lstm.default: OperatorEntry(_lstm, _weights_known(1)),
+    _aten.linear.default: OperatorEntry(_linear, _weights_known(1, 2)),
+    _aten.layer_norm.default: OperatorEntry(_layer_norm, _last_dimension),
     _aten.relu.default: _alone(torch.relu),
     _aten.sigmoid.default: _alone(torch.sigmoid),
     _aten.tanh.default: _alone(torch.tanh),
     _aten.silu.default: _alone(nn.functional.silu),
-    _aten.softplus.default: _Entry(
+    _aten.softplus.default: OperatorEntry(
         lambda new, node: new.call(nn.functional.softplus, new.node(node.args[0])), _plain_softplus
     ),
-    _aten.gelu.default: _Entry(_gelu),
+    _aten.gelu.default: OperatorEntry(_gelu),
     _aten.exp.default: _alone(torch.exp),
     _aten.exp2.default: _alone(torch.exp2),
     _aten.log.default: _alone(torch.log),
@@ -334,7 +334,7 @@ _TABLE: dict[Any, _Entry] = {
     _aten.rsqrt.default: _alone(torch.rsqrt),
     _aten.reciprocal.default: _alone(torch.reciprocal),
     _aten.neg.default: _alone(torch.neg),
-    _aten.softmax.int: _Entry(_softmax),
+    _aten.softmax.int: OperatorEntry(_softmax),
     _aten.add.Tensor: _pair(operator.add),
     _aten.sub.Tensor: _pair(operator.sub),
     _aten.mul.Tensor: _pair(operator.mul),
@@ -342,8 +342,8 @@ _TABLE: dict[Any, _Entry] = {
     _aten.maximum.default: _pair(torch.maximum),
     _aten.minimum.default: _pair(torch.minimum),
     _aten.matmul.default: _pair(torch.matmul),
-    _aten.pow.Tensor_Scalar: _Entry(_squared, _power_of_two),
-    _aten.square.default: _Entry(_squared),
-    _aten.sum.dim_IntList: _Entry(_sum, _one_dimension),
-    _aten.mean.dim: _Entry(_mean, _one_dimension),
+    _aten.pow.Tensor_Scalar: OperatorEntry(_squared, _power_of_two),
+    _aten.square.default: OperatorEntry(_squared),
+    _aten.sum.dim_IntList: OperatorEntry(_sum, _one_dimension),
+    _aten.mean.dim: OperatorEntry(_mean, _one_dimension),
 }

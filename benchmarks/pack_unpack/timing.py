@@ -25,7 +25,7 @@ class Effort:
     fewest: int = 3
     budget_s: float = 6.0
     """Seconds of one batch in one pass, unless the fewest rounds take longer."""
-    turn_s: float = 0.04
+    slice_s: float = 0.04
     """Seconds of a turn: short calls are repeated."""
 
     def rounds_for(self, round_s: float) -> int:
@@ -42,7 +42,7 @@ class Effort:
         >>> Effort().repeats(0.015), Effort().repeats(2.0)
         (3, 1)
         """
-        return ceil(self.turn_s / call_s)
+        return ceil(self.slice_s / call_s)
 
 
 FULL = Effort(rounds=20, fewest=20)

@@ -22,7 +22,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import torch
 from rich.console import Console
 
-from torchserve_neuron_lstm.archiver_ext.commands.timing import Pace
+from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig
 from torchserve_neuron_lstm.handlers.runtime.host import available_cores
 
 from ..standing import missed
@@ -39,7 +39,7 @@ def main() -> int:
     threads = available_cores()
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        run = race(CASES, Path(folder), options.backend, threads, Pace(options.rounds), tell)
+        run = race(CASES, Path(folder), options.backend, threads, TimingConfig(options.rounds), tell)
     found = standings(run)
     print_run(run, found, Console())
     if options.json:
@@ -59,7 +59,7 @@ def tell(text: str) -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ragged", description=__doc__)
     parser.add_argument(
-        "--rounds", type=int, default=Pace.rounds, help="turns of each contestant (default: %(default)s)"
+        "--rounds", type=int, default=TimingConfig.rounds, help="turns of each contestant (default: %(default)s)"
     )
     parser.add_argument("--backend", default="native", help="the engine of the archives (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")

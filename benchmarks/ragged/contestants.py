@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
 from torchserve_neuron_lstm.archiver_ext.commands.timing import on_threads
-from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 from .model import Ragged
 
@@ -84,7 +84,7 @@ def onnx_padded(model: Ragged, threads: int) -> Contestant:
 
 def served(archive: Path, threads: int) -> Contestant:
     """The archive unpacked in a folder, loaded, planned and run as the handler does it."""
-    variants = load_variants(archive, threads)
+    variants = load_archive(archive, threads)
     serving = torch.get_num_threads()  # of torch's own: an engine may bring others
 
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:

@@ -21,7 +21,7 @@ SHARES: tuple[tuple[Case, float, float], ...] = (
 def standings(run: Run) -> list[Standing]:
     """Every floor, in the order in which they are told."""
     return [
-        *(Standing(f"useful rate / GEMM rate, {case}", run.share(case), floor, aim) for case, floor, aim in SHARES),
+        *(Standing(f"useful rate / GEMM rate, {case}", run.ratio(case), floor, aim) for case, floor, aim in SHARES),
         _worst(run, PACKED, 1.8, 2.0),
         _worst(run, ONNX, 1.4, 1.7),
         Standing(f"times faster than eager, one request ({cases.LONE})", _lone(run), 1.5, 2.0),

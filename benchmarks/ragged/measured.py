@@ -64,6 +64,6 @@ class Run:
         """What was measured of a case."""
         return next(found for found in self.measured if found.case == case)
 
-    def share(self, case: Case, contestant: str = OURS) -> float:
+    def ratio(self, case: Case, contestant: str = OURS) -> float:
         """The useful rate as a share of the machine's."""
         return self.of(case).gflops(contestant) / self.gemm_gflops

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from torchserve_neuron_lstm.bucketing.bucket_lengths import limited, optimal
-from torchserve_neuron_lstm.bucketing.bucketed_chunks import GridStaircase
+from torchserve_neuron_lstm.bucketing.bucket_lengths import clip_histogram, optimal_lengths
+from torchserve_neuron_lstm.bucketing.bucketed_chunks import BucketedChunkPlanner
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.histogram import read_lengths
@@ -17,8 +17,8 @@ CHUNKS = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(3, 6, 9, 12, 18, 24, 
 
 def beyond_optimum(count: int) -> float:
     """Points of padding that `count` lengths tuned for the sample leave beyond a plain dynamic program's optimum."""
-    sample = limited(read_lengths(SAMPLE), LONGEST, truncate=False)
-    return percent(sample, optimal(sample, count)) - least_padding(sample, count)
+    sample = clip_histogram(read_lengths(SAMPLE), LONGEST, truncate=False)
+    return percent(sample, optimal_lengths(sample, count)) - least_padding(sample, count)
 
 
 def wasted(cost: CostModel, batches: int = 40) -> float:
@@ -26,6 +26,6 @@ def wasted(cost: CostModel, batches: int = 40) -> float:
 
     `cost` is what chunks were measured to cost; plans cost at most 5 % more than the cheapest.
     """
-    planner = GridStaircase(CHUNKS, CostModel({bucket: cost.of(bucket) for bucket in CHUNKS.buckets}), LONGEST)
+    planner = BucketedChunkPlanner(CHUNKS, CostModel({bucket: cost.of(bucket) for bucket in CHUNKS.buckets}), LONGEST)
     lengths = log_normal_batches(batches, 32, seed=0)
     return 1 - sum(map(sum, lengths)) / sum(planner.plan(batch).computed_timesteps for batch in lengths)

@@ -11,10 +11,10 @@ from statistics import median
 import torch
 
 from torchserve_neuron_lstm.archiver_ext.commands.gemm import gemm, gemm_gflops
-from torchserve_neuron_lstm.archiver_ext.commands.timing import Pace, on_threads, take_turns
+from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, on_threads, time_interleaved
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.handlers.runtime.loader import cost_of
+from torchserve_neuron_lstm.handlers.runtime.loader import measured_cost
 
 from .archive import make_model, packaged
 from .cases import Case, Size
@@ -30,7 +30,7 @@ class WrongAnswers(RuntimeError):
 
 
 def race(
-    cases: Sequence[Case], folder: Path, backend: str, threads: int, pace: Pace, tell: Callable[[str], None]
+    cases: Sequence[Case], folder: Path, backend: str, threads: int, pace: TimingConfig, tell: Callable[[str], None]
 ) -> Run:
     """Measure all cases; archives are made in `folder`, what is being done is told.
 
@@ -48,7 +48,7 @@ def race(
         archive = packaged(model, size, folder / f"archive-{len(measured)}", backend)
         planned = packaged(model, size, folder / f"planned-{len(measured)}", "onnxruntime")
         contestants = _contestants(model, archive, planned, threads)
-        if cost := cost_of(read_manifest(planned), "chunk"):
+        if cost := measured_cost(read_manifest(planned), "chunk"):
             chunk_costs[size] = cost
         for case in same:
             tell(f"measuring {case}")
@@ -88,7 +88,7 @@ def _contestants(model: Ragged, archive: Path, planned: Path, threads: int) -> d
 
 
 def seconds_of(
-    case: Case, model: Ragged, contestants: Mapping[str, Contestant], threads: int, pace: Pace
+    case: Case, model: Ragged, contestants: Mapping[str, Contestant], threads: int, pace: TimingConfig
 ) -> dict[str, tuple[float, ...]]:
     """Of each contestant and of the machine's matrix product on so many threads, taken in turns.
 
@@ -100,7 +100,7 @@ def seconds_of(
     for name, contestant in contestants.items():
         _compare(f"{name} on {case}", contestant, alone(model), batches)
     calls = {name: partial(_answer_all, contestant, batches) for name, contestant in contestants.items()}
-    return take_turns({**calls, _GEMM: on_threads(threads, gemm())}, pace)
+    return time_interleaved({**calls, _GEMM: on_threads(threads, gemm())}, pace)
 
 
 def _compare(what: str, contestant: Contestant, reference: Contestant, batches: Sequence[list[torch.Tensor]]) -> None:

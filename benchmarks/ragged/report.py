@@ -49,7 +49,7 @@ def _rates(run: Run, measured: Measured) -> Table:
 
 
 def _row(run: Run, measured: Measured, contestant: str) -> tuple[RenderableType, ...]:
-    share = run.share(measured.case, contestant)
+    share = run.ratio(measured.case, contestant)
     per_batch = 1000 * measured.took(contestant) / len(measured.case.batches)
     return (
         contestant,
@@ -84,7 +84,7 @@ def _case(run: Run, measured: Measured) -> dict[str, Any]:
                 "seconds": seconds,
                 "gflops": measured.gflops(contestant),
                 "best_gflops": measured.best_gflops(contestant),
-                "of_gemm": run.share(measured.case, contestant),
+                "of_gemm": run.ratio(measured.case, contestant),
                 "we_are_times_faster": measured.times_faster(contestant),
             }
             for contestant, seconds in measured.seconds.items()

@@ -11,9 +11,9 @@ from statistics import median
 import torch
 
 from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
-from torchserve_neuron_lstm.archiver_ext.commands.timing import Pace, take_turns
-from torchserve_neuron_lstm.bucketing.execute_chunks import Past
-from torchserve_neuron_lstm.handlers.runtime.loader import Variants, load_variants
+from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, time_interleaved
+from torchserve_neuron_lstm.bucketing.execute_chunks import ResumedState
+from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
 
 from ..rest.model import TokenClassifier
 from .archive import PREFIX
@@ -48,17 +48,17 @@ def measure_compute(archive: Path, model: TokenClassifier, rows: Sequence[int], 
         WrongAnswer: the two differ from the model.
     """
     with unpacked(archive) as directory:
-        variants = load_variants(directory, threads=1)
+        variants = load_archive(directory, threads=1)
         return [_measured(variants, model, count, rounds) for count in rows]
 
 
-def _measured(variants: Variants, model: TokenClassifier, rows: int, rounds: int) -> Compute:
+def _measured(variants: LoadedArchive, model: TokenClassifier, rows: int, rounds: int) -> Compute:
     torch.set_num_threads(1)
     ids = torch.randint(model.embed.num_embeddings, (rows, PREFIX))
-    fresh, wholes, ones = Past((), (), ()), [PREFIX] * rows, [1] * rows
+    fresh, wholes, ones = ResumedState((), (), ()), [PREFIX] * rows, [1] * rows
     plan = variants.plan([PREFIX - 1] * rows)
-    _, carried = variants.answer_onward(plan, [(row[:-1],) for row in ids], [PREFIX - 1] * rows, fresh)
-    past = Past(tuple(range(rows)), (PREFIX - 1,) * rows, carried)
+    _, carried = variants.resume_plan(plan, [(row[:-1],) for row in ids], [PREFIX - 1] * rows, fresh)
+    past = ResumedState(tuple(range(rows)), (PREFIX - 1,) * rows, carried)
     whole = partial(_whole, variants, [(row,) for row in ids], wholes)
     step = partial(_step, variants, [(row[-1:],) for row in ids], ones, past)
     with torch.inference_mode():
@@ -66,19 +66,19 @@ def _measured(variants: Variants, model: TokenClassifier, rows: int, rounds: int
     for what, answers in (("a step", step()), ("a whole sequence", whole())):
         if not torch.allclose(torch.stack([one for (one,) in answers]), expected, rtol=TOLERANCE, atol=TOLERANCE):
             raise WrongAnswer(f"{what} is not answered as the model does, {rows} rows")
-    taken = take_turns({"step": step, "whole": whole}, Pace(rounds=rounds))
+    taken = time_interleaved({"step": step, "whole": whole}, TimingConfig(rounds=rounds))
     return Compute(rows, *(1e6 * median(taken[name]) for name in ("step", "whole")))
 
 
 def _step(
-    variants: Variants, pieces: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int], past: Past
+    variants: LoadedArchive, pieces: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int], past: ResumedState
 ) -> list[tuple[torch.Tensor, ...]]:
     """As the server does it: planned, run, and what is carried put in the order of the sessions."""
-    answers, _ = variants.answer_onward(variants.plan(lengths), pieces, lengths, past)
+    answers, _ = variants.resume_plan(variants.plan(lengths), pieces, lengths, past)
     return answers
 
 
 def _whole(
-    variants: Variants, sequences: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int]
+    variants: LoadedArchive, sequences: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int]
 ) -> list[tuple[torch.Tensor, ...]]:
     return variants.answer(variants.plan(lengths), sequences, lengths)

@@ -11,7 +11,7 @@ from statistics import median, quantiles
 
 from torchserve_process import TorchServe
 
-from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import Limits
 
 from ..load import Load, http_post, load, send_each
@@ -89,7 +89,7 @@ def measure_served(
 
 
 def _stored(directory: Path) -> tuple[int, int]:
-    store = DiskStore(directory, NAME, _LIMITS)
+    store = SqliteStore(directory, NAME, _LIMITS)
     try:
         return store.totals().bytes, sum(_sizes(list(directory.glob(f"{NAME}.sessions*"))))
     finally:

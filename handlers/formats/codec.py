@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 from ...config.manifest import Manifest
-from ..responses import JSON, RequestError, internal, invalid, malformed, shown
+from ..responses import JSON, RequestError, abbreviate, internal, invalid, malformed
 from .custom import UserCodec, load_user_codec
-from .json_formats import Answer, decode, encode, read_json
+from .json_formats import Outputs, decode, encode, parse_json
 from .json_text import to_json
 from .labels import Labels, read_labels
-from .request import Body, Form, RawRequest, Request, read_item, read_items
-from .v2 import Identity, error_envelope, needs_envelope
+from .request import Body, Form, InferenceRequest, TorchServeRequest, read_sequence, read_sequences
+from .v2 import ModelIdentity, error_envelope, needs_envelope
 
 _CONTENT_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w-]+=[\w.+-]+)*", re.ASCII)
 _LONGEST_MESSAGE = 500  # characters of a user's own error message
@@ -25,16 +25,16 @@ _LONGEST_MESSAGE = 500  # characters of a user's own error message
 class Codec(Protocol):
     """Turns rows into requests and answers into bodies; every refusal is a RequestError."""
 
-    def decode(self, raw: RawRequest) -> Request:
+    def decode(self, raw: TorchServeRequest) -> InferenceRequest:
         """The sequences that a row asks for."""
 
     def encode(
-        self, request: Request, answers: Sequence[Answer], session: Mapping[str, object] | None = None
+        self, request: InferenceRequest, answers: Sequence[Outputs], session: Mapping[str, object] | None = None
     ) -> tuple[bytes, str]:
         """The body of a response and its content type; `session` is what an answer says of its session."""
 
 
-def load_codec(manifest: Manifest, directory: Path, identity: Identity) -> Codec:
+def load_codec(manifest: Manifest, directory: Path, identity: ModelIdentity) -> Codec:
     """The codec of an unpacked archive.
 
     Raises:
@@ -45,7 +45,7 @@ def load_codec(manifest: Manifest, directory: Path, identity: Identity) -> Codec
     return StandardCodec(manifest, identity, read_labels(directory, manifest.outputs))
 
 
-def error_body(error: RequestError, raw: RawRequest, manifest: Manifest, identity: Identity) -> bytes:
+def error_body(error: RequestError, raw: TorchServeRequest, manifest: Manifest, identity: ModelIdentity) -> bytes:
     """What a refused request gets: `code`, `type`, `message`; over gRPC, which has no status, that is all there is.
 
     A V2 request gets them within a V2 response that has no outputs.
@@ -57,9 +57,9 @@ def error_body(error: RequestError, raw: RawRequest, manifest: Manifest, identit
     return to_json(facts)
 
 
-def _parsed(raw: RawRequest) -> object:
+def _parsed(raw: TorchServeRequest) -> object:
     try:
-        return read_json(raw.body())
+        return parse_json(raw.body())
     except RequestError:
         return None
 
@@ -69,10 +69,10 @@ class StandardCodec:
     """JSON, V1, V2 and .npy."""
 
     manifest: Manifest
-    identity: Identity
+    identity: ModelIdentity
     labels: Labels | None = None
 
-    def decode(self, raw: RawRequest) -> Request:
+    def decode(self, raw: TorchServeRequest) -> InferenceRequest:
         """The sequences of one row.
 
         Raises:
@@ -81,7 +81,7 @@ class StandardCodec:
         return decode(raw, self.manifest)
 
     def encode(
-        self, request: Request, answers: Sequence[Answer], session: Mapping[str, object] | None = None
+        self, request: InferenceRequest, answers: Sequence[Outputs], session: Mapping[str, object] | None = None
     ) -> tuple[bytes, str]:
         """The body and its content type.
 
@@ -98,7 +98,7 @@ class CustomCodec:
     manifest: Manifest
     user: UserCodec
 
-    def decode(self, raw: RawRequest) -> Request:
+    def decode(self, raw: TorchServeRequest) -> InferenceRequest:
         """The sequences that the user's `decode` makes of one row.
 
         Raises:
@@ -110,13 +110,13 @@ class CustomCodec:
         except ValueError as error:
             raise invalid(str(error)[:_LONGEST_MESSAGE]) from error
         if isinstance(made, Mapping):
-            return Request((read_item(made, self.manifest),), Form.CODEC)
+            return InferenceRequest((read_sequence(made, self.manifest),), Form.CODEC)
         if isinstance(made, list) and all(isinstance(one, Mapping) for one in made):
-            return Request(read_items(made, self.manifest, "sequences"), Form.CODEC_LIST)
-        raise TypeError(f"the codec's decode must return a mapping or a list of mappings, not {shown(made)}")
+            return InferenceRequest(read_sequences(made, self.manifest, "sequences"), Form.CODEC_LIST)
+        raise TypeError(f"the codec's decode must return a mapping or a list of mappings, not {abbreviate(made)}")
 
     def encode(
-        self, request: Request, answers: Sequence[Answer], session: Mapping[str, object] | None = None
+        self, request: InferenceRequest, answers: Sequence[Outputs], session: Mapping[str, object] | None = None
     ) -> tuple[bytes, str]:
         """What the user's `encode` makes of each sequence's outputs, as JSON unless it gives bytes.
 
@@ -130,7 +130,7 @@ class CustomCodec:
             return bytes(made[0]), self._content_type()
         return to_json(made[0] if request.form is Form.CODEC else made), JSON
 
-    def _encode_one(self, request: Request, place: int, answer: Answer) -> object:
+    def _encode_one(self, request: InferenceRequest, place: int, answer: Outputs) -> object:
         outputs = dict(zip((spec.name for spec in self.manifest.outputs), answer, strict=True))
         inputs = zip((spec.name for spec in self.manifest.inputs), request.items[place].tensors, strict=True)
         try:

@@ -21,7 +21,7 @@ from typing import Any, Protocol, cast
 
 import torch
 
-from ..runtime.user_code import named, standing_in
+from ..runtime.user_code import import_reference, working_directory
 
 
 class UserCodec(Protocol):
@@ -40,9 +40,9 @@ def load_user_codec(reference: str, directory: Path) -> UserCodec:
     Raises:
         RuntimeError: the module or the class is not there, or making it failed; with the cause.
     """
-    with standing_in(directory):
+    with working_directory(directory):
         try:
-            codec = named(reference, directory)()
+            codec = import_reference(reference, directory)()
         except Exception as error:
             raise RuntimeError(f"codec {reference}: {type(error).__name__}: {error}") from error
     for method in ("decode", "encode"):

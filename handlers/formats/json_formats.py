@@ -8,17 +8,25 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ...config.manifest import Manifest
-from ..responses import JSON, NPY, RequestError, invalid, malformed, shown
+from ..responses import JSON, NPY, RequestError, abbreviate, invalid, malformed
 from .json_text import fast_json, to_json
 from .labels import Labels
 from .npy import MAGIC, read_npy, write_npy
-from .request import Body, Form, RawRequest, Request, check_count, read_item, read_items
-from .v2 import Identity, is_v2, read_v2, write_v2
+from .request import (
+    Body,
+    Form,
+    InferenceRequest,
+    TorchServeRequest,
+    check_sequence_count,
+    read_sequence,
+    read_sequences,
+)
+from .v2 import ModelIdentity, is_v2, read_v2, write_v2
 
 _BINARY = (bytes, bytearray)
 
 
-def decode(raw: RawRequest, manifest: Manifest) -> Request:
+def decode(raw: TorchServeRequest, manifest: Manifest) -> InferenceRequest:
     """The request in a row: a JSON array or .npy (one sequence of the one input), an object by input name, V1 or V2.
 
     Raises:
@@ -34,7 +42,7 @@ def is_npy(body: Body) -> bool:
     return isinstance(body.value, _BINARY) and (body.content_type == NPY or body.value.startswith(MAGIC))
 
 
-def read_json(body: Body) -> object:
+def parse_json(body: Body) -> object:
     """The JSON value of a body, which TorchServe may have parsed already.
 
     Raises:
@@ -57,11 +65,11 @@ def read_json(body: Body) -> object:
         raise malformed("the body is not JSON that can be read: a number has too many digits") from None
 
 
-def parsed_json(body: Body) -> object:
+def parse_json_fast(body: Body) -> object:
     """The same, by the fastest reader that can.
 
     Raises:
-        RequestError: as `read_json`.
+        RequestError: as `parse_json`.
     """
     fast = fast_json()
     if fast is not None and isinstance(body.value, _BINARY):
@@ -69,15 +77,15 @@ def parsed_json(body: Body) -> object:
             return fast.loads(body.value)
         except ValueError:
             pass  # the standard library has the last word on what is refused
-    return read_json(body)
+    return parse_json(body)
 
 
-def _decode_text(body: Body, manifest: Manifest) -> Request:
+def _decode_text(body: Body, manifest: Manifest) -> InferenceRequest:
     request = _decode_fast(body, manifest)
-    return _decode_json(read_json(body), manifest) if request is None else request
+    return _decode_json(parse_json(body), manifest) if request is None else request
 
 
-def _decode_fast(body: Body, manifest: Manifest) -> Request | None:
+def _decode_fast(body: Body, manifest: Manifest) -> InferenceRequest | None:
     """The request as orjson reads it, None where the standard library is to have the last word: on all that is refused.
 
     orjson knows neither NaN nor half a character, and makes floats of integers beyond 64 bits, which are refused but
@@ -93,29 +101,29 @@ def _decode_fast(body: Body, manifest: Manifest) -> Request | None:
         return None
 
 
-def _decode_npy(body: Body, manifest: Manifest) -> Request:
+def _decode_npy(body: Body, manifest: Manifest) -> InferenceRequest:
     assert isinstance(body.value, _BINARY)
     tensor = read_npy(body.value)
-    return Request((read_item({_only_input(manifest, "a .npy body"): tensor}, manifest),), Form.PLAIN)
+    return InferenceRequest((read_sequence({_only_input(manifest, "a .npy body"): tensor}, manifest),), Form.PLAIN)
 
 
-def _decode_json(value: object, manifest: Manifest) -> Request:
+def _decode_json(value: object, manifest: Manifest) -> InferenceRequest:
     if isinstance(value, list) or not isinstance(value, Mapping):
-        return Request((read_item({_only_input(manifest, "a JSON array"): value}, manifest),), Form.PLAIN)
+        return InferenceRequest((read_sequence({_only_input(manifest, "a JSON array"): value}, manifest),), Form.PLAIN)
     if is_v2(value, manifest.inputs):
         return read_v2(value, manifest)
     if "instances" in value and all(spec.name != "instances" for spec in manifest.inputs):
         return _decode_v1(value, manifest)
-    return Request((read_item(value, manifest),), Form.PLAIN)
+    return InferenceRequest((read_sequence(value, manifest),), Form.PLAIN)
 
 
-def _decode_v1(body: Mapping[str, object], manifest: Manifest) -> Request:
+def _decode_v1(body: Mapping[str, object], manifest: Manifest) -> InferenceRequest:
     instances = body["instances"]
     if not isinstance(instances, list):
-        raise malformed(f"instances must be a list with one entry for each sequence, not {shown(instances)}")
-    check_count(len(instances), "instances")
+        raise malformed(f"instances must be a list with one entry for each sequence, not {abbreviate(instances)}")
+    check_sequence_count(len(instances), "instances")
     sequences = [_by_name(instance, manifest, "an instance without names") for instance in instances]
-    return Request(read_items(sequences, manifest, "instances"), Form.V1)
+    return InferenceRequest(read_sequences(sequences, manifest, "instances"), Form.V1)
 
 
 def _by_name(value: object, manifest: Manifest, what: str) -> Mapping[str, object]:
@@ -129,7 +137,7 @@ def _only_input(manifest: Manifest, what: str) -> str:
     raise invalid(f"{what} is taken only where the model has one input; send an object with {names}")
 
 
-def _with_answer_type(request: Request, raw: RawRequest, manifest: Manifest) -> Request:
+def _with_answer_type(request: InferenceRequest, raw: TorchServeRequest, manifest: Manifest) -> InferenceRequest:
     """The request with `npy` as its Accept header wants it; refused before anything is computed."""
     if not raw.accepts_npy:
         return request
@@ -144,14 +152,14 @@ def _with_answer_type(request: Request, raw: RawRequest, manifest: Manifest) -> 
     )
 
 
-Answer = tuple[torch.Tensor, ...]
+Outputs = tuple[torch.Tensor, ...]
 
 
 def encode(
-    request: Request,
-    answers: Sequence[Answer],
+    request: InferenceRequest,
+    answers: Sequence[Outputs],
     manifest: Manifest,
-    identity: Identity,
+    identity: ModelIdentity,
     labels: Labels | None,
     session: Mapping[str, object] | None = None,
 ) -> tuple[bytes, str]:
@@ -177,7 +185,7 @@ def encode(
     return to_json({**session, **outputs}), JSON
 
 
-def _value(answer: Answer, manifest: Manifest, labels: Labels | None) -> object:
+def _value(answer: Outputs, manifest: Manifest, labels: Labels | None) -> object:
     """One output as it is, several by name."""
     if labels is not None:
         return labels.most_likely(answer[0])

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..responses import malformed, shown
+from ..responses import abbreviate, malformed
 
 MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 4096  # bytes; numpy writes 118 for any array of ordinary rank
@@ -30,7 +30,7 @@ _READ: dict[str, torch.dtype] = {kind: getattr(torch, name) for kind, name in _N
 _WRITE = {dtype: kind for kind, dtype in _READ.items()}
 _WIDTHS = {dtype: int(kind[1:]) for kind, dtype in _READ.items()}
 """Bytes of an item; an old torch's dtypes do not tell."""
-_MOST_HEADERS = 1024
+_HEADER_CACHE_SIZE = 1024
 """That are kept in mind: sequences of one length have the same, and reading one takes longer than all the rest."""
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array codes by width in bytes
 
@@ -78,7 +78,7 @@ def write_npy(tensor: torch.Tensor) -> bytes:
     return bytes(content)
 
 
-@lru_cache(maxsize=_MOST_HEADERS)
+@lru_cache(maxsize=_HEADER_CACHE_SIZE)
 def _prefix(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
     """Everything before the data, filled up to 64 bytes."""
     order = "|" if _WIDTHS[dtype] == 1 else "<" if sys.byteorder == "little" else ">"
@@ -90,10 +90,10 @@ def _prefix(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
 def _header_text(content: bytes | bytearray) -> tuple[str, int]:
     """The header, and where the data begins."""
     if not content.startswith(MAGIC):
-        raise malformed(f".npy: the body does not begin as a .npy file does, but with {shown(bytes(content[:6]))}")
+        raise malformed(f".npy: the body does not begin as a .npy file does, but with {abbreviate(bytes(content[:6]))}")
     version = bytes(content[6:8])
     if version not in {b"\x01\x00", b"\x02\x00", b"\x03\x00"}:
-        raise malformed(f".npy: format version {shown(version)} is not known (1.0, 2.0 and 3.0 are)")
+        raise malformed(f".npy: format version {abbreviate(version)} is not known (1.0, 2.0 and 3.0 are)")
     begin = 10 if version[0] == 1 else 12
     length = int.from_bytes(content[8:begin], "little")
     end = begin + length
@@ -102,7 +102,7 @@ def _header_text(content: bytes | bytearray) -> tuple[str, int]:
     return bytes(content[begin:end]).decode("latin-1" if version[0] < 3 else "utf-8", "replace"), end
 
 
-@lru_cache(maxsize=_MOST_HEADERS)
+@lru_cache(maxsize=_HEADER_CACHE_SIZE)
 def _header(text: str) -> _Header:
     try:
         fields = ast.literal_eval(text.strip())
@@ -120,7 +120,8 @@ def _dtype(description: object) -> tuple[torch.dtype, bool]:
         if dtype is not None:
             return dtype, _is_big(description[0])
     raise malformed(
-        f".npy: arrays of type {shown(description)} are not taken: send bool, integers or floats of 16, 32 or 64 bits"
+        f".npy: arrays of type {abbreviate(description)} are not accepted: send bool, integers or "
+        f"floats of 16, 32 or 64 bits"
     )
 
 

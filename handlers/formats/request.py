@@ -13,8 +13,8 @@ import torch
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
 from ...bucketing.shapes import DynamicShape, TensorSpec
 from ...config.manifest import Manifest
-from ..responses import JSON, NPY, RequestError, invalid, malformed, shown
-from .tensors import from_lists, from_tensor
+from ..responses import JSON, NPY, RequestError, abbreviate, invalid, malformed
+from .tensors import convert_tensor, tensor_from_lists
 
 BODY_FIELDS = ("body", "data")
 _NO_HEADERS: Mapping[str, object] = MappingProxyType({})
@@ -29,7 +29,7 @@ class Body(NamedTuple):
     content_type: str
 
 
-class RawRequest(NamedTuple):
+class TorchServeRequest(NamedTuple):
     """One row of a batch as TorchServe gives it.
 
     `row` maps form fields to values; a body that is no form is the field `body`. An envelope may have replaced the
@@ -43,7 +43,7 @@ class RawRequest(NamedTuple):
     def header(self, name: str) -> str:
         """The value of an HTTP header, "" where there is none. Names are compared without case.
 
-        >>> RawRequest({}, {"Accept": "application/x-npy"}).header("accept")
+        >>> TorchServeRequest({}, {"Accept": "application/x-npy"}).header("accept")
         'application/x-npy'
         """
         for spelling in (name, name.title()):  # as nearly every client writes them
@@ -54,18 +54,18 @@ class RawRequest(NamedTuple):
         return next(others, "")
 
     @property
-    def asks_description(self) -> bool:
+    def is_describe_request(self) -> bool:
         """Whether TorchServe itself asks what the model is. A client's header of that name comes with a body.
 
-        >>> RawRequest({}, {"describe": "True"}).asks_description
+        >>> TorchServeRequest({}, {"describe": "True"}).asks_description
         True
-        >>> RawRequest({"body": b"[1]"}, {"describe": "True"}).asks_description
+        >>> TorchServeRequest({"body": b"[1]"}, {"describe": "True"}).asks_description
         False
         """
         return self.headers.get("describe") == "True" and isinstance(self.row, Mapping) and not self.row
 
     @property
-    def asks_explanation(self) -> bool:
+    def is_explain_request(self) -> bool:
         """Whether it came to the explanations address."""
         return self.headers.get("explain") == "True"
 
@@ -121,11 +121,11 @@ def _no_body(row: Mapping[object, object], content_type: str) -> str:
     return "the form has no field 'body' or 'data': send the input as the request's body, or in a field of that name"
 
 
-MOST_SEQUENCES = 1024
+MAX_SEQUENCES = 1024
 """In one request. A client with more sends several requests, which share the server fairly with others'."""
 
 
-class Item(NamedTuple):
+class SequenceInput(NamedTuple):
     """One sequence: a tensor of the `item_shape` of each declared input, in their order, and its number of timesteps.
 
     A model without time has length 1.
@@ -145,10 +145,10 @@ class Form(Enum):
     CODEC_LIST = "the model's own codec, a list of sequences"
 
 
-class Request(NamedTuple):
+class InferenceRequest(NamedTuple):
     """An accepted request."""
 
-    items: tuple[Item, ...]
+    items: tuple[SequenceInput, ...]
     form: Form
     npy: bool = False
     """The answer is to be a .npy file: there is one sequence and one output."""
@@ -158,17 +158,19 @@ class Request(NamedTuple):
     """V2: the sequences came as one tensor with a batch dimension, and so go the answers."""
 
 
-def read_items(sequences: Sequence[Mapping[str, object]], manifest: Manifest, place: str) -> tuple[Item, ...]:
+def read_sequences(
+    sequences: Sequence[Mapping[str, object]], manifest: Manifest, place: str
+) -> tuple[SequenceInput, ...]:
     """The items of several sequences; the first that is refused is named as `place` with its index.
 
     Raises:
-        RequestError: as `read_item`; 400 if there is no sequence, 413 if there are too many.
+        RequestError: as `read_sequence`; 400 if there is no sequence, 413 if there are too many.
     """
-    check_count(len(sequences), place)
+    check_sequence_count(len(sequences), place)
     return tuple(_read_indexed(values, manifest, f"{place}[{index}]") for index, values in enumerate(sequences))
 
 
-def check_count(sequences: int, place: str) -> None:
+def check_sequence_count(sequences: int, place: str) -> None:
     """Refuse no sequences, and too many of them before anything is made of them.
 
     Raises:
@@ -176,19 +178,19 @@ def check_count(sequences: int, place: str) -> None:
     """
     if sequences == 0:
         raise invalid(f"{place} is empty: at least one sequence is needed")
-    if sequences > MOST_SEQUENCES:
-        message = f"{place} has {sequences} sequences, one request takes {MOST_SEQUENCES}"
+    if sequences > MAX_SEQUENCES:
+        message = f"{place} has {sequences} sequences, one request takes {MAX_SEQUENCES}"
         raise RequestError(413, "TooManySequences", message)
 
 
-def _read_indexed(values: Mapping[str, object], manifest: Manifest, place: str) -> Item:
+def _read_indexed(values: Mapping[str, object], manifest: Manifest, place: str) -> SequenceInput:
     try:
-        return read_item(values, manifest)
+        return read_sequence(values, manifest)
     except RequestError as error:
         raise error.within(place) from None
 
 
-def read_item(values: Mapping[str, object], manifest: Manifest) -> Item:
+def read_sequence(values: Mapping[str, object], manifest: Manifest) -> SequenceInput:
     """One sequence from its inputs by name, each as nested lists or as a tensor.
 
     Raises:
@@ -199,12 +201,12 @@ def read_item(values: Mapping[str, object], manifest: Manifest) -> Item:
     tensors = tuple([_read_input(values[spec.name], spec) for spec in manifest.inputs])
     length = _common_length(tensors, manifest.inputs)
     if length is None:
-        return Item(tensors, 1)
+        return SequenceInput(tensors, 1)
     longest = manifest.longest
     if length > longest and manifest.overflow == "truncate":
-        return Item(tuple(map(_cut, tensors, manifest.inputs, [longest] * len(tensors))), longest)
+        return SequenceInput(tuple(map(_cut, tensors, manifest.inputs, [longest] * len(tensors))), longest)
     _check_length(length, manifest)
-    return Item(tensors, length)
+    return SequenceInput(tensors, length)
 
 
 def _check_names(values: Mapping[str, object], inputs: Sequence[TensorSpec]) -> None:
@@ -214,12 +216,12 @@ def _check_names(values: Mapping[str, object], inputs: Sequence[TensorSpec]) -> 
     missing = [name for name in names if name not in values]
     unknown = [name for name in values if name not in names]
     problems = [f"missing: {', '.join(map(repr, missing))}"] * bool(missing)
-    problems += [f"unknown: {', '.join(map(shown, unknown[:3]))}"] * bool(unknown)
+    problems += [f"unknown: {', '.join(map(abbreviate, unknown[:3]))}"] * bool(unknown)
     raise invalid(f"the model's inputs are {', '.join(map(repr, names))}; {'; '.join(problems)}")
 
 
 def _read_input(value: object, spec: TensorSpec) -> torch.Tensor:
-    return from_tensor(value, spec) if isinstance(value, torch.Tensor) else from_lists(value, spec)
+    return convert_tensor(value, spec) if isinstance(value, torch.Tensor) else tensor_from_lists(value, spec)
 
 
 def _common_length(tensors: Sequence[torch.Tensor], inputs: Sequence[TensorSpec]) -> int | None:
@@ -242,11 +244,11 @@ def _common_length(tensors: Sequence[torch.Tensor], inputs: Sequence[TensorSpec]
 def _check_length(length: int, manifest: Manifest) -> None:
     try:
         if manifest.padding == "exact_lengths":
-            manifest.grid.exact_length(length)
+            manifest.grid.require_bucket_length(length)
         elif manifest.longest == manifest.grid.lengths[-1]:
-            manifest.grid.fit_length(length)
+            manifest.grid.bucket_length_for(length)
         else:
-            DynamicShape(1, manifest.longest).fit_length(length)
+            DynamicShape(1, manifest.longest).bucket_length_for(length)
     except SequenceTooLong as error:
         raise RequestError(413, "SequenceTooLong", str(error)) from None
     except LengthNotAccepted as error:

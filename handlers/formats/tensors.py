@@ -12,7 +12,7 @@ import torch
 
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import DType, TensorSpec
-from ..responses import RequestError, invalid, shown
+from ..responses import RequestError, abbreviate, invalid
 
 
 class _Numbers(NamedTuple):
@@ -46,19 +46,19 @@ _JSON_NAMES = {
 }  # fmt: skip
 
 
-def wanted(spec: TensorSpec) -> str:
+def describe_spec(spec: TensorSpec) -> str:
     """An input's declaration, as messages give it.
 
-    >>> wanted(TensorSpec("frames", "float32", ("batch", "time", 12)))
+    >>> describe_spec(TensorSpec("frames", "float32", ("batch", "time", 12)))
     'float32 [time, 12]'
     """
     return f"{spec.dtype} [{', '.join(map(str, spec.item_shape))}]" if spec.item_shape else f"one {spec.dtype}"
 
 
-def from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
+def tensor_from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
     """One sequence's part of an input, from nested lists of numbers.
 
-    >>> from_lists([[1, 2], [3, 4.5]], TensorSpec("x", "float32", ("batch", "time", 2)))
+    >>> tensor_from_lists([[1, 2], [3, 4.5]], TensorSpec("x", "float32", ("batch", "time", 2)))
     tensor([[1.0000, 2.0000],
             [3.0000, 4.5000]])
 
@@ -67,7 +67,7 @@ def from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
     """
     flat, shape = flatten(value, len(spec.item_shape), spec)
     check_shape(shape, spec)
-    tensor = from_numbers(flat, spec)
+    tensor = tensor_from_numbers(flat, spec)
     if len(shape) != 1:
         tensor = tensor.reshape(shape)
     if not _are_ids(flat, spec):
@@ -75,7 +75,7 @@ def from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
     return tensor
 
 
-def from_tensor(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+def convert_tensor(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """One sequence's part of an input, from a tensor of any dtype that says the same without loss of kind.
 
     Integers may become floats, and any width another as long as the values fit; floats never become integers.
@@ -108,13 +108,13 @@ def flatten(value: object, dimensions: int, spec: TensorSpec) -> tuple[list[obje
         lists = _as_lists(level, depth, spec)
         sizes = set(map(len, lists))
         if len(sizes) > 1:
-            raise refuse(spec, _ragged(lists, depth))
+            raise invalid_input(spec, _ragged(lists, depth))
         shape.append(sizes.pop() if sizes else 0)
         level = list(chain.from_iterable(lists))
     return level, tuple(shape)
 
 
-def from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tensor:
+def tensor_from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tensor:
     """A flat tensor of plain numbers; int, float and bool as JSON has them.
 
     Raises:
@@ -122,11 +122,11 @@ def from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tensor:
     """
     kind = _NUMBERS[spec.dtype]
     if not kind.accepted.issuperset(map(type, flat)):
-        raise refuse(spec, _wrong_kind(flat, kind.accepted, spec))
+        raise invalid_input(spec, _wrong_kind(flat, kind.accepted, spec))
     try:
         numbers = array(kind.code, flat)  # type: ignore[type-var]
     except OverflowError:
-        raise refuse(spec, f"a value is out of the range of {spec.dtype}") from None
+        raise invalid_input(spec, f"a value is out of the range of {spec.dtype}") from None
     if not numbers:
         return torch.empty(0, dtype=kind.dtype)
     tensor = torch.frombuffer(numbers, dtype=kind.read)
@@ -141,12 +141,16 @@ def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
     """
     expected = spec.item_shape
     if len(shape) != len(expected):
-        raise refuse(spec, f"expected {wanted(spec)}, got {_dimensions(len(shape))} (shape {list(shape)})")
+        raise invalid_input(
+            spec, f"expected {describe_spec(spec)}, got {_dimensions(len(shape))} (shape {list(shape)})"
+        )
     for axis, declared in enumerate(expected):
         if declared == "time" and shape[axis] == 0:
-            raise refuse(spec, "the sequence is empty: at least one timestep is needed")
+            raise invalid_input(spec, "the sequence is empty: at least one timestep is needed")
         if declared != "time" and shape[axis] != declared:
-            raise refuse(spec, f"dimension {axis} has {shape[axis]} values, expected {declared} ({wanted(spec)})")
+            raise invalid_input(
+                spec, f"dimension {axis} has {shape[axis]} values, expected {declared} ({describe_spec(spec)})"
+            )
 
 
 def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
@@ -167,24 +171,26 @@ def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
             outside = (tensor < 0) | (tensor >= spec.vocabulary)
             found = int(tensor[outside].reshape(-1)[0])
             limits = f"outside the vocabulary (0 to {spec.vocabulary - 1})"
-            raise refuse(spec, f"id {found} at {_first(outside)} is {limits}")
+            raise invalid_input(spec, f"id {found} at {_first(outside)} is {limits}")
 
 
 def _check_convertible(tensor: torch.Tensor, spec: TensorSpec) -> None:
     dtype = torch_dtype(spec)
     if _kind(tensor.dtype) > _kind(dtype) or (tensor.dtype == torch.bool) != (dtype == torch.bool):
-        raise refuse(spec, f"expected {wanted(spec)}, got {str(tensor.dtype).removeprefix('torch.')} values")
+        raise invalid_input(
+            spec, f"expected {describe_spec(spec)}, got {str(tensor.dtype).removeprefix('torch.')} values"
+        )
     if _kind(dtype) == 1 and not _fits(tensor, dtype):
-        raise refuse(spec, f"a value is out of the range of {spec.dtype}")
+        raise invalid_input(spec, f"a value is out of the range of {spec.dtype}")
 
 
 def _check_finite(tensor: torch.Tensor, spec: TensorSpec) -> None:
     odd = ~torch.isfinite(tensor)
     if bool(odd.any()):
-        raise refuse(spec, f"the value at {_first(odd)} is not finite, or too large for {spec.dtype}")
+        raise invalid_input(spec, f"the value at {_first(odd)} is not finite, or too large for {spec.dtype}")
 
 
-def refuse(spec: TensorSpec, problem: str) -> RequestError:
+def invalid_input(spec: TensorSpec, problem: str) -> RequestError:
     """A refusal that names the input."""
     return invalid(f"input {spec.name!r}: {problem}")
 
@@ -200,7 +206,9 @@ def _as_lists(level: list[object], depth: int, spec: TensorSpec) -> list[list[ob
     strangers = set(map(type, level)) - {list, tuple}
     if strangers:
         found = _json_name(strangers.pop())
-        raise refuse(spec, f"expected {wanted(spec)}, but found {found} where dimension {depth} should be a list")
+        raise invalid_input(
+            spec, f"expected {describe_spec(spec)}, but found {found} where dimension {depth} should be a list"
+        )
     return level  # type: ignore[return-value]
 
 
@@ -217,9 +225,9 @@ def _wrong_kind(flat: Sequence[object], accepted: frozenset[type], spec: TensorS
     index = next(i for i, element in enumerate(flat) if type(element) not in accepted)
     found = flat[index]
     if isinstance(found, list):
-        return f"expected {wanted(spec)}, but the lists are nested deeper"
-    text = f" ({shown(found)})" if isinstance(found, str | float) else ""
-    return f"expected {wanted(spec)}, but value {index} is {_json_name(type(found))}{text}"
+        return f"expected {describe_spec(spec)}, but the lists are nested deeper"
+    text = f" ({abbreviate(found)})" if isinstance(found, str | float) else ""
+    return f"expected {describe_spec(spec)}, but value {index} is {_json_name(type(found))}{text}"
 
 
 def _json_name(kind: type) -> str:

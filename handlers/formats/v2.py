@@ -14,9 +14,9 @@ import torch
 
 from ...bucketing.shapes import DType, TensorSpec
 from ...config.manifest import Manifest
-from ..responses import RequestError, invalid, malformed, shown
-from .request import Form, Request, check_count, read_items
-from .tensors import flatten, from_numbers, refuse, wanted
+from ..responses import RequestError, abbreviate, invalid, malformed
+from .request import Form, InferenceRequest, check_sequence_count, read_sequences
+from .tensors import describe_spec, flatten, invalid_input, tensor_from_numbers
 
 _KEYS = {"name", "shape", "datatype", "data"}
 _DATATYPES: dict[DType, str] = {
@@ -28,7 +28,7 @@ _FLOATS = {"FP16", "BF16", "FP32", "FP64"}
 
 
 @dataclass(frozen=True)
-class Identity:
+class ModelIdentity:
     """What a V2 response says of the model."""
 
     name: str
@@ -51,7 +51,7 @@ def is_v2(value: object, inputs: Sequence[TensorSpec]) -> bool:
     return all(spec.name != "inputs" for spec in inputs)
 
 
-def read_v2(body: Mapping[str, object], manifest: Manifest) -> Request:
+def read_v2(body: Mapping[str, object], manifest: Manifest) -> InferenceRequest:
     """The request of a V2 body.
 
     Raises:
@@ -59,24 +59,27 @@ def read_v2(body: Mapping[str, object], manifest: Manifest) -> Request:
     """
     entries = body["inputs"]
     assert isinstance(entries, list)
-    check_count(math.ceil(len(entries) / len(manifest.inputs)), "inputs")
-    by_name: dict[str, list[_Entry]] = {spec.name: [] for spec in manifest.inputs}
+    check_sequence_count(math.ceil(len(entries) / len(manifest.inputs)), "inputs")
+    by_name: dict[str, list[V2Tensor]] = {spec.name: [] for spec in manifest.inputs}
     for index, entry in enumerate(entries):
         read = _read_indexed(entry, index, manifest.inputs)
         by_name[read.spec.name].append(read)
-    items = read_items(_sequences(by_name), manifest, "sequences")
+    items = read_sequences(_sequences(by_name), manifest, "sequences")
     batched = all(len(found) == 1 and found[0].batched for found in by_name.values())
-    return Request(items, Form.V2, id=identifier(body), batched=batched)
+    return InferenceRequest(items, Form.V2, id=request_id(body), batched=batched)
 
 
-def identifier(body: object) -> str:
+def request_id(body: object) -> str:
     """The client's id of a request, "" if it gave none."""
     given = body.get("id") if isinstance(body, Mapping) else None
     return given if isinstance(given, str) else ""
 
 
 def write_v2(
-    request: Request, answers: Sequence[Sequence[torch.Tensor]], outputs: Sequence[TensorSpec], identity: Identity
+    request: InferenceRequest,
+    answers: Sequence[Sequence[torch.Tensor]],
+    outputs: Sequence[TensorSpec],
+    identity: ModelIdentity,
 ) -> dict[str, object]:
     """The V2 response: one entry for each output and sequence, or one for each output of a batched request.
 
@@ -99,13 +102,13 @@ def needs_envelope(body: object, inputs: Sequence[TensorSpec]) -> bool:
     return is_v2(body, inputs) or ("model_name" in body and "inputs" in body)  # as its gRPC always sends
 
 
-def error_envelope(body: object, identity: Identity) -> dict[str, object]:
+def error_envelope(body: object, identity: ModelIdentity) -> dict[str, object]:
     """A V2 response without outputs, to which the error is added."""
-    return _envelope(identifier(body), identity) | {"outputs": []}
+    return _envelope(request_id(body), identity) | {"outputs": []}
 
 
 @dataclass(frozen=True)
-class _Entry:
+class V2Tensor:
     """One read entry of `inputs`: the parts of one or several sequences."""
 
     spec: TensorSpec
@@ -113,59 +116,61 @@ class _Entry:
     batched: bool
 
 
-def _read_indexed(entry: object, index: int, inputs: Sequence[TensorSpec]) -> _Entry:
+def _read_indexed(entry: object, index: int, inputs: Sequence[TensorSpec]) -> V2Tensor:
     try:
         return _read_entry(entry, inputs)
     except RequestError as error:
         raise error.within(f"inputs[{index}]") from None
 
 
-def _read_entry(entry: object, inputs: Sequence[TensorSpec]) -> _Entry:
+def _read_entry(entry: object, inputs: Sequence[TensorSpec]) -> V2Tensor:
     if not isinstance(entry, Mapping) or not entry.keys() >= _KEYS:
         raise malformed("each entry must be an object with name, shape, datatype and data")
     spec = next((spec for spec in inputs if spec.name == entry["name"]), None)
     if spec is None:
         names = ", ".join(repr(spec.name) for spec in inputs)
-        raise invalid(f"the model has no input {shown(entry['name'])}: its inputs are {names}")
+        raise invalid(f"the model has no input {abbreviate(entry['name'])}: its inputs are {names}")
     _check_datatype(entry["datatype"], spec)
     shape = _read_shape(entry["shape"], spec)
     tensor = _read_data(entry["data"], shape, spec)
     if spec.batch_dim is not None and len(shape) == len(spec.shape):
-        check_count(shape[spec.batch_dim], "the tensor")
-        return _Entry(spec, tensor.unbind(spec.batch_dim), batched=True)
-    return _Entry(spec, (tensor,), batched=False)
+        check_sequence_count(shape[spec.batch_dim], "the tensor")
+        return V2Tensor(spec, tensor.unbind(spec.batch_dim), batched=True)
+    return V2Tensor(spec, (tensor,), batched=False)
 
 
 def _check_datatype(datatype: object, spec: TensorSpec) -> None:
     own = _DATATYPES[spec.dtype]
     taken = {own} if own == "BOOL" else _INTEGERS if own in _INTEGERS else _INTEGERS | _FLOATS
     if not isinstance(datatype, str) or datatype not in taken:
-        raise refuse(spec, f"datatype {shown(datatype)} is not taken: send {own}")
+        raise invalid_input(spec, f"datatype {abbreviate(datatype)} is not taken: send {own}")
 
 
 def _read_shape(shape: object, spec: TensorSpec) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, list) else ()
     if not isinstance(shape, list) or any(type(size) is not int or not 0 <= size < 1 << 40 for size in sizes):
-        raise refuse(spec, "shape must be a list of sizes")
+        raise invalid_input(spec, "shape must be a list of sizes")
     if len(sizes) not in {len(spec.item_shape), len(spec.shape)}:
-        raise refuse(spec, f"expected {wanted(spec)}, with or without a batch dimension; got {len(sizes)} dimensions")
+        raise invalid_input(
+            spec, f"expected {describe_spec(spec)}, with or without a batch dimension; got {len(sizes)} dimensions"
+        )
     return sizes
 
 
 def _read_data(data: object, shape: tuple[int, ...], spec: TensorSpec) -> torch.Tensor:
     if not isinstance(data, list):
-        raise refuse(spec, "data must be a list of numbers (binary tensor data is not taken)")
+        raise invalid_input(spec, "data must be a list of numbers (binary tensor data is not taken)")
     flat = data
     if data and isinstance(data[0], list):
         flat, found = flatten(data, len(shape), spec)
         if found != shape:
-            raise refuse(spec, f"data is nested as {list(found)}, but shape says {list(shape)}")
+            raise invalid_input(spec, f"data is nested as {list(found)}, but shape says {list(shape)}")
     if len(flat) != math.prod(shape):
-        raise refuse(spec, f"shape {list(shape)} needs {math.prod(shape)} values, data has {len(flat)}")
-    return from_numbers(flat, spec).reshape(shape)
+        raise invalid_input(spec, f"shape {list(shape)} needs {math.prod(shape)} values, data has {len(flat)}")
+    return tensor_from_numbers(flat, spec).reshape(shape)
 
 
-def _sequences(by_name: Mapping[str, Sequence[_Entry]]) -> list[dict[str, object]]:
+def _sequences(by_name: Mapping[str, Sequence[V2Tensor]]) -> list[dict[str, object]]:
     """The inputs of each sequence, by name."""
     parts = {name: [part for entry in entries for part in entry.parts] for name, entries in by_name.items()}
     counts = {name: len(own) for name, own in parts.items()}
@@ -188,5 +193,5 @@ def _write_entry(tensor: torch.Tensor, spec: TensorSpec) -> dict[str, object]:
     }
 
 
-def _envelope(request_id: str, identity: Identity) -> dict[str, object]:
+def _envelope(request_id: str, identity: ModelIdentity) -> dict[str, object]:
     return {"model_name": identity.name, "model_version": identity.version, "id": request_id}

@@ -10,34 +10,34 @@ from pathlib import Path
 import torch
 
 from ...backends.interface import Chaining, Weights
-from ...backends.interface import Run as Program
-from ...backends.partitioning.backend import loader_of
+from ...backends.interface import LoadedProgram as Program
+from ...backends.partitioning.backend import select_loader
 from ...backends.registry import get_backend
 from ...backends.weights import read_weights
 from ...bucketing.cost import CostModel
 from ...bucketing.execute import Pad, execute
-from ...bucketing.execute_chunks import Past, Pieces, RunChain, execute_onward, execute_staircase
+from ...bucketing.execute_chunks import ChunkSignature, ResumedState, RunChain, execute_chunks, resume_chunks
 from ...bucketing.padding import pad, torch_dtype
 from ...bucketing.plan import Plan, single_bucket_plan
-from ...bucketing.planner import Planner, planner_for
-from ...bucketing.shapes import Bucket, DynamicShape, Part, Shapes, TensorSpec
+from ...bucketing.planner import Planner, make_planner
+from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes, TensorSpec
 from ...config.manifest import Manifest, read_manifest, verify_files
 from .host import available_cores, check_requirements
-from .user_code import chosen_lengths
+from .user_code import selected_lengths
 
 Programs = Mapping[Bucket | None, Program]
 """The loaded programs of one part, by the bucket that each serves; None serves every one."""
 
 
 @dataclass(frozen=True)
-class Variants:
+class LoadedArchive:
     """All loaded programs of one archive, sharing one copy of the weights."""
 
     manifest: Manifest
     planner: Planner
     threads: int
     """That the programs were loaded for."""
-    programs: Mapping[Part, Programs]
+    programs: Mapping[ProgramRole, Programs]
 
     @property
     def cost(self) -> CostModel:
@@ -45,11 +45,11 @@ class Variants:
         return self.planner.cost
 
     @cached_property
-    def pieces(self) -> Pieces:
+    def pieces(self) -> ChunkSignature:
         """The layouts of a model that runs in pieces of time."""
-        return Pieces(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
+        return ChunkSignature(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
 
-    def run(self, part: Part, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def run(self, part: ProgramRole, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """One call of a bucket's program: padded inputs (then lengths[B] where it takes them) to padded outputs."""
         programs = self.programs[part]
         return (programs.get(bucket) or programs[None])(tensors)
@@ -79,22 +79,22 @@ class Variants:
         facts = self.manifest
         with torch.no_grad():
             if facts.kind == "chunk":
-                return execute_staircase(plan, requests, lengths, self.pieces, self.run, pad, self.chain)
+                return execute_chunks(plan, requests, lengths, self.pieces, self.run, pad, self.chain)
             run = partial(self.run, "sequence")
             return execute(plan, requests, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad)
 
-    def answer_onward(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], past: Past
+    def resume_plan(
+        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], past: ResumedState
     ) -> tuple[list[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
         """The answers to the next piece of each sequence, and what the one after it goes on from.
 
         Only for a model that runs in pieces of time.
         """
         with torch.no_grad():
-            return execute_onward(plan, requests, lengths, self.pieces, self.run, past, self.chain)
+            return resume_chunks(plan, requests, lengths, self.pieces, self.run, past, self.chain)
 
 
-def load_variants(directory: Path, threads: int | None = None) -> Variants:
+def load_archive(directory: Path, threads: int | None = None) -> LoadedArchive:
     """Load and warm every program of the archive unpacked in `directory`.
 
     `threads` is what the programs may use each; None: what the manifest says, or else all cores there are.
@@ -106,9 +106,9 @@ def load_variants(directory: Path, threads: int | None = None) -> Variants:
     verify_files(directory, manifest)
     check_requirements(manifest.requires, manifest.backend)
     threads = threads or manifest.threads or available_cores()
-    variants = Variants(
+    variants = LoadedArchive(
         manifest=manifest,
-        planner=planner_of(manifest, chosen_lengths(manifest, directory)),
+        planner=planner_from_manifest(manifest, selected_lengths(manifest, directory)),
         threads=threads,
         programs=_load_programs(directory, manifest, threads),
     )
@@ -117,11 +117,11 @@ def load_variants(directory: Path, threads: int | None = None) -> Variants:
     return variants
 
 
-def planner_of(manifest: Manifest, table: tuple[int, ...] | None = None) -> Planner:
-    """The planner for an archive's programs and their measured costs; `table`: by `chosen_lengths`."""
-    shapes = shapes_of(manifest)
-    head = cost_of(manifest, "head")
-    return planner_for(
+def planner_from_manifest(manifest: Manifest, table: tuple[int, ...] | None = None) -> Planner:
+    """The planner for an archive's programs and their measured costs; `table`: by `selected_lengths`."""
+    shapes = supported_shapes(manifest)
+    head = measured_cost(manifest, "head")
+    return make_planner(
         manifest.kind,
         shapes,
         _planning_cost(manifest) or CostModel.proportional(shapes),
@@ -132,14 +132,14 @@ def planner_of(manifest: Manifest, table: tuple[int, ...] | None = None) -> Plan
     )
 
 
-def shapes_of(manifest: Manifest) -> Shapes:
+def supported_shapes(manifest: Manifest) -> Shapes:
     """What the programs can be asked to run."""
     if manifest.shapes == "any":
         return DynamicShape(manifest.grid.batches[-1], manifest.longest)
     return manifest.grid
 
 
-def cost_of(manifest: Manifest, part: Part) -> CostModel | None:
+def measured_cost(manifest: Manifest, part: ProgramRole) -> CostModel | None:
     """The measured costs of a part; None while packaging has yet to measure them, or where there is no such part."""
     measured = {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == part}
     return CostModel(measured) if measured else None
@@ -148,10 +148,10 @@ def cost_of(manifest: Manifest, part: Part) -> CostModel | None:
 def _planning_cost(manifest: Manifest) -> CostModel | None:
     """What plans are made by: the cost of padding, where that is known by itself, else of whole calls."""
     padding = {cost.bucket: cost.milliseconds for cost in manifest.padding_costs}
-    return CostModel(padding) if padding else cost_of(manifest, manifest.kind)
+    return CostModel(padding) if padding else measured_cost(manifest, manifest.kind)
 
 
-def _warm_up(variants: Variants, bucket: Bucket) -> None:
+def _warm_up(variants: LoadedArchive, bucket: Bucket) -> None:
     """Fill a bucket with zeros once: the first request shall be neither slow nor the one that finds a bad program."""
     blank = [_blank(spec, bucket.length) for spec in variants.manifest.inputs]
     lengths = [bucket.length] * bucket.batch
@@ -163,13 +163,15 @@ def _blank(spec: TensorSpec, length: int) -> torch.Tensor:
     return torch.zeros([int(size) for size in sizes], dtype=torch_dtype(spec))
 
 
-def _load_programs(directory: Path, manifest: Manifest, threads: int) -> dict[Part, dict[Bucket | None, Program]]:
+def _load_programs(
+    directory: Path, manifest: Manifest, threads: int
+) -> dict[ProgramRole, dict[Bucket | None, Program]]:
     backend = get_backend(manifest.backend)
     weights = _load_weights(directory, manifest)
-    loaded: dict[Part, dict[Bucket | None, Program]] = {}
+    loaded: dict[ProgramRole, dict[Bucket | None, Program]] = {}
     for variant in manifest.variants:
         place = directory / variant.directory
-        program = loader_of(backend, place).load(place, weights, manifest.host, threads)
+        program = select_loader(backend, place).load(place, weights, manifest.host, threads)
         loaded.setdefault(variant.part, {})[variant.bucket] = program
     return loaded
 

@@ -32,7 +32,9 @@ _NEURON_CORES = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
 _THREADS = Path("/proc/self/task")
 
 
-def place(manifest: Manifest, archive: Path, workers: object, environment: MutableMapping[str, str]) -> int | None:
+def apply_placement(
+    manifest: Manifest, archive: Path, workers: object, environment: MutableMapping[str, str]
+) -> int | None:
     """Put this process where it is to be, before anything of it computes. Returns the threads for which that is.
 
     `workers` is `maxWorkers`, however it is written; `environment` is that of the process. None: `threads` and the
@@ -57,7 +59,7 @@ def _on_neuron_core(archive: Path, workers: object, environment: MutableMapping[
     if given:
         _log.info("placement: as %s says", " and ".join(given))
         return
-    number, shares = take_number(numbers_of(archive)), _count(workers)
+    number, shares = acquire_worker_index(worker_lock_directory(archive)), _count(workers)
     environment["NEURON_RT_VISIBLE_CORES"] = str(number if shares is None else number % shares)
     _log.info("placement: NeuronCore %s", environment["NEURON_RT_VISIBLE_CORES"])
 
@@ -67,24 +69,24 @@ def _on_cores(archive: Path, workers: object, threads: int | None) -> int:
         raise RuntimeError("placement: cores needs Linux, which can pin a process: leave placement out")
     cores = sorted(os.sched_getaffinity(0))
     usable = available_cores()
-    shares = share_out(cores, workers, threads)
-    share = shares[take_number(numbers_of(archive)) % len(shares)]
-    pin(share)
+    shares = partition_cores(cores, workers, threads)
+    share = shares[acquire_worker_index(worker_lock_directory(archive)) % len(shares)]
+    pin_process(share)
     _log.info("placement: cores %s", ", ".join(map(str, share)))
     # A container's quota may be less than the cores that it may use.
     return threads or min(len(share), ceil(usable / len(shares)))
 
 
-def share_out(cores: Sequence[int], workers: object, threads: int | None) -> list[tuple[int, ...]]:
+def partition_cores(cores: Sequence[int], workers: object, threads: int | None) -> list[tuple[int, ...]]:
     """The cores of each worker: as many shares as workers, or of as many cores as threads, where these are given.
 
     Without `maxWorkers` TorchServe starts one worker a core. No core is in two shares, and none is left over.
 
-    >>> share_out(range(8), 3, None)
+    >>> partition_cores(range(8), 3, None)
     [(0, 1), (2, 3, 4), (5, 6, 7)]
-    >>> share_out(range(8), 3, 4)
+    >>> partition_cores(range(8), 3, 4)
     [(0, 1, 2, 3), (4, 5, 6, 7)]
-    >>> share_out([2, 5], 4, None)
+    >>> partition_cores([2, 5], 4, None)
     [(2,), (5,)]
     """
     wanted = _count(workers) or len(cores) if threads is None else len(cores) // threads
@@ -93,7 +95,7 @@ def share_out(cores: Sequence[int], workers: object, threads: int | None) -> lis
     return [tuple(cores[begin:end]) for begin, end in pairwise(edges)]
 
 
-def pin(cores: Sequence[int]) -> None:
+def pin_process(cores: Sequence[int]) -> None:
     """Keep this process to some cores: the threads that it has, and those that these start.
 
     Raises:
@@ -108,7 +110,7 @@ def _count(workers: object) -> int | None:
     return workers if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1 else None
 
 
-def take_number(directory: Path) -> int:
+def acquire_worker_index(directory: Path) -> int:
     """The least number that is free in `directory`, from 0 on; it is this process's until it ends.
 
     Raises:
@@ -127,7 +129,7 @@ def take_number(directory: Path) -> int:
     raise AssertionError  # for the type checker: there is always a further number
 
 
-def numbers_of(archive: Path) -> Path:
+def worker_lock_directory(archive: Path) -> Path:
     """The directory for the numbers of an unpacked archive's workers, private to the user who runs them.
 
     It goes by what the archive is, not by where it lies: two servers of one archive share one host's cores.

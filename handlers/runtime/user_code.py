@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...bucketing.bucket_selector import tabulate
+from ...bucketing.bucket_selector import tabulate_selector
 from ...config.manifest import Manifest
 
 
-def named(reference: str, directory: Path) -> Any:
-    """What `reference` ("module:name") names, from a file in `directory`, which is to be `standing_in`.
+def import_reference(reference: str, directory: Path) -> Any:
+    """What `reference` ("module:name") names, from a file in `directory`, which is to be `working_directory`.
 
     Raises:
         ImportError, AttributeError, or whatever the file raises: it is not there.
@@ -41,7 +41,7 @@ def _import(name: str, directory: Path) -> object:
 
 
 @contextmanager
-def standing_in(directory: Path) -> Iterator[None]:
+def working_directory(directory: Path) -> Iterator[None]:
     """`directory` as the working directory meanwhile, and first on `sys.path` from now on: code may import late."""
     before = Path.cwd()
     if sys.path[:1] != [str(directory)]:
@@ -53,27 +53,27 @@ def standing_in(directory: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def chosen_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:
+def selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:
     """The bucket length for 1, 2, 3, ... timesteps, as the function in `directory` has it; None where there is none.
 
     Raises:
         RuntimeError: it is not there, or chooses what cannot be served; with the cause.
     """
-    return None if manifest.kernel is None else read_kernel(manifest.kernel, manifest.grid.lengths, directory)
+    return None if manifest.kernel is None else load_bucket_selector(manifest.kernel, manifest.grid.lengths, directory)
 
 
-def read_kernel(reference: str, lengths: tuple[int, ...], directory: Path) -> tuple[int, ...]:
+def load_bucket_selector(reference: str, lengths: tuple[int, ...], directory: Path) -> tuple[int, ...]:
     """The same for the function of this name and the lengths of a grid.
 
     Raises:
-        RuntimeError: as `chosen_lengths`.
+        RuntimeError: as `selected_lengths`.
     """
-    with standing_in(directory):
+    with working_directory(directory):
         try:
-            choose = named(reference, directory)
+            choose = import_reference(reference, directory)
         except Exception as error:
             raise RuntimeError(f"kernel {reference}: {type(error).__name__}: {error}") from error
         try:
-            return tabulate(choose, lengths)
+            return tabulate_selector(choose, lengths)
         except ValueError as error:
             raise RuntimeError(f"kernel {reference}: {error}") from error

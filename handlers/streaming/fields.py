@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ...config.session_settings import Fields
-from ..formats.json_formats import is_npy, parsed_json
-from ..formats.request import BODY_FIELDS, RawRequest
-from ..responses import RequestError, invalid, shown
+from ...config.session_settings import SessionFields
+from ..formats.json_formats import is_npy, parse_json_fast
+from ..formats.request import BODY_FIELDS, TorchServeRequest
+from ..responses import RequestError, abbreviate, invalid
 
 _V2_PARAMETERS = {"sequence_id": "id", "sequence_start": "start", "sequence_end": "end", "sequence_step": "step"}
 """What an Open Inference Protocol client may write in `parameters`, beside the names of the settings."""
@@ -16,7 +16,7 @@ _TRUTHS = {"true": True, "1": True, "false": False, "0": False, "": False}
 _LARGEST_STEP = 2**63 - 1
 
 
-class PieceFields(NamedTuple):
+class SessionFieldValues(NamedTuple):
     """What a request says of its session."""
 
     id: str | None
@@ -27,7 +27,9 @@ class PieceFields(NamedTuple):
     token: str | None
 
 
-def read_fields(raw: RawRequest, names: Fields, *, json_body: bool) -> tuple[PieceFields, RawRequest]:
+def read_session_fields(
+    raw: TorchServeRequest, names: SessionFields, *, json_body: bool
+) -> tuple[SessionFieldValues, TorchServeRequest]:
     """What `raw` says of its session, and the request without it.
 
     Names are compared without case, and `-` counts as `_`: proxies change the one and drop the other. A JSON body is
@@ -36,7 +38,7 @@ def read_fields(raw: RawRequest, names: Fields, *, json_body: bool) -> tuple[Pie
     Raises:
         RequestError: 400, a field is not what it must be, or two places say different things.
     """
-    keys = {_plain(getattr(names, key)): key for key in PieceFields._fields}
+    keys = {_plain(getattr(names, key)): key for key in SessionFieldValues._fields}
     found: dict[str, object] = {}
     for name, value in _outside_the_body(raw):
         if (key := keys.get(_plain(name))) is not None:
@@ -53,7 +55,7 @@ def _plain(name: str) -> str:
     return name.lower().replace("-", "_")
 
 
-def _outside_the_body(raw: RawRequest) -> Iterator[tuple[str, object]]:
+def _outside_the_body(raw: TorchServeRequest) -> Iterator[tuple[str, object]]:
     for name, value in raw.headers.items():
         if isinstance(value, str):
             yield name, value
@@ -63,11 +65,13 @@ def _outside_the_body(raw: RawRequest) -> Iterator[tuple[str, object]]:
                 yield name, value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else value
 
 
-def _in_the_body(raw: RawRequest, keys: Mapping[str, str]) -> tuple[list[tuple[str, str, object]], RawRequest]:
+def _in_the_body(
+    raw: TorchServeRequest, keys: Mapping[str, str]
+) -> tuple[list[tuple[str, str, object]], TorchServeRequest]:
     """(name, key, value) of each field in a JSON object, and the request with its body read and without them."""
     if not has_body(raw) or is_npy(body := raw.body()):
         return [], raw
-    value = parsed_json(body)
+    value = parse_json_fast(body)
     if not isinstance(value, dict):
         return [], raw
     said = [(name, keys[_plain(name)], value[name]) for name in value if _plain(name) in keys]
@@ -77,10 +81,10 @@ def _in_the_body(raw: RawRequest, keys: Mapping[str, str]) -> tuple[list[tuple[s
         said += [(name, known[_plain(name)], parameters[name]) for name in parameters if _plain(name) in known]
     rest = {name: part for name, part in value.items() if _plain(name) not in keys}
     field = next((name for name in BODY_FIELDS if isinstance(raw.row, Mapping) and name in raw.row), BODY_FIELDS[0])
-    return said, RawRequest({field: rest}, raw.headers)
+    return said, TorchServeRequest({field: rest}, raw.headers)
 
 
-def has_body(raw: RawRequest) -> bool:
+def has_body(raw: TorchServeRequest) -> bool:
     """Whether there is anything in it but what it says of its session."""
     if not isinstance(raw.row, Mapping):
         return raw.row not in (None, b"", "")
@@ -91,7 +95,7 @@ def _add(found: dict[str, object], key: str, name: str, value: object) -> None:
     if value is None:
         return
     if key in found and _compared(key, found[key]) != _compared(key, value):
-        raise invalid(f"{shown(name)} is said twice, with different values")
+        raise invalid(f"{abbreviate(name)} is said twice, with different values")
     found[key] = value
 
 
@@ -100,12 +104,12 @@ def _compared(key: str, value: object) -> str:
     return str(value).lower() if key in ("start", "end") else str(value)
 
 
-def _typed(found: Mapping[str, object], names: Fields) -> PieceFields:
+def _typed(found: Mapping[str, object], names: SessionFields) -> SessionFieldValues:
     for key in ("id", "token"):
         if key in found and not isinstance(found[key], str):
-            raise invalid(f"{getattr(names, key)} must be a text, not {shown(found[key])}")
+            raise invalid(f"{getattr(names, key)} must be a text, not {abbreviate(found[key])}")
     token = found.get("token")
-    return PieceFields(
+    return SessionFieldValues(
         id=str(found["id"]) if found.get("id") else None,
         start=_truth(found.get("start", False), names.start),
         end=_truth(found.get("end", False), names.end),
@@ -119,7 +123,7 @@ def _truth(value: object, name: str) -> bool:
         return value
     if isinstance(value, str) and value.strip().lower() in _TRUTHS:
         return _TRUTHS[value.strip().lower()]
-    raise invalid(f"{name} must be true or false, not {shown(value)}")
+    raise invalid(f"{name} must be true or false, not {abbreviate(value)}")
 
 
 def _step(value: object, name: str) -> int:
@@ -127,10 +131,10 @@ def _step(value: object, name: str) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 19:
         number = int(value)
     if type(number) is not int or not 0 <= number <= _LARGEST_STEP:
-        raise invalid(f"{name} must be the number of timesteps that came before this piece, not {shown(value)}")
+        raise invalid(f"{name} must be the number of timesteps that came before this piece, not {abbreviate(value)}")
     return number
 
 
-def refuse_id(error: ValueError, name: str) -> RequestError:
+def invalid_session_id(error: ValueError, name: str) -> RequestError:
     """What is said of an id that cannot be one."""
     return RequestError(400, "InvalidSessionId", f"{name}: {error}")

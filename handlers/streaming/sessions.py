@@ -12,54 +12,71 @@ from ...config.manifest import Manifest
 from ...config.session_settings import SessionSettings
 from ...sessions.redis_client import RedisSettings
 from ...sessions.redis_store import RedisStore
-from ...sessions.session import CorruptRecord, Reply, Session, decode_session, encode_session
-from ...sessions.sqlite_store import DiskStore
-from ...sessions.store import Change, Conflict, Found, Limits, Store, StoreFull, StoreUnavailable, TooMany
-from ...sessions.token import InvalidToken, NoKey, TokenState, key_of_environment, key_of_file, open_token, seal
+from ...sessions.session import CorruptRecordError, Reply, Session, decode_session, encode_session
+from ...sessions.sqlite_store import SqliteStore
+from ...sessions.store import (
+    Conflict,
+    LimitExceeded,
+    Limits,
+    RecordUpdate,
+    Store,
+    StoredRecord,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from ...sessions.token import (
+    InvalidTokenError,
+    SigningKeyError,
+    TokenState,
+    sign_token,
+    signing_key_from_environment,
+    signing_key_from_file,
+    verify_token,
+)
 from ..responses import RequestError
-from .state import StateBytes
+from .state import StateSerializer
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
 """After which a client may ask again a store that could not be used."""
 
 
-class Asked(NamedTuple):
+class SessionKey(NamedTuple):
     """A session that a piece goes on from."""
 
     id: str
     token: str | None
 
 
-class Known(NamedTuple):
+class LoadedSession(NamedTuple):
     """What is known of it."""
 
     session: Session | None
     revision: int | None = None
 
 
-class Next(NamedTuple):
+class SessionUpdate(NamedTuple):
     """A session after a piece, to be kept in the place of what was known."""
 
     id: str
     session: Session
-    known: Known
+    known: LoadedSession
 
 
-class Outrun(NamedTuple):
+class RevisionConflict(NamedTuple):
     """Another piece of the session was applied meanwhile; this one is yet to be decided on again."""
 
 
 class Sessions(Protocol):
     """The sessions of one model."""
 
-    def find(self, asked: Sequence[Asked]) -> list[Known | RequestError]:
+    def find(self, asked: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
         """What is known of each; the ids are different."""
 
     def token(self, steps: int, state: bytes) -> str | None:
         """What the client is to send with its next piece, beside the id; None: nothing."""
 
-    def keep(self, sessions: Sequence[Next]) -> list[Outrun | RequestError | None]:
+    def keep(self, sessions: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Keep each, or say why it is not kept; the ids are different."""
 
     def expired(self) -> int:
@@ -67,31 +84,31 @@ class Sessions(Protocol):
 
 
 @dataclass(frozen=True)
-class StoredSessions:
+class StoreSessions:
     """In a store that all workers share."""
 
     store: Store
 
-    def find(self, asked: Sequence[Asked]) -> list[Known | RequestError]:
+    def find(self, asked: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
         """What is known of each."""
         try:
             records = self.store.read([one.id for one in asked])
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             return [_unavailable(error)] * len(asked)
-        return [Known(None) if record is None else _read(record) for record in records]
+        return [LoadedSession(None) if record is None else _read(record) for record in records]
 
     def token(self, steps: int, state: bytes) -> str | None:
         """Nothing: the id is enough."""
         return None
 
-    def keep(self, sessions: Sequence[Next]) -> list[Outrun | RequestError | None]:
+    def keep(self, sessions: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Keep each whose record is still the one that was known."""
         changes = [
-            Change(one.id, encode_session(one.session), one.known.revision, one.session.ended) for one in sessions
+            RecordUpdate(one.id, encode_session(one.session), one.known.revision, one.session.ended) for one in sessions
         ]
         try:
             outcomes = self.store.write(changes)
-        except StoreUnavailable as error:
+        except StoreUnavailableError as error:
             return [_unavailable(error)] * len(sessions)
         return [_refused(outcome) for outcome in outcomes]
 
@@ -101,22 +118,22 @@ class StoredSessions:
 
 
 @dataclass(frozen=True)
-class CarriedSessions:
+class TokenSessions:
     """With the client, who gets each session sealed and sends it with the next piece."""
 
     key: bytes = field(repr=False)
     model: bytes
     state_bytes: int
 
-    def find(self, asked: Sequence[Asked]) -> list[Known | RequestError]:
+    def find(self, asked: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
         """What each token holds; without one there is nothing to go on from."""
         return [self._open(one.token) for one in asked]
 
     def token(self, steps: int, state: bytes) -> str | None:
         """The session, sealed."""
-        return seal(TokenState(steps, self.model, state), self.key)
+        return sign_token(TokenState(steps, self.model, state), self.key)
 
-    def keep(self, sessions: Sequence[Next]) -> list[Outrun | RequestError | None]:
+    def keep(self, sessions: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Nothing is kept."""
         return [None] * len(sessions)
 
@@ -124,45 +141,45 @@ class CarriedSessions:
         """None."""
         return 0
 
-    def _open(self, token: str | None) -> Known | RequestError:
+    def _open(self, token: str | None) -> LoadedSession | RequestError:
         if token is None:
-            return Known(None)
+            return LoadedSession(None)
         try:
-            found = open_token(token, self.key, self.state_bytes)
-        except InvalidToken as error:
+            found = verify_token(token, self.key, self.state_bytes)
+        except InvalidTokenError as error:
             return RequestError(400, "InvalidToken", str(error))
         if found.model != self.model:
             return RequestError(400, "InvalidToken", "the token is of a model that this one cannot go on from")
         # Whatever was answered before, the client holds: a piece sent again comes with the token it came with.
-        return Known(Session(found.steps, -1, b"", Reply(b"", ""), found.state, found.model))
+        return LoadedSession(Session(found.steps, -1, b"", Reply(b"", ""), found.state, found.model))
 
 
-def _read(found: Found) -> Known | RequestError:
+def _read(found: StoredRecord) -> LoadedSession | RequestError:
     try:
-        return Known(decode_session(found.record), found.revision)
-    except CorruptRecord as error:
+        return LoadedSession(decode_session(found.record), found.revision)
+    except CorruptRecordError as error:
         _log.error("a session cannot go on: %s", error)
         return RequestError(500, "SessionDamaged", "what was kept of this session is damaged: begin another")
 
 
-def _refused(outcome: object) -> Outrun | RequestError | None:
+def _refused(outcome: object) -> RevisionConflict | RequestError | None:
     if isinstance(outcome, Conflict):
-        return Outrun()
-    if isinstance(outcome, TooMany):
+        return RevisionConflict()
+    if isinstance(outcome, LimitExceeded):
         message = f"no further session can begin: there are {outcome.limit}, which is the limit"
         return RequestError(429, "TooManySessions", message, max(1.0, outcome.retry_after))
     return None
 
 
-def _unavailable(error: StoreUnavailable) -> RequestError:
+def _unavailable(error: StoreUnavailableError) -> RequestError:
     _log.error("%s", error)
-    if isinstance(error, StoreFull):
+    if isinstance(error, StoreFullError):
         return RequestError(507, "StoreFull", "there is no room to keep sessions; the cause is in the log", 10.0)
     message = "sessions cannot be kept at the moment; the cause is in the server's log. Send the piece again"
     return RequestError(503, "StoreUnavailable", message, _RETRY_SECONDS)
 
 
-DIRECTORY = "NEURON_LSTM_SESSIONS"
+DIRECTORY_VARIABLE = "NEURON_LSTM_SESSIONS"
 """The environment variable that names another folder for sessions on disk."""
 
 
@@ -178,16 +195,16 @@ def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]
     if settings is None:
         return None
     if settings.store == "client":
-        state_bytes = StateBytes(manifest.carried).size
-        return CarriedSessions(_key(settings, environment), bytes.fromhex(settings.state), state_bytes)
-    return StoredSessions(open_store(settings, model, environment))
+        state_bytes = StateSerializer(manifest.carried).size
+        return TokenSessions(_key(settings, environment), bytes.fromhex(settings.state), state_bytes)
+    return StoreSessions(open_store(settings, model, environment))
 
 
 def open_store(settings: SessionSettings, model: str, environment: Mapping[str, str]) -> Store:
     """The store that settings name, on disk or on a server."""
     limits = Limits(settings.max_sessions, settings.max_bytes, settings.idle_seconds)
     if settings.redis is None:
-        return DiskStore(session_directory(settings, environment), model, limits)
+        return SqliteStore(session_directory(settings, environment), model, limits)
     server = settings.redis
     return RedisStore(
         RedisSettings(
@@ -211,7 +228,7 @@ def session_directory(settings: SessionSettings, environment: Mapping[str, str])
     >>> session_directory(settings, {"XDG_STATE_HOME": "/var/state"}).as_posix()
     '/var/state/torchserve-neuron-lstm/sessions'
     """
-    named = environment.get(DIRECTORY) or settings.directory
+    named = environment.get(DIRECTORY_VARIABLE) or settings.directory
     if named:
         return Path(named)
     state = environment.get("XDG_STATE_HOME")
@@ -222,7 +239,7 @@ def session_directory(settings: SessionSettings, environment: Mapping[str, str])
 def _key(settings: SessionSettings, environment: Mapping[str, str]) -> bytes:
     try:
         if settings.key_env is not None:
-            return key_of_environment(settings.key_env)
-        return key_of_file(session_directory(settings, environment) / "token.key")
-    except NoKey as error:
+            return signing_key_from_environment(settings.key_env)
+        return signing_key_from_file(session_directory(settings, environment) / "token.key")
+    except SigningKeyError as error:
         raise RuntimeError(str(error)) from error

@@ -8,17 +8,17 @@ from math import prod
 import torch
 
 from ...bucketing.padding import torch_dtype
-from ...bucketing.shapes import Carried, TensorSpec
+from ...bucketing.shapes import CarriedValue, TensorSpec
 
 Tensors = tuple[torch.Tensor, ...]
 
 
-class StateBytes:
+class StateSerializer:
     """The layout of one sequence's carried values as bytes: one after the other, as they lie in memory.
 
-    >>> from torchserve_neuron_lstm.bucketing.shapes import Carried
+    >>> from torchserve_neuron_lstm.bucketing.shapes import CarriedValue
     >>> hidden = TensorSpec("h", "float32", ("batch", 2))
-    >>> layout = StateBytes([Carried(hidden, 0.0)])
+    >>> layout = StateSerializer([CarriedValue(hidden, 0.0)])
     >>> layout.size
     8
     >>> layout.read(layout.write([torch.tensor([[1.0, 2.0], [3.0, 4.0]])]))
@@ -26,7 +26,7 @@ class StateBytes:
             [3., 4.]]),)
     """
 
-    def __init__(self, carried: Sequence[Carried]) -> None:
+    def __init__(self, carried: Sequence[CarriedValue]) -> None:
         self.specs = [value.spec for value in carried]
         self._widths = [
             prod(_sizes(spec)) * torch.empty(0, dtype=torch_dtype(spec)).element_size() for spec in self.specs

@@ -11,7 +11,7 @@ import pytest
 from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
 from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 from .conftest import Project
 
@@ -57,7 +57,7 @@ def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(project:
         manifest = read_manifest(folder)
         assert (manifest.kernel, manifest.kind, manifest.shapes) == ("my_kernel:choose", "sequence", "grid")
         assert "my_kernel.py" in manifest.files
-        variants = load_variants(folder, threads=1)
+        variants = load_archive(folder, threads=1)
         assert {run.bucket.length for run in variants.plan([1, 2, 3]).runs} == {4}
     sys.modules.pop("my_kernel", None)
 

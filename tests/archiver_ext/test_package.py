@@ -23,7 +23,7 @@ from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
 from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import print_manifest, read_manifest_text
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
-from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 from .conftest import BIN, MODEL, Project, save_weights
 
@@ -65,7 +65,7 @@ def unpacked(archive: Path, into: Path) -> Path:
 
 def answers(folder: Path, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
     """What an unpacked archive answers to a batch of sequences of these lengths."""
-    variants = load_variants(folder, threads=1)
+    variants = load_archive(folder, threads=1)
     return variants.answer(variants.plan(lengths), [[sequence(length)] for length in lengths], lengths)
 
 
@@ -608,4 +608,4 @@ def test_extra_files_keep_their_meaning(project: Project, package: Package, tmp_
         json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text())["model"]["requirementsFile"]
         == "requirements.txt"
     )
-    assert load_variants(folder, threads=1).manifest.files == digest_files(folder)
+    assert load_archive(folder, threads=1).manifest.files == digest_files(folder)

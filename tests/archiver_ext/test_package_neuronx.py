@@ -12,10 +12,10 @@ import pytest
 import torch
 from archiving import ARCHIVER, Source, archive, archived, write_source
 
-from torchserve_neuron_lstm.backends.interface import CannotLoad
+from torchserve_neuron_lstm.backends.interface import LoadError
 from torchserve_neuron_lstm.backends.signature import WrongInput
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.handlers.runtime.loader import Variants, load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
 
 MODEL = '''
 import torch
@@ -67,7 +67,7 @@ def sequence(length: int) -> torch.Tensor:
 
 
 @torch.no_grad()
-def largest_difference(variants: Variants, model: torch.nn.Module) -> float:
+def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float:
     """Between a ragged batch's answers and the model's, each sequence alone."""
     sequences = [sequence(length) for length in LENGTHS]
     answers = variants.answer(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
@@ -81,7 +81,7 @@ def test_an_archive_answers_as_the_model_on_fixed_shapes(tmp_path: Path) -> None
     with neuron_doubles.on_path():
         archived(source, "classifier", tmp_path)
         host = unpacked(tmp_path, "classifier")
-        variants = load_variants(host, threads=1)
+        variants = load_archive(host, threads=1)
         difference = largest_difference(variants, source.model)
         with pytest.raises(WrongInput, match=r"'ids' is int64 \[3, 5\], but .* compiled for int64 \[3, 4\]"):
             variants.run("sequence", Bucket(3, 4), [torch.zeros(3, 5, dtype=torch.int64), torch.ones(3).long()])
@@ -108,10 +108,10 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
     assert len(list((source.folder / "left").rglob("graph.hlo.txt"))) == 2
     costs = json.loads((host / "variants.json").read_text())["costs"]
     assert [cost["milliseconds"] for cost in costs] == [3 * 4 / 1000, 3 * 7 / 1000]  # their timesteps: none measured
-    with pytest.raises(CannotLoad, match="torch-neuronx is not installed"):
-        load_variants(host, threads=1)
+    with pytest.raises(LoadError, match="torch-neuronx is not installed"):
+        load_archive(host, threads=1)
     with neuron_doubles.on_path():
-        assert largest_difference(load_variants(host, threads=1), source.model) <= 1e-5
+        assert largest_difference(load_archive(host, threads=1), source.model) <= 1e-5
 
     other = type(source.model)().eval()
     torch.save(other.state_dict(), tmp_path / "other.pt")
@@ -122,7 +122,7 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
     assert replaced.returncode == 0, replaced.stderr
     assert "what was compiled has not run" in replaced.stdout + replaced.stderr
     with neuron_doubles.on_path():
-        assert largest_difference(load_variants(unpacked(tmp_path, "other"), threads=1), other) <= 1e-5
+        assert largest_difference(load_archive(unpacked(tmp_path, "other"), threads=1), other) <= 1e-5
 
 
 def test_packaging_without_the_toolchain_says_where_it_comes_from(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import odd_engines
 import pytest
 import torch
 
-from torchserve_neuron_lstm.backends.compile_pool import Compiled, Failed, Job, compile_all
+from torchserve_neuron_lstm.backends.compile_pool import CompileFailure, CompileJob, CompileResult, compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -37,19 +37,19 @@ def saved(number: int, file: Path) -> Path:
 
 
 @pytest.fixture
-def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Compiled | Failed]]:
+def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[CompileResult | CompileFailure]]:
     """Compile a small program with the engines named, in every bucket."""
     monkeypatch.setenv("PYTHONPATH", odd_engines.install(tmp_path / "site"))
     monkeypatch.setenv("SLOW_PIDS", str(tmp_path / "pids"))
     program = saved(2, tmp_path / "program.pt2")
 
-    def run(*names: str, buckets: Sequence[Bucket] = BUCKETS) -> list[Compiled | Failed]:
+    def run(*names: str, buckets: Sequence[Bucket] = BUCKETS) -> list[CompileResult | CompileFailure]:
         jobs = [
-            Job(name, "sequence", bucket, program, tmp_path / name / str(bucket.length * bucket.batch))
+            CompileJob(name, "sequence", bucket, program, tmp_path / name / str(bucket.length * bucket.batch))
             for name in names
             for bucket in buckets
         ]
-        reported: list[Compiled | Failed] = []
+        reported: list[CompileResult | CompileFailure] = []
         results = compile_all(jobs, tmp_path / "scratch", reported.append)
         assert reported == results
         return results
@@ -57,19 +57,21 @@ def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return run
 
 
-def test_every_job_is_done_whatever_the_engine_prints(compiling: Callable[..., list[Compiled | Failed]]) -> None:
+def test_every_job_is_done_whatever_the_engine_prints(
+    compiling: Callable[..., list[CompileResult | CompileFailure]],
+) -> None:
     """Noise on standard output does not disturb the replies; seconds and bytes are told."""
     results = compiling("good")
 
     assert {result.job.bucket for result in results} == set(BUCKETS)
-    assert all(isinstance(result, Compiled) and result.seconds > 0 and result.size > 0 for result in results)
+    assert all(isinstance(result, CompileResult) and result.seconds > 0 and result.size > 0 for result in results)
 
 
 def test_every_job_has_its_own_program(tmp_path: Path) -> None:
     """The parts of a model are compiled side by side, each into its own folder, and told apart in words."""
     programs = {part: saved(number, tmp_path / f"{part}.pt2") for part, number in (("chunk", 2), ("head", 3))}
-    jobs = [Job("eager", "chunk", None, programs["chunk"], tmp_path / "chunk")]
-    jobs.append(Job("eager", "head", Bucket(2, 1), programs["head"], tmp_path / "head"))
+    jobs = [CompileJob("eager", "chunk", None, programs["chunk"], tmp_path / "chunk")]
+    jobs.append(CompileJob("eager", "head", Bucket(2, 1), programs["head"], tmp_path / "head"))
 
     results = compile_all(jobs, tmp_path / "scratch", lambda result: None)
 
@@ -85,27 +87,29 @@ def test_every_job_has_its_own_program(tmp_path: Path) -> None:
     [("refuses", r"no \d x \d here"), ("raises", "ValueError: something odd"), ("dies", "ended by SIGABRT")],
 )
 def test_an_engine_that_fails_is_out_and_the_others_go_on(
-    compiling: Callable[..., list[Compiled | Failed]], engine: str, reason: str
+    compiling: Callable[..., list[CompileResult | CompileFailure]], engine: str, reason: str
 ) -> None:
     """A refusal, an exception and a dead process each end their own engine alone, with the reason."""
     results = compiling(engine, "good")
-    failed = [result for result in results if isinstance(result, Failed)]
+    failed = [result for result in results if isinstance(result, CompileFailure)]
 
     assert {result.job.backend for result in failed} == {engine}
     assert any(re.search(reason, result.reason) for result in failed)
-    assert len([result for result in results if isinstance(result, Compiled)]) == len(BUCKETS)
+    assert len([result for result in results if isinstance(result, CompileResult)]) == len(BUCKETS)
 
 
-def test_the_last_words_of_a_dead_process_are_told(compiling: Callable[..., list[Compiled | Failed]]) -> None:
+def test_the_last_words_of_a_dead_process_are_told(
+    compiling: Callable[..., list[CompileResult | CompileFailure]],
+) -> None:
     """What it wrote to standard error comes with the reason."""
     (result, *_) = compiling("dies", buckets=BUCKETS[:1])
 
-    assert isinstance(result, Failed)
+    assert isinstance(result, CompileFailure)
     assert "last words" in result.reason
 
 
 def test_nothing_runs_on_when_compiling_is_interrupted(
-    compiling: Callable[..., list[Compiled | Failed]], tmp_path: Path
+    compiling: Callable[..., list[CompileResult | CompileFailure]], tmp_path: Path
 ) -> None:
     """Ctrl-C ends the compiling processes and the processes that they have started."""
     pids = tmp_path / "pids"

@@ -13,7 +13,7 @@ import pytest
 import torch
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
 
-from torchserve_neuron_lstm.backends.interface import Backend, CannotLoad, Run
+from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram, LoadError
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
@@ -75,7 +75,7 @@ class Compiled:
     def weights(self) -> dict[str, torch.Tensor]:
         return {name: tensor for file in self.files for name, tensor in read_weights(Path(file)).items()}
 
-    def load(self) -> Run:
+    def load(self) -> LoadedProgram:
         return self.backend.load(self.directory, self.weights(), self.backend.host(), 1)
 
 
@@ -237,7 +237,7 @@ def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
         ({**weights, name: weights[name][:-1]}, r"\[23, 6\]"),
         ({**weights, name: weights[name].half()}, "float16"),
     ):
-        with pytest.raises(CannotLoad, match=f"{name}: .*{says}"):
+        with pytest.raises(LoadError, match=f"{name}: .*{says}"):
             compiled.backend.load(compiled.directory, other, compiled.backend.host(), 1)
 
 
@@ -245,7 +245,7 @@ def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> None:
     """Whichever of the files that it reads here is torn or missing, the load says so instead of crashing later."""
-    of_others = {one.library for one in build.instructions()} - {build.fastest_here()}
+    of_others = {one.library for one in build.instruction_sets()} - {build.fastest_library()}
     for victim in (file for file in compiled.directory.iterdir() if file.name not in of_others):
         for content in (None, b"torn"):
             copy = tmp_path / f"{victim.name}-{content is None}"
@@ -257,7 +257,7 @@ def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> Non
             else:
                 (copy / victim.name).write_bytes(content)
 
-            with pytest.raises(CannotLoad):
+            with pytest.raises(LoadError):
                 compiled.backend.load(copy, compiled.weights(), compiled.backend.host(), 1)
 
 

@@ -12,7 +12,7 @@ import torch
 from recurrent import Case, Recurrent, exported, ragged_batch
 
 from torchserve_neuron_lstm.backends import onnxruntime
-from torchserve_neuron_lstm.backends.interface import CannotCompile, Chaining
+from torchserve_neuron_lstm.backends.interface import Chaining, CompileError
 from torchserve_neuron_lstm.backends.onnxruntime import OnnxRuntime
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -25,7 +25,7 @@ def test_an_operator_without_counterpart_is_named(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return (torch.special.bessel_j0(x) * lengths[:, None, None],)
 
-    with pytest.raises(CannotCompile, match=r"the operator (aten|prims)::\w*bessel_j0; use another backend"):
+    with pytest.raises(CompileError, match=r"the operator (aten|prims)::\w*bessel_j0; use another backend"):
         OnnxRuntime().compile(exported(Bessel(), *ragged_batch(0.0)), None, tmp_path)
 
 
@@ -34,7 +34,7 @@ def test_what_the_engine_refuses_is_known_while_compiling(tmp_path: Path) -> Non
     module = Recurrent(Case()).double()
     x, lengths = ragged_batch(0.0)
 
-    with pytest.raises(CannotCompile, match=r"does not take this program.*LSTM operator does not support double"):
+    with pytest.raises(CompileError, match=r"does not take this program.*LSTM operator does not support double"):
         OnnxRuntime().compile(exported(module, x.double(), lengths), None, tmp_path)
 
 

@@ -15,9 +15,9 @@ from recurrent import BATCH, TIME, Case, Recurrent, Several, exported, largest_e
 from torchserve_neuron_lstm.backends import openvino as engine
 from torchserve_neuron_lstm.backends.interface import (
     PRECISIONS,
-    CannotCompile,
-    CannotLoad,
+    CompileError,
     CompileSettings,
+    LoadError,
     precision_of,
 )
 from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes
@@ -126,9 +126,9 @@ def test_a_processor_without_bfloat16_is_refused_at_both_ends(capabilities: list
     (tmp_path / "precision.json").write_text(json.dumps({"precision": "bfloat16"}))
     capabilities[:] = SINGLE
 
-    with pytest.raises(CannotCompile, match="no instructions for bfloat16"):
+    with pytest.raises(CompileError, match="no instructions for bfloat16"):
         engine.OpenVino().compile(program, None, tmp_path / "other", CompileSettings("bfloat16"))
-    with pytest.raises(CannotLoad, match=r"no instructions for bfloat16.*without precision: bfloat16"):
+    with pytest.raises(LoadError, match=r"no instructions for bfloat16.*without precision: bfloat16"):
         engine.OpenVino().load(tmp_path, weights_of(program), {}, 1)
 
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_written_as_onnx_is_refused_by_name(tmp_path: Path) -> No
 
     program = exported(Odd(), torch.ones(3, 7, 2), torch.tensor([7, 5, 3]))
 
-    with pytest.raises(CannotCompile, match=r"bessel_j0.*another backend"):
+    with pytest.raises(CompileError, match=r"bessel_j0.*another backend"):
         engine.OpenVino().compile(program, None, tmp_path)
 
 
@@ -171,7 +171,7 @@ def test_a_program_of_known_sizes_is_right_or_refused(tmp_path: Path) -> None:
     refusal = None
     try:
         backend.compile(at_sizes(program, Bucket(BATCH, TIME)), None, tmp_path)
-    except CannotCompile as error:
+    except CompileError as error:
         refusal = str(error)
     if refusal is not None:
         assert "in fixed sizes it gives other answers than the program" in refusal

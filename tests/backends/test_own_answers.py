@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from torchserve_neuron_lstm.backends import simulation
-from torchserve_neuron_lstm.backends.interface import Backend, CompileSettings, Run
-from torchserve_neuron_lstm.backends.partitioning.backend import Partitioned
+from torchserve_neuron_lstm.backends.interface import Backend, CompileSettings, LoadedProgram
+from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -43,7 +43,7 @@ def compile_with(engine: Backend, directory: Path) -> dict[str, torch.Tensor]:
     return {**model.state_dict(), **weights_of(program)}
 
 
-def assert_answers_stay(run: Run) -> None:
+def assert_answers_stay(run: LoadedProgram) -> None:
     """Overwrite the answers of one call and compare those of the next."""
     for answer in run([EXAMPLE]):
         answer.fill_(9.0)
@@ -63,7 +63,7 @@ def test_a_weight_is_answered_as_a_copy(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["eager", "onnxruntime"])
 def test_a_segment_on_the_cpu_answers_with_a_copy_of_a_weight(name: str, tmp_path: Path) -> None:
     """The part of a program that an engine leaves to torch reads the same weights."""
-    engine = Partitioned(get_backend(name), SLICED_ON_CPU)
+    engine = PartitionedBackend(get_backend(name), SLICED_ON_CPU)
     weights = compile_with(engine, tmp_path)
 
     assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))
@@ -76,5 +76,5 @@ def test_an_emulated_neuron_program_answers_with_a_copy_of_a_weight(name: str, t
     with neuron_doubles.on_path():
         weights = compile_with(engine, tmp_path)
         assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))
-    with simulation.allowed():
+    with simulation.enable_emulation():
         assert_answers_stay(engine.load(tmp_path, weights, engine.host(), 1))

@@ -11,7 +11,7 @@ import torch
 from recurrent import Case, Recurrent, exported, ragged_batch
 
 from torchserve_neuron_lstm.backends import registry
-from torchserve_neuron_lstm.backends.interface import CannotLoad
+from torchserve_neuron_lstm.backends.interface import LoadError
 from torchserve_neuron_lstm.backends.signature import weights_of
 
 THIRD_PARTY = '''
@@ -37,7 +37,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        f"[{registry.GROUP}]\ndoubling = {module}:Doubling\nbroken = {module}:Missing\n"
+        f"[{registry.ENTRY_POINT_GROUP}]\ndoubling = {module}:Doubling\nbroken = {module}:Missing\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     return module
@@ -52,7 +52,7 @@ def test_ours_are_found_by_name() -> None:
 
 def test_an_unknown_name_is_answered_by_what_there_is() -> None:
     """The refusal lists every backend and says how others are found."""
-    with pytest.raises(CannotLoad, match=r"no backend 'tensorrt' here, but native, inductor, .*, eager.*entry point"):
+    with pytest.raises(LoadError, match=r"no backend 'tensorrt' here, but native, inductor, .*, eager.*entry point"):
         registry.get_backend("tensorrt")
 
 
@@ -76,7 +76,7 @@ def test_another_distribution_adds_one(installed: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("installed")
 def test_a_broken_distribution_is_named() -> None:
     """An entry point that leads nowhere is reported with the distribution it came from."""
-    with pytest.raises(CannotLoad, match=r"'broken' of third-party cannot be imported: AttributeError"):
+    with pytest.raises(LoadError, match=r"'broken' of third-party cannot be imported: AttributeError"):
         registry.get_backend("broken")
 
 

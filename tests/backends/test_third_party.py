@@ -16,12 +16,12 @@ from archiving import Source, archive, archived, write_source
 from bare_host import can_import, make_bare_host
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
-from torchserve_neuron_lstm.archiver_ext.build.selection import to_try
+from torchserve_neuron_lstm.archiver_ext.build.selection import candidate_engines
 from torchserve_neuron_lstm.backends import registry
-from torchserve_neuron_lstm.backends.interface import Backend, CannotCompile, CannotLoad, CompileSettings, Selective
+from torchserve_neuron_lstm.backends.interface import Backend, CompileError, CompileSettings, LoadError, Selective
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 pytestmark = [pytest.mark.xdist_group("third party"), pytest.mark.timeout(180)]
 
@@ -141,7 +141,7 @@ def test_what_it_lacks_runs_on_the_cpu(site: Path, tmp_path: Path, monkeypatch: 
     refused = archive(write_source(tmp_path / "plain", tmp_path / "given.py", block), "mixed", tmp_path)
     divided = write_source(tmp_path / "divided", tmp_path / "given.py", f"{block}partitioner_config: {{}}")
     archived(divided, "mixed", tmp_path, ["--archive-format", "no-archive"])
-    variants = load_variants(tmp_path / "mixed", 1)
+    variants = load_archive(tmp_path / "mixed", 1)
     rows = [torch.tensor(row) for row in ROWS]
     lengths = [len(row) for row in rows]
 
@@ -178,7 +178,7 @@ def test_the_archive_carries_no_engine_of_ours(unpacked: Path) -> None:
 def test_auto_leaves_it_alone() -> None:
     """Who wants it names it."""
     config = parse_config(f"neuron_lstm:{BLOCK}".replace("\n", "\n  "), "model-config.yaml")
-    engines, dropped = to_try(config)
+    engines, dropped = candidate_engines(config)
 
     assert "numpy" in registry.backend_names()
     assert "numpy" not in {engine.name for engine in engines} | {drop.backend for drop in dropped}
@@ -219,9 +219,9 @@ def test_what_it_cannot_compile_it_refuses(engine: Backend, tmp_path: Path) -> N
     """By the operator's name; and arguments by theirs."""
     program = exported(Recurrent(Case("gru")).eval(), *ragged_batch(0.0))
 
-    with pytest.raises(CannotCompile, match=r"numpy has no neuron_lstm\.rnn\.default"):
+    with pytest.raises(CompileError, match=r"numpy has no neuron_lstm\.rnn\.default"):
         engine.compile(program, None, tmp_path)
-    with pytest.raises(CannotCompile, match="--double alone, not --fast"):
+    with pytest.raises(CompileError, match="--double alone, not --fast"):
         engine.compile(program, None, tmp_path, CompileSettings(args=("--fast",)))
 
 
@@ -247,5 +247,5 @@ def test_another_shape_is_a_wrong_input(engine: Backend, tmp_path: Path) -> None
 
 def test_another_byte_order_is_refused(engine: Backend, tmp_path: Path) -> None:
     """What `host` told while packaging is what `load` compares."""
-    with pytest.raises(CannotLoad, match="-endian: package the model again, here"):
+    with pytest.raises(LoadError, match="-endian: package the model again, here"):
         engine.load(tmp_path, {}, {"byteorder": "middle"}, 1)

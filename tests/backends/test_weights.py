@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from torchserve_neuron_lstm.backends.weights import BadWeights, read_weights
+from torchserve_neuron_lstm.backends.weights import WeightsError, read_weights
 
 STATE = {
     "lstm.weight_ih_l0": torch.arange(12, dtype=torch.float32).view(4, 3),
@@ -81,7 +81,7 @@ def test_other_contents_are_refused_with_the_way_out(tmp_path: Path, content: ob
     """A pickled module, a list and a whole checkpoint are refused, each in words that lead on."""
     torch.save(content, tmp_path / "w.pt")
 
-    with pytest.raises(BadWeights) as refusal:
+    with pytest.raises(WeightsError) as refusal:
         read_weights(tmp_path / "w.pt")
     assert says in str(refusal.value)
     assert "w.pt" in str(refusal.value)
@@ -94,7 +94,7 @@ def test_damaged_files_are_refused(tmp_path: Path, suffix: str, content: bytes) 
     path = tmp_path / f"w{suffix}"
     path.write_bytes(content)
 
-    with pytest.raises(BadWeights, match=r"w\."):
+    with pytest.raises(WeightsError, match=r"w\."):
         read_weights(path)
 
 
@@ -102,9 +102,9 @@ def test_missing_and_unknown_files_are_refused(tmp_path: Path) -> None:
     """A missing file and a file of another kind are told apart."""
     (tmp_path / "w.bin").write_bytes(b"x")
 
-    with pytest.raises(BadWeights, match="no weights file"):
+    with pytest.raises(WeightsError, match="no weights file"):
         read_weights(tmp_path / "w.pt")
-    with pytest.raises(BadWeights, match=r"\.pt, \.pth or \.safetensors"):
+    with pytest.raises(WeightsError, match=r"\.pt, \.pth or \.safetensors"):
         read_weights(tmp_path / "w.bin")
 
 
@@ -137,7 +137,7 @@ def _safetensors(path: Path, header: Any, data: bytes) -> Path:
 )
 def test_safetensors_with_a_false_table_is_refused(tmp_path: Path, header: Any) -> None:
     """Offsets must be contiguous, inside the file and agree with shape and dtype."""
-    with pytest.raises(BadWeights, match="damaged"):
+    with pytest.raises(WeightsError, match="damaged"):
         read_weights(_safetensors(tmp_path / "w.safetensors", header, b"\0" * 8))
 
 
@@ -159,5 +159,5 @@ def test_no_safetensors_bytes_raise_anything_else(
     """Whatever a file holds, it is read or refused by our error."""
     path = tmp_path_factory.mktemp("fuzz") / "w.safetensors"
     path.write_bytes(size.to_bytes(8, "little") + noise)
-    with contextlib.suppress(BadWeights):
+    with contextlib.suppress(WeightsError):
         assert isinstance(read_weights(path), dict)

@@ -75,7 +75,7 @@ def test_turns_are_taken_in_rounds_that_begin_with_another_each() -> None:
         call()
         return 0.5 if made[-1] == "s" else 1.0
 
-    seconds = take_turns(calls, Effort(rounds=2, fewest=1, budget_s=100, turn_s=1.0), timer)
+    seconds = take_turns(calls, Effort(rounds=2, fewest=1, budget_s=100, slice_s=1.0), timer)
 
     assert "".join(made) == "sl" + "sl" + "ssl" + "lss"
     assert seconds == {"short": (0.5, 0.5), "long": (1.0, 1.0)}

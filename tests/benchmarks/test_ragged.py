@@ -44,7 +44,7 @@ from benchmarks.ragged.race import WrongAnswers, race, seconds_of
 from benchmarks.ragged.report import draw, print_run, to_json
 from rich.console import Console
 
-from torchserve_neuron_lstm.archiver_ext.commands.timing import Pace
+from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -138,7 +138,7 @@ def test_nobody_is_timed_before_all_are_right() -> None:
         return _changed(alone(model)(requests), 1e-3)
 
     with pytest.raises(WrongAnswers, match=f"{ONNX} on 3->4 x2, tiny: an answer differs"):
-        seconds_of(Case("tiny", TINY, ((3, 1),)), model, {PACKED: eager_packed(model), ONNX: lying}, 1, Pace(1))
+        seconds_of(Case("tiny", TINY, ((3, 1),)), model, {PACKED: eager_packed(model), ONNX: lying}, 1, TimingConfig(1))
 
 
 @pytest.mark.timeout(300)  # it packages two archives, on a machine that may have others to do
@@ -146,7 +146,7 @@ def test_a_race_measures_everyone_on_every_case(tmp_path: Path) -> None:
     """Through the real command and the loader of the serving half; cases come back in the order given."""
     cases = [Case(f"{count} rows", TINY, (tuple(range(1, count + 1)),) * 2) for count in (3, 1)]
     told: list[str] = []
-    run = race(cases, tmp_path, "eager", 1, Pace(rounds=2, turn_s=0.001, rest_s=0), told.append)
+    run = race(cases, tmp_path, "eager", 1, TimingConfig(rounds=2, slice_s=0.001, pause_s=0), told.append)
 
     assert [found.case for found in run.measured] == cases
     assert run.gemm_gflops > 0

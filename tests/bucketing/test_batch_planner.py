@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.batch_planner import GridPartition
+from torchserve_neuron_lstm.bucketing.batch_planner import BucketPlanner
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import LengthNotAccepted, SequenceTooLong
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
@@ -28,12 +28,12 @@ Value = tuple[int, int]
 
 def plan(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
     """The plan of a planner built for it."""
-    return GridPartition(grid, cost).plan(lengths)
+    return BucketPlanner(grid, cost).plan(lengths)
 
 
 def plan_exact(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
     """The same for a model that must not be padded."""
-    return GridPartition(grid, cost, padded=False).plan(lengths)
+    return BucketPlanner(grid, cost, padded=False).plan(lengths)
 
 
 def partitions(rows: list[int]) -> Iterator[list[list[int]]]:
@@ -134,19 +134,19 @@ def test_the_order_of_the_requests_does_not_change_the_cost(problem: Problem, ra
 def test_the_same_batch_is_planned_the_same_by_every_planner(problem: Problem) -> None:
     """A planner keeps nothing of the batches it planned before, and two of the same grid and cost are equal."""
     grid, cost, lengths = problem
-    planner = GridPartition(grid, cost)
+    planner = BucketPlanner(grid, cost)
 
     first = planner.plan(lengths)
     planner.plan(lengths[::-1])
 
-    assert planner.plan(lengths) == first == GridPartition(grid, cost).plan(lengths)
-    assert planner == GridPartition(grid, cost)
+    assert planner.plan(lengths) == first == BucketPlanner(grid, cost).plan(lengths)
+    assert planner == BucketPlanner(grid, cost)
 
 
 @given(grids(), st.lists(st.integers(1, 14), min_size=1, max_size=8))
 def test_exactly_the_lengths_that_fit_nothing_are_refused(grid: BucketGrid, lengths: list[int]) -> None:
     """The refusal carries the longest length and every bucket length."""
-    planner = GridPartition(grid, CostModel.proportional(grid))
+    planner = BucketPlanner(grid, CostModel.proportional(grid))
 
     if max(lengths) > grid.lengths[-1]:
         with pytest.raises(SequenceTooLong) as refusal:

@@ -18,13 +18,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.bucket_lengths import (
-    Padding,
-    geometric,
-    in_timesteps,
-    limited,
+    PaddingStats,
+    clip_histogram,
+    cost_in_timesteps,
+    geometric_lengths,
     mean_cost,
-    optimal,
-    padding,
+    optimal_lengths,
+    padding_stats,
 )
 from torchserve_neuron_lstm.config.histogram import read_lengths
 
@@ -66,7 +66,7 @@ def test_no_other_lengths_cost_less(histogram: dict[int, int], count: int, data:
     """The chosen ones equal brute force, exactly, for costs of every kind; none of them is superfluous."""
     cost = data.draw(costs(histogram)).__getitem__
 
-    edges = optimal(histogram, count, cost)
+    edges = optimal_lengths(histogram, count, cost)
 
     least = min(exact_cost(histogram, others, cost) for others in every_set(histogram, count))
     assert exact_cost(histogram, edges, cost) == least
@@ -80,13 +80,13 @@ def test_no_other_lengths_cost_less(histogram: dict[int, int], count: int, data:
 @example({5: 1, 9: 0}, 1)
 def test_the_lengths_are_ascending_and_hold_every_sequence(histogram: dict[int, int], count: int) -> None:
     """At most as many as asked for, all of them lengths that occur, and the longest last."""
-    edges = optimal(histogram, count)
+    edges = optimal_lengths(histogram, count)
 
     assert 1 <= len(edges) <= count
     assert list(edges) == sorted(set(edges))
     assert set(edges) <= set(histogram)
     assert edges[-1] == max(histogram)
-    assert padding(histogram, edges).refused == 0
+    assert padding_stats(histogram, edges).refused == 0
 
 
 @given(histograms, st.integers(1, 5), st.randoms())
@@ -97,7 +97,7 @@ def test_the_order_of_a_histogram_does_not_matter(
     items = list(histogram.items())
     generator.shuffle(items)
 
-    assert optimal(dict(items), count) == optimal(histogram, count)
+    assert optimal_lengths(dict(items), count) == optimal_lengths(histogram, count)
 
 
 def plain_optimum(histogram: dict[int, int], count: int) -> int:
@@ -128,11 +128,11 @@ def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
     """19 % of the timesteps are padding with 8 lengths and 9 % with 16, as the textbook's program finds too."""
     histogram = read_lengths(SAMPLE)
 
-    found = padding(histogram, optimal(histogram, count, in_timesteps))
+    found = padding_stats(histogram, optimal_lengths(histogram, count, cost_in_timesteps))
 
     assert found.computed == plain_optimum(histogram, count)
-    assert round(found.share, 3) == about
-    assert round(padding(histogram, (16, 32, 64, 128, 256, 330)).share, 2) == 0.31
+    assert round(found.ratio, 3) == about
+    assert round(padding_stats(histogram, (16, 32, 64, 128, 256, 330)).ratio, 2) == 0.31
 
 
 def test_thousands_of_lengths_and_any_costs_are_no_matter() -> None:
@@ -140,11 +140,11 @@ def test_thousands_of_lengths_and_any_costs_are_no_matter() -> None:
     generator = random.Random(0)
     noisy = {length: 0.1 + 0.01 * length * generator.uniform(0.9, 1.1) for length in range(1, 4001)}
 
-    edges = optimal(dict.fromkeys(noisy, 1), 64, noisy.__getitem__)
+    edges = optimal_lengths(dict.fromkeys(noisy, 1), 64, noisy.__getitem__)
 
     assert len(edges) == 64
     assert mean_cost(dict.fromkeys(noisy, 1), edges, noisy.__getitem__) <= mean_cost(
-        dict.fromkeys(noisy, 1), geometric(4000, 64), noisy.__getitem__
+        dict.fromkeys(noisy, 1), geometric_lengths(4000, 64), noisy.__getitem__
     )
 
 
@@ -164,7 +164,7 @@ def test_thousands_of_lengths_and_any_costs_are_no_matter() -> None:
 def test_what_makes_no_sense_is_refused(histogram: dict[int, int], count: int, cost: float, said: str) -> None:
     """Neither empty histograms nor costs that cannot be added up."""
     with pytest.raises(ValueError, match=said):
-        optimal(histogram, count, lambda _: cost)
+        optimal_lengths(histogram, count, lambda _: cost)
 
 
 def factor_of(edges: tuple[int, ...], spare: int) -> float:
@@ -175,7 +175,7 @@ def factor_of(edges: tuple[int, ...], spare: int) -> float:
 @given(st.integers(1, 3000), st.integers(1, 40), st.integers(0, 32))
 def test_without_data_padding_is_limited_in_proportion(longest: int, count: int, spare: int) -> None:
     """Within a quarter of what a real-valued progression could do: what is lost is rounding."""
-    edges = geometric(longest, count, spare)
+    edges = geometric_lengths(longest, count, spare)
 
     assert 1 <= len(edges) <= count
     assert list(edges) == sorted(set(edges))
@@ -187,20 +187,20 @@ def test_without_data_padding_is_limited_in_proportion(longest: int, count: int,
 @given(st.integers(1, 500), st.integers(1, 20))
 def test_more_lengths_limit_padding_no_less(longest: int, count: int) -> None:
     """One length more never makes it worse."""
-    assert factor_of(geometric(longest, count + 1), 8) <= factor_of(geometric(longest, count), 8)
+    assert factor_of(geometric_lengths(longest, count + 1), 8) <= factor_of(geometric_lengths(longest, count), 8)
 
 
 def test_as_many_lengths_as_timesteps_leave_no_padding() -> None:
     """Every length has an edge of its own."""
-    assert geometric(7, 7) == geometric(7, 100) == (1, 2, 3, 4, 5, 6, 7)
-    assert geometric(7, 1) == (7,)
+    assert geometric_lengths(7, 7) == geometric_lengths(7, 100) == (1, 2, 3, 4, 5, 6, 7)
+    assert geometric_lengths(7, 1) == (7,)
 
 
 @pytest.mark.parametrize(("longest", "count"), [(0, 1), (1, 0)])
 def test_no_lengths_at_all_are_refused(longest: int, count: int) -> None:
     """There must be a longest, and a number."""
     with pytest.raises(ValueError, match=f"got {longest} and {count}"):
-        geometric(longest, count)
+        geometric_lengths(longest, count)
 
 
 @given(histograms, st.integers(1, 60), st.booleans())
@@ -208,7 +208,7 @@ def test_what_is_served_has_the_longest_and_nothing_beyond(
     histogram: dict[int, int], longest: int, truncate: bool
 ) -> None:
     """Cut sequences stay as many as they were; refused ones are gone."""
-    served = limited(histogram, longest, truncate=truncate)
+    served = clip_histogram(histogram, longest, truncate=truncate)
 
     assert max(served) == longest
     kept = sum(number for length, number in histogram.items() if truncate or length <= longest)
@@ -217,6 +217,6 @@ def test_what_is_served_has_the_longest_and_nothing_beyond(
 
 def test_sequences_that_no_length_holds_are_counted_apart() -> None:
     """They cost nothing, and are told."""
-    assert padding({4: 2, 9: 3}, (4, 8)) == Padding(useful=8, computed=8, refused=3)
-    assert padding({9: 3}, (8,)).share == 0
-    assert mean_cost({9: 3}, (8,), in_timesteps) == 0
+    assert padding_stats({4: 2, 9: 3}, (4, 8)) == PaddingStats(useful=8, computed=8, refused=3)
+    assert padding_stats({9: 3}, (8,)).ratio == 0
+    assert mean_cost({9: 3}, (8,), cost_in_timesteps) == 0

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.bucket_selector import BadKernel, Kernel, tabulate
+from torchserve_neuron_lstm.bucketing.bucket_selector import BucketSelector, BucketSelectorError, tabulate_selector
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 
 from .strategies import grids
@@ -30,7 +30,7 @@ def test_whatever_holds_the_sequence_may_be_chosen(grid: BucketGrid, data: st.Da
         for length in range(1, grid.lengths[-1] + 1)
     ]
 
-    table = tabulate(lambda length, lengths: choices[length - 1], grid.lengths)
+    table = tabulate_selector(lambda length, lengths: choices[length - 1], grid.lengths)
 
     assert table == tuple(grid.lengths[choice] for choice in choices)
 
@@ -44,10 +44,10 @@ class Index:
 
 def test_a_number_of_another_library_is_an_index() -> None:
     """Whatever Python itself would index by."""
-    assert tabulate(lambda length, lengths: Index(), LENGTHS) == (8,) * 8  # type: ignore[arg-type,return-value]
+    assert tabulate_selector(lambda length, lengths: Index(), LENGTHS) == (8,) * 8  # type: ignore[arg-type,return-value]
 
 
-def forgetful() -> Kernel:
+def forgetful() -> BucketSelector:
     """Chooses by how often it was asked."""
     asked: list[int] = []
 
@@ -81,8 +81,8 @@ def test_a_choice_that_goes_wrong_is_told_by_the_first_lengths(
     choose: Callable[..., int], complaints: list[str]
 ) -> None:
     """Each with what was chosen, and no more than five of them."""
-    with pytest.raises(BadKernel) as refused:
-        tabulate(choose, LENGTHS)
+    with pytest.raises(BucketSelectorError) as refused:
+        tabulate_selector(choose, LENGTHS)
 
     text = str(refused.value)
     for complaint in complaints:
@@ -92,7 +92,7 @@ def test_a_choice_that_goes_wrong_is_told_by_the_first_lengths(
 
 def test_only_the_lengths_that_go_wrong_are_named() -> None:
     """The others are well."""
-    with pytest.raises(BadKernel) as refused:
-        tabulate(fails, LENGTHS)
+    with pytest.raises(BucketSelectorError) as refused:
+        tabulate_selector(fails, LENGTHS)
 
     assert str(refused.value).count(" timesteps: ") == 1

@@ -9,8 +9,8 @@ from functools import cache
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.bucketed_chunks import GridStaircase
-from torchserve_neuron_lstm.bucketing.chunk_options import chunk_calls, covers
+from torchserve_neuron_lstm.bucketing.bucketed_chunks import BucketedChunkPlanner
+from torchserve_neuron_lstm.bucketing.chunk_options import chunk_options, covers
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
@@ -48,7 +48,7 @@ def series(left: int, buckets: Sequence[Bucket], cost: CostModel) -> Value:
 
 def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
     """The best value of what `grid_staircase.py` says is looked at, by trying all of it on the rows themselves."""
-    known = chunk_calls(grid, cost, (2.0, 1.0))
+    known = chunk_options(grid, cost, (2.0, 1.0))
 
     @cache
     def best(left: tuple[int, ...]) -> Value:
@@ -67,7 +67,7 @@ def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Valu
             yield total([series(change, buckets, cost), rest])
             return
         place = max((place for place, bucket in enumerate(buckets) if bucket.length <= change), default=0)
-        for bucket, (_, enough) in zip(buckets[place:], option.ladders[place], strict=True):
+        for bucket, (_, enough) in zip(buckets[place:], option.candidate_chunks[place], strict=True):
             after = tuple(steps - bucket.length for steps in called if steps > bucket.length)
             yield total([value_of([bucket], cost), best(after), rest])
             if len(after) <= enough:
@@ -102,7 +102,7 @@ def test_nothing_that_is_looked_at_is_cheaper(problem: Problem) -> None:
     """By cost, and then by computed timesteps, where no tolerance is given to compute fewer."""
     grid, cost, lengths = problem
 
-    planned = planned_value(GridStaircase(grid, cost, tolerance=0).plan(lengths), cost)
+    planned = planned_value(BucketedChunkPlanner(grid, cost, tolerance=0).plan(lengths), cost)
 
     assert planned[0] == best_of_class(grid, cost, lengths)[0]
     assert planned[1] <= best_of_class(grid, cost, lengths)[1]
@@ -113,7 +113,9 @@ def test_nothing_is_cheaper_than_the_best_of_all(problem: Problem) -> None:
     """What is told to be the cost of a plan can be had by no trick: the bound holds from below."""
     grid, cost, lengths = problem
 
-    assert planned_value(GridStaircase(grid, cost, tolerance=0).plan(lengths), cost) >= best_of_all(grid, cost, lengths)
+    assert planned_value(BucketedChunkPlanner(grid, cost, tolerance=0).plan(lengths), cost) >= best_of_all(
+        grid, cost, lengths
+    )
 
 
 @given(st.lists(st.integers(1, 24), min_size=1, max_size=7))
@@ -122,7 +124,7 @@ def test_little_is_lost_by_not_looking_at_all(lengths: list[int]) -> None:
     grid = BucketGrid((1, 2, 4, 8), (2, 4, 8))
     cost = CostModel({bucket: 0.1 + bucket.length * (0.03 + 0.01 * bucket.batch) for bucket in grid.buckets})
 
-    planned = planned_value(GridStaircase(grid, cost, tolerance=0).plan(lengths), cost)
+    planned = planned_value(BucketedChunkPlanner(grid, cost, tolerance=0).plan(lengths), cost)
 
     assert planned[0] <= 1.1 * best_of_all(grid, cost, lengths)[0]
 
@@ -131,9 +133,9 @@ def test_little_is_lost_by_not_looking_at_all(lengths: list[int]) -> None:
 def test_fewer_timesteps_cost_no_more_than_the_tolerance(problem: Problem, tolerance: float) -> None:
     """A plan within the tolerance computes at most what the cheapest does."""
     grid, cost, lengths = problem
-    cheapest = planned_value(GridStaircase(grid, cost, tolerance=-1).plan(lengths), cost)
+    cheapest = planned_value(BucketedChunkPlanner(grid, cost, tolerance=-1).plan(lengths), cost)
 
-    planned = planned_value(GridStaircase(grid, cost, tolerance=tolerance).plan(lengths), cost)
+    planned = planned_value(BucketedChunkPlanner(grid, cost, tolerance=tolerance).plan(lengths), cost)
 
     stretches = math.ceil(len(lengths) / grid.batches[-1])
     assert planned[0] <= cheapest[0] * (1 + tolerance) + stretches
@@ -145,7 +147,7 @@ def test_a_plan_never_costs_more_than_one_bucket_for_all(problem: Problem) -> No
     """Where one bucket holds the whole batch to its end, it is an upper bound, with any tolerance."""
     grid, cost, lengths = problem
 
-    planned, _ = planned_value(GridStaircase(grid, cost, tolerance=0.5).plan(lengths), cost)
+    planned, _ = planned_value(BucketedChunkPlanner(grid, cost, tolerance=0.5).plan(lengths), cost)
 
     for bucket in grid.buckets:
         if bucket.batch >= len(lengths) and bucket.length >= max(lengths):
@@ -157,7 +159,7 @@ def test_every_call_is_one_of_the_grid(problem: Problem) -> None:
     """The engine has a program for it."""
     grid, cost, lengths = problem
 
-    assert {run.bucket for run in GridStaircase(grid, cost).plan(lengths).runs} <= set(grid.buckets)
+    assert {run.bucket for run in BucketedChunkPlanner(grid, cost).plan(lengths).runs} <= set(grid.buckets)
 
 
 @given(st.data())
@@ -168,7 +170,7 @@ def test_heads_are_the_cheapest_cover(data: st.DataObject) -> None:
     head_cost = data.draw(costs(heads))
     count = data.draw(st.integers(1, grid.batches[-1]))
 
-    planned = GridStaircase(grid, CostModel.proportional(grid), head_cost=head_cost).plan([1] * count).heads
+    planned = BucketedChunkPlanner(grid, CostModel.proportional(grid), head_cost=head_cost).plan([1] * count).heads
 
     @cache
     def cover(rows: int) -> Value:
@@ -201,7 +203,7 @@ def test_the_longest_rows_go_on_while_the_short_ones_end() -> None:
     grid = BucketGrid((2, 4), (4, 8))
     cost = CostModel({bucket: 0.01 + bucket.length * bucket.batch for bucket in grid.buckets})
 
-    result = GridStaircase(grid, cost).plan([12, 4, 12, 4])
+    result = BucketedChunkPlanner(grid, cost).plan([12, 4, 12, 4])
 
     assert result.runs == (ProgramCall(Bucket(4, 4), (0, 2, 1, 3), 0), ProgramCall(Bucket(2, 8), (0, 2), 4))
     assert result.heads == (ProgramCall(Bucket(4, 1), (0, 2, 1, 3)),)
@@ -211,7 +213,7 @@ def test_a_row_that_has_ended_is_in_no_later_call() -> None:
     """Two rows in the smallest bucket there is: the shorter one is left out when it has ended."""
     grid = BucketGrid((2,), (4,))
 
-    assert [run.rows for run in GridStaircase(grid, CostModel.proportional(grid)).plan([3, 9]).runs] == [
+    assert [run.rows for run in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([3, 9]).runs] == [
         (1, 0), (1,), (1,),
     ]  # fmt: skip
 
@@ -221,4 +223,4 @@ def test_a_chunk_that_shorter_ones_replace_for_less_is_not_called() -> None:
     grid = BucketGrid((1,), (4, 8))
     cost = CostModel({Bucket(1, 4): 1.0, Bucket(1, 8): 2.5})
 
-    assert [run.bucket.length for run in GridStaircase(grid, cost).plan([8]).runs] == [4, 4]
+    assert [run.bucket.length for run in BucketedChunkPlanner(grid, cost).plan([8]).runs] == [4, 4]

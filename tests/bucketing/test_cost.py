@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.cost import CostModel, Line
+from torchserve_neuron_lstm.bucketing.cost import CostModel, LinearCost
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape
 
 from .strategies import any_shapes, free_problems, measurements
@@ -86,7 +86,7 @@ def test_a_single_measurement_counts_as_proportional() -> None:
 
     assert cost.of(Bucket(4, 5)) == 1.0
     assert cost.of(Bucket(8, 10)) == 4.0
-    assert cost.line(4) == Line(call_ms=0.0, step_ms=0.2)
+    assert cost.line(4) == LinearCost(call_ms=0.0, step_ms=0.2)
 
 
 def test_beyond_the_last_measurement_no_cost_falls() -> None:
@@ -120,7 +120,7 @@ def test_no_line_of_the_allowed_ones_is_nearer(points: list[tuple[int, float]]) 
         return sum(((call + step * length - value) / value) ** 2 for length, value in points)
 
     for call, step in ((1e-3, 0), (-1e-3, 0), (0, 1e-4), (0, -1e-4), (1e-3, -1e-4), (-1e-3, 1e-4)):
-        other = Line(line.call_ms + call, line.step_ms + step)
+        other = LinearCost(line.call_ms + call, line.step_ms + step)
         if min(other) >= 0:
             assert error(*line) <= error(*other) * (1 + 1e-9) + 1e-12
 

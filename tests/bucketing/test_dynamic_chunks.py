@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.dynamic_chunks import FreeStaircase
+from torchserve_neuron_lstm.bucketing.dynamic_chunks import DynamicChunkPlanner
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape
 
@@ -58,7 +58,7 @@ def planned_value(result: Plan, cost: CostModel) -> Value:
 def test_no_staircase_is_cheaper(problem: Problem) -> None:
     """By cost, and then by computed timesteps, whatever was measured, for every size of stretches there is."""
     shape, cost, lengths = problem
-    planner = FreeStaircase(shape, cost)
+    planner = DynamicChunkPlanner(shape, cost)
 
     best = min(brute_force(lengths, size, cost) for size in planner.stretches)
 
@@ -70,7 +70,7 @@ def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None
     """Where the engine takes the whole batch at once, that is an upper bound."""
     shape, cost, lengths = problem
 
-    planned, _ = planned_value(FreeStaircase(shape, cost).plan(lengths), cost)
+    planned, _ = planned_value(DynamicChunkPlanner(shape, cost).plan(lengths), cost)
 
     if len(lengths) <= shape.batch:
         assert planned <= value_of([(len(lengths), max(lengths))], cost)[0]
@@ -92,7 +92,7 @@ def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: l
 
     best = min(value_of(calls, cost) for calls in anywhere(0))
 
-    assert planned_value(FreeStaircase(shape, cost).plan(lengths), cost) == best
+    assert planned_value(DynamicChunkPlanner(shape, cost).plan(lengths), cost) == best
 
 
 def test_a_free_call_lets_every_stair_be_cut() -> None:
@@ -101,7 +101,7 @@ def test_a_free_call_lets_every_stair_be_cut() -> None:
     cost = CostModel({Bucket(4, 100): 1.0})
     lengths = [10, 100, 70, 40]
 
-    result = FreeStaircase(shape, cost).plan(lengths)
+    result = DynamicChunkPlanner(shape, cost).plan(lengths)
 
     assert result.padded_timesteps(lengths) == 0
     assert result.runs == (
@@ -117,7 +117,7 @@ def test_a_dear_call_lets_none_be_cut() -> None:
     shape = DynamicShape(4, 100)
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 4) for length in (1, 100)})
 
-    assert FreeStaircase(shape, cost).plan([10, 100, 70, 40]).runs == (ProgramCall(Bucket(4, 100), (1, 2, 3, 0)),)
+    assert DynamicChunkPlanner(shape, cost).plan([10, 100, 70, 40]).runs == (ProgramCall(Bucket(4, 100), (1, 2, 3, 0)),)
 
 
 def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> None:
@@ -125,7 +125,7 @@ def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> No
     shape = DynamicShape(2, 10)
     cost = CostModel.proportional(shape)
 
-    result = FreeStaircase(shape, cost).plan([1, 10, 2, 9, 1])
+    result = DynamicChunkPlanner(shape, cost).plan([1, 10, 2, 9, 1])
 
     assert [run.rows for run in result.runs if run.start == 0] == [(1, 3), (2, 0), (4,)]
     assert [head.bucket for head in result.heads] == [Bucket(2, 1), Bucket(2, 1), Bucket(1, 1)]
@@ -136,7 +136,7 @@ def test_two_stairs_are_made_where_many_rows_were_measured_slow() -> None:
     shape = DynamicShape(8, 100)
     line = {1: 1.0, 2: 1.0, 4: 1.0, 8: 3.0}
     cost = CostModel({Bucket(rows, steps): 0.1 + step * steps for rows, step in line.items() for steps in (1, 100)})
-    planner = FreeStaircase(shape, cost)
+    planner = DynamicChunkPlanner(shape, cost)
 
     assert planner.stretches == (8, 4)
     assert [run.bucket.batch for run in planner.plan([50] * 8).runs] == [4, 4]

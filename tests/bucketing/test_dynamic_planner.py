@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.batch_planner import FreePartition
-from torchserve_neuron_lstm.bucketing.cost import CostModel, Line
+from torchserve_neuron_lstm.bucketing.batch_planner import DynamicPlanner
+from torchserve_neuron_lstm.bucketing.cost import CostModel, LinearCost
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape
 
@@ -60,7 +60,7 @@ def planned_value(result: Plan, cost: CostModel) -> Value:
 def test_no_division_into_groups_is_cheaper(problem: Problem) -> None:
     """By cost, and then by computed timesteps, whatever was measured."""
     shape, cost, lengths = problem
-    planner = FreePartition(shape, cost)
+    planner = DynamicPlanner(shape, cost)
 
     every = divisions(sorted(lengths, reverse=True), planner.sizes)
 
@@ -79,14 +79,14 @@ def test_no_partition_at_all_is_cheaper_where_more_rows_cost_more(batch: int, le
         if max(map(len, groups)) <= batch
     )
 
-    assert planned_value(FreePartition(shape, cost).plan(lengths), cost) == min(value_of(one, cost) for one in every)
+    assert planned_value(DynamicPlanner(shape, cost).plan(lengths), cost) == min(value_of(one, cost) for one in every)
 
 
 @given(free_problems(max_size=9))
 def test_unpadded_groups_are_the_cheapest_of_each_length(problem: Problem) -> None:
     """Lengths do not mix, and each is divided as if it were alone."""
     shape, cost, lengths = problem
-    exact = FreePartition(shape, cost, padded=False)
+    exact = DynamicPlanner(shape, cost, padded=False)
 
     runs = exact.plan(lengths).runs
 
@@ -102,7 +102,7 @@ def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None
     """Where the engine takes the whole batch at once, that is an upper bound."""
     shape, cost, lengths = problem
 
-    planned, _ = planned_value(FreePartition(shape, cost).plan(lengths), cost)
+    planned, _ = planned_value(DynamicPlanner(shape, cost).plan(lengths), cost)
 
     if len(lengths) <= shape.batch:
         assert planned <= value_of([(len(lengths), max(lengths))], cost)[0]
@@ -112,13 +112,13 @@ def test_groups_have_small_sizes_and_measured_ones() -> None:
     """All sizes would be too many to try; where the cost was measured, a group fits it."""
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 16, 24, 64) for length in (1, 8)})
 
-    assert FreePartition(DynamicShape(32, 8), cost).sizes == (*range(1, 9), 16, 24, 32)
+    assert DynamicPlanner(DynamicShape(32, 8), cost).sizes == (*range(1, 9), 16, 24, 32)
 
 
 def test_equal_plans_are_decided_for_one_call() -> None:
     """Costs that know no call and no rows make every division equal, but for the timesteps computed."""
     shape = DynamicShape(4, 8)
     cost = CostModel({Bucket(1, 1): 1.0, Bucket(4, 1): 4.0})
-    assert cost.line(2) == Line(call_ms=0.0, step_ms=2.0)
+    assert cost.line(2) == LinearCost(call_ms=0.0, step_ms=2.0)
 
-    assert [tuple(run.rows) for run in FreePartition(shape, cost).plan([8, 8, 8]).runs] == [(0, 1, 2)]
+    assert [tuple(run.rows) for run in DynamicPlanner(shape, cost).plan([8, 8, 8]).runs] == [(0, 1, 2)]

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
+from torchserve_neuron_lstm.bucketing.errors import InvariantError
 from torchserve_neuron_lstm.bucketing.execute import execute
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
-from torchserve_neuron_lstm.bucketing.planner import planner_for
+from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, TensorSpec
 
 from .strategies import problems
@@ -65,7 +65,7 @@ def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, se
     grid, cost, lengths = problem
     requests = [request_of(length, seed + row) for row, length in enumerate(lengths)]
     program = Hostile()
-    steps = planner_for("sequence", grid, cost).plan(lengths)
+    steps = make_planner("sequence", grid, cost).plan(lengths)
 
     answers = execute(steps, requests, lengths, [FRAMES, BIAS], [RUNNING, TOTAL], takes_lengths=True, run=program)
 
@@ -161,7 +161,7 @@ def test_a_model_without_batch_or_time_runs_one_request_at_a_time() -> None:
 )
 def test_a_program_that_breaks_its_declaration_is_a_bug(returned: list[torch.Tensor], message: str) -> None:
     """The message says so, with what was declared and what came."""
-    with pytest.raises(BrokenInvariant, match=f"this is a bug.*{message}"):
+    with pytest.raises(InvariantError, match=f"this is a bug.*{message}"):
         execute(
             Plan((ProgramCall(Bucket(2, 3), (0,)),)),
             [request_of(2, 0)],
@@ -175,7 +175,7 @@ def test_a_program_that_breaks_its_declaration_is_a_bug(returned: list[torch.Ten
 
 def test_a_plan_that_leaves_a_request_out_is_a_bug() -> None:
     """Nobody waits for an answer that no run gives."""
-    with pytest.raises(BrokenInvariant, match=r"this is a bug.*2 requests were to be answered, the plan answers \[1\]"):
+    with pytest.raises(InvariantError, match=r"this is a bug.*2 requests were to be answered, the plan answers \[1\]"):
         execute(
             Plan((ProgramCall(Bucket(1, 2), (1,)),)),
             [request_of(2, 0), request_of(2, 1)],

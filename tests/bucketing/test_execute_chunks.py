@@ -7,16 +7,23 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from chunked_models import any_staircase
+from chunked_models import any_chunked_plan
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
-from torchserve_neuron_lstm.bucketing.execute_chunks import Past, Pieces, execute_onward, execute_staircase
+from torchserve_neuron_lstm.bucketing.errors import InvariantError
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks, resume_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall, single_bucket_plan
-from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, Carried, DynamicShape, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.planner import make_planner
+from torchserve_neuron_lstm.bucketing.shapes import (
+    Bucket,
+    BucketGrid,
+    CarriedValue,
+    DynamicShape,
+    ProgramRole,
+    TensorSpec,
+)
 
 from .strategies import chunk_problems, free_problems
 
@@ -26,7 +33,7 @@ LEAST = -(2**63)
 IDS = TensorSpec("ids", "int64", ("batch", "time"), pad_value=9)
 MARKS = TensorSpec("marks", "int64", ("time", "batch", 2))
 SALT = TensorSpec("salt", "int64", ("batch",), pad_value=5)
-PIECES = Pieces(
+PIECES = ChunkSignature(
     inputs=(IDS, SALT, MARKS),
     outputs=(
         TensorSpec("whole", "int64", (2, "batch")),
@@ -35,10 +42,10 @@ PIECES = Pieces(
         TensorSpec("sums", "int64", ("batch", 2, "time")),
     ),
     carried=(
-        Carried(TensorSpec("hash", "int64", ("batch", 1)), None),
-        Carried(TensorSpec("sum", "int64", ("batch", 2)), 0.0),
-        Carried(TensorSpec("most", "int64", ("batch",)), LEAST),
-        Carried(TensorSpec("last", "int64", ("batch", 1)), 0.0),
+        CarriedValue(TensorSpec("hash", "int64", ("batch", 1)), None),
+        CarriedValue(TensorSpec("sum", "int64", ("batch", 2)), 0.0),
+        CarriedValue(TensorSpec("most", "int64", ("batch",)), LEAST),
+        CarriedValue(TensorSpec("last", "int64", ("batch", 1)), 0.0),
     ),
 )
 """Of ids[T], a salt and marks[T, 2]: a hash so far, begun with the salt; sums so far; the greatest and the last id."""
@@ -76,10 +83,10 @@ class Hostile:
     """The programs. What is no answer is garbage; so is what a call was given, once it is over."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[Part, Bucket]] = []
-        self.change: Callable[[Part, list[torch.Tensor]], list[torch.Tensor]] = lambda part, answers: answers
+        self.calls: list[tuple[ProgramRole, Bucket]] = []
+        self.change: Callable[[ProgramRole, list[torch.Tensor]], list[torch.Tensor]] = lambda part, answers: answers
 
-    def __call__(self, part: Part, bucket: Bucket, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def __call__(self, part: ProgramRole, bucket: Bucket, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
         self.calls.append((part, bucket))
         specs = {
             "start": [SALT],
@@ -134,7 +141,7 @@ def check(plan: Plan, lengths: Sequence[int], seed: int) -> Hostile:
     requests = [request_of(length, choose) for length in lengths]
     program = Hostile()
 
-    answers = execute_staircase(plan, requests, lengths, PIECES, program, garbage)
+    answers = execute_chunks(plan, requests, lengths, PIECES, program, garbage)
 
     assert len(answers) == len(requests)
     for request, answer in zip(requests, answers, strict=True):
@@ -149,10 +156,10 @@ some_lengths = st.lists(st.integers(1, 12), min_size=1, max_size=7)
 @given(some_lengths, st.randoms(use_true_random=False), st.integers(0, 1000))
 def test_any_staircase_answers_as_each_request_alone(lengths: list[int], choose: random.Random, seed: int) -> None:
     """Wherever it cuts, whichever rows go on first, however much larger the buckets are, whatever the padding holds."""
-    plan = any_staircase(lengths, choose)
+    plan = any_chunked_plan(lengths, choose)
     program = check(plan, lengths, seed)
 
-    calls: list[tuple[Part, Bucket]] = [("start", head.bucket) for head in plan.heads]
+    calls: list[tuple[ProgramRole, Bucket]] = [("start", head.bucket) for head in plan.heads]
     calls += [("chunk", run.bucket) for run in plan.runs]
     assert program.calls == calls + [("head", head.bucket) for head in plan.heads]
 
@@ -162,7 +169,7 @@ def test_plans_over_a_grid_are_followed(problem: tuple[BucketGrid, CostModel, li
     """Of the planner that serves: rows in fixed shapes, sequences longer than the longest piece among them."""
     grid, cost, lengths = problem
 
-    program = check(planner_for("chunk", grid, cost).plan(lengths), lengths, seed)
+    program = check(make_planner("chunk", grid, cost).plan(lengths), lengths, seed)
 
     heads = {Bucket(batch, 1) for batch in grid.batches}
     assert all(bucket in (grid.buckets if part == "chunk" else heads) for part, bucket in program.calls)
@@ -173,7 +180,7 @@ def test_plans_for_any_shape_are_followed(problem: tuple[DynamicShape, CostModel
     """Of the planner that serves, and nothing is computed beyond its limits."""
     shape, cost, lengths = problem
 
-    program = check(planner_for("chunk", shape, cost).plan(lengths), lengths, seed)
+    program = check(make_planner("chunk", shape, cost).plan(lengths), lengths, seed)
 
     assert all(bucket.batch <= shape.batch and bucket.length <= shape.length for _, bucket in program.calls)
 
@@ -199,10 +206,10 @@ def test_answers_are_nobody_elses_memory() -> None:
     choose = random.Random(0)
     requests = [request_of(length, choose) for length in lengths]
     plan, program = single_bucket_plan(Bucket(2, 4), lengths, "chunk"), Hostile()
-    (first, _) = execute_staircase(plan, requests, lengths, PIECES, program)
+    (first, _) = execute_chunks(plan, requests, lengths, PIECES, program)
     before = [answer.clone() for answer in first]
 
-    execute_staircase(plan, requests[::-1], lengths[::-1], PIECES, program)
+    execute_chunks(plan, requests[::-1], lengths[::-1], PIECES, program)
 
     assert all(torch.equal(answer, copy) for answer, copy in zip(first, before, strict=True))
 
@@ -210,16 +217,16 @@ def test_answers_are_nobody_elses_memory() -> None:
 def test_a_model_without_final_answers_has_no_head_to_run() -> None:
     """Nor one that begins with numbers a start."""
     running = TensorSpec("sums", "int64", ("batch", "time"))
-    pieces = Pieces((IDS,), (running,), (Carried(TensorSpec("sum", "int64", ("batch",)), 100.0),))
+    pieces = ChunkSignature((IDS,), (running,), (CarriedValue(TensorSpec("sum", "int64", ("batch",)), 100.0),))
 
-    def run(part: Part, bucket: Bucket, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    def run(part: ProgramRole, bucket: Bucket, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         assert part == "chunk"
         ids, lengths, before = tensors
         sums = ids.cumsum(1) + before[:, None]
         return [sums, sums.gather(1, lengths[:, None] - 1)[:, 0]]
 
-    plan = any_staircase([3, 1], random.Random(3))
-    answers = execute_staircase(plan, [[torch.tensor([1, 2, 3])], [torch.tensor([4])]], [3, 1], pieces, run)
+    plan = any_chunked_plan([3, 1], random.Random(3))
+    answers = execute_chunks(plan, [[torch.tensor([1, 2, 3])], [torch.tensor([4])]], [3, 1], pieces, run)
 
     assert [[part.tolist() for part in answer] for answer in answers] == [[[101, 103, 106]], [[104]]]
 
@@ -228,7 +235,7 @@ def test_no_requests_have_no_answers() -> None:
     """And nothing is run."""
     program = Hostile()
 
-    assert execute_staircase(Plan(()), [], [], PIECES, program) == []
+    assert execute_chunks(Plan(()), [], [], PIECES, program) == []
     assert program.calls == []
 
 
@@ -258,8 +265,8 @@ def test_a_plan_that_leaves_something_out_is_a_bug(plan: Plan) -> None:
     choose = random.Random(0)
     program = Hostile()
 
-    with pytest.raises(BrokenInvariant, match="this is a bug, please report it"):
-        execute_staircase(plan, [request_of(length, choose) for length in lengths], lengths, PIECES, program)
+    with pytest.raises(InvariantError, match="this is a bug, please report it"):
+        execute_chunks(plan, [request_of(length, choose) for length in lengths], lengths, PIECES, program)
     assert program.calls == []
 
 
@@ -286,7 +293,7 @@ def rounded(answers: list[torch.Tensor]) -> list[torch.Tensor]:
 @pytest.mark.parametrize("spoil", [dropped, another, shorter, rounded])
 @pytest.mark.parametrize("part", ["start", "chunk", "head"])
 def test_a_program_that_breaks_its_declaration_is_a_bug(
-    part: Part, spoil: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+    part: ProgramRole, spoil: Callable[[list[torch.Tensor]], list[torch.Tensor]]
 ) -> None:
     """In number, shape or dtype, in every part."""
     lengths = [3, 2]
@@ -294,8 +301,8 @@ def test_a_program_that_breaks_its_declaration_is_a_bug(
     program = Hostile()
     program.change = lambda which, answers: spoil(answers) if which == part else answers
 
-    with pytest.raises(BrokenInvariant, match=r"this is a bug.*the program of bucket 2 x \d declares"):
-        execute_staircase(
+    with pytest.raises(InvariantError, match=r"this is a bug.*the program of bucket 2 x \d declares"):
+        execute_chunks(
             single_bucket_plan(Bucket(2, 3), lengths, "chunk"),
             [request_of(length, choose) for length in lengths],
             lengths,
@@ -309,7 +316,7 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
     ids, salt, marks = request_of(3, random.Random(0))
 
     with pytest.raises(ValueError, match=r"marks, item 0: expected int64 \[time<=3, 2\], got int64 \[3, 1\]"):
-        execute_staircase(
+        execute_chunks(
             single_bucket_plan(Bucket(1, 3), [3], "chunk"), [(ids, salt, marks[:, :1])], [3], PIECES, Hostile()
         )
 
@@ -336,12 +343,12 @@ def test_sequences_that_come_in_pieces_are_answered_as_whole_ones(
         ]
         going = [place for place, row in enumerate(rows) if carried[row] is not None]
         states = [state for place in going if (state := carried[rows[place]]) is not None]
-        past = Past(
+        past = ResumedState(
             tuple(going),
             tuple(done[rows[place]] for place in going),
             tuple(map(torch.cat, zip(*states, strict=True))),
         )
-        given, left = execute_onward(any_staircase(steps, choose), pieces, steps, PIECES, program, past)
+        given, left = resume_chunks(any_chunked_plan(steps, choose), pieces, steps, PIECES, program, past)
         for place, row in enumerate(rows):
             answers[row].append(given[place])
             carried[row] = tuple(value[place : place + 1] for value in left)

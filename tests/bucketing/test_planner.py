@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
-from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
+from torchserve_neuron_lstm.bucketing.planner import Planner, make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape
 
 from .strategies import chunk_problems, exact_problems, free_problems, problems
@@ -25,10 +25,10 @@ Problem = tuple[Planner, list[int]]
 GRID = BucketGrid((1, 4), (8, 16))
 SHAPE = DynamicShape(batch=4, length=16)
 EXAMPLES: dict[str, Callable[[], Planner]] = {
-    "partition of a grid": lambda: planner_for("sequence", GRID, CostModel.proportional(GRID)),
-    "partition of any shape": lambda: planner_for("sequence", SHAPE, CostModel.proportional(SHAPE)),
-    "staircase of a grid": lambda: planner_for("chunk", GRID, CostModel.proportional(GRID), longest=16),
-    "staircase of any shape": lambda: planner_for("chunk", SHAPE, CostModel.proportional(SHAPE)),
+    "partition of a grid": lambda: make_planner("sequence", GRID, CostModel.proportional(GRID)),
+    "partition of any shape": lambda: make_planner("sequence", SHAPE, CostModel.proportional(SHAPE)),
+    "staircase of a grid": lambda: make_planner("chunk", GRID, CostModel.proportional(GRID), longest=16),
+    "staircase of any shape": lambda: make_planner("chunk", SHAPE, CostModel.proportional(SHAPE)),
 }
 
 
@@ -39,12 +39,12 @@ def sequence_problems(draw: st.DrawFn) -> Problem:
     padded = not kind.startswith("exact")
     if kind == "grid":
         grid, cost, lengths = draw(problems(max_size=40))
-        return planner_for("sequence", grid, cost), lengths
+        return make_planner("sequence", grid, cost), lengths
     if kind == "exact grid":
         grid, cost, lengths = draw(exact_problems(max_size=40))
-        return planner_for("sequence", grid, cost, padded=False), lengths
+        return make_planner("sequence", grid, cost, padded=False), lengths
     shape, cost, lengths = draw(free_problems(max_size=40))
-    return planner_for("sequence", shape, cost, padded=padded), lengths
+    return make_planner("sequence", shape, cost, padded=padded), lengths
 
 
 @st.composite
@@ -52,9 +52,9 @@ def staircase_problems(draw: st.DrawFn) -> Problem:
     """A planner for `chunk` programs, and lengths that it takes."""
     if draw(st.booleans()):
         shape, cost, lengths = draw(free_problems(max_size=40))
-        return planner_for("chunk", shape, cost), lengths
+        return make_planner("chunk", shape, cost), lengths
     grid, cost, lengths = draw(chunk_problems(max_size=40, longest=90))
-    return planner_for("chunk", grid, cost), lengths
+    return make_planner("chunk", grid, cost), lengths
 
 
 def all_problems() -> st.SearchStrategy[Problem]:
@@ -204,7 +204,7 @@ def test_chunks_have_no_limit_unless_one_is_given(problem: tuple[BucketGrid, Cos
     """A sequence of many times the longest chunk is a series of chunks."""
     grid, cost, lengths = problem
 
-    result = planner_for("chunk", grid, cost).plan([*lengths, 40 * grid.lengths[-1]])
+    result = make_planner("chunk", grid, cost).plan([*lengths, 40 * grid.lengths[-1]])
 
     assert result.useful_timesteps([*lengths, 40 * grid.lengths[-1]]) == sum(lengths) + 40 * grid.lengths[-1]
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.batch_planner import GridPartition
+from torchserve_neuron_lstm.bucketing.batch_planner import BucketPlanner
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
-from torchserve_neuron_lstm.bucketing.planner import planner_for
+from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 
 from .strategies import problems
@@ -35,7 +35,7 @@ def test_every_request_runs_once_in_the_length_chosen_for_it(
     """In a bucket of the grid that has rows enough, the longest first, equal ones in their order."""
     grid, cost, lengths, table = problem
 
-    plan = planner_for("sequence", grid, cost, table=table).plan(lengths)
+    plan = make_planner("sequence", grid, cost, table=table).plan(lengths)
 
     assert sorted(row for run in plan.runs for row in run.rows) == list(range(len(lengths)))
     for run in plan.runs:
@@ -52,8 +52,8 @@ def test_the_batch_sizes_are_the_cheapest(
     """As for a model that takes exact lengths, of requests that are as long as their buckets."""
     grid, cost, lengths, table = problem
 
-    ours = planner_for("sequence", grid, cost, table=table).plan(lengths)
-    exact = GridPartition(grid, cost, padded=False).plan([table[length - 1] for length in lengths])
+    ours = make_planner("sequence", grid, cost, table=table).plan(lengths)
+    exact = BucketPlanner(grid, cost, padded=False).plan([table[length - 1] for length in lengths])
 
     assert ours.milliseconds(cost) == pytest.approx(exact.milliseconds(cost))
 
@@ -61,7 +61,7 @@ def test_the_batch_sizes_are_the_cheapest(
 def test_a_sequence_beyond_the_grid_is_refused_as_ever() -> None:
     """Nobody was asked about it."""
     grid = BucketGrid((1,), (2, 4))
-    planner = planner_for("sequence", grid, CostModel.proportional(grid), table=(2, 2, 4, 4))
+    planner = make_planner("sequence", grid, CostModel.proportional(grid), table=(2, 2, 4, 4))
 
     assert planner.plan([]).runs == ()
     with pytest.raises(SequenceTooLong):

@@ -25,25 +25,25 @@ def test_the_smallest_length_that_fits_is_found_or_the_request_is_refused(grid: 
     fitting = [edge for edge in grid.lengths if edge >= length]
 
     if fitting:
-        assert grid.fit_length(length) == fitting[0]
+        assert grid.bucket_length_for(length) == fitting[0]
     else:
         with pytest.raises(SequenceTooLong) as refusal:
-            grid.fit_length(length)
+            grid.bucket_length_for(length)
         assert (refusal.value.length, refusal.value.available) == (length, grid.lengths)
 
 
 def test_a_sequence_too_long_is_told_the_longest_bucket_and_all_buckets() -> None:
     """Whoever sent it learns what would be accepted."""
     with pytest.raises(SequenceTooLong, match=r"33 timesteps fits no bucket: the longest holds 32 \(buckets: 16, 32\)"):
-        BucketGrid((1,), (16, 32)).fit_length(33)
+        BucketGrid((1,), (16, 32)).bucket_length_for(33)
 
 
 @given(grids(), st.integers(1, 20))
 def test_only_the_grids_own_lengths_are_exact(grid: BucketGrid, length: int) -> None:
     """A length between two buckets is refused with both facts."""
     if length in grid.lengths:
-        assert grid.exact_length(length) == length
+        assert grid.require_bucket_length(length) == length
     else:
         with pytest.raises(LengthNotAccepted, match=f"a sequence of {length} timesteps is not accepted") as refusal:
-            grid.exact_length(length)
+            grid.require_bucket_length(length)
         assert (refusal.value.length, refusal.value.available) == (length, grid.lengths)

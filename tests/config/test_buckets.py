@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.bucket_lengths import geometric, optimal
+from torchserve_neuron_lstm.bucketing.bucket_lengths import geometric_lengths, optimal_lengths
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.buckets import AutoLengths, Buckets
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
@@ -52,8 +52,8 @@ def test_lengths_are_chosen_for_a_histogram_beside_the_file(folder: Path, monkey
     monkeypatch.chdir("/")
     config = loaded(folder, "{auto: 3, histogram: lengths.txt, objective: timesteps}")
 
-    assert config.observed == SEEN
-    assert config.grid == BucketGrid((1, 4), (3, 9, 31)) == BucketGrid((1, 4), optimal(SEEN, 3))
+    assert config.histogram == SEEN
+    assert config.grid == BucketGrid((1, 4), (3, 9, 31)) == BucketGrid((1, 4), optimal_lengths(SEEN, 3))
     assert not config.needs_measurement
 
 
@@ -61,8 +61,8 @@ def test_without_a_histogram_lengths_are_evenly_spaced_in_proportion(folder: Pat
     """Up to the longest; there is nothing to measure for."""
     config = loaded(folder, "{auto: 5, longest: 200}")
 
-    assert config.grid.lengths == geometric(200, 5)
-    assert config.observed is None
+    assert config.grid.lengths == geometric_lengths(200, 5)
+    assert config.histogram is None
     assert not config.needs_measurement
 
 
@@ -70,7 +70,7 @@ def test_by_cost_is_the_default_and_waits_for_measurements(folder: Path) -> None
     """Until then the fewest timesteps stand in; afterwards nothing is left to measure."""
     config = loaded(folder, "{auto: 2, histogram: lengths.txt}")
     assert config.needs_measurement
-    assert config.grid.lengths == optimal(SEEN, 2)
+    assert config.grid.lengths == optimal_lengths(SEEN, 2)
 
     def cost(length: int) -> float:
         return 1.0 if length <= 30 else 1000.0
@@ -102,8 +102,8 @@ def test_longer_sequences_than_are_accepted_have_no_say(folder: Path) -> None:
     two = auto.replace("1,", "2,")
 
     assert loaded(folder, auto).grid.lengths == (9,)
-    assert loaded(folder, two).grid.lengths == optimal({3: 50, 5: 20, 9: 10}, 2)
-    assert loaded(folder, two, "  overflow: truncate\n").grid.lengths == optimal({3: 50, 5: 20, 9: 13}, 2)
+    assert loaded(folder, two).grid.lengths == optimal_lengths({3: 50, 5: 20, 9: 10}, 2)
+    assert loaded(folder, two, "  overflow: truncate\n").grid.lengths == optimal_lengths({3: 50, 5: 20, 9: 13}, 2)
     assert loaded(folder, two.replace("9,", "2,"), "  overflow: truncate\n").grid.lengths == (2,)
 
 
@@ -115,7 +115,7 @@ def test_lengths_can_be_set_from_outside(folder: Path) -> None:
 
     assert other.grid == BucketGrid((1, 4), (8, 40))
     assert not other.needs_measurement
-    assert config.grid.lengths == optimal(SEEN, 2)
+    assert config.grid.lengths == optimal_lengths(SEEN, 2)
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,8 @@ def test_chosen_lengths_are_always_a_grid(observed: dict[int, int], count: int) 
     auto = AutoLengths(auto=count, histogram="f")
 
     for lengths in (
-        auto.without_measurement(observed, truncate=False),
-        auto.cheapest(observed, lambda length: 1 + length, truncate=False),
+        auto.lengths_by_timesteps(observed, truncate=False),
+        auto.lengths_by_cost(observed, lambda length: 1 + length, truncate=False),
     ):
         assert BucketGrid((1,), lengths).lengths[-1] == max(observed)
         assert len(lengths) <= count
@@ -226,7 +226,7 @@ def test_anything_for_lengths_is_loaded_or_refused(value: object) -> None:
     try:
         assert parse_config(written(json.dumps(value)), "f").grid.lengths
     except ConfigError as refused:
-        lines = [problem.line for problem in refused.problems]
+        lines = [problem.line for problem in refused.diagnostics]
 
     assert lines
     assert all(1 <= line <= 5 for line in lines)

@@ -29,7 +29,7 @@ def complaints(**keys: str) -> list[str]:
     """What is said about one, without the lines."""
     with pytest.raises(ConfigError) as refused:
         parse_config(text_of(**keys), "f")
-    return [f"{problem.path}: {problem.message}" for problem in refused.value.problems]
+    return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]
 
 
 @pytest.mark.parametrize("written", ["--target trn1 '-O 1'", "[--target, trn1, -O 1]"])

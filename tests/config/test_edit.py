@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
-from torchserve_neuron_lstm.config.edit import with_lengths
+from torchserve_neuron_lstm.config.edit import replace_lengths
 from torchserve_neuron_lstm.config.load import parse_config
 
 PRESETS = sorted((Path(torchserve_neuron_lstm.config.__file__).parent / "presets").glob("*.yaml"))
@@ -65,7 +65,7 @@ neuron_lstm:
 )
 def test_only_the_value_changes(written: str, expected: str) -> None:
     """Whatever the style, with the comments around it."""
-    changed = with_lengths(f"{HEAD}  {written}", "f", (4, 16))
+    changed = replace_lengths(f"{HEAD}  {written}", "f", (4, 16))
 
     assert changed == f"{HEAD}  {expected}"
     assert parse_config(changed, "f").grid.lengths == (4, 16)
@@ -77,7 +77,7 @@ def test_what_hangs_together_is_left_to_its_author(written: str) -> None:
     with pytest.raises(
         ConfigError, match=r"f:1: neuron_lstm.buckets.length: cannot be changed .* write \[4, 16\] there"
     ):
-        with_lengths(f"{HEAD}  buckets: {written}\n", "f", (4, 16))
+        replace_lengths(f"{HEAD}  buckets: {written}\n", "f", (4, 16))
 
 
 def test_a_model_without_time_has_no_lengths() -> None:
@@ -85,13 +85,13 @@ def test_a_model_without_time_has_no_lengths() -> None:
     text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [batch]}}, buckets: {batch: [1]}}"
 
     with pytest.raises(ConfigError, match="no input has a time dimension"):
-        with_lengths(text, "f", (4, 16))
+        replace_lengths(text, "f", (4, 16))
 
 
 def test_a_configuration_that_is_wrong_already_is_refused() -> None:
     """With all that is wrong."""
     with pytest.raises(ConfigError, match="threads: expected 1 or more"):
-        with_lengths(f"{HEAD}  buckets: {{batch: [1], length: [8]}}\n  threads: 0\n", "f", (4, 16))
+        replace_lengths(f"{HEAD}  buckets: {{batch: [1], length: [8]}}\n  threads: 0\n", "f", (4, 16))
 
 
 def test_a_histogram_stays_where_it_is(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_histogram_stays_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "lengths.txt").write_text("1 2 3")
     text = f"{HEAD}  buckets: {{batch: [1], length: {{auto: 3, histogram: lengths.txt}}}}\n"
 
-    assert with_lengths(text, "f", (4,), tmp_path) == f"{HEAD}  buckets: {{batch: [1], length: [4]}}\n"
+    assert replace_lengths(text, "f", (4,), tmp_path) == f"{HEAD}  buckets: {{batch: [1], length: [4]}}\n"
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
@@ -109,7 +109,7 @@ def test_presets_can_be_changed(path: Path, lengths: set[int]) -> None:
     text = path.read_text()
     wanted = tuple(sorted(lengths))
 
-    changed = with_lengths(text, path.name, wanted)
+    changed = replace_lengths(text, path.name, wanted)
 
     assert parse_config(changed, "f").grid.lengths == wanted
     assert sum(old != new for old, new in zip(text.splitlines(), changed.splitlines(), strict=True)) <= 1

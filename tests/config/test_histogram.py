@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.config.histogram import MARK, LengthsError, Observed, parse_lengths, read_lengths
-from torchserve_neuron_lstm.handlers.batch import Work
-from torchserve_neuron_lstm.handlers.metrics import Counts
+from torchserve_neuron_lstm.config.histogram import (
+    LOG_PREFIX,
+    LengthHistogram,
+    LengthsError,
+    parse_lengths,
+    read_lengths,
+)
+from torchserve_neuron_lstm.handlers.batch import BatchStats
+from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 
 LOG = """\
 2026-03-04T05:06:07,008 [INFO ] W-9000-tagger_1.0-stdout MODEL_LOG - Torch worker started.
@@ -79,9 +85,9 @@ def test_the_lines_of_a_log_add_up(batches: list[dict[int, int]]) -> None:
 @given(st.lists(st.integers(1, 10**6), min_size=1))
 def test_what_the_handler_writes_is_read_back(lengths: list[int]) -> None:
     """A batch's line gives the batch's lengths."""
-    counts = Counts(requests=1, work=Work(lengths=tuple(lengths)))
+    counts = BatchMetrics(requests=1, work=BatchStats(lengths=tuple(lengths)))
 
-    assert listed(f"W-9000-m_1.0-stdout MODEL_LOG - {MARK}{counts.lengths_text}\nmore") == Counter(lengths)
+    assert listed(f"W-9000-m_1.0-stdout MODEL_LOG - {LOG_PREFIX}{counts.lengths_text}\nmore") == Counter(lengths)
 
 
 def test_a_log_keeps_models_apart() -> None:
@@ -103,7 +109,7 @@ def test_lists_belong_to_every_model() -> None:
     assert both.histogram("my_scorer") == {3: 1, 4: 1, 7: 4}
     assert (parse_lengths(b"3") + parse_lengths(b"3:4 5")).histogram() == {3: 5, 5: 1}
     with pytest.raises(LengthsError, match="no lengths of the model tagger, but of no model"):
-        Observed({None: {3: 1}}).histogram("tagger")
+        LengthHistogram({None: {3: 1}}).histogram("tagger")
 
 
 @pytest.mark.parametrize(

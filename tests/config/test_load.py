@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
-from torchserve_neuron_lstm.config.diagnostics import ConfigError, Problem
+from torchserve_neuron_lstm.config.diagnostics import ConfigError, Diagnostic
 from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
@@ -219,7 +219,7 @@ def test_problems_are_there_as_values() -> None:
     with pytest.raises(ConfigError) as refused:
         parse_config(block(threads="0"), "a.yaml")
 
-    assert refused.value.problems == (Problem("neuron_lstm.threads", 4, "expected 1 or more, got 0"),)
+    assert refused.value.diagnostics == (Diagnostic("neuron_lstm.threads", 4, "expected 1 or more, got 0"),)
     assert refused.value.source == "a.yaml"
 
 

@@ -99,9 +99,9 @@ def check(text: str) -> None:
     refused = refusal(text)
     if refused is not None:
         lines = 1 + sum(map(text.count, ("\n", "\r", "\x85", "\u2028", "\u2029"))) - text.count("\r\n")
-        assert refused.problems
-        assert all(1 <= problem.line <= lines for problem in refused.problems)
-        assert len(str(refused).splitlines()) == len(refused.problems)
+        assert refused.diagnostics
+        assert all(1 <= problem.line <= lines for problem in refused.diagnostics)
+        assert len(str(refused).splitlines()) == len(refused.diagnostics)
         assert str(refused).encode()
 
 
@@ -146,4 +146,4 @@ def test_any_bytes_are_loaded_or_refused(tmp_path: Path, data: bytes) -> None:
         refused = error
 
     assert refused is not None  # a hundred random bytes are no configuration
-    assert refused.problems[0].line >= 1
+    assert refused.diagnostics[0].line >= 1

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import (
-    Check,
-    Cost,
     Manifest,
     ManifestError,
+    MeasuredCost,
+    MeasuredError,
     Variant,
     digest_files,
     manifest_text,
@@ -42,8 +42,8 @@ EXAMPLE = Manifest(
     kind="chunk",
     kind_reason="pieces of time hand on lstm.h, amax",
     carried=(
-        Carried(TensorSpec("lstm.h", "float32", ("batch", 1, 7)), 0.0),
-        Carried(TensorSpec("amax", "float32", ("batch", 7)), float("-inf")),
+        CarriedValue(TensorSpec("lstm.h", "float32", ("batch", 1, 7)), 0.0),
+        CarriedValue(TensorSpec("amax", "float32", ("batch", 7)), float("-inf")),
     ),
     grid=BucketGrid((1, 4), (16,)),
     shapes="grid",
@@ -52,8 +52,8 @@ EXAMPLE = Manifest(
         Variant("chunk", Bucket(1, 16), "programs/inductor/chunk/b1_t16"),
         Variant("chunk", Bucket(4, 16), "programs/inductor/chunk/b4_t16", 6.5),
     ),
-    checks=(Check(Bucket(1, 16), 1e-07), Check(Bucket(4, 16), 0.0)),
-    costs=(Cost("chunk", Bucket(1, 16), 0.5), Cost("chunk", Bucket(4, 16), 1.25)),
+    checks=(MeasuredError(Bucket(1, 16), 1e-07), MeasuredError(Bucket(4, 16), 0.0)),
+    costs=(MeasuredCost("chunk", Bucket(1, 16), 0.5), MeasuredCost("chunk", Bucket(4, 16), 1.25)),
     weights="weights.pt",
     constants=None,
     codec="my_codec:TextCodec",
@@ -275,7 +275,7 @@ specs = st.builds(
 
 
 carried = st.builds(
-    Carried,
+    CarriedValue,
     spec=st.builds(
         TensorSpec,
         name=names,
@@ -292,7 +292,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     grid = BucketGrid(draw(sizes), draw(sizes))
     kind: Literal["sequence", "chunk"] = draw(st.sampled_from(("sequence", "chunk")))
     shapes: Literal["grid", "any"] = draw(st.sampled_from(("grid", "any")))
-    parts: tuple[Part, ...] = ("sequence",) if kind == "sequence" else ("start", "chunk", "head")
+    parts: tuple[ProgramRole, ...] = ("sequence",) if kind == "sequence" else ("start", "chunk", "head")
     ends = tuple(Bucket(batch, 1) for batch in grid.batches)
     where = {part: ends if part in ("start", "head") else grid.buckets for part in parts}
     shapeless = shapes == "any" or draw(st.booleans())
@@ -311,12 +311,14 @@ def manifests(draw: st.DrawFn) -> Manifest:
             for part in parts
             for bucket in ([None] if shapeless else where[part])
         ),
-        checks=tuple(Check(bucket, draw(amounts)) for bucket in grid.buckets),
+        checks=tuple(MeasuredError(bucket, draw(amounts)) for bucket in grid.buckets),
         costs=tuple(
-            Cost(part, bucket, draw(st.floats(1e-6, 1e6))) for part in parts for bucket in draw(st.permutations(ends))
+            MeasuredCost(part, bucket, draw(st.floats(1e-6, 1e6)))
+            for part in parts
+            for bucket in draw(st.permutations(ends))
         ),
         padding_costs=tuple(
-            Cost("sequence", bucket, draw(st.floats(1e-6, 1e6))) for bucket in draw(st.permutations(ends))
+            MeasuredCost("sequence", bucket, draw(st.floats(1e-6, 1e6))) for bucket in draw(st.permutations(ends))
         )
         if (kind, shapes) == ("sequence", "any") and draw(st.booleans())
         else (),
@@ -358,10 +360,10 @@ def test_what_is_written_is_read_back(tmp_path: Path, manifest: Manifest) -> Non
         ({"kind": "sequence"}, "variants: expected a sequence program for 1 x 16, got [Bucket("),
         ({"shapes": "any"}, "variants: expected a chunk program for every shape, got [Bucket("),
         (
-            {"carried": (Carried(EXAMPLE.carried[0].spec, float("nan")),)},
+            {"carried": (CarriedValue(EXAMPLE.carried[0].spec, float("nan")),)},
             "carried[0].fill: expected a number, got 'nan'",
         ),
-        ({"costs": (Cost("chunk", Bucket(1, 16), float("inf")),)}, "the manifest cannot be written"),
+        ({"costs": (MeasuredCost("chunk", Bucket(1, 16), float("inf")),)}, "the manifest cannot be written"),
         (
             {"padding_costs": EXAMPLE.costs},
             "padding_costs: expected none but of whole sequences in every shape, got ['chunk']",
@@ -493,12 +495,12 @@ def test_numbers_beyond_all_floats_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["sequence", "chunk"])
-def test_what_padding_costs_is_of_programs_that_choose_it(part: Part) -> None:
+def test_what_padding_costs_is_of_programs_that_choose_it(part: ProgramRole) -> None:
     """Whole sequences in every shape; the costs of anything else would plan wrongly."""
     whole = replace(
         EXAMPLE, kind="sequence", shapes="any", carried=(), variants=(Variant("sequence", None, "programs/any"),)
     )
-    known = replace(whole, padding_costs=(Cost(part, Bucket(4, 16), 0.75),))
+    known = replace(whole, padding_costs=(MeasuredCost(part, Bucket(4, 16), 0.75),))
     if part == "sequence":
         assert parse_manifest(manifest_text(known)) == known
     else:

@@ -32,7 +32,7 @@ def refusal(around: str = "", **keys: str) -> str:
     """All that is said about one, without the lines."""
     with pytest.raises(ConfigError) as refused:
         parsed(around, **keys)
-    return "\n".join(f"{problem.path}: {problem.message}" for problem in refused.value.problems)
+    return "\n".join(f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics)
 
 
 @pytest.mark.parametrize(

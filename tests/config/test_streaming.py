@@ -49,7 +49,7 @@ def complaints(streaming: str, **keys: str) -> list[str]:
     """What is said about one, without the lines."""
     with pytest.raises(ConfigError) as refused:
         parsed(streaming, **keys)
-    return [f"{problem.path}: {problem.message}" for problem in refused.value.problems]
+    return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]
 
 
 def test_without_the_block_nothing_streams() -> None:

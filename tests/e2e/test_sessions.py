@@ -22,7 +22,7 @@ from redis_server import RedisServer, running, server_programs
 from rest import JSON, Reply, assert_close, assert_refused, post
 from torchserve_process import TorchServe, serving
 
-from torchserve_neuron_lstm.sessions.ids import key_of
+from torchserve_neuron_lstm.sessions.ids import store_key
 
 from .conftest import NATIVE, SCORER
 
@@ -373,10 +373,10 @@ def test_a_damaged_record_is_told_to_its_own_session_alone(streaming: Streaming)
     damaged, sound = (told(streaming.send("disk", frames[:3].tolist()))[0] for _ in range(2))
     with closing(sqlite3.connect(streaming.sessions / "disk.sessions", timeout=30)) as connection, connection:
         (record,) = connection.execute(
-            "SELECT record FROM session WHERE key = ?", (key_of(damaged, "disk"),)
+            "SELECT record FROM session WHERE key = ?", (store_key(damaged, "disk"),)
         ).fetchone()
         changed = record[:-1] + bytes([record[-1] ^ 1])
-        connection.execute("UPDATE session SET record = ? WHERE key = ?", (changed, key_of(damaged, "disk")))
+        connection.execute("UPDATE session SET record = ? WHERE key = ?", (changed, store_key(damaged, "disk")))
     with ThreadPoolExecutor(2) as clients:
         piece = frames[3:].tolist()
         refused, answered = clients.map(lambda session: streaming.send("disk", piece, id=session), (damaged, sound))

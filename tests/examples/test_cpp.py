@@ -20,7 +20,7 @@ from archiving import archived, write_source
 from safetensors.torch import load_file, save_file
 
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 pytestmark = [pytest.mark.xdist_group("cpp"), pytest.mark.timeout(300)]
 
@@ -93,7 +93,7 @@ def inputs() -> dict[str, torch.Tensor]:
 
 def python_answers(folder: Path) -> list[np.ndarray]:
     """What the serving half answers."""
-    variants = load_variants(folder, threads=1)
+    variants = load_archive(folder, threads=1)
     return [answer.numpy() for answer in variants.run("sequence", BUCKET, list(inputs().values()))]
 
 

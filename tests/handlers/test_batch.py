@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.plan import Plan
-from torchserve_neuron_lstm.bucketing.planner import planner_for
+from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import DynamicShape
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.handlers.batch import Model, Work, answer_items
-from torchserve_neuron_lstm.handlers.formats.request import Item
+from torchserve_neuron_lstm.handlers.batch import BatchStats, Model, run_sequences
+from torchserve_neuron_lstm.handlers.formats.request import SequenceInput
 from torchserve_neuron_lstm.handlers.responses import RequestError
 
 POISON = 66
 SHAPE = DynamicShape(batch=4, length=8)
-STAIRS = planner_for("chunk", SHAPE, CostModel.proportional(SHAPE))
+STAIRS = make_planner("chunk", SHAPE, CostModel.proportional(SHAPE))
 
 
 @dataclass
@@ -55,9 +55,9 @@ class Stairs:
 MODELS = pytest.mark.parametrize("make", [FakeModel, Stairs])
 
 
-def item(*ids: int) -> Item:
+def item(*ids: int) -> SequenceInput:
     """One sequence."""
-    return Item((torch.tensor(ids),), len(ids))
+    return SequenceInput((torch.tensor(ids),), len(ids))
 
 
 def ticks() -> Iterator[float]:
@@ -65,9 +65,9 @@ def ticks() -> Iterator[float]:
     return map(float, count())
 
 
-def answered(model: Model, items: Sequence[Item]) -> tuple[list[float | str], Work]:
+def answered(model: Model, items: Sequence[SequenceInput]) -> tuple[list[float | str], BatchStats]:
     """The last number of each answer, or the kind of its refusal."""
-    answers, work = answer_items(model, items, ticks().__next__)
+    answers, work = run_sequences(model, items, ticks().__next__)
     return [one.kind if isinstance(one, RequestError) else float(one[0].flatten()[-1]) for one in answers], work
 
 
@@ -113,7 +113,7 @@ def test_a_sequence_that_is_alone_is_tried_once(make: type[Model], caplog: pytes
     told, work = answered(model, [item(1, POISON)])
 
     assert told == ["InternalError"]
-    assert work == Work(lengths=(2,))
+    assert work == BatchStats(lengths=(2,))
     assert len(model.plans if isinstance(model, Stairs) else model.runs) == 1  # type: ignore[attr-defined]
     assert len(caplog.records) == 1
 
@@ -137,4 +137,4 @@ def test_sequences_that_fail_only_together_are_all_answered(make: type[Model], m
 
 def test_no_sequences_are_no_work() -> None:
     """The model is not asked."""
-    assert answer_items(FakeModel(), [], ticks().__next__) == ([], Work())
+    assert run_sequences(FakeModel(), [], ticks().__next__) == ([], BatchStats())

@@ -5,23 +5,23 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.plan import Plan
-from torchserve_neuron_lstm.bucketing.planner import Planner, planner_for
+from torchserve_neuron_lstm.bucketing.planner import Planner, make_planner
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, DynamicShape
-from torchserve_neuron_lstm.handlers.batch import Work
-from torchserve_neuron_lstm.handlers.metrics import Counts
+from torchserve_neuron_lstm.handlers.batch import BatchStats
+from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 
 GRID = BucketGrid(batches=(1, 4, 8), lengths=(8, 16, 40))
 SHAPE = DynamicShape(batch=8, length=40)
-SEQUENCE = planner_for("sequence", GRID, CostModel.proportional(GRID))
-CHUNK = planner_for("chunk", SHAPE, CostModel.proportional(SHAPE))
+SEQUENCE = make_planner("sequence", GRID, CostModel.proportional(GRID))
+CHUNK = make_planner("chunk", SHAPE, CostModel.proportional(SHAPE))
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=20)
 PLANNERS = st.sampled_from([SEQUENCE, CHUNK])
 
 
-def counted(lengths: list[int], plan: Plan) -> Counts:
+def counted(lengths: list[int], plan: Plan) -> BatchMetrics:
     """The counts of a batch in which every sequence was answered."""
-    return Counts(requests=len(lengths), work=Work(tuple(lengths), sum(lengths), (plan,)))
+    return BatchMetrics(requests=len(lengths), work=BatchStats(tuple(lengths), sum(lengths), (plan,)))
 
 
 @given(LENGTHS, PLANNERS)

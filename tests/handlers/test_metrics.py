@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
-from torchserve_neuron_lstm.handlers.batch import Work
-from torchserve_neuron_lstm.handlers.metrics import METRICS, Counts, Metric, Reporter, declared_units
+from torchserve_neuron_lstm.handlers.batch import BatchStats
+from torchserve_neuron_lstm.handlers.metrics import METRICS, BatchMetrics, Metric, MetricReporter, declared_units
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ResourceWarning)  # TorchServe leaves a file of its own open
@@ -28,8 +28,13 @@ with warnings.catch_warnings():
 FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 GRID = BucketGrid(batches=(1, 4), lengths=(8, 16))
 PLAN = Plan((ProgramCall(Bucket(1, 16), (0,)), ProgramCall(Bucket(4, 8), (1, 2)), ProgramCall(Bucket(4, 8), (3, 4))))
-FULL = Counts(
-    7, Work((12, 3, 8, 5, 5), 33, (PLAN,), 0.00012, 0.0034), {"InvalidInput": 2, "SequenceTooLong": 1}, 0.006, 2, 3
+FULL = BatchMetrics(
+    7,
+    BatchStats((12, 3, 8, 5, 5), 33, (PLAN,), 0.00012, 0.0034),
+    {"InvalidInput": 2, "SequenceTooLong": 1},
+    0.006,
+    2,
+    3,
 )
 
 # What TorchServe's frontend takes for a metric; it drops other lines that begin so, with an error in its log.
@@ -55,7 +60,7 @@ def caching(metric: Metric) -> CachingMetric:
     return CachingMetric(metric.name, entry["unit"], entry["dimensions"], MetricTypes(metric.type))
 
 
-REPORTER = Reporter("m", GRID, declared_units(caching), socket.gethostname())
+REPORTER = MetricReporter("m", GRID, declared_units(caching), socket.gethostname())
 
 
 def test_the_shipped_file_declares_every_metric_with_its_dimensions_and_no_other() -> None:
@@ -128,7 +133,9 @@ def test_whatever_was_counted_the_frontend_can_read_it(
     seconds: tuple[float, ...], numbers: tuple[int, ...], rejected: dict[str, int]
 ) -> None:
     """A line it cannot read is an error in its log, for every batch."""
-    counts = Counts(numbers[0], Work((9,), numbers[1], (PLAN,), seconds[0], seconds[1]), rejected, seconds[2])
+    counts = BatchMetrics(
+        numbers[0], BatchStats((9,), numbers[1], (PLAN,), seconds[0], seconds[1]), rejected, seconds[2]
+    )
 
     for line in REPORTER.lines(counts, 0):
         assert LINE.fullmatch(line), line
@@ -138,10 +145,10 @@ def test_what_the_server_does_not_declare_is_not_told() -> None:
     """It would log every line and drop it."""
     units = declared_units(lambda metric: caching(metric) if "requests" in metric.name else None)
 
-    assert [line.partition(".")[0] for line in Reporter("m", GRID, units, "h").lines(FULL, 0)] == [
+    assert [line.partition(".")[0] for line in MetricReporter("m", GRID, units, "h").lines(FULL, 0)] == [
         "[METRICS]neuron_lstm_requests_total"
     ]
-    assert list(Reporter("m", GRID, {}, "h").lines(FULL, 0)) == []
+    assert list(MetricReporter("m", GRID, {}, "h").lines(FULL, 0)) == []
 
 
 def test_a_metric_that_is_declared_with_other_dimensions_is_left_out_with_a_warning(

@@ -13,13 +13,13 @@ from fake_model import FRAMES, IDS, SUMS, TOTAL, FakeModel, make_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats.codec import StandardCodec
 from torchserve_neuron_lstm.handlers.formats.labels import Labels
-from torchserve_neuron_lstm.handlers.formats.request import RawRequest
-from torchserve_neuron_lstm.handlers.formats.v2 import Identity
-from torchserve_neuron_lstm.handlers.metrics import Counts
+from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.v2 import ModelIdentity
+from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
 
-IDENTITY = Identity("model", "1.0")
+IDENTITY = ModelIdentity("model", "1.0")
 TENSOR = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [1, 2]}
 
 
@@ -29,9 +29,9 @@ def make_service(manifest: Manifest | None = None, labels: Labels | None = None,
     return Service(FakeModel(manifest), StandardCodec(manifest, IDENTITY, labels), IDENTITY, **settings)
 
 
-def row(value: object, **headers: str) -> RawRequest:
+def row(value: object, **headers: str) -> TorchServeRequest:
     """A row as TorchServe gives it."""
-    return RawRequest({"body": value}, headers)
+    return TorchServeRequest({"body": value}, headers)
 
 
 def ask(service: Service, *values: object) -> list[tuple[int, Any]]:
@@ -89,7 +89,7 @@ def test_an_instance_that_fails_costs_its_request_the_other_instances(caplog: py
 
 def test_each_batch_is_reported_once_with_what_it_came_to() -> None:
     """Requests and sequences, the refused by kind, and the seconds of its parts."""
-    reported: list[Counts] = []
+    reported: list[BatchMetrics] = []
     service = make_service(report=reported.append, clock=map(float, count()).__next__)
 
     ask(service, [1, 2], b"{", {"instances": [[1], [2, 3, 4]]}, [1] * 9, b"[")
@@ -104,9 +104,9 @@ def test_each_batch_is_reported_once_with_what_it_came_to() -> None:
 
 def test_a_description_is_not_counted() -> None:
     """TorchServe asked, not a client."""
-    reported: list[Counts] = []
+    reported: list[BatchMetrics] = []
 
-    make_service(report=reported.append).answer([RawRequest({}, {"describe": "True"})])
+    make_service(report=reported.append).answer([TorchServeRequest({}, {"describe": "True"})])
 
     assert reported == []
 
@@ -214,7 +214,7 @@ def test_an_answer_larger_than_torchserve_sends_is_refused_alone() -> None:
 def test_a_description_is_given_to_torchserve_alone() -> None:
     """A client that sends the header gets the answer to its body; so does everyone in its batch."""
     service = make_service(description={"backend": "fake"})
-    asked = RawRequest({}, {"describe": "True"})
+    asked = TorchServeRequest({}, {"describe": "True"})
     spoofed = row([1], describe="True")
 
     assert told(service.answer([asked])[0]) == (200, {"backend": "fake"})

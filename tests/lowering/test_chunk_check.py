@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from chunked_models import any_staircase
+from chunked_models import any_chunked_plan
 from ragged import alone, pad_with, ragged
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.backends.interface import Run
+from torchserve_neuron_lstm.backends.interface import LoadedProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.bucketing.execute_chunks import Pieces, execute_staircase
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan, single_bucket_plan
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, Part
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import Program
@@ -41,13 +41,13 @@ def named(name: str) -> Case:
 class Served:
     """A model of the zoo in eager mode, and its pieces on an engine."""
 
-    def __init__(self, case: Case, backend: str, buckets: Mapping[Part, Bucket | None], folder: Path) -> None:
+    def __init__(self, case: Case, backend: str, buckets: Mapping[ProgramRole, Bucket | None], folder: Path) -> None:
         torch.manual_seed(0)
         self.model, self.config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
         self.program: Program = lower(self.model, self.config)
         engine = get_backend(backend)
         weights = {**self.model.state_dict(), **self.program.constants}
-        self.runs: dict[Part, Run] = {}
+        self.runs: dict[ProgramRole, LoadedProgram] = {}
         for part, exported in self.program.parts.items():
             (folder / part).mkdir()
             engine.compile(exported, buckets[part], folder / part)
@@ -57,11 +57,11 @@ class Served:
         """Follow a plan, and compare every answer to the one alone."""
         assert self.program.split is not None
         requests = ragged(self.program.inputs, lengths, seed)
-        answers = execute_staircase(
+        answers = execute_chunks(
             plan,
             requests.items,
             lengths,
-            Pieces(self.program.inputs, self.program.outputs, self.program.split.carried),
+            ChunkSignature(self.program.inputs, self.program.outputs, self.program.split.carried),
             lambda part, bucket, tensors: self.runs[part](tensors),
             pad_with(garbage),
         )
@@ -77,19 +77,19 @@ class Served:
 @pytest.mark.parametrize("name", ANY_SHAPE_CASES)
 def test_one_program_serves_any_staircase(name: str, backend: str, tmp_path: Path) -> None:
     """Of an engine that takes every shape: wherever time is cut, and whatever stands in the padding."""
-    parts: dict[Part, Bucket | None] = {"start": None, "chunk": None, "head": None}
+    parts: dict[ProgramRole, Bucket | None] = {"start": None, "chunk": None, "head": None}
     served = Served(named(name), backend, parts, tmp_path)
     choose = random.Random(0)
     for seed, lengths in enumerate(LENGTHS):
         for garbage in GARBAGE:
-            served.check(any_staircase(lengths, choose), lengths, seed, garbage)
+            served.check(any_chunked_plan(lengths, choose), lengths, seed, garbage)
 
 
 @pytest.mark.timeout(400)  # three programs for a C++ compiler, on a machine that may have others to do
 @pytest.mark.parametrize("name", ["StateOfSpeaker"])
 def test_one_bucket_serves_any_length(name: str, tmp_path: Path) -> None:
     """A piece of fixed shape, with a program to begin and one to end, runs a sequence many times as long."""
-    parts: dict[Part, Bucket | None] = {"start": Bucket(2, 1), "chunk": Bucket(2, 4), "head": Bucket(2, 1)}
+    parts: dict[ProgramRole, Bucket | None] = {"start": Bucket(2, 1), "chunk": Bucket(2, 4), "head": Bucket(2, 1)}
     served = Served(named(name), "inductor", parts, tmp_path)
     for seed, lengths in enumerate(([1], [4], [5, 1], [4, 4], [40], [17, 33], [8, 6])):
         for garbage in GARBAGE:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from chunked_models import any_staircase
+from chunked_models import any_chunked_plan
 from ragged import GARBAGE, alone, pad_with, ragged
 from torch import Tensor, nn
 from zoo import CASES, Case, cases, lowered
 
-from torchserve_neuron_lstm.bucketing.execute_chunks import Pieces, execute_staircase
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, Part
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.carry_analysis import CannotSplit
@@ -129,7 +129,7 @@ def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
     carried = [(value.spec.name, value.spec.shape, value.fill) for value in program.split.carried]
     assert carried == CARRIED[case.name]
     assert program.split_reason == f"pieces of time hand on {', '.join(name for name, _, _ in carried)}"
-    parts: set[Part] = {"chunk"}
+    parts: set[ProgramRole] = {"chunk"}
     parts |= {"start"} if any(fill is None for _, _, fill in carried) else set()
     parts |= {"head"} if any(spec.time_dim is None for spec in program.outputs) else set()
     assert program.parts.keys() == parts
@@ -169,9 +169,9 @@ def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
         requests = ragged(program.inputs, some, seed)
         expected = [alone(model, config, item, length) for item, length in zip(requests.items, some, strict=True)]
         for garbage in GARBAGE:
-            plan = any_staircase(some, choose)
+            plan = any_chunked_plan(some, choose)
             with torch.no_grad():
-                answers = execute_staircase(plan, requests.items, some, layout, run, pad_with(garbage))
+                answers = execute_chunks(plan, requests.items, some, layout, run, pad_with(garbage))
             for answer, right in zip(answers, expected, strict=True):
                 for ours, theirs, spec in zip(answer, right, program.outputs, strict=True):
                     reference = theirs.select(spec.shape.index("batch"), 0)
@@ -180,16 +180,16 @@ def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
                     assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, plan, garbage)
 
 
-def runner(program: Program) -> tuple[Callable[[Part, Bucket, list[Tensor]], Sequence[Tensor]], Pieces]:
+def runner(program: Program) -> tuple[Callable[[ProgramRole, Bucket, list[Tensor]], Sequence[Tensor]], ChunkSignature]:
     """A split program run in eager mode."""
     assert program.split is not None, program.split_reason
     modules = {part: exported.module() for part, exported in program.parts.items()}
 
-    def run(part: Part, bucket: Bucket, tensors: list[Tensor]) -> Sequence[Tensor]:
+    def run(part: ProgramRole, bucket: Bucket, tensors: list[Tensor]) -> Sequence[Tensor]:
         answers: Sequence[Tensor] = modules[part](*tensors)
         return [answer.contiguous() for answer in answers]
 
-    return run, Pieces(program.inputs, program.outputs, program.split.carried)
+    return run, ChunkSignature(program.inputs, program.outputs, program.split.carried)
 
 
 class Model(nn.Module):

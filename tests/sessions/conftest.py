@@ -13,7 +13,7 @@ from redis_server import RedisServer, running, server_programs
 
 from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
-from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import Limits, Store
 
 PROGRAMS = server_programs()
@@ -57,7 +57,7 @@ def _on_disk(directory: Path, opened: ExitStack) -> Place:
     opened.close()
 
     def place(limits: Limits, clock: Clock, model: str = "tagger") -> Store:
-        return opened.enter_context(closing(DiskStore(directory, model, limits, clock)))
+        return opened.enter_context(closing(SqliteStore(directory, model, limits, clock)))
 
     return place
 

@@ -8,8 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
-from torchserve_neuron_lstm.sessions.store import Change, Limits, StoreUnavailable, Written
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.store import Limits, RecordUpdate, StoreUnavailableError, Written
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 
@@ -20,7 +20,7 @@ def say(text: object) -> None:
     sys.stdout.flush()
 
 
-def rounds(store: DiskStore, told: int) -> None:
+def rounds(store: SqliteStore, told: int) -> None:
     """Eight sessions, each with the number of the round in its record, for ever.
 
     A round is lost where somebody takes the file away in the middle of it.
@@ -31,22 +31,22 @@ def rounds(store: DiskStore, told: int) -> None:
         told += 1
         found = store.read(names)
         record = b"%010d" % told + bytes(6000)
-        changes = [Change(name, record, one and one.revision) for name, one in zip(names, found, strict=True)]
+        changes = [RecordUpdate(name, record, one and one.revision) for name, one in zip(names, found, strict=True)]
         if store.write(changes) == [Written()] * 8:
             say(told)
 
 
-def add(store: DiskStore, times: int) -> None:
+def add(store: SqliteStore, times: int) -> None:
     """One to a number that others add to as well."""
     for _ in range(times):
         outcome: object = None
         while outcome != Written():
             (found,) = store.read(["sum"])
             record = b"%d" % (int(found.record if found else b"0") + 1)
-            (outcome,) = store.write([Change("sum", record, found and found.revision)])
+            (outcome,) = store.write([RecordUpdate("sum", record, found and found.revision)])
 
 
-def limited(store: DiskStore) -> None:
+def limited(store: SqliteStore) -> None:
     """Until no file can grow; then, with room again, once more."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -55,16 +55,16 @@ def limited(store: DiskStore) -> None:
     written = 0
     try:
         while True:
-            store.write([Change(f"{written}", bytes(6000), None)])
+            store.write([RecordUpdate(f"{written}", bytes(6000), None)])
             written += 1
-    except StoreUnavailable as error:
+    except StoreUnavailableError as error:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         say(f"StoreUnavailable: {error}")
-    assert store.write([Change(f"{written}", b"after", None)]) == [Written()]
+    assert store.write([RecordUpdate(f"{written}", b"after", None)]) == [Written()]
     say(written)
 
 
-def read_only(store: DiskStore) -> None:
+def read_only(store: SqliteStore) -> None:
     """In a folder without the right to write, and then with it."""
     folder = store.file.parent
     folder.mkdir(mode=0o500)
@@ -74,10 +74,10 @@ def read_only(store: DiskStore) -> None:
         os.seteuid(65534)
     try:
         store.read(["a"])
-    except StoreUnavailable as error:
+    except StoreUnavailableError as error:
         say(error)
     folder.chmod(0o700)
-    store.write([Change("a", b"record", None)])
+    store.write([RecordUpdate("a", b"record", None)])
     say("written")
     store.close()
     if os.getuid() == 0:
@@ -87,7 +87,7 @@ def read_only(store: DiskStore) -> None:
 def main() -> None:
     """`disk_writer.py DIRECTORY ACTION [NUMBER]`."""
     directory, action, *numbers = sys.argv[1:]
-    store = DiskStore(Path(directory), "tagger", LIMITS)
+    store = SqliteStore(Path(directory), "tagger", LIMITS)
     if action == "rounds":
         rounds(store, int(numbers[0]))
     elif action == "add":

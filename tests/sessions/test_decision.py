@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.sessions.decision import Again, Begin, Decision, GoOn, Piece, Refused, decide
+from torchserve_neuron_lstm.sessions.decision import (
+    ChunkRequest,
+    ContinueSession,
+    Decision,
+    Reject,
+    Replay,
+    StartSession,
+    decide,
+)
 from torchserve_neuron_lstm.sessions.session import Reply, Session
 
 MINE, OTHER = b"m" * 16, b"o" * 16
@@ -14,14 +22,14 @@ REPLY = Reply(b"the answer", "text/plain")
 OPEN = Session(steps=7, last_start=4, last_digest=b"last", last_reply=REPLY, state=b"s", model=MINE)
 FIRST = replace(OPEN, steps=4, last_start=0)
 ENDED = replace(OPEN, state=b"", ended=True)
-NEXT = Piece("id", start=False, end=False, step=7, digest=b"next", timesteps=2)
+NEXT = ChunkRequest("id", start=False, end=False, step=7, digest=b"next", timesteps=2)
 LAST = replace(NEXT, step=4, digest=b"last", timesteps=3)
 START = replace(NEXT, start=True, step=0)
 
 
 def kind_of(decision: Decision) -> str:
     """In one word: what it is, or why it is refused."""
-    return f"{decision.status} {decision.kind}" if isinstance(decision, Refused) else type(decision).__name__
+    return f"{decision.status} {decision.kind}" if isinstance(decision, Reject) else type(decision).__name__
 
 
 CASES = [
@@ -68,17 +76,17 @@ CASES = [
 @pytest.mark.parametrize(
     ("piece", "session", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_each_piece_meets_its_fate(piece: Piece, session: Session | None, expected: str) -> None:
+def test_each_piece_meets_its_fate(piece: ChunkRequest, session: Session | None, expected: str) -> None:
     """One line of the table for every rule."""
     assert kind_of(decide(piece, session, MINE)) == expected
 
 
 def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
     """The session to go on from, the answer to give again, the step that is due."""
-    assert decide(NEXT, OPEN, MINE) == GoOn(OPEN)
-    assert decide(LAST, OPEN, MINE) == Again(REPLY)
+    assert decide(NEXT, OPEN, MINE) == ContinueSession(OPEN)
+    assert decide(LAST, OPEN, MINE) == Replay(REPLY)
     gap = decide(replace(NEXT, step=9), OPEN, MINE)
-    assert isinstance(gap, Refused)
+    assert isinstance(gap, Reject)
     assert gap.message == "this piece is for step 9, and the session is at step 7"
 
 
@@ -86,8 +94,8 @@ def test_pieces_without_timesteps_are_in_nobodys_way() -> None:
     """After an empty piece the step is the same, and the next piece still is the next one."""
     empty = replace(OPEN, last_start=7)
 
-    assert decide(NEXT, empty, MINE) == GoOn(empty)
-    assert decide(replace(NEXT, digest=b"last", timesteps=0), empty, MINE) == Again(REPLY)
+    assert decide(NEXT, empty, MINE) == ContinueSession(empty)
+    assert decide(replace(NEXT, digest=b"last", timesteps=0), empty, MINE) == Replay(REPLY)
 
 
 @dataclass
@@ -97,17 +105,17 @@ class Server:
     session: Session | None = None
     applied: list[bytes] = field(default_factory=list)
 
-    def answer(self, piece: Piece) -> Decision:
+    def answer(self, piece: ChunkRequest) -> Decision:
         """Do what is decided."""
         decision = decide(piece, self.session, MINE)
-        if isinstance(decision, Begin | GoOn):
-            before = decision.session.steps if isinstance(decision, GoOn) else 0
-            state = (decision.session.state if isinstance(decision, GoOn) else b"") + piece.digest
+        if isinstance(decision, StartSession | ContinueSession):
+            before = decision.session.steps if isinstance(decision, ContinueSession) else 0
+            state = (decision.session.state if isinstance(decision, ContinueSession) else b"") + piece.digest
             self.applied.append(piece.digest)
             self.session = Session(
                 before + piece.timesteps, before, piece.digest, Reply(state, ""), state, MINE, piece.end
             )
-            return Again(self.session.last_reply)
+            return Replay(self.session.last_reply)
         return decision
 
 
@@ -121,11 +129,11 @@ def test_a_piece_is_applied_exactly_once_whatever_the_network_does(
 ) -> None:
     """Answers are lost and pieces sent again, old duplicates arrive at any time, contents repeat."""
     server = Server()
-    pieces: list[Piece] = []
+    pieces: list[ChunkRequest] = []
     step = 0
     for number, (timesteps, content) in enumerate(sizes):
         ends = number == len(sizes) - 1
-        pieces.append(Piece("id", number == 0, ends, step, content * timesteps, timesteps))
+        pieces.append(ChunkRequest("id", number == 0, ends, step, content * timesteps, timesteps))
         step += timesteps
     so_far = b""
     for number, piece in enumerate(pieces):
@@ -134,12 +142,12 @@ def test_a_piece_is_applied_exactly_once_whatever_the_network_does(
             before = list(server.applied)
             late = server.answer(old)
             assert server.applied == before
-            assert isinstance(late, Refused) or late == Again(Reply(so_far, ""))
+            assert isinstance(late, Reject) or late == Replay(Reply(so_far, ""))
         so_far += piece.digest
         # Without numbers a piece can be sent once only; with them as often as it takes.
         sent = piece if numbered or data.draw(st.booleans()) else replace(piece, step=None)
         for _ in range(1 + (data.draw(st.integers(0, 2)) if sent.step is not None else 0)):
-            assert server.answer(sent) == Again(Reply(so_far, ""))
+            assert server.answer(sent) == Replay(Reply(so_far, ""))
     assert server.applied == [piece.digest for piece in pieces]
     assert server.session is not None
     assert server.session.ended

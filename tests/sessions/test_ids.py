@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.sessions.ids import check_id, key_of, make_id
+from torchserve_neuron_lstm.sessions.ids import check_id, make_id, store_key
 
 from .strategies import ID_CHARACTERS, ids
 
@@ -57,13 +57,13 @@ def test_a_made_id_is_an_id_and_never_the_same() -> None:
 @given(st.sets(st.tuples(ids(), st.sampled_from(("", "a", "tagger", "型", "x" * 300))), min_size=2, max_size=5))
 def test_each_id_of_each_namespace_has_a_key_of_its_own(named: set[tuple[str, str]]) -> None:
     """Always the same one, of 16 bytes."""
-    keys = {key_of(*pair) for pair in named}
+    keys = {store_key(*pair) for pair in named}
 
     assert len(keys) == len(named)
-    assert keys == {key_of(*pair) for pair in named}
+    assert keys == {store_key(*pair) for pair in named}
     assert {len(key) for key in keys} == {16}
 
 
 def test_a_key_is_the_same_in_every_version() -> None:
     """Or sessions would be lost with an upgrade."""
-    assert key_of("user-17", "tagger").hex() == "0e00e87456f830f613167f9f80a06e87"
+    assert store_key("user-17", "tagger").hex() == "0e00e87456f830f613167f9f80a06e87"

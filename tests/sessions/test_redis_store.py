@@ -18,7 +18,14 @@ from tls import certificate, tls_in_front
 
 from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
-from torchserve_neuron_lstm.sessions.store import Change, Limits, StoreFull, StoreUnavailable, Totals, Written
+from torchserve_neuron_lstm.sessions.store import (
+    Limits,
+    RecordUpdate,
+    StoreFullError,
+    StoreTotals,
+    StoreUnavailableError,
+    Written,
+)
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 PROGRAMS = server_programs()
@@ -55,7 +62,7 @@ def store_on() -> Iterator[MakeStore]:
 def write(store: RedisStore, name: str, record: bytes) -> None:
     """In the place of whatever is there."""
     (found,) = store.read([name])
-    assert store.write([Change(name, record, found and found.revision)]) == [Written()]
+    assert store.write([RecordUpdate(name, record, found and found.revision)]) == [Written()]
 
 
 def read(store: RedisStore, name: str) -> bytes | None:
@@ -72,8 +79,8 @@ def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(start: St
         write(store, f"{number}", b"%d" % number)
     server.kill()
 
-    for call in (lambda: store.read(["0"]), lambda: store.write([Change("0", b"", None)]), store.totals):
-        with pytest.raises(StoreUnavailable, match=rf"the session store {server.url}/0 cannot be used: .*refused"):
+    for call in (lambda: store.read(["0"]), lambda: store.write([RecordUpdate("0", b"", None)]), store.totals):
+        with pytest.raises(StoreUnavailableError, match=rf"the session store {server.url}/0 cannot be used: .*refused"):
             call()
     server.start()
     assert [read(store, f"{number}") for number in range(50)] == [b"%d" % number for number in range(50)]
@@ -83,7 +90,7 @@ def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(start: St
 
 def test_a_server_that_cannot_be_reached_is_told(store_on: MakeStore) -> None:
     """By its address; nothing is raised before the first call."""
-    with pytest.raises(StoreUnavailable, match=r"the session store redis://127\.0\.0\.1:1/0 cannot be used"):
+    with pytest.raises(StoreUnavailableError, match=r"the session store redis://127\.0\.0\.1:1/0 cannot be used"):
         store_on("redis://127.0.0.1:1").read(["a"])
 
 
@@ -92,7 +99,7 @@ def test_a_host_without_the_client_is_told_what_to_install(
 ) -> None:
     """It is needed by this store alone."""
     monkeypatch.setitem(sys.modules, "redis", None)
-    with pytest.raises(StoreUnavailable, match="need the package redis: pip install redis"):
+    with pytest.raises(StoreUnavailableError, match="need the package redis: pip install redis"):
         store_on("redis://127.0.0.1:1").read(["a"])
 
 
@@ -104,7 +111,7 @@ def test_a_connection_that_was_cut_meanwhile_is_made_again(start: Start, store_o
     with server.client() as client:
         client.client_kill_filter(_type="normal", skipme=True)
 
-    assert store.write([Change("b", b"record", None)]) == [Written()]
+    assert store.write([RecordUpdate("b", b"record", None)]) == [Written()]
     assert read(store, "a") == b"record"
 
 
@@ -119,15 +126,19 @@ def test_a_write_whose_answer_was_lost_is_made_once(start: Start, store_on: Make
 
         way.answers_to_lose = 1
         outcomes = store.write(
-            [Change("a", b"next", found.revision), Change("b", b"new", None), Change("c", b"", None, True)]
+            [
+                RecordUpdate("a", b"next", found.revision),
+                RecordUpdate("b", b"new", None),
+                RecordUpdate("c", b"", None, True),
+            ]
         )
 
         assert outcomes == [Written()] * 3
         assert [read(store, name) for name in "abc"] == [b"next", b"new", b""]
-        assert store.totals() == Totals(2, 7, 0.0)
+        assert store.totals() == StoreTotals(2, 7, 0.0)
         way.answers_to_lose = 2
-        with pytest.raises(StoreUnavailable):
-            store.write([Change("a", b"unknown", None)])
+        with pytest.raises(StoreUnavailableError):
+            store.write([RecordUpdate("a", b"unknown", None)])
         assert read(store, "a") == b"next"
 
 
@@ -138,7 +149,7 @@ def test_a_server_that_hangs_is_told_in_time(start: Start, store_on: MakeStore) 
     write(store_on(server.url), "a", b"record")
     os.kill(server.pid, signal.SIGSTOP)
     try:
-        with pytest.raises(StoreUnavailable, match=r"it did not answer within 0\.2 seconds"):
+        with pytest.raises(StoreUnavailableError, match=r"it did not answer within 0\.2 seconds"):
             store.read(["a"])
     finally:
         os.kill(server.pid, signal.SIGCONT)
@@ -166,13 +177,15 @@ def test_the_password_is_in_the_environment(start: Start, store_on: MakeStore, m
     write(store_on(server.url, password_env="SESSIONS_PASSWORD"), "a", b"record")
 
     monkeypatch.setenv("SESSIONS_PASSWORD", "wr0ng")
-    with pytest.raises(StoreUnavailable, match="check the username and the password in SESSIONS_PASSWORD") as refusal:
+    with pytest.raises(
+        StoreUnavailableError, match="check the username and the password in SESSIONS_PASSWORD"
+    ) as refusal:
         store_on(server.url, password_env="SESSIONS_PASSWORD").read(["a"])
     assert "wr0ng" not in str(refusal.value)
     monkeypatch.delenv("SESSIONS_PASSWORD")
-    with pytest.raises(StoreUnavailable, match=r"SESSIONS_PASSWORD, which holds .* password, is not set"):
+    with pytest.raises(StoreUnavailableError, match=r"SESSIONS_PASSWORD, which holds .* password, is not set"):
         store_on(server.url, password_env="SESSIONS_PASSWORD").read(["a"])
-    with pytest.raises(StoreUnavailable, match="check the username and password_env"):
+    with pytest.raises(StoreUnavailableError, match="check the username and password_env"):
         store_on(server.url).read(["a"])
 
 
@@ -196,11 +209,11 @@ def test_a_user_needs_no_more_rights_than_these(
     write(store, "a", b"record")
     write(store, "b", b"record")
     clock.now += 1000
-    assert store.write([Change("c", b"", None, ended=True)]) == [Written()]
+    assert store.write([RecordUpdate("c", b"", None, ended=True)]) == [Written()]
     assert (store.expired(), store.totals().sessions) == (2, 0)
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "neuron", "-mget")
-    with pytest.raises(StoreUnavailable, match="check the username and the password in SESSIONS_PASSWORD"):
+    with pytest.raises(StoreUnavailableError, match="check the username and the password in SESSIONS_PASSWORD"):
         store.read(["a"])
 
 
@@ -248,18 +261,18 @@ def test_tls_trusts_nobody_but_the_given_authority(start: Start, store_on: MakeS
         store = store_on(f"rediss://localhost:{port}", ca_file=str(crt))
         write(store, "a", bytes(50_000))
         assert read(store, "a") == bytes(50_000)
-        with pytest.raises(StoreUnavailable, match="IP address mismatch"):
+        with pytest.raises(StoreUnavailableError, match="IP address mismatch"):
             store_on(f"rediss://127.0.0.1:{port}", ca_file=str(crt)).read(["a"])
         for ca_file in (str(other_crt), None):
-            with pytest.raises(StoreUnavailable, match="certificate verify failed"):
+            with pytest.raises(StoreUnavailableError, match="certificate verify failed"):
                 store_on(f"rediss://localhost:{port}", ca_file=ca_file).read(["a"])
-        with pytest.raises(StoreUnavailable):
+        with pytest.raises(StoreUnavailableError):
             store_on(f"redis://localhost:{port}").read(["a"])
-        with pytest.raises(StoreUnavailable, match="No such file"):
+        with pytest.raises(StoreUnavailableError, match="No such file"):
             store_on(f"rediss://localhost:{port}", ca_file=str(tmp_path / "none.pem")).read(["a"])
     with (
         tls_in_front(server.port, other_crt, other_key) as port,
-        pytest.raises(StoreUnavailable, match="Hostname mismatch"),
+        pytest.raises(StoreUnavailableError, match="Hostname mismatch"),
     ):
         store_on(f"rediss://localhost:{port}", ca_file=str(other_crt)).read(["a"])
 
@@ -273,15 +286,15 @@ def test_a_server_without_memory_refuses_what_does_not_fit(start: Start, store_o
     with server.client() as client:
         client.config_set("maxmemory", client.info("memory")["used_memory"])
     for _ in range(2):
-        with pytest.raises(StoreFull, match="give the server more memory, or allow fewer sessions"):
-            store.write([Change(f"new {number}", bytes(6000), None) for number in range(100)])
+        with pytest.raises(StoreFullError, match="give the server more memory, or allow fewer sessions"):
+            store.write([RecordUpdate(f"new {number}", bytes(6000), None) for number in range(100)])
     assert store.read([f"new {number}" for number in range(100)]) == [None] * 100
     assert [read(store, f"{number}") for number in range(20)] == [bytes(6000)] * 20
     assert store.totals()[:2] == (20, 120_000)
 
     with server.client() as client:
         client.config_set("maxmemory", 0)
-    assert store.write([Change(f"new {number}", bytes(6000), None) for number in range(100)]) == [Written()] * 100
+    assert store.write([RecordUpdate(f"new {number}", bytes(6000), None) for number in range(100)]) == [Written()] * 100
 
 
 def test_a_server_that_throws_sessions_away_is_warned_of(
@@ -309,18 +322,18 @@ def test_records_that_the_server_has_removed_are_counted_right(start: Start, sto
     """Whether they come again or not."""
     server, clock = start(), Clock()
     store = store_on(server.url, clock, Limits(3, 18, 900.0))
-    store.write([Change(name, b"record", None) for name in "abc"])
+    store.write([RecordUpdate(name, b"record", None) for name in "abc"])
     with server.client() as client:
         for key in list(client.scan_iter("*record:*"))[:2]:
             client.delete(key)
 
     gone = [name for name in "abc" if read(store, name) is None]
     assert len(gone) == 2
-    assert store.write([Change(gone[0], b"anew", None)]) == [Written()]
-    assert (store.totals(), store.expired()) == (Totals(3, 16, 0.0), 1)
+    assert store.write([RecordUpdate(gone[0], b"anew", None)]) == [Written()]
+    assert (store.totals(), store.expired()) == (StoreTotals(3, 16, 0.0), 1)
     clock.now += 1000
-    assert store.write([Change("d", b"record", None)]) == [Written()]
-    assert (store.totals(), store.expired()) == (Totals(1, 6, 0.0), 3)
+    assert store.write([RecordUpdate("d", b"record", None)]) == [Written()]
+    assert (store.totals(), store.expired()) == (StoreTotals(1, 6, 0.0), 3)
 
 
 def test_everything_is_gone_from_the_server_in_the_end(start: Start, store_on: MakeStore) -> None:
@@ -349,8 +362,8 @@ def test_time_is_the_servers(start: Start, store_on: MakeStore) -> None:
     time.sleep(1.6)
 
     assert read(store, "a") is None
-    assert store.totals() == Totals(0, 6, None)
-    assert store.write([Change("a", b"anew", None)]) == [Written()]
+    assert store.totals() == StoreTotals(0, 6, None)
+    assert store.write([RecordUpdate("a", b"anew", None)]) == [Written()]
     assert store.expired() == 1
 
 
@@ -376,7 +389,7 @@ def test_a_key_that_is_none_of_ours_is_no_session(start: Start, store_on: MakeSt
         for value in (b"", b"short", b"\xff" * 16):
             client.set(key, value)
             assert store.read(["a"]) == [None]
-            assert store.write([Change("a", b"anew", None)]) == [Written()]
+            assert store.write([RecordUpdate("a", b"anew", None)]) == [Written()]
             assert read(store, "a") == b"anew"
         client.set(key, b"\xff" * 40)
         write(store, "a", b"anew")

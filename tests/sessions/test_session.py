@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.sessions.session import CorruptRecord, Reply, Session, decode_session, encode_session
+from torchserve_neuron_lstm.sessions.session import CorruptRecordError, Reply, Session, decode_session, encode_session
 
 from .strategies import sessions
 
@@ -28,7 +28,7 @@ def test_a_damaged_byte_is_found(session: Session, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, len(record) - 1))
     record[place] ^= data.draw(st.integers(1, 255))
 
-    with pytest.raises(CorruptRecord):
+    with pytest.raises(CorruptRecordError):
         decode_session(bytes(record))
 
 
@@ -37,9 +37,9 @@ def test_a_record_of_another_size_is_found(session: Session, data: st.DataObject
     """Cut short anywhere, or followed by more."""
     record = encode_session(session)
 
-    with pytest.raises(CorruptRecord):
+    with pytest.raises(CorruptRecordError):
         decode_session(record[: data.draw(st.integers(0, len(record) - 1))])
-    with pytest.raises(CorruptRecord):
+    with pytest.raises(CorruptRecordError):
         decode_session(record + data.draw(st.binary(min_size=1, max_size=9)))
 
 
@@ -49,13 +49,13 @@ def test_every_bit_of_one_record_counts() -> None:
     for bit in range(8 * len(record)):
         damaged = bytearray(record)
         damaged[bit // 8] ^= 1 << bit % 8
-        with pytest.raises(CorruptRecord):
+        with pytest.raises(CorruptRecordError):
             decode_session(bytes(damaged))
 
 
 def test_a_record_of_a_later_format_says_so() -> None:
     """A store that was written by another version is not taken for a damaged one."""
-    with pytest.raises(CorruptRecord, match="a record of format 2 cannot be read, only 1"):
+    with pytest.raises(CorruptRecordError, match="a record of format 2 cannot be read, only 1"):
         decode_session(b"\x02" + encode_session(SESSION)[1:])
 
 

@@ -17,26 +17,26 @@ from tempfile import TemporaryDirectory
 import pytest
 from memory_store import Clock
 
-from torchserve_neuron_lstm.sessions.sqlite_file import file_of, models_in
-from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
-from torchserve_neuron_lstm.sessions.store import Change, Limits, StoreFull, StoreUnavailable, Written
+from torchserve_neuron_lstm.sessions.sqlite_file import store_file, stored_models
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.store import Limits, RecordUpdate, StoreFullError, StoreUnavailableError, Written
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 WRITER = Path(__file__).with_name("disk_writer.py")
 
 
-def store_in(directory: Path) -> DiskStore:
+def store_in(directory: Path) -> SqliteStore:
     """Of one model."""
-    return DiskStore(directory, "tagger", LIMITS)
+    return SqliteStore(directory, "tagger", LIMITS)
 
 
-def write(store: DiskStore, name: str, record: bytes) -> None:
+def write(store: SqliteStore, name: str, record: bytes) -> None:
     """In the place of whatever is there."""
     (found,) = store.read([name])
-    assert store.write([Change(name, record, found and found.revision)]) == [Written()]
+    assert store.write([RecordUpdate(name, record, found and found.revision)]) == [Written()]
 
 
-def read(store: DiskStore, name: str) -> bytes | None:
+def read(store: SqliteStore, name: str) -> bytes | None:
     """What is there."""
     (found,) = store.read([name])
     return found and found.record
@@ -103,7 +103,9 @@ def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None
 def test_sessions_are_not_kept_where_every_user_can_write(tmp_path: Path) -> None:
     """Somebody else could put a file in the place of ours. The message says what to do."""
     tmp_path.chmod(0o1777)
-    with pytest.raises(StoreUnavailable, match="where every user can write: name a folder in it that is not there yet"):
+    with pytest.raises(
+        StoreUnavailableError, match="where every user can write: name a folder in it that is not there yet"
+    ):
         store_in(tmp_path).read(["a"])
 
     write(store_in(tmp_path / "sessions"), "a", b"record")
@@ -112,9 +114,9 @@ def test_sessions_are_not_kept_where_every_user_can_write(tmp_path: Path) -> Non
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     """Not to a file, not to nothing."""
     for target in (tmp_path / "elsewhere", tmp_path / "tagger.txt"):
-        file_of(tmp_path, "tagger").unlink(missing_ok=True)
-        file_of(tmp_path, "tagger").symlink_to(target)
-        with pytest.raises(StoreUnavailable, match="is no regular file; move it away"):
+        store_file(tmp_path, "tagger").unlink(missing_ok=True)
+        store_file(tmp_path, "tagger").symlink_to(target)
+        with pytest.raises(StoreUnavailableError, match="is no regular file; move it away"):
             store_in(tmp_path).read(["a"])
         target.write_text("")
     assert (tmp_path / "elsewhere").read_text() == ""
@@ -123,11 +125,11 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 def test_neither_ids_nor_names_of_models_lead_out_of_the_folder(tmp_path: Path) -> None:
     """A model's name is in its file's name, and back again."""
     for model in ("../up", "a/b", "naïve 型", "100%"):
-        DiskStore(tmp_path / "sessions", model, LIMITS).write([Change("a", b"", None)])
+        SqliteStore(tmp_path / "sessions", model, LIMITS).write([RecordUpdate("a", b"", None)])
 
     assert [path.name for path in tmp_path.iterdir()] == ["sessions"]
-    assert models_in(tmp_path / "sessions") == ["../up", "100%", "a/b", "naïve 型"]
-    assert models_in(tmp_path / "nowhere") == []
+    assert stored_models(tmp_path / "sessions") == ["../up", "100%", "a/b", "naïve 型"]
+    assert stored_models(tmp_path / "nowhere") == []
 
 
 def test_the_file_holds_no_id(tmp_path: Path) -> None:
@@ -142,7 +144,7 @@ def test_the_file_holds_no_id(tmp_path: Path) -> None:
 
 def test_nothing_is_opened_before_the_first_call(tmp_path: Path) -> None:
     """A server that has no sessions has no files of them."""
-    DiskStore(tmp_path / "sessions", "tagger", LIMITS).close()
+    SqliteStore(tmp_path / "sessions", "tagger", LIMITS).close()
 
     assert list(tmp_path.iterdir()) == []
 
@@ -225,10 +227,10 @@ def test_garbage_in_its_place_is_told_and_not_overwritten(tmp_path: Path, garbag
     store.file.write_bytes(garbage)
 
     for _ in range(2):
-        with pytest.raises(StoreUnavailable, match=r"the session store .*tagger\.sessions.*move it away"):
+        with pytest.raises(StoreUnavailableError, match=r"the session store .*tagger\.sessions.*move it away"):
             store.read(["a"])
-        with pytest.raises(StoreUnavailable):
-            store.write([Change("a", b"", None)])
+        with pytest.raises(StoreUnavailableError):
+            store.write([RecordUpdate("a", b"", None)])
     assert store.file.read_bytes() == garbage
     store.file.rename(tmp_path / "away")
     write(store, "a", b"anew")
@@ -248,7 +250,7 @@ def test_garbage_under_an_open_connection_is_told(tmp_path: Path) -> None:
 
     readable = 0
     for number in range(100):
-        with suppress(StoreUnavailable):
+        with suppress(StoreUnavailableError):
             read(store, f"{number}")
             readable += 1
     assert readable < 50
@@ -264,7 +266,9 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
         connection.execute(statement)
         connection.close()
         before = store.file.read_bytes()
-        with pytest.raises(StoreUnavailable, match="was written by another version of this software; move it away"):
+        with pytest.raises(
+            StoreUnavailableError, match="was written by another version of this software; move it away"
+        ):
             store.read(["a"])
         assert store.file.read_bytes() == before
         store.file.unlink()
@@ -274,7 +278,7 @@ def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
     """And when it is gone, all is well."""
     (tmp_path / "sessions").write_text("")
     store = store_in(tmp_path / "sessions")
-    with pytest.raises(StoreUnavailable, match="the server must be able to write to it and to its folder"):
+    with pytest.raises(StoreUnavailableError, match="the server must be able to write to it and to its folder"):
         store.read(["a"])
     (tmp_path / "sessions").unlink()
 
@@ -283,11 +287,11 @@ def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
 
 def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
     """File systems end somewhere."""
-    with pytest.raises(StoreUnavailable, match="File name too long"):
-        DiskStore(tmp_path, "x" * 300, LIMITS).read(["a"])
+    with pytest.raises(StoreUnavailableError, match="File name too long"):
+        SqliteStore(tmp_path, "x" * 300, LIMITS).read(["a"])
 
 
-class SmallDisk(DiskStore):
+class SmallDisk(SqliteStore):
     """A file that cannot grow beyond some pages, as on a full disk."""
 
     pages = 40
@@ -304,15 +308,15 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(tmp_path: Pat
     for number in range(20):
         write(store, f"{number}", bytes(6000))
 
-    with pytest.raises(StoreFull, match="database or disk is full; make room on its disk"):
-        store.write([Change(f"new {number}", bytes(6000), None) for number in range(100)])
+    with pytest.raises(StoreFullError, match="database or disk is full; make room on its disk"):
+        store.write([RecordUpdate(f"new {number}", bytes(6000), None) for number in range(100)])
     assert [read(store, f"{number}") for number in range(20)] == [bytes(6000)] * 20
     assert store.read([f"new {number}" for number in range(100)]) == [None] * 100
     assert store.totals()[:2] == (20, 120_000)
     write(store, "0", bytes(range(250)) * 24)
 
     store.pages = 10_000
-    assert store.write([Change(f"new {number}", bytes(6000), None) for number in range(100)]) == [Written()] * 100
+    assert store.write([RecordUpdate(f"new {number}", bytes(6000), None) for number in range(100)]) == [Written()] * 100
 
 
 def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,8 +328,8 @@ def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch:
     holder.execute("BEGIN IMMEDIATE")
 
     assert read(store, "a") == b"record"
-    with pytest.raises(StoreUnavailable, match=r"locked; another process has held it for 0\.2 seconds"):
-        store.write([Change("b", b"", None)])
+    with pytest.raises(StoreUnavailableError, match=r"locked; another process has held it for 0\.2 seconds"):
+        store.write([RecordUpdate("b", b"", None)])
     holder.execute("ROLLBACK")
     holder.close()
     write(store, "b", b"record")
@@ -337,7 +341,7 @@ def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, mo
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
 
-    with pytest.raises(StoreUnavailable, match=r"locked; another process has held it for 0\.2 seconds"):
+    with pytest.raises(StoreUnavailableError, match=r"locked; another process has held it for 0\.2 seconds"):
         store_in(tmp_path).read(["a"])
     os.close(descriptor)
     write(store_in(tmp_path), "a", b"record")
@@ -346,14 +350,14 @@ def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, mo
 def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
     """After many calls, among them some that made no change."""
     clock = Clock()
-    store = DiskStore(tmp_path, "tagger", Limits(50, 20_000, 100.0, 10.0), clock)
+    store = SqliteStore(tmp_path, "tagger", Limits(50, 20_000, 100.0, 10.0), clock)
     random = Random(0)
     for _ in range(400):
         names = random.sample(range(100), 8)
         found = store.read([f"{name}" for name in names])
         store.write(
             [
-                Change(f"{name}", bytes(random.randrange(900)), one and one.revision, random.random() < 0.1)
+                RecordUpdate(f"{name}", bytes(random.randrange(900)), one and one.revision, random.random() < 0.1)
                 for name, one in zip(names, found, strict=True)
             ]
         )
@@ -372,8 +376,8 @@ def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
 def test_no_write_removes_more_than_some_sessions(tmp_path: Path) -> None:
     """Others wait meanwhile, so the rest is left to the next ones."""
     clock = Clock()
-    store = DiskStore(tmp_path, "tagger", LIMITS, clock)
-    store.write([Change(f"{number}", b"", None) for number in range(500)])
+    store = SqliteStore(tmp_path, "tagger", LIMITS, clock)
+    store.write([RecordUpdate(f"{number}", b"", None) for number in range(500)])
     clock.now += 1000
     expired = []
     for _ in range(4):
@@ -406,7 +410,7 @@ def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) ->
         assert record is not None
         assert int(record[:10]) in (told, told + 1)  # it may have died before it could tell
         told = int(record[:10])
-        connection = sqlite3.connect(file_of(tmp_path, "tagger"))
+        connection = sqlite3.connect(store_file(tmp_path, "tagger"))
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         assert connection.execute("SELECT open, bytes FROM tally").fetchone() == (8, 8 * len(record))
         connection.close()

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import Clock, MemoryStore
 
-from torchserve_neuron_lstm.sessions.store import Change, Conflict, Found, Limits, Store, TooMany, Totals, Written
+from torchserve_neuron_lstm.sessions.store import (
+    Conflict,
+    LimitExceeded,
+    Limits,
+    RecordUpdate,
+    Store,
+    StoredRecord,
+    StoreTotals,
+    Written,
+)
 
 from .conftest import Places
 
@@ -19,7 +28,7 @@ WIDE = Limits(sessions=1000, bytes=1_000_000, idle_seconds=900.0, retry_seconds=
 
 def begin(store: Store, *names: str, record: bytes = b"record", ended: bool = False) -> None:
     """Sessions that were not there before."""
-    written = store.write([Change(name, record, None, ended) for name in names])
+    written = store.write([RecordUpdate(name, record, None, ended) for name in names])
     assert written == [Written()] * len(names)
 
 
@@ -30,7 +39,7 @@ def revision(store: Store, name: str) -> int:
     return found.revision
 
 
-def records(found: Sequence[Found | None]) -> list[bytes | None]:
+def records(found: Sequence[StoredRecord | None]) -> list[bytes | None]:
     """What was found, without its revision, which is the store's own affair."""
     return [one and one.record for one in found]
 
@@ -42,7 +51,7 @@ def test_a_store_begins_empty(places: Places) -> None:
     assert store.read([]) == []
     assert store.read(["a", "b"]) == [None, None]
     assert store.write([]) == []
-    assert store.totals() == Totals(0, 0, None)
+    assert store.totals() == StoreTotals(0, 0, None)
     assert store.expired() == 0
 
 
@@ -51,7 +60,7 @@ def test_what_is_written_is_read_in_the_order_asked_for(places: Places) -> None:
     place = places()
     first, second = place(WIDE, Clock()), place(WIDE, Clock())
     every_byte = bytes(range(256)) * 40
-    first.write([Change("a", every_byte, None), Change("b", b"", None)])
+    first.write([RecordUpdate("a", every_byte, None), RecordUpdate("b", b"", None)])
 
     assert records(second.read(["b", "c", "a", "b"])) == [b"", None, every_byte, b""]
 
@@ -63,7 +72,7 @@ def test_a_model_sees_its_own_sessions_only(places: Places) -> None:
     begin(tagger, "a", record=b"of the tagger")
 
     assert scorer.read(["a"]) == [None]
-    assert scorer.totals() == Totals(0, 0, None)
+    assert scorer.totals() == StoreTotals(0, 0, None)
     begin(scorer, "a", record=b"of the scorer")
     assert records(tagger.read(["a"])) == [b"of the tagger"]
 
@@ -86,8 +95,8 @@ def test_only_who_has_read_the_last_record_can_write_the_next(places: Places) ->
     begin(first, "a", record=b"0")
     seen = revision(first, "a")
 
-    assert second.write([Change("a", b"1", seen)]) == [Written()]
-    assert first.write([Change("a", b"2", seen)]) == [Conflict()]
+    assert second.write([RecordUpdate("a", b"1", seen)]) == [Written()]
+    assert first.write([RecordUpdate("a", b"2", seen)]) == [Conflict()]
     assert records(first.read(["a"])) == [b"1"]
 
 
@@ -96,10 +105,14 @@ def test_each_change_stands_alone(places: Places) -> None:
     store = places()(WIDE, Clock())
     begin(store, "a", "b")
     stale = revision(store, "a")
-    store.write([Change("a", b"newer", stale)])
+    store.write([RecordUpdate("a", b"newer", stale)])
 
     outcomes = store.write(
-        [Change("a", b"x", stale), Change("b", b"next", revision(store, "b")), Change("c", b"c", None)]
+        [
+            RecordUpdate("a", b"x", stale),
+            RecordUpdate("b", b"next", revision(store, "b")),
+            RecordUpdate("c", b"c", None),
+        ]
     )
 
     assert outcomes == [Conflict(), Written(), Written()]
@@ -110,13 +123,13 @@ def test_a_session_begins_where_none_is_open(places: Places) -> None:
     """Over one that has ended, and not over one that has not."""
     store = places()(WIDE, Clock())
     begin(store, "a")
-    assert store.write([Change("a", b"again", None)]) == [Conflict()]
-    assert store.write([Change("a", b"the end", revision(store, "a"), ended=True)]) == [Written()]
+    assert store.write([RecordUpdate("a", b"again", None)]) == [Conflict()]
+    assert store.write([RecordUpdate("a", b"the end", revision(store, "a"), ended=True)]) == [Written()]
 
     begin(store, "a", record=b"anew")
 
     assert records(store.read(["a"])) == [b"anew"]
-    assert store.totals() == Totals(1, 4, 0.0)
+    assert store.totals() == StoreTotals(1, 4, 0.0)
 
 
 def test_nothing_is_written_in_the_place_of_a_record_that_is_gone(places: Places) -> None:
@@ -127,7 +140,10 @@ def test_nothing_is_written_in_the_place_of_a_record_that_is_gone(places: Places
     seen = revision(store, "a")
     clock.now += 901
 
-    assert store.write([Change("a", b"late", seen), Change("b", b"never was", seen)]) == [Conflict(), Conflict()]
+    assert store.write([RecordUpdate("a", b"late", seen), RecordUpdate("b", b"never was", seen)]) == [
+        Conflict(),
+        Conflict(),
+    ]
     assert store.read(["a", "b"]) == [None, None]
 
 
@@ -138,7 +154,7 @@ def test_a_revision_never_comes_again(places: Places) -> None:
     for _ in range(20):
         begin(store, "a")
         seen.add(revision(store, "a"))
-        store.write([Change("a", b"the end", revision(store, "a"), ended=True)])
+        store.write([RecordUpdate("a", b"the end", revision(store, "a"), ended=True)])
         seen.add(revision(store, "a"))
 
     assert len(seen) == 40
@@ -150,7 +166,7 @@ def test_a_session_lapses_when_it_was_idle_for_too_long(places: Places) -> None:
     store = places()(WIDE, clock)
     begin(store, "a", "b")
     clock.now += 900
-    store.write([Change("b", b"kept", revision(store, "b"))])
+    store.write([RecordUpdate("b", b"kept", revision(store, "b"))])
     assert records(store.read(["a", "b"])) == [b"record", b"kept"]
     clock.now += 1
 
@@ -169,12 +185,12 @@ def test_an_ended_session_is_kept_for_its_last_piece_to_be_sent_again(places: Pl
     begin(store, "b")
     clock.now += 60
     assert records(store.read(["a"])) == [b"record"]
-    assert store.totals() == Totals(1, 12, 60.0)
+    assert store.totals() == StoreTotals(1, 12, 60.0)
     clock.now += 1
 
     assert store.read(["a"]) == [None]
     begin(store, "c")
-    assert store.totals() == Totals(2, 12, 61.0)
+    assert store.totals() == StoreTotals(2, 12, 61.0)
     assert store.expired() == 0
 
 
@@ -190,7 +206,7 @@ def test_what_has_lapsed_is_removed_and_counted_once(places: Places) -> None:
 
     assert first.expired() + second.expired() == 30
     assert first.expired() + second.expired() == 0
-    assert first.totals() == second.totals() == Totals(2, 12, 0.0)
+    assert first.totals() == second.totals() == StoreTotals(2, 12, 0.0)
 
 
 def test_many_lapsed_sessions_are_removed_in_the_course_of_some_writes(places: Places) -> None:
@@ -201,7 +217,7 @@ def test_many_lapsed_sessions_are_removed_in_the_course_of_some_writes(places: P
     clock.now += 1000
     expired = []
     for _ in range(4):
-        store.write([Change("a", b"a", store.read(["a"])[0] and revision(store, "a"))])
+        store.write([RecordUpdate("a", b"a", store.read(["a"])[0] and revision(store, "a"))])
         assert store.totals().sessions == 1
         expired.append(store.expired())
         clock.now += 10
@@ -219,9 +235,9 @@ def test_more_sessions_than_the_limit_are_refused(places: Places) -> None:
     begin(store, "b")
     clock.now += 50
 
-    assert store.write([Change("c", b"c", None)]) == [TooMany("2 sessions", 750.0)]
-    assert store.write([Change("a", b"a", revision(store, "a"))]) == [Written()]
-    assert store.write([Change("c", b"c", None)]) == [TooMany("2 sessions", 850.0)]
+    assert store.write([RecordUpdate("c", b"c", None)]) == [LimitExceeded("2 sessions", 750.0)]
+    assert store.write([RecordUpdate("a", b"a", revision(store, "a"))]) == [Written()]
+    assert store.write([RecordUpdate("c", b"c", None)]) == [LimitExceeded("2 sessions", 850.0)]
     assert store.read(["c"]) == [None]
     assert store.totals().sessions == 2
 
@@ -231,9 +247,9 @@ def test_there_is_room_again_after_an_end_and_after_a_lapse(places: Places) -> N
     clock = Clock()
     store = places()(Limits(2, 1_000_000, 900.0), clock)
     begin(store, "a", "b")
-    store.write([Change("a", b"the end", revision(store, "a"), ended=True)])
+    store.write([RecordUpdate("a", b"the end", revision(store, "a"), ended=True)])
     begin(store, "c")
-    assert store.write([Change("d", b"d", None)]) == [TooMany("2 sessions", 900.0)]
+    assert store.write([RecordUpdate("d", b"d", None)]) == [LimitExceeded("2 sessions", 900.0)]
     clock.now += 901
 
     begin(store, "d", "e")
@@ -244,9 +260,9 @@ def test_the_limit_holds_within_one_call(places: Places) -> None:
     """The changes are made in order."""
     store = places()(Limits(2, 1_000_000, 900.0), Clock())
 
-    outcomes = store.write([Change(name, b"", None) for name in "abc"])
+    outcomes = store.write([RecordUpdate(name, b"", None) for name in "abc"])
 
-    assert outcomes == [Written(), Written(), TooMany("2 sessions", 900.0)]
+    assert outcomes == [Written(), Written(), LimitExceeded("2 sessions", 900.0)]
 
 
 def test_a_session_of_one_piece_is_never_open(places: Places) -> None:
@@ -266,10 +282,13 @@ def test_more_bytes_than_the_limit_are_refused_to_new_sessions(places: Places) -
     begin(store, "a", record=bytes(50))
     clock.now += 1
 
-    assert store.write([Change("b", bytes(51), None)]) == [TooMany("100 bytes", 899.0)]
+    assert store.write([RecordUpdate("b", bytes(51), None)]) == [LimitExceeded("100 bytes", 899.0)]
     begin(store, "b", record=bytes(50))
-    assert store.write([Change("c", b"", None), Change("d", b"d", None)]) == [Written(), TooMany("100 bytes", 899.0)]
-    assert store.write([Change("a", bytes(500), revision(store, "a"))]) == [Written()]
+    assert store.write([RecordUpdate("c", b"", None), RecordUpdate("d", b"d", None)]) == [
+        Written(),
+        LimitExceeded("100 bytes", 899.0),
+    ]
+    assert store.write([RecordUpdate("a", bytes(500), revision(store, "a"))]) == [Written()]
     assert store.totals().bytes == 550
 
 
@@ -289,8 +308,12 @@ def test_the_bytes_of_what_has_lapsed_are_room(places: Places) -> None:
 
 def test_a_limit_of_nothing_refuses_every_session(places: Places) -> None:
     """And says when to come back all the same."""
-    assert places()(Limits(0, 100, 900.0), Clock()).write([Change("a", b"", None)]) == [TooMany("0 sessions", 900.0)]
-    assert places()(Limits(1, 0, 900.0), Clock()).write([Change("a", b"a", None)]) == [TooMany("0 bytes", 900.0)]
+    assert places()(Limits(0, 100, 900.0), Clock()).write([RecordUpdate("a", b"", None)]) == [
+        LimitExceeded("0 sessions", 900.0)
+    ]
+    assert places()(Limits(1, 0, 900.0), Clock()).write([RecordUpdate("a", b"a", None)]) == [
+        LimitExceeded("0 bytes", 900.0)
+    ]
 
 
 def test_a_clock_that_was_set_back_loses_nothing(places: Places) -> None:
@@ -301,8 +324,8 @@ def test_a_clock_that_was_set_back_loses_nothing(places: Places) -> None:
     clock.now -= 5000
 
     assert records(store.read(["a"])) == [b"record"]
-    assert store.totals() == Totals(1, 6, 0.0)
-    store.write([Change("a", b"next", revision(store, "a"))])
+    assert store.totals() == StoreTotals(1, 6, 0.0)
+    store.write([RecordUpdate("a", b"next", revision(store, "a"))])
     clock.now += 901
     assert store.read(["a"]) == [None]
 
@@ -317,7 +340,7 @@ def test_of_writers_at_once_one_goes_first(places: Places) -> None:
             while True:
                 (found,) = store.read(["a"])
                 assert found is not None
-                if store.write([Change("a", b"%d" % (int(found.record) + 1), found.revision)]) == [Written()]:
+                if store.write([RecordUpdate("a", b"%d" % (int(found.record) + 1), found.revision)]) == [Written()]:
                     break
 
     with ThreadPoolExecutor(4) as pool:
@@ -358,14 +381,14 @@ def test_a_store_does_what_was_promised(places: Places, limits: Limits, data: st
         assert records(found) == records(as_promised)
         for name, one, other in zip(NAMES, found, as_promised, strict=True):
             read[name].append((one and one.revision, other and other.revision))
-        ours: list[Change] = []
-        theirs: list[Change] = []
+        ours: list[RecordUpdate] = []
+        theirs: list[RecordUpdate] = []
         for name, size, basis, ended in data.draw(writes):
             bases = (None, None) if basis == "new" else read[name][-1 if basis == "read" else 0]
             bases = read[name][-2] if basis == "stale" else bases
             record = name.encode() * size
-            ours.append(Change(name, record, bases[0], ended))
-            theirs.append(Change(name, record, bases[1], ended))
+            ours.append(RecordUpdate(name, record, bases[0], ended))
+            theirs.append(RecordUpdate(name, record, bases[1], ended))
         assert store.write(ours) == promised.write(theirs)
         totals, as_totals = store.totals(), promised.totals()
         assert (totals.sessions, totals.oldest_seconds) == (as_totals.sessions, as_totals.oldest_seconds)
@@ -374,8 +397,8 @@ def test_a_store_does_what_was_promised(places: Places, limits: Limits, data: st
         promised_expired += promised.expired()
         assert expired <= promised_expired
     clock.now += 1000
-    stores[0].write([Change("z", b"", None)])
-    promised.write([Change("z", b"", None)])
+    stores[0].write([RecordUpdate("z", b"", None)])
+    promised.write([RecordUpdate("z", b"", None)])
 
     assert stores[0].totals() == stores[1].totals() == promised.totals()
     assert expired + stores[0].expired() == promised_expired + promised.expired()

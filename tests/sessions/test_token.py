@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.sessions.token import InvalidToken, TokenState, open_token, seal, token_characters
+from torchserve_neuron_lstm.sessions.token import InvalidTokenError, TokenState, sign_token, token_length, verify_token
 
 KEY = bytes(range(32))
 SESSION = TokenState(12, b"model of sixteen", b"state" * 3)
@@ -23,43 +23,43 @@ keys = st.binary(min_size=32, max_size=32)
 @given(states, keys)
 def test_a_token_is_opened_as_it_was_sealed(session: TokenState, key: bytes) -> None:
     """It stands in a header, a URL and a JSON text as it is, and is as long as was said."""
-    token = seal(session, key)
+    token = sign_token(session, key)
 
-    assert open_token(token, key, len(session.state)) == session
+    assert verify_token(token, key, len(session.state)) == session
     assert re.fullmatch("[A-Za-z0-9_-]*", token)
-    assert len(token) == token_characters(len(session.state))
+    assert len(token) == token_length(len(session.state))
 
 
 @given(states, st.data())
 def test_a_changed_token_is_refused(session: TokenState, data: st.DataObject) -> None:
     """Whichever character it is; also one that means the same bytes."""
-    token = seal(session, KEY)
+    token = sign_token(session, KEY)
     place = data.draw(st.integers(0, len(token) - 1))
     character = data.draw(st.characters().filter(lambda character: character != token[place]))
 
-    with pytest.raises(InvalidToken):
-        open_token(token[:place] + character + token[place + 1 :], KEY, 1000)
+    with pytest.raises(InvalidTokenError):
+        verify_token(token[:place] + character + token[place + 1 :], KEY, 1000)
 
 
 def test_every_character_of_one_token_counts() -> None:
     """All of them, in the place of all others."""
-    token = seal(SESSION, KEY)
+    token = sign_token(SESSION, KEY)
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/="
     for place, before in enumerate(token):
         for character in alphabet.replace(before, ""):
-            with pytest.raises(InvalidToken):
-                open_token(token[:place] + character + token[place + 1 :], KEY, 1000)
+            with pytest.raises(InvalidTokenError):
+                verify_token(token[:place] + character + token[place + 1 :], KEY, 1000)
 
 
 @given(states, st.data())
 def test_a_token_of_another_length_is_refused(session: TokenState, data: st.DataObject) -> None:
     """Cut short, or followed by more."""
-    token = seal(session, KEY)
+    token = sign_token(session, KEY)
 
-    with pytest.raises(InvalidToken):
-        open_token(token[: data.draw(st.integers(0, len(token) - 1))], KEY, 1000)
-    with pytest.raises(InvalidToken):
-        open_token(token + data.draw(st.text("A-=\n ", min_size=1, max_size=4)), KEY, 1000)
+    with pytest.raises(InvalidTokenError):
+        verify_token(token[: data.draw(st.integers(0, len(token) - 1))], KEY, 1000)
+    with pytest.raises(InvalidTokenError):
+        verify_token(token + data.draw(st.text("A-=\n ", min_size=1, max_size=4)), KEY, 1000)
 
 
 @given(st.text(max_size=300))
@@ -69,31 +69,31 @@ def test_a_token_of_another_length_is_refused(session: TokenState, data: st.Data
 @example("\ud800")
 def test_no_text_is_a_token_by_chance(text: str) -> None:
     """And none fails in another way."""
-    with pytest.raises(InvalidToken):
-        open_token(text, KEY, 1000)
+    with pytest.raises(InvalidTokenError):
+        verify_token(text, KEY, 1000)
 
 
 @given(states, keys, keys)
 def test_another_key_opens_nothing(session: TokenState, key: bytes, other: bytes) -> None:
     """Of hosts that do not belong together."""
     if key != other:
-        with pytest.raises(InvalidToken, match="was not made by this server, or was changed"):
-            open_token(seal(session, key), other, 1000)
+        with pytest.raises(InvalidTokenError, match="was not made by this server, or was changed"):
+            verify_token(sign_token(session, key), other, 1000)
 
 
 def test_a_state_that_is_larger_than_any_of_the_model_is_refused_unread() -> None:
     """Nothing of a huge text is decoded."""
-    with pytest.raises(InvalidToken, match="has up to 96 characters, this one has 10000000"):
-        open_token("A" * 10_000_000, KEY, len(SESSION.state))
-    with pytest.raises(InvalidToken, match="has up to 95 characters, this one has 96"):
-        open_token(seal(SESSION, KEY), KEY, len(SESSION.state) - 1)
+    with pytest.raises(InvalidTokenError, match="has up to 96 characters, this one has 10000000"):
+        verify_token("A" * 10_000_000, KEY, len(SESSION.state))
+    with pytest.raises(InvalidTokenError, match="has up to 95 characters, this one has 96"):
+        verify_token(sign_token(SESSION, KEY), KEY, len(SESSION.state) - 1)
 
 
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(33)])
 def test_a_key_of_another_length_is_never_used(key: bytes) -> None:
     """A short one could be guessed."""
     with pytest.raises(ValueError, match="a key of 32 bytes"):
-        seal(SESSION, key)
+        sign_token(SESSION, key)
 
 
 @pytest.mark.parametrize(
@@ -102,4 +102,4 @@ def test_a_key_of_another_length_is_never_used(key: bytes) -> None:
 def test_a_session_that_fits_no_token_is_refused(session: TokenState) -> None:
     """Nothing is cut to fit."""
     with pytest.raises(ValueError):
-        seal(session, KEY)
+        sign_token(session, KEY)

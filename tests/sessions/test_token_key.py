@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.sessions.token import NoKey, key_of_environment, key_of_file
+from torchserve_neuron_lstm.sessions.token import SigningKeyError, signing_key_from_environment, signing_key_from_file
 
 
 def test_a_key_is_made_once(tmp_path: Path) -> None:
     """And is the same for all who look, and nothing else is left there."""
-    key = key_of_file(tmp_path / "keys" / "key")
+    key = signing_key_from_file(tmp_path / "keys" / "key")
 
     assert len(key) == 32
-    assert key_of_file(tmp_path / "keys" / "key") == key
-    assert key_of_file(tmp_path / "other") != key
+    assert signing_key_from_file(tmp_path / "keys" / "key") == key
+    assert signing_key_from_file(tmp_path / "other") != key
     assert [path.name for path in (tmp_path / "keys").iterdir()] == ["key"]
 
 
@@ -26,7 +26,7 @@ def test_nobody_else_can_read_a_key(tmp_path: Path, mask: int) -> None:
     """Whatever the umask is."""
     before = os.umask(mask)
     try:
-        key_of_file(tmp_path / "key")
+        signing_key_from_file(tmp_path / "key")
     finally:
         os.umask(before)
 
@@ -35,13 +35,13 @@ def test_nobody_else_can_read_a_key(tmp_path: Path, mask: int) -> None:
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     """They may have read it already, and the operator must know."""
-    key_of_file(tmp_path / "key")
+    signing_key_from_file(tmp_path / "key")
     (tmp_path / "key").chmod(0o640)
 
     with pytest.raises(
-        NoKey, match=r"others can read the key of session tokens in .*: take the right away with `chmod"
+        SigningKeyError, match=r"others can read the key of session tokens in .*: take the right away with `chmod"
     ):
-        key_of_file(tmp_path / "key")
+        signing_key_from_file(tmp_path / "key")
 
 
 def test_processes_that_need_a_key_at_once_have_the_same(tmp_path: Path) -> None:
@@ -65,10 +65,10 @@ def test_processes_that_need_a_key_at_once_have_the_same(tmp_path: Path) -> None
 
 def test_the_key_of_a_file_is_good_for_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second host joins the first."""
-    key = key_of_file(tmp_path / "key")
+    key = signing_key_from_file(tmp_path / "key")
     monkeypatch.setenv("TOKEN_KEY", (tmp_path / "key").read_text())
 
-    assert key_of_environment("TOKEN_KEY") == key
+    assert signing_key_from_environment("TOKEN_KEY") == key
 
 
 @pytest.mark.parametrize("text", ["ab" * 31, "ab" * 33, "xy" * 32, "0x" + "ab" * 31, "٠" * 64, "not a key"])
@@ -78,10 +78,12 @@ def test_what_is_no_key_is_refused_and_not_repeated(text: str, tmp_path: Path, m
     (tmp_path / "key").write_text(text, "utf-8")
     (tmp_path / "key").chmod(0o600)
 
-    with pytest.raises(NoKey, match="TOKEN_KEY holds no key of session tokens, which is 64 hex digits") as in_variable:
-        key_of_environment("TOKEN_KEY")
-    with pytest.raises(NoKey, match="holds no key of session tokens, which is 64 hex digits") as in_file:
-        key_of_file(tmp_path / "key")
+    with pytest.raises(
+        SigningKeyError, match="TOKEN_KEY holds no key of session tokens, which is 64 hex digits"
+    ) as in_variable:
+        signing_key_from_environment("TOKEN_KEY")
+    with pytest.raises(SigningKeyError, match="holds no key of session tokens, which is 64 hex digits") as in_file:
+        signing_key_from_file(tmp_path / "key")
     assert text not in f"{in_variable.value} {in_file.value}"
 
 
@@ -89,9 +91,9 @@ def test_a_missing_key_is_told_with_the_way_to_make_one(tmp_path: Path, monkeypa
     """For the variable; a file that cannot be made says why."""
     monkeypatch.delenv("TOKEN_KEY", raising=False)
     with pytest.raises(
-        NoKey, match=r"TOKEN_KEY, which holds the key .*, is not set: make one with `openssl rand -hex 32`"
+        SigningKeyError, match=r"TOKEN_KEY, which holds the key .*, is not set: make one with `openssl rand -hex 32`"
     ):
-        key_of_environment("TOKEN_KEY")
+        signing_key_from_environment("TOKEN_KEY")
     (tmp_path / "file").write_text("")
-    with pytest.raises(NoKey, match=r"cannot be kept in .*file/key: "):
-        key_of_file(tmp_path / "file" / "key")
+    with pytest.raises(SigningKeyError, match=r"cannot be kept in .*file/key: "):
+        signing_key_from_file(tmp_path / "file" / "key")

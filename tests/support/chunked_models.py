@@ -11,7 +11,7 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 Rows = tuple[int, ...]
 
 
-def any_staircase(lengths: Sequence[int], choose: random.Random, roomy: bool = True) -> Plan:
+def any_chunked_plan(lengths: Sequence[int], choose: random.Random, roomy: bool = True) -> Plan:
     """A plan that advances the rows in stretches which part at any time, taking turns.
 
     `roomy` lets buckets be larger than what they are for, in rows and in time, as fixed shapes are.

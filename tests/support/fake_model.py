@@ -10,7 +10,7 @@ import torch
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import execute
 from torchserve_neuron_lstm.bucketing.plan import Plan
-from torchserve_neuron_lstm.bucketing.planner import planner_for
+from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, Variant
 
@@ -64,7 +64,7 @@ class FakeModel:
     def plan(self, lengths: Sequence[int]) -> Plan:
         grid = self.manifest.grid
         padded = self.manifest.padding == "masked"
-        return planner_for("sequence", grid, CostModel.proportional(grid), padded=padded).plan(lengths)
+        return make_planner("sequence", grid, CostModel.proportional(grid), padded=padded).plan(lengths)
 
     def answer(
         self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]

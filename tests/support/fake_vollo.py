@@ -46,7 +46,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Fakes:
     fx.__dict__.update(nnir=nnir, prepare_shape=lambda module, *inputs: (module, module(*inputs)))
     nnir.__dict__.update(to_nnir=lambda module: _Graph(fakes, module))
     monkeypatch.setattr(vollo, "version", lambda name: RELEASE)
-    vollo.no_accelerator.cache_clear()
+    vollo.no_accelerator_reason.cache_clear()
     vollo._tell_once.cache_clear()
     return fakes
 
@@ -56,7 +56,7 @@ def install_runtime(monkeypatch: pytest.MonkeyPatch, fakes: Fakes, accelerators:
     fakes.accelerators = accelerators
     _module(monkeypatch, "vollo_rt").__dict__.update(VolloRTContext=lambda: _Context(fakes))
     monkeypatch.setattr(vollo, "_accelerators", iter(range(10)))
-    vollo.no_accelerator.cache_clear()
+    vollo.no_accelerator_reason.cache_clear()
 
 
 _NAMES = ("vollo_compiler", "vollo_torch", "vollo_torch.fx", "vollo_torch.fx.nnir")

@@ -6,7 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from torchserve_neuron_lstm.sessions.store import Change, Conflict, Found, Limits, Outcome, TooMany, Totals, Written
+from torchserve_neuron_lstm.sessions.store import (
+    Conflict,
+    LimitExceeded,
+    Limits,
+    RecordUpdate,
+    StoredRecord,
+    StoreTotals,
+    WriteOutcome,
+    Written,
+)
 
 _REVISIONS = count(1)
 
@@ -38,30 +47,30 @@ class MemoryStore:
     entries: dict[str, _Entry] = field(default_factory=dict)
     removed: int = 0
 
-    def read(self, ids: Sequence[str]) -> list[Found | None]:
+    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
         """As `Store.read`."""
         self._remove_lapsed()
         entries = [self.entries.get(name) for name in ids]
-        return [None if entry is None else Found(entry.record, entry.revision) for entry in entries]
+        return [None if entry is None else StoredRecord(entry.record, entry.revision) for entry in entries]
 
-    def write(self, changes: Sequence[Change]) -> list[Outcome]:
+    def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """As `Store.write`."""
         self._remove_lapsed()
         return [self._write(change) for change in changes]
 
-    def totals(self) -> Totals:
+    def totals(self) -> StoreTotals:
         """As `Store.totals`."""
         self._remove_lapsed()
         waiting = [max(0.0, self.clock() - entry.last) for entry in self._open()]
         size = sum(len(entry.record) for entry in self.entries.values())
-        return Totals(len(waiting), size, max(waiting, default=None))
+        return StoreTotals(len(waiting), size, max(waiting, default=None))
 
     def expired(self) -> int:
         """As `Store.expired`."""
         removed, self.removed = self.removed, 0
         return removed
 
-    def _write(self, change: Change) -> Outcome:
+    def _write(self, change: RecordUpdate) -> WriteOutcome:
         old = self.entries.get(change.id)
         goes_on = old is not None and not old.ended
         if old is None and change.revision is not None:
@@ -71,9 +80,9 @@ class MemoryStore:
         others = sum(len(entry.record) for name, entry in self.entries.items() if name != change.id)
         if not goes_on:
             if not change.ended and len(self._open()) >= self.limits.sessions:
-                return TooMany(f"{self.limits.sessions} sessions", self._until_room())
+                return LimitExceeded(f"{self.limits.sessions} sessions", self._until_room())
             if others + len(change.record) > self.limits.bytes:
-                return TooMany(f"{self.limits.bytes} bytes", self._until_room())
+                return LimitExceeded(f"{self.limits.bytes} bytes", self._until_room())
         self.entries[change.id] = _Entry(change.record, next(_REVISIONS), change.ended, self.clock())
         return Written()
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.native import build
-from torchserve_neuron_lstm.backends.native.library import Library, Pool, Stack, pack
+from torchserve_neuron_lstm.backends.native.library import LayerStack, RecurrentLibrary, ThreadPool, pack_recurrence
 
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 PORTABLE = "x86-64"
@@ -26,7 +26,7 @@ PORTABLE = "x86-64"
 
 def isas_here() -> list[str]:
     """Those that this processor has, and the portable one."""
-    ours = [one.isa for one in build.instructions() if one.cpu_flags <= cpp_compiler.cpu_flags()]
+    ours = [one.isa for one in build.instruction_sets() if one.cpu_flags <= cpp_compiler.cpu_flags()]
     return [*ours, PORTABLE] if platform.machine() == "x86_64" else ours
 
 
@@ -35,18 +35,18 @@ ISAS = [pytest.param(isa, marks=pytest.mark.xdist_group(f"kernel-{isa}")) for is
 
 
 @cache
-def kernel(isa: str) -> Library:
+def kernel(isa: str) -> RecurrentLibrary:
     """The kernel for these instructions."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / f"{isa}.so"
         file.write_bytes(build._library(cpp_compiler.compiler(), build.SOURCE, isa))
-        return Library(file)
+        return RecurrentLibrary(file)
 
 
 @cache
-def pool(isa: str, threads: int) -> Pool:
+def pool(isa: str, threads: int) -> ThreadPool:
     """Threads, shared by tests."""
-    return Pool(kernel(isa), threads)
+    return ThreadPool(kernel(isa), threads)
 
 
 @dataclass(frozen=True)
@@ -98,20 +98,20 @@ def batch_for(shape: Shape, lengths: list[int], steps: int, garbage: float = 0.0
     return Batch(x, real, states[0], states[1] if shape.cell == "lstm" else None)
 
 
-def stack_of(shape: Shape, core: nn.RNNBase, threads: Pool) -> Stack:
+def stack_of(shape: Shape, core: nn.RNNBase, threads: ThreadPool) -> LayerStack:
     """The kernel's layers with the weights of torch's."""
     weights = [core.get_parameter(name).detach() for name in core._flat_weights_names]
     each = len(weights) // (shape.layers * shape.directions)
-    at_once = threads.library.gates_at_once(shape.cell)
+    at_once = threads.library.interleaved_gates(shape.cell)
     packed = [
         part
         for first in range(0, len(weights), each)
-        for part in pack(shape.cell, weights[first : first + each], threads.library.lanes, at_once)
+        for part in pack_recurrence(shape.cell, weights[first : first + each], threads.library.lanes, at_once)
     ]
-    return Stack(threads, shape.cell, shape.layers, shape.directions, shape.inputs, shape.hidden, packed)
+    return LayerStack(threads, shape.cell, shape.layers, shape.directions, shape.inputs, shape.hidden, packed)
 
 
-def answers_of(stack: Stack, batch: Batch, *, time_major: bool = False) -> list[torch.Tensor]:
+def answers_of(stack: LayerStack, batch: Batch, *, time_major: bool = False) -> list[torch.Tensor]:
     """y, h_n and for an LSTM c_n."""
     y, h_n, c_n = stack.run(batch.x, batch.lengths, batch.h_0, batch.c_0, time_major=time_major)
     return [y, h_n] if batch.c_0 is None else [y, h_n, c_n]

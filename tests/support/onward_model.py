@@ -9,14 +9,14 @@ import torch
 from fake_model import make_manifest
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.execute_chunks import Past, Pieces, execute_onward
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, resume_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan
-from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.planner import make_planner
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, Variant
-from torchserve_neuron_lstm.config.session_settings import Fields, SessionSettings
+from torchserve_neuron_lstm.config.session_settings import SessionFields, SessionSettings
 
-FIELDS = Fields(
+FIELDS = SessionFields(
     id="ts_request_sequence_id",
     start="ts_request_sequence_start",
     end="ts_request_sequence_end",
@@ -27,7 +27,7 @@ STATE = "ab" * 16
 SETTINGS = SessionSettings("disk", STATE, None, None, None, 600.0, 100, 10**6, FIELDS)
 SUMS = TensorSpec("sums", "float32", ("batch", "time"))
 TOTAL = TensorSpec("total", "float32", ("batch",))
-CARRIED = (Carried(TensorSpec("sum", "float32", ("batch", 1)), 0.0),)
+CARRIED = (CarriedValue(TensorSpec("sum", "float32", ("batch", 1)), 0.0),)
 
 
 def streaming_manifest(**facts: object) -> Manifest:
@@ -44,7 +44,7 @@ def streaming_manifest(**facts: object) -> Manifest:
 
 
 @dataclass
-class OnwardModel:
+class FakeStreamingModel:
     """Sums. A run that holds `poison` fails."""
 
     manifest: Manifest = field(default_factory=streaming_manifest)
@@ -54,21 +54,21 @@ class OnwardModel:
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         grid = self.manifest.grid
-        return planner_for("chunk", grid, CostModel.proportional(grid), longest=self.manifest.longest).plan(lengths)
+        return make_planner("chunk", grid, CostModel.proportional(grid), longest=self.manifest.longest).plan(lengths)
 
     def answer(
         self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
     ) -> list[tuple[torch.Tensor, ...]]:
         raise AssertionError("a streaming model is asked for pieces alone")
 
-    def answer_onward(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], past: Past
+    def resume_plan(
+        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], past: ResumedState
     ) -> tuple[list[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
         self.batches.append(len(requests))
-        pieces = Pieces(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
-        return execute_onward(plan, requests, lengths, pieces, self.run, past)
+        pieces = ChunkSignature(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
+        return resume_chunks(plan, requests, lengths, pieces, self.run, past)
 
-    def run(self, part: Part, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def run(self, part: ProgramRole, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if part == "head":
             return [tensors[1][:, 0].clone()]
         ids, lengths, before = tensors

@@ -12,12 +12,12 @@ import torch
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import (
     DEFAULTS,
-    CannotCompile,
+    CompileError,
+    CompilerOption,
     CompileSettings,
-    Option,
+    LoadedProgram,
     Precision,
     Requirement,
-    Run,
     Weights,
 )
 from torchserve_neuron_lstm.backends.partitioning.partition import operator_name, operators_of
@@ -36,7 +36,7 @@ class Picky:
     polymorphic: bool = False
     any_shape: bool = False
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[Option, ...] = ("compiler_workdir", "compiler_args")
+    options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
 
     def unavailable(self) -> str | None:
         """Never."""
@@ -64,15 +64,15 @@ class Picky:
             if name in self.crashing:
                 raise ZeroDivisionError(name)
             if name in self.refused:
-                raise CannotCompile(f"picky has no {name}")
+                raise CompileError(f"picky has no {name}")
         if len(self.together & set(names)) > 1:
-            raise CannotCompile(f"picky has no {' with '.join(sorted(self.together))}")
+            raise CompileError(f"picky has no {' with '.join(sorted(self.together))}")
         (directory / "asked.json").write_text(json.dumps({"operators": names, "args": settings.args}))
         if settings.workdir is not None:
             (settings.workdir / "notes.txt").write_text("\n".join(names))
         Eager().compile(program, None, directory)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """As eager does."""
         return Eager().load(directory, weights, host, threads)
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from fake_model import GRID, make_manifest
 
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, Carried, TensorSpec
-from torchserve_neuron_lstm.config.manifest import Check, Cost, Manifest, Variant, write_manifest
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, CarriedValue, TensorSpec
+from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, MeasuredError, Variant, write_manifest
 from torchserve_neuron_lstm.config.session_settings import SessionSettings
 
-CARRIED = (Carried(TensorSpec("lstm.h", "float32", ("batch", 1, 2)), 0.0),)
+CARRIED = (CarriedValue(TensorSpec("lstm.h", "float32", ("batch", 1, 2)), 0.0),)
 
 
 def streaming_manifest(streaming: SessionSettings | None, **facts: object) -> Manifest:
@@ -20,8 +20,8 @@ def streaming_manifest(streaming: SessionSettings | None, **facts: object) -> Ma
         "kind": "chunk",
         "carried": CARRIED,
         "variants": tuple(Variant("chunk", bucket, "programs/fake") for bucket in GRID.buckets),
-        "checks": tuple(Check(bucket, 0.0) for bucket in GRID.buckets),
-        "costs": tuple(Cost("chunk", bucket, call_ms(bucket)) for bucket in GRID.buckets),
+        "checks": tuple(MeasuredError(bucket, 0.0) for bucket in GRID.buckets),
+        "costs": tuple(MeasuredCost("chunk", bucket, call_ms(bucket)) for bucket in GRID.buckets),
         "streaming": streaming,
     }
     return make_manifest(**(given | facts))  # type: ignore[arg-type]

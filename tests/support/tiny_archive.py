@@ -12,7 +12,14 @@ from torch import nn
 import torchserve_neuron_lstm
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
-from torchserve_neuron_lstm.config.manifest import Check, Cost, Manifest, Variant, digest_files, write_manifest
+from torchserve_neuron_lstm.config.manifest import (
+    Manifest,
+    MeasuredCost,
+    MeasuredError,
+    Variant,
+    digest_files,
+    write_manifest,
+)
 
 VOCABULARY = 20
 GRID = BucketGrid(batches=(1, 4), lengths=(4, 8))
@@ -93,8 +100,8 @@ def _manifest(folder: Path, facts: dict[str, object]) -> Manifest:
         "shapes": "grid",
         "longest": GRID.lengths[-1],
         "variants": (Variant("sequence", None, "programs/eager/any"),),
-        "checks": tuple(Check(bucket, 0.0) for bucket in GRID.buckets),
-        "costs": tuple(Cost("sequence", bucket, 0.5) for bucket in GRID.buckets),
+        "checks": tuple(MeasuredError(bucket, 0.0) for bucket in GRID.buckets),
+        "costs": tuple(MeasuredCost("sequence", bucket, 0.5) for bucket in GRID.buckets),
         "weights": "weights.pt",
         "constants": None,
         "files": digest_files(folder),

@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Told:
+class WorkerResponse:
     """What the worker sends for one request."""
 
     status: int
@@ -25,7 +25,7 @@ class Told:
 
 def request(body: bytes | None, content_type: str = "", headers: Mapping[str, str] | None = None) -> dict[str, Any]:
     """One request as it comes off the wire; without a body there is no parameter."""
-    parameter = {"name": "body", "contentType": content_type, "value": parsed(body or b"", content_type)}
+    parameter = {"name": "body", "contentType": content_type, "value": parse_body(body or b"", content_type)}
     return {
         "requestId": b"1",
         "headers": [{"name": key.encode(), "value": value.encode()} for key, value in (headers or {}).items()],
@@ -33,7 +33,7 @@ def request(body: bytes | None, content_type: str = "", headers: Mapping[str, st
     }
 
 
-def parsed(body: bytes, content_type: str) -> Any:
+def parse_body(body: bytes, content_type: str) -> Any:
     """A body as TorchServe's own decoder hands it on."""
     from ts.protocol import otf_message_handler as wire
 
@@ -77,13 +77,13 @@ def loaded(folder: Path, metrics_file: Path | None = None) -> Iterator[Any]:
                 del sys.modules[name]
 
 
-def predict(service: Any, requests: Sequence[Mapping[str, Any]]) -> list[Told]:
+def predict(service: Any, requests: Sequence[Mapping[str, Any]]) -> list[WorkerResponse]:
     """The worker's answers to one batch; an answer for the batch as a whole fails."""
     numbered = [{**one, "requestId": str(index).encode()} for index, one in enumerate(requests)]
     return list(_decode(bytes(service.predict(numbered)), len(requests)))
 
 
-def _decode(message: bytes, count: int) -> Iterator[Told]:
+def _decode(message: bytes, count: int) -> Iterator[WorkerResponse]:
     wire = _Reader(message)
     assert (wire.number(), wire.text()) == (200, "Prediction success")
     for index in range(count):
@@ -91,7 +91,7 @@ def _decode(message: bytes, count: int) -> Iterator[Told]:
         content_type, status, phrase = wire.text(), wire.number(), wire.text()
         headers = {wire.text(): wire.text() for _ in range(wire.number())}
         assert headers.get("content-type", "") == content_type
-        yield Told(status, phrase, headers, wire.piece())
+        yield WorkerResponse(status, phrase, headers, wire.piece())
     assert wire.number() == -1
 
 

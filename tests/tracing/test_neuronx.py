@@ -11,7 +11,7 @@ from neuron_doubles import interpreter, on_path
 from traceable import Conv, Step
 
 from torchserve_neuron_lstm import tracing
-from torchserve_neuron_lstm.backends.interface import CannotLoad
+from torchserve_neuron_lstm.backends.interface import LoadError
 
 OPTIONS: dict[str, Any] = {"compiler_args": "--target trn1", "cpu_backend": True, "backend": "neuronx"}
 
@@ -23,7 +23,7 @@ def test_a_trace_may_be_made_where_neither_device_nor_its_package_is(tmp_path: P
     assert not traced.is_loaded
     traced.save(tmp_path / "model.traced")
 
-    with pytest.raises(CannotLoad, match="torch-neuronx is not installed"):
+    with pytest.raises(LoadError, match="torch-neuronx is not installed"):
         traced(x)
     with on_path(), torch.no_grad():
         torch.testing.assert_close(tracing.load(tmp_path / "model.traced")(x), model(x))

@@ -11,7 +11,7 @@ from traceable import Conv, PackedTagger, double_and_add
 
 from torchserve_neuron_lstm import tracing
 from torchserve_neuron_lstm.backends import cpp_compiler
-from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad
+from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.lowering.errors import LoweringRefused
@@ -51,7 +51,7 @@ def test_one_process_compiles_a_kernel_once(tmp_path: Path, monkeypatch: pytest.
             torch.testing.assert_close(answer, model(x))
 
     kernels = [line for line in told.read_text().splitlines() if build.SOURCE.name in line]
-    assert len(kernels) == len(build.instructions())
+    assert len(kernels) == len(build.instruction_sets())
 
 
 def test_a_function_is_traced_as_it_is() -> None:
@@ -290,13 +290,13 @@ def _answering_weight(norm: nn.LayerNorm) -> nn.Module:
 
 def test_an_unknown_engine_is_refused() -> None:
     """With those that are there."""
-    with pytest.raises(CannotLoad, match="there is no backend 'gpu' here, but"):
+    with pytest.raises(LoadError, match="there is no backend 'gpu' here, but"):
         tracing.trace(double_and_add, (torch.rand(3), torch.rand(3)), backend="gpu")
 
 
 def test_an_operator_that_the_engine_lacks_is_named() -> None:
     """ONNX has no LU decomposition."""
-    with pytest.raises(CannotCompile, match=r"aten::linalg_lu|aten::linalg_solve|aten::_linalg"):
+    with pytest.raises(CompileError, match=r"aten::linalg_lu|aten::linalg_solve|aten::_linalg"):
         tracing.trace(upper, torch.rand(3, 3), backend="onnxruntime")
 
 

@@ -14,7 +14,7 @@ import torch
 from traceable import Conv, TimeMajor
 
 from torchserve_neuron_lstm import tracing
-from torchserve_neuron_lstm.backends.interface import CannotLoad
+from torchserve_neuron_lstm.backends.interface import LoadError
 
 RUN = """
 import sys, torch
@@ -88,10 +88,10 @@ def test_what_is_no_whole_traced_file_is_refused(tmp_path: Path) -> None:
     """Missing, no archive, without a member, of another format."""
     good, bad = tmp_path / "good", tmp_path / "bad"
     tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager").save(good)
-    with pytest.raises(CannotLoad, match="cannot be read as a traced file"):
+    with pytest.raises(LoadError, match="cannot be read as a traced file"):
         tracing.load(tmp_path / "missing")
     bad.write_bytes(good.read_bytes()[:-40])
-    with pytest.raises(CannotLoad, match="cannot be read as a traced file"):
+    with pytest.raises(LoadError, match="cannot be read as a traced file"):
         tracing.load(bad)
     with zipfile.ZipFile(good) as archive:
         description = json.loads(archive.read("traced.json"))
@@ -104,7 +104,7 @@ def test_what_is_no_whole_traced_file_is_refused(tmp_path: Path) -> None:
         ({"traced_json": json.dumps({**description, "takes": "x"}).encode()}, "is damaged"),
     ):
         changed(good, bad, **members)
-        with pytest.raises(CannotLoad, match=message):
+        with pytest.raises(LoadError, match=message):
             tracing.load(bad)
 
 
@@ -116,7 +116,7 @@ def test_a_file_that_lacks_a_state_says_so(tmp_path: Path) -> None:
     traced.state.initial = ()
     traced.save(tmp_path / "traced")
 
-    with pytest.raises(CannotLoad, match=r"lacks the tensors state\.pt/0"):
+    with pytest.raises(LoadError, match=r"lacks the tensors state\.pt/0"):
         tracing.load(tmp_path / "traced")
 
 
@@ -126,5 +126,5 @@ def test_a_file_that_lacks_a_tensor_says_which(tmp_path: Path) -> None:
     traced.store = {key: value for key, value in traced.store.items() if key != "weights/conv.bias"}
     traced.save(tmp_path / "traced")
 
-    with pytest.raises(CannotLoad, match=r"lacks the tensors weights/conv\.bias"):
+    with pytest.raises(LoadError, match=r"lacks the tensors weights/conv\.bias"):
         tracing.load(tmp_path / "traced")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from .picture import Bar, Mark, Panel, Picture
+from .picture import Bar, Chart, Mark, Panel
 from .proposal import Proposal
 
 _WIDTH, _SIDE = 1000, 20  # units of the drawing, as all that follows, from top to bottom
@@ -60,12 +60,12 @@ Areas count: a bar is as wide as the lengths it covers are apart on the axis.</p
 """
 
 
-def page(picture: Picture, proposal: Proposal) -> str:
+def html_page(picture: Chart, proposal: Proposal) -> str:
     """The whole page. It needs nothing else, neither files nor scripts."""
     rows = (
         f"<tr><td>{escape(grid.name)}</td><td>{escape(panel.figure)}</td>"
         f"<td>{', '.join(map(str, grid.lengths))}</td></tr>"
-        for grid, panel in zip(proposal.judged, picture.grids, strict=True)
+        for grid, panel in zip(proposal.grids, picture.grids, strict=True)
     )
     return _PAGE.format(
         title=escape(picture.title),
@@ -75,7 +75,7 @@ def page(picture: Picture, proposal: Proposal) -> str:
     )
 
 
-def _drawing(picture: Picture) -> Iterator[str]:
+def _drawing(picture: Chart) -> Iterator[str]:
     height = _HEAD + _STRIP + len(picture.grids) * (_GAP + _HEAD + _PANEL) + _AXIS
     yield f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(picture.result or picture.title)}">'
     bottom = _HEAD + _STRIP

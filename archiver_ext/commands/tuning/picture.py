@@ -14,8 +14,8 @@ from math import ceil, exp, log
 from typing import NamedTuple
 
 from ....bucketing.bucket_lengths import Histogram
-from .proposal import Judged, Proposal
-from .table import seen, share
+from .proposal import GridEvaluation, Proposal
+from .table import padding_percent, summary
 
 _NARROWEST = 1 / 70
 _CLOSEST_TICKS = 0.02
@@ -59,7 +59,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Chart:
     """One panel for the sequences, and one for each grid; the grids' have one scale."""
 
     title: str
@@ -86,18 +86,18 @@ class _Axis:
         return exp(low + at * (high - low)) - _SHIFT
 
 
-def picture_of(proposal: Proposal) -> Picture:
+def make_chart(proposal: Proposal) -> Chart:
     """The picture of a proposal."""
-    lengths = [*proposal.histogram, *(length for grid in proposal.judged for length in grid.lengths)]
+    lengths = [*proposal.histogram, *(length for grid in proposal.grids for length in grid.lengths)]
     axis = _Axis(min(lengths) - 0.5, max(lengths) + 0.5)
     sequences = Panel("Sequences", "by length", "", tuple(_bars(proposal.histogram, axis, ())), ())
-    grids = [_grid_panel(proposal.histogram, axis, grid) for grid in proposal.judged]
+    grids = [_grid_panel(proposal.histogram, axis, grid) for grid in proposal.grids]
     highest = max((bar.useful + bar.padded for panel in grids for bar in panel.bars), default=1.0)
     ticks = _spread(
         [(axis.at(length), length) for length in _round_lengths(min(lengths), max(lengths))], _CLOSEST_TICKS
     )
-    return Picture(
-        title=seen(proposal),
+    return Chart(
+        title=summary(proposal),
         result=_saving(proposal),
         sequences=_scaled(sequences, max(bar.useful for bar in sequences.bars)),
         grids=tuple(_scaled(panel, highest) for panel in grids),
@@ -115,11 +115,11 @@ def _saving(proposal: Proposal) -> str:
     return f"{abs(change):.1f} % {'fewer' if change <= 0 else 'more'} timesteps to compute"
 
 
-def _grid_panel(histogram: Histogram, axis: _Axis, grid: Judged) -> Panel:
+def _grid_panel(histogram: Histogram, axis: _Axis, grid: GridEvaluation) -> Panel:
     return Panel(
         title=grid.name.capitalize(),
         detail=f"{_counted(len(grid.lengths), 'length')}, {_counted(grid.padding.computed, 'timestep')} computed",
-        figure=f"{share(grid)} padding",
+        figure=f"{padding_percent(grid)} padding",
         bars=tuple(_bars(histogram, axis, grid.lengths)),
         edges=_spread([(axis.at(length + 0.5), length) for length in grid.lengths], _CLOSEST_EDGES),
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import PackagingError
-from .picture import Panel, Picture
+from .picture import Chart, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,7 @@ _TOP, _STRIP, _GAP, _PANEL, _BOTTOM = 1.35, 0.95, 0.85, 2.0, 0.75
 _KEY = ((_USEFUL, "real timesteps"), (_PADDED, "padding"))
 
 
-def refuse_without_matplotlib() -> None:
+def require_matplotlib() -> None:
     """Say what to install.
 
     Raises:
@@ -30,7 +30,7 @@ def refuse_without_matplotlib() -> None:
         )
 
 
-def write_png(picture: Picture, file: Path) -> None:
+def write_png(picture: Chart, file: Path) -> None:
     """Draw the picture into a file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def write_png(picture: Picture, file: Path) -> None:
     figure.savefig(file, dpi=144)
 
 
-def _head(sheet: Axes, picture: Picture) -> None:
+def _head(sheet: Axes, picture: Chart) -> None:
     sheet.text(_SIDE, 0.38, picture.title, size=13, weight="bold", color=_INK, va="center")
     sheet.text(_SIDE, 0.66, picture.result, size=10.5, color=_INK, va="center")
     at = _WIDTH - _SIDE

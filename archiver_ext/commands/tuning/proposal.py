@@ -9,12 +9,12 @@ from typing import Any, Literal
 from ....bucketing.bucket_lengths import (
     CostOfLength,
     Histogram,
-    Padding,
-    in_timesteps,
-    limited,
+    PaddingStats,
+    clip_histogram,
+    cost_in_timesteps,
     mean_cost,
-    optimal,
-    padding,
+    optimal_lengths,
+    padding_stats,
 )
 
 Objective = Literal["cost", "timesteps"]
@@ -22,12 +22,12 @@ _DEFAULT_COUNT = 8
 
 
 @dataclass(frozen=True)
-class Judged:
+class GridEvaluation:
     """A grid's lengths, and what a histogram comes to with them."""
 
     name: str
     lengths: tuple[int, ...]
-    padding: Padding
+    padding: PaddingStats
     milliseconds: float | None
     """Of a sequence on average, among as many as a call takes; None where no cost is known."""
 
@@ -35,7 +35,7 @@ class Judged:
         """For programs that read it."""
         return {
             "lengths": list(self.lengths),
-            "padded_share": self.padding.share,
+            "padded_share": self.padding.ratio,
             "useful_timesteps": self.padding.useful,
             "computed_timesteps": self.padding.computed,
             "refused_sequences": self.padding.refused,
@@ -49,8 +49,8 @@ class Proposal:
 
     histogram: Histogram
     objective: Objective
-    today: Judged | None
-    proposed: Judged
+    today: GridEvaluation | None
+    proposed: GridEvaluation
 
     @property
     def sequences(self) -> int:
@@ -63,7 +63,7 @@ class Proposal:
         return sum(length * number for length, number in self.histogram.items()) / self.sequences
 
     @property
-    def judged(self) -> tuple[Judged, ...]:
+    def grids(self) -> tuple[GridEvaluation, ...]:
         """Both, or only what is proposed."""
         return tuple(grid for grid in (self.today, self.proposed) if grid is not None)
 
@@ -108,13 +108,13 @@ def propose(
     if objective == "cost" and cost is None:
         raise ValueError("there is no cost to go by")
     longest = longest or max([*histogram, *today])
-    served = limited(histogram, longest, truncate=truncate)
-    price = cost if objective == "cost" and cost is not None else in_timesteps
-    lengths = optimal(served, count or len(today) or _DEFAULT_COUNT, price)
+    served = clip_histogram(histogram, longest, truncate=truncate)
+    price = cost if objective == "cost" and cost is not None else cost_in_timesteps
+    lengths = optimal_lengths(served, count or len(today) or _DEFAULT_COUNT, price)
 
-    def judged(name: str, lengths: Sequence[int]) -> Judged:
-        seen = limited(histogram, lengths[-1], truncate=True) if truncate else histogram
+    def judged(name: str, lengths: Sequence[int]) -> GridEvaluation:
+        seen = clip_histogram(histogram, lengths[-1], truncate=True) if truncate else histogram
         milliseconds = None if cost is None else mean_cost(seen, lengths, cost)
-        return Judged(name, tuple(lengths), padding(seen, lengths), milliseconds)
+        return GridEvaluation(name, tuple(lengths), padding_stats(seen, lengths), milliseconds)
 
     return Proposal(histogram, objective, judged("today", today) if today else None, judged("proposed", lengths))

@@ -13,8 +13,8 @@ import pytest
 from torchserve_neuron_lstm.archiver_ext.archive.workspace import (
     Terminated,
     private_directory,
+    raise_on_termination,
     temporary_files_in,
-    terminations_raised,
 )
 
 
@@ -44,7 +44,7 @@ def test_temporary_files_go_there_for_as_long_as_it_lasts(tmp_path: Path) -> Non
 def test_a_termination_unwinds_the_stack(tmp_path: Path, number: signal.Signals) -> None:
     """So that directories go; afterwards the signal means what it did."""
     before = signal.getsignal(number)
-    with pytest.raises(Terminated) as end, terminations_raised(), private_directory(tmp_path):
+    with pytest.raises(Terminated) as end, raise_on_termination(), private_directory(tmp_path):
         os.kill(os.getpid(), number)
 
     assert end.value.signal is number

@@ -12,29 +12,29 @@ import torch
 from zoo import CASES
 
 from torchserve_neuron_lstm.archiver_ext.build import evaluate
-from torchserve_neuron_lstm.archiver_ext.build.evaluate import Subject, jobs_for
-from torchserve_neuron_lstm.archiver_ext.build.selection import Trial
+from torchserve_neuron_lstm.archiver_ext.build.evaluate import BuildInput, compile_jobs
+from torchserve_neuron_lstm.archiver_ext.build.selection import CandidateResult
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.backends.interface import Run, Weights
+from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, Part
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.config.manifest import Cost, read_manifest
+from torchserve_neuron_lstm.config.manifest import MeasuredCost, read_manifest
 from torchserve_neuron_lstm.lowering import lower
 
 GRID = BucketGrid((1, 4), (8, 16))
 
 
-def compiled(backend: str, *parts: Part) -> dict[str, str]:
+def compiled(backend: str, *parts: ProgramRole) -> dict[str, str]:
     """The folder of each program that is compiled, with its file."""
     programs = {part: Path(f"{part}.pt2") for part in parts}
-    jobs = jobs_for([get_backend(backend)], programs, GRID, Path("work"))
+    jobs = compile_jobs([get_backend(backend)], programs, GRID, Path("work"))
     assert all(job.program == programs[job.part] for job in jobs)
     return {str(job.directory): str(job) for job in jobs}
 
 
 @pytest.mark.parametrize("parts", [("sequence",), ("chunk",), ("chunk", "head"), ("chunk", "start", "head")])
-def test_an_engine_for_every_shape_compiles_each_part_once(parts: tuple[Part, ...]) -> None:
+def test_an_engine_for_every_shape_compiles_each_part_once(parts: tuple[ProgramRole, ...]) -> None:
     """Whatever the grid."""
     assert compiled("eager", *parts) == {f"work/programs/eager/{part}/any": f"eager {part} any shape" for part in parts}
 
@@ -66,7 +66,7 @@ class SlowWherePadded(Eager):
         self.seen: set[tuple[int, ...]] = set()
         """The lengths of each call, after its timesteps."""
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         run = super().load(directory, weights, host, threads)
 
         def slow(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
@@ -91,7 +91,7 @@ class NotRagged(SlowWherePadded):
     ragged = False
 
 
-def attempted(engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Trial, Subject]:
+def attempted(engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[CandidateResult, BuildInput]:
     """The trial of an engine with a model over whole sequences, and what was tried."""
     monkeypatch.setattr("torchserve_neuron_lstm.handlers.runtime.loader.get_backend", lambda name: engine)
     case = next(case for case in CASES if case.name == "AttentionPooling")
@@ -99,14 +99,14 @@ def attempted(engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.Monke
     model, config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
     program = lower(model, config)
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    subject = Subject(tmp_path, "weights.pt", config, program, threads=1)
+    subject = BuildInput(tmp_path, "weights.pt", config, program, threads=1)
     evaluate.write_constants(subject)
     for part, exported in program.parts.items():
         directory = tmp_path / evaluate.variant_directory(engine, part, None)
         directory.mkdir(parents=True)
         engine.compile(exported, None, directory)
     monkeypatch.setattr(evaluate, "check", lambda variants, cases, report: {})  # what it answers is not in question
-    return evaluate.attempt(subject, engine, (), (), lambda done, total, text: None), subject
+    return evaluate.evaluate_engine(subject, engine, (), (), lambda done, total, text: None), subject
 
 
 def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: p
     """With one full row and all others of one timestep, in the shapes of the full calls; and it is written."""
     engine = SlowWherePadded()
     found, subject = attempted(engine, tmp_path, monkeypatch)
-    evaluate.write_tree_manifest(subject, engine, replace(found, checked={}))
+    evaluate.write_tree_manifest(subject, engine, replace(found, verified={}))
     manifest = read_manifest(tmp_path)
 
     costs = found.costs["sequence"]
@@ -130,8 +130,8 @@ def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: p
     for batch, length in costs:
         assert {(length, *[length] * batch), (length, length, *[1] * (batch - 1))} <= engine.seen
     assert min(ms for bucket, ms in found.padding.items() if bucket.batch > 1) >= 1000 * SLOW_S
-    assert manifest.padding_costs == tuple(Cost("sequence", bucket, ms) for bucket, ms in found.padding.items())
-    assert manifest.costs == tuple(Cost("sequence", bucket, ms) for bucket, ms in costs.items())
+    assert manifest.padding_costs == tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in found.padding.items())
+    assert manifest.costs == tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in costs.items())
 
 
 @pytest.mark.parametrize("engine", [InTheGrid(), NotRagged()])
@@ -140,7 +140,7 @@ def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(
 ) -> None:
     """Plans go by whole calls then."""
     found, subject = attempted(engine, tmp_path, monkeypatch)
-    evaluate.write_tree_manifest(subject, engine, replace(found, checked={}))
+    evaluate.write_tree_manifest(subject, engine, replace(found, verified={}))
 
     assert found.padding == {}
     assert read_manifest(tmp_path).padding_costs == ()

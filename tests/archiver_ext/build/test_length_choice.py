@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.archiver_ext.build.length_choice import _engines, choose_lengths, measured_costs, points
+from torchserve_neuron_lstm.archiver_ext.build.length_choice import _engines, choose_lengths, measured_costs, buckets_to_time
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.load import parse_config
@@ -81,7 +81,7 @@ def test_the_largest_batch_is_measured_from_the_shortest_to_the_longest(tmp_path
 
     cost = measured_costs(program, config, 1, tmp_path / "scratch", lambda *step: told.append(step))
 
-    assert set(cost.milliseconds) == set(points(config.grid))
+    assert set(cost.milliseconds) == set(buckets_to_time(config.grid))
     assert {bucket.batch for bucket in cost.milliseconds} == {4}
     assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
     assert told[-1][0] == told[-1][1]
@@ -93,7 +93,7 @@ def test_the_largest_batch_is_measured_from_the_shortest_to_the_longest(tmp_path
 )
 def test_what_is_measured_lies_within_the_grid(grid: BucketGrid) -> None:
     """A program that was made for the grid's range runs it."""
-    measured = points(grid)
+    measured = buckets_to_time(grid)
 
     assert [bucket.batch for bucket in measured] == [grid.batches[-1]] * len(measured)
     assert measured[0].length == grid.lengths[0]

@@ -13,7 +13,7 @@ import torch
 
 from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 from ..conftest import Project
 
@@ -58,7 +58,7 @@ def unpacked(project: Project) -> Path:
 
 def assert_answers(project: Project, host: Path) -> None:
     """Each of a batch is answered as the user's model answers it alone."""
-    variants = load_variants(host, threads=1)
+    variants = load_archive(host, threads=1)
     rows = [(torch.arange(length) * 7 + length) % 11 for length in LENGTHS]
     ours = variants.answer(variants.plan(LENGTHS), [[row] for row in rows], LENGTHS)
     names: dict[str, Any] = {}

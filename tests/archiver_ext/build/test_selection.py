@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from zoo import CASES
 
-from torchserve_neuron_lstm.archiver_ext.build.selection import as_taken, to_try
+from torchserve_neuron_lstm.archiver_ext.build.selection import program_for_engine, candidate_engines
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.config.load import parse_config
@@ -24,7 +24,7 @@ def config(**keys: object) -> ServingConfig:
 
 def tried(wanted: str, precision: str) -> set[str]:
     """The names of engines that are compiled for or told to be unavailable."""
-    engines, dropped = to_try(config(backend=wanted, precision=precision))
+    engines, dropped = candidate_engines(config(backend=wanted, precision=precision))
     return {engine.name for engine in engines} | {out.backend for out in dropped}
 
 
@@ -43,13 +43,13 @@ def test_an_engine_by_name_is_used_in_float32_as_well() -> None:
 def test_an_engine_by_name_must_compute_in_what_is_asked_for(name: str) -> None:
     """The refusal says which one does."""
     with pytest.raises(PackagingError, match=f"precision: {name} computes in float32 alone, not in bfloat16.*openvino"):
-        to_try(config(backend=name, precision="bfloat16"))
+        candidate_engines(config(backend=name, precision="bfloat16"))
 
 
 def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:
     """By its path in the YAML."""
     with pytest.raises(PackagingError) as refusal:
-        to_try(config(backend="eager", compiler_args="-O1", compiler_workdir="work"))
+        candidate_engines(config(backend="eager", compiler_args="-O1", compiler_workdir="work"))
     assert str(refusal.value).splitlines() == [
         "neuron_lstm.compiler_workdir: eager has nothing to do with it: leave it out",
         "neuron_lstm.compiler_args: eager has nothing to do with it: leave it out",
@@ -79,17 +79,17 @@ def split() -> Program:
 
 def test_only_an_engine_that_gains_nothing_by_pieces_is_given_whole_sequences(split: Program) -> None:
     """With its own reason; everything else of the program is as it was, and the others keep the pieces."""
-    taken = as_taken(split, Whole(), streams=False)
+    taken = program_for_engine(split, Whole(), streams=False)
 
     assert (taken.split, taken.split_reason) == (None, "its rows end by themselves")
     assert replace(taken, split=split.split, split_reason=split.split_reason) == split
     assert set(taken.parts) == {"sequence"}
-    assert as_taken(split, Eager(), streams=False) is split
+    assert program_for_engine(split, Eager(), streams=False) is split
 
 
 def test_streams_need_pieces_whatever_an_engine_gains(split: Program) -> None:
     """A session's state is what pieces hand on."""
-    assert as_taken(split, Whole(), streams=True) is split
+    assert program_for_engine(split, Whole(), streams=True) is split
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -98,4 +98,4 @@ def test_a_model_that_is_not_cut_keeps_its_own_reason(streams: bool) -> None:
     program = lowered("AttentionPooling")
     assert program.split is None
 
-    assert as_taken(program, Whole(), streams=streams) is program
+    assert program_for_engine(program, Whole(), streams=streams) is program

@@ -12,30 +12,30 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.archiver_ext.build.reference import Answer, Request
+from torchserve_neuron_lstm.archiver_ext.build.reference import ReferenceOutputs, ReferenceRequest
 from torchserve_neuron_lstm.archiver_ext.build.verify import (
-    Case,
-    Checked,
-    Padding,
+    VerificationCase,
+    VerificationResult,
+    PaddingFill,
     Verdict,
-    compose,
+    compose_batches,
     difference,
     draw_cases,
     lengths_to_try,
-    rubbish_in,
-    served_by,
-    verify,
+    poisoned_padding,
+    cases_for_bucket,
+    verify_bucket,
     verify_planned,
-    worse,
+    merge_worst,
 )
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.errors import BrokenInvariant
+from torchserve_neuron_lstm.bucketing.errors import InvariantError
 from torchserve_neuron_lstm.bucketing.execute import Pad, execute
-from torchserve_neuron_lstm.bucketing.execute_chunks import Pieces, execute_staircase
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan
-from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.shapes import DynamicShape, Bucket, BucketGrid, Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.planner import make_planner
+from torchserve_neuron_lstm.bucketing.shapes import DynamicShape, Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.lowering.program import Program, Split
 
 GRID = BucketGrid((1, 4), (3, 8))
@@ -43,9 +43,9 @@ LONGEST = 20
 TOLERANCE = (1e-5, 1e-5)
 Tensors = Sequence[torch.Tensor]
 Right = Callable[[Tensors], list[torch.Tensor]]
-Piece = Callable[[Part, Tensors], list[torch.Tensor]]
+Piece = Callable[[ProgramRole, Tensors], list[torch.Tensor]]
 
-CARRIED = (Carried(TensorSpec("so_far", "float32", ("batch", 2)), 0.0),)
+CARRIED = (CarriedValue(TensorSpec("so_far", "float32", ("batch", 2)), 0.0),)
 SPLIT = Split(cast(torch.export.ExportedProgram, None), None, None, CARRIED)
 
 
@@ -77,9 +77,9 @@ class Whole:
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         padded = self.made.padding == "masked"
-        return planner_for("sequence", GRID, CostModel.proportional(GRID), padded=padded).plan(lengths)
+        return make_planner("sequence", GRID, CostModel.proportional(GRID), padded=padded).plan(lengths)
 
-    def answer(self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad) -> list[Answer]:
+    def answer(self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad) -> list[ReferenceOutputs]:
         made = self.made
         run = lambda bucket, tensors: self.run(tensors)  # noqa: E731
         return execute(plan, requests, lengths, made.inputs, made.outputs, made.takes_lengths, run, pad)
@@ -93,16 +93,16 @@ class InPieces:
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         shape = DynamicShape(4, LONGEST)
-        return planner_for("chunk", shape, CostModel.proportional(shape)).plan(lengths)
+        return make_planner("chunk", shape, CostModel.proportional(shape)).plan(lengths)
 
-    def answer(self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad) -> list[Answer]:
+    def answer(self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad) -> list[ReferenceOutputs]:
         made = program()
-        pieces = Pieces(made.inputs, made.outputs, CARRIED)
+        pieces = ChunkSignature(made.inputs, made.outputs, CARRIED)
         run = lambda part, bucket, tensors: self.run(part, tensors)  # noqa: E731
-        return execute_staircase(plan, requests, lengths, pieces, run, pad)
+        return execute_chunks(plan, requests, lengths, pieces, run, pad)
 
 
-def eager(request: Request) -> Answer:
+def eager(request: ReferenceRequest) -> ReferenceOutputs:
     """The reference of `program`."""
     x, ids = request.inputs
     return x.cumsum(0), x.sum() + ids
@@ -150,11 +150,11 @@ def silent(done: int, total: int, text: str) -> None:
     """No progress to tell."""
 
 
-def check(run: Right, made: Program | None = None) -> list[Checked]:
+def check(run: Right, made: Program | None = None) -> list[VerificationResult]:
     """Every bucket of the grid."""
     made = made or program()
     cases = draw_cases(made, GRID, eager, silent)
-    return [verify(Whole(run, made), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
+    return [verify_bucket(Whole(run, made), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
 
 
 def test_a_right_program_passes_in_every_bucket() -> None:
@@ -177,11 +177,11 @@ def test_a_wrong_program_is_found_in_every_bucket(wrong: Right) -> None:
 
 def test_a_program_of_another_shape_is_no_miss_but_broken() -> None:
     """It is not compared at all."""
-    with pytest.raises(BrokenInvariant, match="declares output 'sums'"):
+    with pytest.raises(InvariantError, match="declares output 'sums'"):
         check(lambda tensors: [right(tensors)[0].unsqueeze(-1), right(tensors)[1]])
 
 
-def right_piece(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+def right_piece(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """The two programs of `program` in pieces, as they should be."""
     if part == "head":
         ids, _, so_far = tensors
@@ -192,29 +192,29 @@ def right_piece(part: Part, tensors: Tensors) -> list[torch.Tensor]:
     return [sums.transpose(0, 1).contiguous(), sums[-1].contiguous()]
 
 
-def forgetful(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+def forgetful(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """Begins anew with every piece."""
     return right_piece(part, tensors if part == "head" else [*tensors[:3], torch.zeros_like(tensors[3])])
 
 
-def heedless(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+def heedless(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """Lets the padding of a piece into the state."""
     if part == "head":
         return right_piece(part, tensors)
     return right_piece(part, [*tensors[:2], torch.full_like(tensors[2], len(tensors[0])), tensors[3]])
 
 
-def wrong_head(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+def wrong_head(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """Takes the wrong lengths to be those of the piece."""
     answers = right_piece(part, tensors)
     return [answers[0] + 0.01 * (tensors[1] > 1)] if part == "head" else answers
 
 
-def check_pieces(run: Piece, longest: int = LONGEST) -> list[Checked]:
+def check_pieces(run: Piece, longest: int = LONGEST) -> list[VerificationResult]:
     """Every bucket of the grid, with sequences longer than the longest of them."""
     made = program(split=SPLIT)
     cases = draw_cases(made, GRID, eager, silent, longest=longest)
-    return [verify(InPieces(run), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
+    return [verify_bucket(InPieces(run), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
 
 
 def test_right_pieces_pass_in_every_bucket() -> None:
@@ -241,14 +241,14 @@ def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
     cases = draw_cases(made, GRID, eager, silent)
     seen: set[int] = set()
 
-    def odd(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+    def odd(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
         answers = right_piece(part, tensors)
         if part == "chunk":
             seen.add(len(tensors[0]))
             answers[1] += 0.01 * (len(tensors[0]) not in GRID.lengths)
         return answers
 
-    assert all(verify(InPieces(odd), bucket, made, cases, TOLERANCE).verdict.is_passing() for bucket in GRID.buckets)
+    assert all(verify_bucket(InPieces(odd), bucket, made, cases, TOLERANCE).verdict.is_passing() for bucket in GRID.buckets)
     assert seen == set(GRID.lengths)
     assert verify_planned(InPieces(odd), made, cases, 4, TOLERANCE).verdict is Verdict.MISSES
     assert verify_planned(InPieces(right_piece), made, cases, 4, TOLERANCE).verdict is Verdict.AGREES
@@ -256,11 +256,11 @@ def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
 
 def test_the_worse_of_two_is_worse_in_every_respect() -> None:
     """The larger error may not be the one that is farther from what is allowed."""
-    one = Checked(Bucket(1, 3), Verdict.AGREES, 0.5, 0.9, "one")
-    other = Checked(Bucket(4, 8), Verdict.MISSES, 0.1, 2.0, "other")
+    one = VerificationResult(Bucket(1, 3), Verdict.AGREES, 0.5, 0.9, "one")
+    other = VerificationResult(Bucket(4, 8), Verdict.MISSES, 0.1, 2.0, "other")
 
-    assert worse(one, other) == Checked(Bucket(1, 3), Verdict.MISSES, 0.5, 2.0, "other")
-    assert worse(other, one) == Checked(Bucket(4, 8), Verdict.MISSES, 0.5, 2.0, "other")
+    assert merge_worst(one, other) == VerificationResult(Bucket(1, 3), Verdict.MISSES, 0.5, 2.0, "other")
+    assert merge_worst(other, one) == VerificationResult(Bucket(4, 8), Verdict.MISSES, 0.5, 2.0, "other")
 
 
 def test_an_error_in_one_row_is_found() -> None:
@@ -279,7 +279,7 @@ def test_a_program_that_may_not_be_padded_sees_its_own_lengths_only() -> None:
 
     cases = draw_cases(exact, GRID, eager, silent)
     for bucket in GRID.buckets:
-        verify(Whole(run, exact), bucket, exact, cases, TOLERANCE)
+        verify_bucket(Whole(run, exact), bucket, exact, cases, TOLERANCE)
 
     real = {(length, *(set(rows) - {1})) for length, *rows in seen}  # rows to spare have length 1
     assert real == {(3, 3), (8, 8)}
@@ -300,9 +300,9 @@ def test_every_bucket_sees_its_longest_and_the_shortest_request(
     lengths: tuple[int, ...], batch: int, data: st.DataObject
 ) -> None:
     """Batches have the bucket's rows, hold what fits, the maximum and length 1, and a request of a smaller bucket."""
-    cases = [Case(Request(length, ()), ()) for length in lengths_to_try(lengths, padded=True)]
+    cases = [VerificationCase(ReferenceRequest(length, ()), ()) for length in lengths_to_try(lengths, padded=True)]
     bucket = Bucket(batch, data.draw(st.sampled_from(lengths)))
-    batches = compose(bucket, served_by(bucket, cases, program()))
+    batches = compose_batches(bucket, cases_for_bucket(bucket, cases, program()))
     seen = {case.request.length for made in batches for case in made.cases}
 
     assert all(1 <= len(made.cases) <= batch for made in batches)
@@ -315,12 +315,12 @@ def test_every_bucket_sees_its_longest_and_the_shortest_request(
 @given(st.integers(1, 9), st.integers(1, 30))
 def test_a_piece_sees_what_needs_several_of_it(batch: int, length: int) -> None:
     """But not so many that it takes long."""
-    cases = [Case(Request(timesteps, ()), ()) for timesteps in lengths_to_try((length, 100), padded=True)]
-    lengths = {case.request.length for case in served_by(Bucket(batch, length), cases, program(split=SPLIT))}
+    cases = [VerificationCase(ReferenceRequest(timesteps, ()), ()) for timesteps in lengths_to_try((length, 100), padded=True)]
+    lengths = {case.request.length for case in cases_for_bucket(Bucket(batch, length), cases, program(split=SPLIT))}
 
     assert lengths == {case.request.length for case in cases if case.request.length <= 3 * length}
     assert max(lengths) > length
-    batches = compose(Bucket(batch, length), served_by(Bucket(batch, length), cases, program(split=SPLIT)))
+    batches = compose_batches(Bucket(batch, length), cases_for_bucket(Bucket(batch, length), cases, program(split=SPLIT)))
     assert max(case.request.length for made in batches for case in made.cases) == max(lengths)
 
 
@@ -334,10 +334,10 @@ def test_the_same_seed_draws_the_same() -> None:
 
 
 @pytest.mark.parametrize("padding", ["pad_value", "large", "random"])
-def test_padding_is_filled_and_requests_are_left(padding: Padding) -> None:
+def test_padding_is_filled_and_requests_are_left(padding: PaddingFill) -> None:
     """Frames get rubbish, ids one of their vocabulary: an engine may abort on others."""
     frames, ids = program().inputs
-    pad = rubbish_in(padding, torch.Generator().manual_seed(0))
+    pad = poisoned_padding(padding, torch.Generator().manual_seed(0))
     items = [torch.full((length, 2), 0.5) for length in (3, 1)]
 
     padded = pad(items, frames, Bucket(4, 8))

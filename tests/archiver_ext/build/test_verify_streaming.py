@@ -10,23 +10,23 @@ import pytest
 import torch
 from streaming_archive import streaming_manifest
 
-from torchserve_neuron_lstm.archiver_ext.build.reference import Answer, Request
-from torchserve_neuron_lstm.archiver_ext.build.verify import Case, Checked, Verdict
-from torchserve_neuron_lstm.archiver_ext.build.verify_streaming import verify_onward
+from torchserve_neuron_lstm.archiver_ext.build.reference import ReferenceOutputs, ReferenceRequest
+from torchserve_neuron_lstm.archiver_ext.build.verify import VerificationCase, VerificationResult, Verdict
+from torchserve_neuron_lstm.archiver_ext.build.verify_streaming import verify_streaming
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.execute_chunks import Past, Pieces, execute_onward
+from torchserve_neuron_lstm.bucketing.execute_chunks import ResumedState, ChunkSignature, resume_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan
-from torchserve_neuron_lstm.bucketing.planner import planner_for
-from torchserve_neuron_lstm.bucketing.shapes import DynamicShape, Carried, Part, TensorSpec
+from torchserve_neuron_lstm.bucketing.planner import make_planner
+from torchserve_neuron_lstm.bucketing.shapes import DynamicShape, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.lowering.program import Program, Split
 
 ROWS, LONGEST = 4, 24
 TOLERANCE = (1e-5, 1e-5)
 Tensors = Sequence[torch.Tensor]
-Piece = Callable[[Part, Tensors], list[torch.Tensor]]
+Piece = Callable[[ProgramRole, Tensors], list[torch.Tensor]]
 
-CARRIED = (Carried(TensorSpec("so_far", "float32", ("batch", 2)), 0.0),)
+CARRIED = (CarriedValue(TensorSpec("so_far", "float32", ("batch", 2)), 0.0),)
 INPUTS = (TensorSpec("x", "float32", ("time", "batch", 2)), TensorSpec("ids", "int64", ("batch",), vocabulary=5))
 OUTPUTS = (TensorSpec("sums", "float32", ("batch", "time", 2)), TensorSpec("whole", "float32", ("batch",)))
 
@@ -48,13 +48,13 @@ def program() -> Program:
     )
 
 
-def cases() -> list[Case]:
+def cases() -> list[VerificationCase]:
     """Of lengths from 1 on, with the right answers."""
     rng = torch.Generator().manual_seed(0)
     found = []
     for length in (1, 2, 3, 7, 12, LONGEST):
         x, ids = torch.randn(length, 2, generator=rng), torch.randint(5, (), generator=rng)
-        found.append(Case(Request(length, (x, ids)), (x.cumsum(0), x.sum() + ids)))
+        found.append(VerificationCase(ReferenceRequest(length, (x, ids)), (x.cumsum(0), x.sum() + ids)))
     return found
 
 
@@ -64,24 +64,24 @@ class Served:
 
     run: Piece
     manifest: Manifest = field(default_factory=lambda: streaming_manifest(None, carried=CARRIED))
-    pasts: list[Past] = field(default_factory=list)
+    pasts: list[ResumedState] = field(default_factory=list)
     swapped: bool = False
     """Whether it mixes up the sessions of a batch."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         shape = DynamicShape(ROWS, LONGEST)
-        return planner_for("chunk", shape, CostModel.proportional(shape)).plan(lengths)
+        return make_planner("chunk", shape, CostModel.proportional(shape)).plan(lengths)
 
-    def answer_onward(
-        self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], past: Past
-    ) -> tuple[list[Answer], tuple[torch.Tensor, ...]]:
+    def resume_plan(
+        self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], past: ResumedState
+    ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         self.pasts.append(past)
         run = lambda part, bucket, tensors: self.run(part, tensors)  # noqa: E731
-        answers, carried = execute_onward(plan, requests, lengths, Pieces(INPUTS, OUTPUTS, CARRIED), run, past)
+        answers, carried = resume_chunks(plan, requests, lengths, ChunkSignature(INPUTS, OUTPUTS, CARRIED), run, past)
         return answers, tuple(value.flip(0) for value in carried) if self.swapped else carried
 
 
-def right(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+def right(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """Both programs, as they should be."""
     if part == "head":
         ids, _, so_far = tensors
@@ -92,18 +92,18 @@ def right(part: Part, tensors: Tensors) -> list[torch.Tensor]:
     return [sums.transpose(0, 1).contiguous(), sums[-1].contiguous()]
 
 
-def forgetful(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+def forgetful(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """Begins anew with every piece."""
     return right(part, tensors if part == "head" else [*tensors[:3], torch.zeros_like(tensors[3])])
 
 
-def fading(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+def fading(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """Hands on a little less than there was."""
     answers = right(part, tensors)
     return answers if part == "head" else [answers[0], answers[1] * 0.999]
 
 
-def heedless(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+def heedless(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """Lets what stands beyond the end of a piece into the state."""
     if part == "head":
         return right(part, tensors)
@@ -113,21 +113,21 @@ def heedless(part: Part, tensors: Tensors) -> list[torch.Tensor]:
     return [answers[0], answers[1] + 0.5 * beyond.sum(0)[:, None]]
 
 
-def counting_pieces(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+def counting_pieces(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """Takes the length of the last piece for that of the sequence: at the head both are long, or the piece is all."""
     answers = right(part, tensors)
     return [answers[0] + (tensors[1] == LONGEST)] if part == "head" else answers
 
 
-def not_a_number(part: Part, tensors: Tensors) -> list[torch.Tensor]:
+def not_a_number(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
     """Hands on nothing sensible."""
     answers = right(part, tensors)
     return answers if part == "head" else [answers[0], torch.full_like(answers[1], torch.nan)]
 
 
-def check(model: Served, rows: int = ROWS, seed: int = 0) -> Checked:
+def check(model: Served, rows: int = ROWS, seed: int = 0) -> VerificationResult:
     """As packaging does."""
-    return verify_onward(model, program(), cases(), rows, TOLERANCE, seed)
+    return verify_streaming(model, program(), cases(), rows, TOLERANCE, seed)
 
 
 @pytest.mark.parametrize("seed", range(5))

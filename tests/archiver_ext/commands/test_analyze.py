@@ -10,7 +10,7 @@ import pytest
 from picky_engine import Picky
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.commands.analysis import BY_COMPILER, analyze, lowered, to_json
+from torchserve_neuron_lstm.archiver_ext.commands.analysis import BY_COMPILER, analyze, lower_from_files, to_json
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.eager import Eager
 
@@ -133,7 +133,7 @@ def test_an_engine_that_says_nothing_is_asked_by_trying(odd: Project, monkeypatc
         "torchserve_neuron_lstm.archiver_ext.commands.analysis.get_backend",
         {"picky": picky, "eager": Eager()}.__getitem__,
     )
-    program, config = lowered(Path("model.py"), Path("model-config.yaml"), None)
+    program, config = lower_from_files(Path("model.py"), Path("model-config.yaml"), None)
     (found,) = analyze(program, config, odd.folder, ["picky"])
     assert {one.failed_at for one in found.unsupported} == {BY_COMPILER}
     assert [one.reason for one in found.unsupported] == ["picky has no aten::special_bessel_j0"] * 2

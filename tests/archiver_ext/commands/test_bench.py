@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import deal, smallest_bucket
+from torchserve_neuron_lstm.archiver_ext.commands.bench_archive import sample_batches, smallest_bucket
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.manifest import read_manifest
 
@@ -95,7 +95,7 @@ HISTOGRAMS = st.dictionaries(st.integers(1, 400), st.integers(1, 20), min_size=1
 @given(HISTOGRAMS, st.integers(1, 40), st.integers(1, 5))
 def test_lengths_are_dealt_as_often_as_they_were_seen(histogram: dict[int, int], size: int, most: int) -> None:
     """Full batches, never more than asked for; before the cards run out, none comes more often than it was seen."""
-    batches = deal(histogram, size, most)
+    batches = sample_batches(histogram, size, most)
     dealt = [length for batch in batches for length in batch]
 
     assert 1 <= len(batches) <= most
@@ -108,7 +108,7 @@ def test_lengths_are_dealt_as_often_as_they_were_seen(histogram: dict[int, int],
 
 def test_a_histogram_of_a_whole_year_is_dealt_from_at_once() -> None:
     """Its sequences are never written out."""
-    assert deal({7: 10**14}, size=2, most=1) == ((7, 7),)
+    assert sample_batches({7: 10**14}, size=2, most=1) == ((7, 7),)
 
 
 @pytest.mark.parametrize(

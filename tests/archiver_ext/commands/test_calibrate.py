@@ -11,10 +11,10 @@ from tiny_archive import GRID, make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import Cost, Manifest, read_manifest
+from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, read_manifest
 
 ABSURD_MS = 1e9
-COSTS = tuple(Cost("sequence", bucket, ABSURD_MS) for bucket in GRID.buckets)
+COSTS = tuple(MeasuredCost("sequence", bucket, ABSURD_MS) for bucket in GRID.buckets)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def calibrated(archive: Path, *words: object) -> Manifest:
     return read_manifest(archive)
 
 
-def buckets(costs: tuple[Cost, ...]) -> set[Bucket]:
+def buckets(costs: tuple[MeasuredCost, ...]) -> set[Bucket]:
     """What was measured, all of it here."""
     assert {cost.part for cost in costs} == {"sequence"}
     assert all(0 < cost.milliseconds < ABSURD_MS for cost in costs)

@@ -12,7 +12,7 @@ from streaming_archive import call_ms, streaming_manifest, write_streaming_archi
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.archiver_ext.commands.step_times import StepTime, step_times
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
-from torchserve_neuron_lstm.config.manifest import Cost, Manifest, Variant, manifest_text
+from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, Variant, manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 
 SETTINGS = StreamingConfig().settings("0" * 32)
@@ -43,7 +43,7 @@ def test_an_engine_of_fixed_shapes_computes_its_smallest_bucket() -> None:
 
 def test_answers_without_time_cost_a_call_of_their_own() -> None:
     """A stream gives them with every piece."""
-    heads = tuple(Cost("head", Bucket(batch, 1), 0.25 * batch) for batch in GRID.batches)
+    heads = tuple(MeasuredCost("head", Bucket(batch, 1), 0.25 * batch) for batch in GRID.batches)
     plain = streaming_manifest(SETTINGS, **ANY_SHAPE)
     headed = streaming_manifest(
         SETTINGS,

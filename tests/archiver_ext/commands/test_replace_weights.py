@@ -16,10 +16,10 @@ from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
 from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
-from torchserve_neuron_lstm.archiver_ext.archive.writer import with_manifest
+from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, manifest_text, read_manifest, write_manifest
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
-from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from torchserve_neuron_lstm.lowering.streaming import with_weights
 
 from ..conftest import MODEL, Project, save_weights
@@ -127,7 +127,7 @@ def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
     """Of one batch of ragged sequences."""
     lengths = [4, 1, 3, 2]
     with unpacked(archive) as folder:
-        variants = load_variants(folder, threads=1)
+        variants = load_archive(folder, threads=1)
         requests = [[(torch.arange(length) * 5 + length) % 11] for length in lengths]
         found = variants.answer(variants.plan(lengths), requests, lengths)
     return [tuple(tensor.clone() for tensor in answer) for answer in found]
@@ -226,7 +226,7 @@ def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace
     old = Path("tiny.mar")
     state = with_weights("0123456789abcdef" * 2, [manifest_of(old).files["weights.pt"]])
     settings = StreamingConfig().settings(state)
-    with_manifest(old, manifest_text(replace(manifest_of(old), streaming=settings)), Path("old.mar"))
+    rewrite_manifest(old, manifest_text(replace(manifest_of(old), streaming=settings)), Path("old.mar"))
 
     code, output, error = replace_weights("old.mar", "new.pt", "-o", "new.mar")
     assert code == 0, error
@@ -306,7 +306,7 @@ def damaged(archive: Path) -> Sequence[object]:
 
 def no_weights(archive: Path) -> Sequence[object]:
     """The model was packaged without any."""
-    with_manifest(archive, manifest_text(replace(manifest_of(archive), weights=None)), Path("none.mar"))
+    rewrite_manifest(archive, manifest_text(replace(manifest_of(archive), weights=None)), Path("none.mar"))
     return ["none.mar", "new.pt"]
 
 

@@ -14,8 +14,8 @@ from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
-from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
-from torchserve_neuron_lstm.sessions.store import Change, Limits
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.store import Limits, RecordUpdate
 
 Capture = pytest.CaptureFixture[str]
 Packaged = Callable[..., str]
@@ -49,8 +49,8 @@ def archive(packaged: Packaged) -> str:
 
 def open_in(directory: Path, model: str, *names: str) -> None:
     """Sessions of 100 bytes each, as a worker would have left them."""
-    store = DiskStore(directory, model, LIMITS)
-    store.write([Change(name, b"x" * 100, None) for name in names])
+    store = SqliteStore(directory, model, LIMITS)
+    store.write([RecordUpdate(name, b"x" * 100, None) for name in names])
     store.close()
 
 
@@ -148,7 +148,7 @@ def test_a_server_is_asked_over_the_network(packaged: Packaged, program: Path, t
     """With `store: redis`, what all hosts have open, whatever lies on this one's disk."""
     with running(RedisServer(program, tmp_path)) as server:
         store = RedisStore(RedisSettings(server.url, timeout_seconds=30.0), "tiny", LIMITS)
-        store.write([Change("a", b"x" * 100, None)])
+        store.write([RecordUpdate("a", b"x" * 100, None)])
         store.close()
         figures = told(capsys, packaged(store="redis", redis={"url": server.url, "timeout_seconds": 30.0}))
 

@@ -12,11 +12,11 @@ import pytest
 from tiny_archive import make_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.bucketing.bucket_lengths import optimal, padding
+from torchserve_neuron_lstm.bucketing.bucket_lengths import optimal_lengths, padding_stats
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.histogram import read_lengths
 from torchserve_neuron_lstm.config.load import load_config
-from torchserve_neuron_lstm.config.manifest import Cost, Variant
+from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant
 
 Capture = pytest.CaptureFixture[str]
 
@@ -120,7 +120,7 @@ def test_lengths_of_a_log_can_be_kept_for_packaging(capsys: Capture, folder: Pat
     text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "{auto: 2, histogram: kept.txt, objective: timesteps}")
     (folder / "model-config.yaml").write_text(text)
 
-    assert load_config(folder / "model-config.yaml").observed == {3: 20, 12: 1}
+    assert load_config(folder / "model-config.yaml").histogram == {3: 20, 12: 1}
     assert figures(capsys, "kept.txt", "--config", "model-config.yaml")["today"]["lengths"] == [3, 12]
 
 
@@ -130,14 +130,14 @@ def test_figures_are_there_for_programs(capsys: Capture) -> None:
 
     assert found["today"]["computed_timesteps"] == 367178
     histogram = read_lengths(SAMPLE)
-    assert found["proposed"]["computed_timesteps"] == padding(histogram, optimal(histogram, 16)).computed
+    assert found["proposed"]["computed_timesteps"] == padding_stats(histogram, optimal_lengths(histogram, 16)).computed
     assert found["objective"] == "timesteps"
 
 
 def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path: Path) -> None:
     """The milliseconds of its largest batch decide, unless timesteps shall."""
     costs = tuple(
-        Cost("sequence", Bucket(batch, length), milliseconds)
+        MeasuredCost("sequence", Bucket(batch, length), milliseconds)
         for batch, lengths in ((1, ((4, 1.0), (8, 9.0))), (4, ((4, 8.0), (6, 8.0), (8, 24.0))))
         for length, milliseconds in lengths
     )
@@ -165,7 +165,7 @@ def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path:
             {
                 "kind": "chunk",
                 "variants": (Variant("chunk", None, "programs/eager/any"),),
-                "costs": (Cost("chunk", Bucket(4, 8), 1.0),),
+                "costs": (MeasuredCost("chunk", Bucket(4, 8), 1.0),),
             },
             "note: this model runs in pieces of time: several programs take a sequence, and pad less than shown\n",
         ),

@@ -13,7 +13,7 @@ from torch import nn
 
 from torchserve_neuron_lstm.backends import simulation
 from torchserve_neuron_lstm.backends.aws_neuron.neuron import Neuron, options_for
-from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad, CompileSettings
+from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -91,7 +91,7 @@ def test_an_unsupported_operator_is_refused_with_what_to_do(double: pytest.Monke
     """It would run on the CPU without a word; one by one it is refused the same."""
     program = torch.export.export(Embedded(), (torch.zeros(2, dtype=torch.int64),))
 
-    with pytest.raises(CannotCompile, match=r"aten::embedding is not supported\n.*partitioner_config: \{\}"):
+    with pytest.raises(CompileError, match=r"aten::embedding is not supported\n.*partitioner_config: \{\}"):
         Neuron().compile(program, Bucket(2, 1), tmp_path)
     (why,) = [told for node in program.graph.nodes if (told := Neuron().refusal(node))]
     assert why == "aten::embedding is not among the operators that neuron-cc supports"
@@ -126,7 +126,7 @@ def test_a_host_without_the_toolchain_says_what_to_install(
 
     for told in ("torch-neuron is not installed", "pip.repos.neuron.amazonaws.com", "torch 1.13", "compiler_python"):
         assert told in reason
-    with pytest.raises(CannotLoad, match=r"run on a Neuron device.*amazonaws"):
+    with pytest.raises(LoadError, match=r"run on a Neuron device.*amazonaws"):
         Neuron().load(directory, weights_of(program), {}, 1)
 
 

@@ -19,7 +19,7 @@ from torch import nn
 
 from torchserve_neuron_lstm.backends import simulation
 from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX, options_for
-from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad, CompileSettings
+from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -127,7 +127,7 @@ def test_other_weights_need_no_other_program(double: pytest.MonkeyPatch, compile
     other.scale = compiled.module.scale  # not of the state dict, but of the program
 
     assert largest_error(NeuronX().load(compiled.directory, weights, {}, 1)(inputs), other.alone(inputs)) <= 1e-5
-    with pytest.raises(CannotLoad, match=r"table.weight: float32 \[5, 5\], compiled with float32 \[1000000, 5\]"):
+    with pytest.raises(LoadError, match=r"table.weight: float32 \[5, 5\], compiled with float32 \[1000000, 5\]"):
         NeuronX().load(compiled.directory, {**weights, "table.weight": torch.zeros(5, 5)}, {}, 1)
 
 
@@ -180,7 +180,7 @@ def test_a_host_without_the_toolchain_says_what_to_install(compiled: Compiled) -
     assert reason is not None
     for told in ("torch-neuronx is not installed", "pip.repos.neuron.amazonaws.com", "2.31", "compiler_python"):
         assert told in reason
-    with pytest.raises(CannotLoad, match=r"run on a Neuron device.*pip\.repos\.neuron\.amazonaws\.com"):
+    with pytest.raises(LoadError, match=r"run on a Neuron device.*pip\.repos\.neuron\.amazonaws\.com"):
         NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
 
 
@@ -190,7 +190,7 @@ def test_a_host_without_the_device_may_be_told_to_stand_in(monkeypatch: pytest.M
     inputs, engine = several_inputs(0.0), NeuronX()
     monkeypatch.delenv(simulation.VARIABLE, raising=False)
     assert engine.simulation() is None
-    with simulation.allowed():
+    with simulation.enable_emulation():
         run = engine.load(compiled.directory, weights_of(compiled.program), {}, 1)
 
         assert "what was compiled has not run" in str(engine.simulation())
@@ -215,7 +215,7 @@ def test_without_a_device_a_target_must_be_named(double: pytest.MonkeyPatch, tmp
     """Else there is nothing to compile for; the refusal names the argument."""
     double.setenv("NEURON_DOUBLE_CORES", "0")
 
-    with pytest.raises(CannotCompile, match="compiler_args: --target inf2"):
+    with pytest.raises(CompileError, match="compiler_args: --target inf2"):
         small(Doubled(), tmp_path, CompileSettings())
 
 
@@ -231,7 +231,7 @@ def test_a_host_without_cores_cannot_load(double: pytest.MonkeyPatch, doubled: P
     """The runtime's own words, and what to look at."""
     double.setenv("NEURON_DOUBLE_CORES", "0")
 
-    with pytest.raises(CannotLoad, match=r"not available.*neuron-ls"):
+    with pytest.raises(LoadError, match=r"not available.*neuron-ls"):
         NeuronX().load(doubled, {}, {}, 1)
 
 
@@ -259,11 +259,11 @@ def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path
 
 def test_what_the_compiler_refuses_is_told_with_its_words(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An operator it does not support, an argument it does not know, no bucket at all."""
-    with pytest.raises(CannotCompile, match=r"neuronx cannot compile for 2 x 1: .*aten::sort.*\n.*neuron-lstm analyze"):
+    with pytest.raises(CompileError, match=r"neuronx cannot compile for 2 x 1: .*aten::sort.*\n.*neuron-lstm analyze"):
         small(Sorted(), tmp_path)
-    with pytest.raises(CannotCompile, match="unrecognized arguments: --no-such-option"):
+    with pytest.raises(CompileError, match="unrecognized arguments: --no-such-option"):
         small(Doubled(), tmp_path, CompileSettings(args=("--target", "inf2", "--no-such-option")))
-    with pytest.raises(CannotCompile, match="one bucket at a time"):
+    with pytest.raises(CompileError, match="one bucket at a time"):
         NeuronX().compile(torch.export.export(Doubled(), (torch.zeros(5, 3),)), None, tmp_path)
 
 
@@ -292,12 +292,12 @@ def test_the_compiler_may_live_in_another_interpreter(tmp_path: Path) -> None:
 def test_another_interpreter_without_the_toolchain_is_told(tmp_path: Path) -> None:
     """It is missing there, it is the placeholder, or there is no such interpreter."""
     bare = neuron_doubles.interpreter(tmp_path, tmp_path)
-    with pytest.raises(CannotCompile, match=r"compiler_python: .* has no working torch_neuronx .*amazonaws"):
+    with pytest.raises(CompileError, match=r"compiler_python: .* has no working torch_neuronx .*amazonaws"):
         small(Doubled(), tmp_path, CompileSettings(python=bare))
-    with pytest.raises(CannotCompile, match=r"compiler_python: /no/such/python cannot be started"):
+    with pytest.raises(CompileError, match=r"compiler_python: /no/such/python cannot be started"):
         small(Doubled(), tmp_path, CompileSettings(python=Path("/no/such/python")))
     neuron_doubles.placeholder(tmp_path, "torch_neuronx")
-    with pytest.raises(CannotCompile, match="empty placeholder"):
+    with pytest.raises(CompileError, match="empty placeholder"):
         small(Doubled(), tmp_path, CompileSettings(python=bare))
 
 
@@ -309,7 +309,7 @@ def test_a_toolchain_of_another_line_is_refused(double: pytest.MonkeyPatch, doub
     facts["made_by"]["version"] = "2.8.0.1"
     (other / "compiled.json").write_text(json.dumps(facts))
 
-    with pytest.raises(CannotLoad, match=r"compiled with torch_neuronx 2\.8\.0\.1, here is 2\.9"):
+    with pytest.raises(LoadError, match=r"compiled with torch_neuronx 2\.8\.0\.1, here is 2\.9"):
         NeuronX().load(other, {}, {}, 1)
 
 
@@ -319,5 +319,5 @@ def test_damaged_programs_are_refused(double: pytest.MonkeyPatch, doubled: Path,
     shutil.copytree(doubled, tmp_path / "copy")
     (tmp_path / "copy" / victim).unlink()
 
-    with pytest.raises(CannotLoad):
+    with pytest.raises(LoadError):
         NeuronX().load(tmp_path / "copy", {}, {}, 1)

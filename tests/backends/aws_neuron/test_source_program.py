@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchserve_neuron_lstm.backends.aws_neuron.source_program import plain_program
-from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.aws_neuron.source_program import export_source
+from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -49,7 +49,7 @@ def test_operators_go_by_the_names_that_old_compilers_know() -> None:
     model.norm(torch.randn(5, 4, 3))  # not the first values
     inputs = (torch.randn(2, 3, 4), torch.tensor([3, 1]))
     program = torch.export.export(model, inputs, strict=False)
-    plain = plain_program(program, Bucket(2, 3))
+    plain = export_source(program, Bucket(2, 3))
 
     called = re.findall(r"torch\.ops\.aten\.(\w+)", plain.source)
     assert not NEW_NAMES & set(called)
@@ -63,5 +63,5 @@ def test_a_program_that_branches_on_data_is_refused() -> None:
     """A traced program keeps the course that its example took."""
     program = torch.export.export(Branching(), (torch.ones(2),), strict=False)
 
-    with pytest.raises(CannotCompile, match="branches on data"):
-        plain_program(program, Bucket(2, 1))
+    with pytest.raises(CompileError, match="branches on data"):
+        export_source(program, Bucket(2, 1))

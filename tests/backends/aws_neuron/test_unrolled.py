@@ -11,7 +11,7 @@ import torch
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
 
 from torchserve_neuron_lstm.backends.aws_neuron import compile_job, source_module, unrolled
-from torchserve_neuron_lstm.backends.aws_neuron.source_program import PlainProgram, plain_program
+from torchserve_neuron_lstm.backends.aws_neuron.source_program import SourceProgram, export_source
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
@@ -35,14 +35,14 @@ def program(module: Several) -> torch.export.ExportedProgram:
 
 
 @pytest.fixture(scope="module")
-def plain(program: torch.export.ExportedProgram) -> PlainProgram:
+def plain(program: torch.export.ExportedProgram) -> SourceProgram:
     """The model in text."""
-    return plain_program(program, Bucket(BATCH, TIME))
+    return export_source(program, Bucket(BATCH, TIME))
 
 
 @torch.no_grad()
 def test_a_program_in_text_equals_every_row_alone(
-    module: Several, program: torch.export.ExportedProgram, plain: PlainProgram
+    module: Several, program: torch.export.ExportedProgram, plain: SourceProgram
 ) -> None:
     """All layers, directions, projections, cells and given states, whatever the padding holds."""
     ours = plain.module(weights_of(program))
@@ -60,7 +60,7 @@ def _answers(case: Case) -> int:
     return 3 if case.cell == "lstm" and case.need_cell else 2
 
 
-def test_the_text_shares_the_weights(program: torch.export.ExportedProgram, plain: PlainProgram) -> None:
+def test_the_text_shares_the_weights(program: torch.export.ExportedProgram, plain: SourceProgram) -> None:
     """The module's parameters lie in the memory of those that it is given."""
     weights = weights_of(program)
     addresses = {tensor.data_ptr() for tensor in weights.values()}
@@ -93,7 +93,7 @@ def test_names_of_arguments_do_not_matter(tmp_path: Path) -> None:
 
     inputs = (torch.randn(2, 3), torch.randn(2, 3), torch.ones(2, dtype=torch.int64))
     program = exported(Awkward(), *inputs)
-    ours = plain_program(program, Bucket(2, 3)).module(weights_of(program))(*inputs)
+    ours = export_source(program, Bucket(2, 3)).module(weights_of(program))(*inputs)
 
     assert torch.equal(ours[0], inputs[0])
     assert torch.equal(ours[1], inputs[2] * 2)

@@ -9,7 +9,7 @@ import pytest
 from native_layers import isas_here
 
 from torchserve_neuron_lstm.backends import cpp_compiler
-from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.native import build
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
@@ -19,22 +19,22 @@ def test_every_host_that_is_asked_for_finds_its_library(tmp_path: Path, monkeypa
     """Whatever a processor has beyond the least: the fastest that runs on it was written."""
     build.build(tmp_path)
     written = {file.name for file in tmp_path.iterdir()}
-    least = cpp_compiler.target().cpu_flags
-    for one in build.instructions():
+    least = cpp_compiler.cpu_target().cpu_flags
+    for one in build.instruction_sets():
         monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda flags=one.cpu_flags: least | flags)
-        assert build.fastest_here() == one.library
+        assert build.fastest_library() == one.library
         assert one.library in written
-    assert written == {one.library for one in build.instructions()}
+    assert written == {one.library for one in build.instruction_sets()}
 
 
-@pytest.mark.skipif(len(build.instructions()) == 1, reason="this kind of machine has one set of instructions")
+@pytest.mark.skipif(len(build.instruction_sets()) == 1, reason="this kind of machine has one set of instructions")
 def test_half_of_the_larger_instructions_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first AVX-512 processors lack some of what the library has."""
-    most, least = build.instructions()
+    most, least = build.instruction_sets()
     for flag in most.cpu_flags:
-        have = cpp_compiler.target().cpu_flags | (most.cpu_flags - {flag})
+        have = cpp_compiler.cpu_target().cpu_flags | (most.cpu_flags - {flag})
         monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda have=have: have)
-        assert build.fastest_here() == least.library
+        assert build.fastest_library() == least.library
 
 
 def test_libraries_are_small_and_hold_nothing_for_debuggers(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_a_compiler_that_refuses_the_source_is_quoted(tmp_path: Path, monkeypatc
     out = tmp_path / "out"
     out.mkdir()
 
-    isa = build.instructions()[0].isa
+    isa = build.instruction_sets()[0].isa
     with pytest.raises(
-        CannotCompile, match=f"old-g\\+\\+ does not compile the kernel for {isa}: k.cpp:42: error: no such attribute"
+        CompileError, match=f"old-g\\+\\+ does not compile the kernel for {isa}: k.cpp:42: error: no such attribute"
     ):
         build.build(out)
     assert list(out.iterdir()) == []
@@ -82,5 +82,5 @@ def test_a_compiler_that_says_nothing_is_quoted_by_its_exit_code(
     """Killed for its memory, say."""
     monkeypatch.setenv("CXX", "false")
 
-    with pytest.raises(CannotCompile, match=r"false does not compile the kernel for .*: exit code 1"):
+    with pytest.raises(CompileError, match=r"false does not compile the kernel for .*: exit code 1"):
         build.build(tmp_path)

@@ -12,7 +12,7 @@ from native_layers import isas_here
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
 from torchserve_neuron_lstm.backends import cpp_compiler
-from torchserve_neuron_lstm.backends.interface import CannotCompile, CannotLoad
+from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.native.engine import Native
 from torchserve_neuron_lstm.backends.signature import weights_of
@@ -80,14 +80,14 @@ def test_a_compiler_that_fails_is_quoted(module: Recurrent, tmp_path: Path, monk
     """What worked before may break in between: the program is refused, not the process."""
     monkeypatch.setenv("CXX", "false")
 
-    with pytest.raises(CannotCompile, match="false does not compile the kernel for"):
+    with pytest.raises(CompileError, match="false does not compile the kernel for"):
         Native().compile(exported(module, *ragged_batch(0.0)), None, tmp_path)
 
 
 @pytest.mark.parametrize(("what", "value"), [("system", "darwin"), ("machine", "aarch99"), ("isa", "x86-64-v9")])
 def test_another_host_is_refused(module: Recurrent, directory: Path, what: str, value: str) -> None:
     """Code for another system, machine or instruction set is refused with what to do."""
-    with pytest.raises(CannotLoad, match=rf"compiled for .*{value}.*package the model again.*onnxruntime"):
+    with pytest.raises(LoadError, match=rf"compiled for .*{value}.*package the model again.*onnxruntime"):
         Native().load(directory, module.state_dict(), {**HOST, what: value}, 1)
 
 
@@ -95,10 +95,10 @@ def test_a_cpu_without_the_instructions_is_refused(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An older CPU would kill the process at the first unknown instruction."""
-    here, lacking = cpp_compiler.cpu_flags(), min(cpp_compiler.target().cpu_flags)
+    here, lacking = cpp_compiler.cpu_flags(), min(cpp_compiler.cpu_target().cpu_flags)
     monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: here - {lacking})
 
-    with pytest.raises(CannotLoad, match=f"lacks {lacking}: package the model again"):
+    with pytest.raises(LoadError, match=f"lacks {lacking}: package the model again"):
         Native().load(directory, module.state_dict(), HOST, 1)
 
 
@@ -107,9 +107,9 @@ def test_a_host_of_the_least_kind_is_served(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has no more than every host is asked for, and runs the library for that."""
-    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: cpp_compiler.target().cpu_flags)
+    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: cpp_compiler.cpu_target().cpu_flags)
     for file in directory.iterdir():
-        if file.suffix != ".so" or file.name == build.instructions()[-1].library:
+        if file.suffix != ".so" or file.name == build.instruction_sets()[-1].library:
             shutil.copy(file, tmp_path)
     run = Native().load(tmp_path, module.state_dict(), HOST, 2)
     inputs = ragged_batch(float("nan"))
@@ -136,17 +136,17 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
     """Without any place to map code from, the message names TMPDIR."""
     monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: True)
 
-    with pytest.raises(CannotLoad, match=r"mounted noexec.*set TMPDIR to a directory"):
+    with pytest.raises(LoadError, match=r"mounted noexec.*set TMPDIR to a directory"):
         Native().load(directory, module.state_dict(), HOST, 1)
 
 
 def test_a_library_that_was_cut_short_is_refused(module: Recurrent, directory: Path, tmp_path: Path) -> None:
     """By a full disk, say. The process goes on."""
     shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
-    library = tmp_path / build.fastest_here()
+    library = tmp_path / build.fastest_library()
     library.write_bytes(library.read_bytes()[:40_000])
 
-    with pytest.raises(CannotLoad, match=r"cannot be loaded: it is torn: 40000 of \d+ bytes are there"):
+    with pytest.raises(LoadError, match=r"cannot be loaded: it is torn: 40000 of \d+ bytes are there"):
         Native().load(tmp_path, module.state_dict(), HOST, 1)
 
 
@@ -159,7 +159,7 @@ def test_other_weights_are_refused_by_name(module: Recurrent, directory: Path) -
         ({**weights, name: weights[name][:, :-1]}, r"\[24, 5\]"),
         ({**weights, name: weights[name].double()}, "float64"),
     ):
-        with pytest.raises(CannotLoad, match=f"{name}: .*{says}"):
+        with pytest.raises(LoadError, match=f"{name}: .*{says}"):
             Native().load(directory, other, HOST, 1)
 
 
@@ -247,7 +247,7 @@ class Sums(torch.nn.Module):
         return answer
 
 
-@pytest.mark.parametrize(("outputs", "libraries"), [(3, 0), (10_000, len(build.instructions()))])
+@pytest.mark.parametrize(("outputs", "libraries"), [(3, 0), (10_000, len(build.instruction_sets()))])
 @torch.no_grad()
 def test_the_kernel_is_there_where_there_is_work_for_it(outputs: int, libraries: int, tmp_path: Path) -> None:
     """A part without recurrences, of a model that streams, has neither libraries nor threads."""

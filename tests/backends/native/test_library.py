@@ -12,9 +12,9 @@ import pytest
 import torch
 from native_layers import Shape, answers_of, batch_for, isas_here, kernel, stack_of
 
-from torchserve_neuron_lstm.backends.interface import CannotLoad
+from torchserve_neuron_lstm.backends.interface import LoadError
 from torchserve_neuron_lstm.backends.native import build
-from torchserve_neuron_lstm.backends.native.library import Library, Pool
+from torchserve_neuron_lstm.backends.native.library import RecurrentLibrary, ThreadPool
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 SHAPE = Shape(hidden=17, layers=2, directions=2)
@@ -25,7 +25,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The kernel on disk."""
     directory = tmp_path_factory.mktemp("kernel")
     build.build(directory)
-    return directory / build.fastest_here()
+    return directory / build.fastest_library()
 
 
 def in_process(file: Path, code: str) -> subprocess.CompletedProcess[str]:
@@ -57,17 +57,17 @@ def test_a_torn_file_is_refused(file: Path, tmp_path: Path, part: float) -> None
     torn = tmp_path / "torn.so"
     torn.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
 
-    with pytest.raises(CannotLoad, match=r"torn\.so cannot be loaded: it is torn: .*\. Package the model"):
-        Library(torn)
+    with pytest.raises(LoadError, match=r"torn\.so cannot be loaded: it is torn: .*\. Package the model"):
+        RecurrentLibrary(torn)
 
 
 def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
     """A file of something else, and none."""
     (tmp_path / "text.so").write_bytes(b"\0" * 1000)
-    with pytest.raises(CannotLoad, match=r"text\.so cannot be loaded: .*invalid ELF header"):
-        Library(tmp_path / "text.so")
-    with pytest.raises(CannotLoad, match=r"none\.so cannot be loaded: .*No such file"):
-        Library(tmp_path / "none.so")
+    with pytest.raises(LoadError, match=r"text\.so cannot be loaded: .*invalid ELF header"):
+        RecurrentLibrary(tmp_path / "text.so")
+    with pytest.raises(LoadError, match=r"none\.so cannot be loaded: .*No such file"):
+        RecurrentLibrary(tmp_path / "none.so")
 
 
 def test_another_library_is_refused(tmp_path: Path) -> None:
@@ -76,15 +76,15 @@ def test_another_library_is_refused(tmp_path: Path) -> None:
     source.write_text("int other() { return 1; }\n")
     subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(other)], check=True)
 
-    with pytest.raises(CannotLoad, match=r"other\.so cannot be loaded: .*undefined symbol: recurrence_"):
-        Library(other)
+    with pytest.raises(LoadError, match=r"other\.so cannot be loaded: .*undefined symbol: recurrence_"):
+        RecurrentLibrary(other)
 
 
 def test_a_relative_path_is_a_file_of_this_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not a library of the system's by that name."""
     monkeypatch.chdir(file.parent)
 
-    assert Library(Path(file.name)).lanes == Library(file).lanes
+    assert RecurrentLibrary(Path(file.name)).lanes == RecurrentLibrary(file).lanes
 
 
 def test_threads_end_with_the_last_that_uses_them() -> None:
@@ -92,7 +92,7 @@ def test_threads_end_with_the_last_that_uses_them() -> None:
     started: set[str] = set()
     for _ in range(10):
         before = threads_here()
-        pool = Pool(kernel(isas_here()[0]), 4)
+        pool = ThreadPool(kernel(isas_here()[0]), 4)
         stack = stack_of(SHAPE, SHAPE.core(), pool)
         own = threads_here() - before
         assert len(own) == 3
@@ -111,7 +111,7 @@ def test_threads_end_with_the_last_that_uses_them() -> None:
 
 def test_threads_that_fell_asleep_wake_up() -> None:
     """After a while without work they wait without using the core."""
-    stack = stack_of(SHAPE, SHAPE.core(), Pool(kernel(isas_here()[0]), 3))
+    stack = stack_of(SHAPE, SHAPE.core(), ThreadPool(kernel(isas_here()[0]), 3))
     batch = batch_for(SHAPE, [9, 4] * 12, 9)
     before = answers_of(stack, batch)
     for pause in (0.0, 0.0004, 0.0005, 0.0006, 0.01):

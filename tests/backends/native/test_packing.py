@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from native_layers import CELLS
 
-from torchserve_neuron_lstm.backends.native.library import pack, pack_product
+from torchserve_neuron_lstm.backends.native.library import pack_linear, pack_recurrence
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -40,7 +40,7 @@ def test_weights_are_in_there_once_with_zeros_behind(
     """Blocks hold every weight in the kernel's order; units that fill up the last block have none."""
     gates = GATES[cell]
     w_ih, w_hh = torch.randn(gates * hidden, inputs), torch.randn(gates * hidden, hidden)
-    from_input, from_state, _ = pack(cell, [w_ih, w_hh], lanes, at_once)
+    from_input, from_state, _ = pack_recurrence(cell, [w_ih, w_hh], lanes, at_once)
 
     assert torch.equal(unpacked(from_input, gates, hidden, inputs, lanes, at_once), w_ih)
     assert torch.equal(unpacked(from_state, gates, hidden, hidden, lanes, at_once), w_hh)
@@ -54,7 +54,7 @@ def test_biases_are_added_where_they_meet(cell: str, hidden: int, lanes: int) ->
     gates = GATES[cell]
     w_ih, w_hh = torch.zeros(gates * hidden, 1), torch.zeros(gates * hidden, hidden)
     b_ih, b_hh = torch.randn(2, gates, hidden)
-    begin = pack(cell, [w_ih, w_hh, b_ih.flatten(), b_hh.flatten()], lanes, 2)[2]
+    begin = pack_recurrence(cell, [w_ih, w_hh, b_ih.flatten(), b_hh.flatten()], lanes, 2)[2]
     sums = begin.transpose(0, 1).flatten(1)[:, :hidden]
     wanted = b_ih + b_hh if cell != "gru" else torch.stack([*(b_ih + b_hh)[:2], b_ih[2], b_hh[2]])
 
@@ -65,7 +65,7 @@ def test_biases_are_added_where_they_meet(cell: str, hidden: int, lanes: int) ->
 
 def test_layers_without_biases_begin_at_zero() -> None:
     """As many sums as with them."""
-    without = pack("gru", [torch.ones(9, 2), torch.ones(9, 3)], 4, 2)
+    without = pack_recurrence("gru", [torch.ones(9, 2), torch.ones(9, 3)], 4, 2)
 
     assert without[2].shape == (1, 4, 4)
     assert not without[2].any()
@@ -75,19 +75,19 @@ def test_layers_without_biases_begin_at_zero() -> None:
 def test_a_linear_layer_is_one_gate(inputs: int, outputs: int, block: int) -> None:
     """Its weights in blocks of outputs, its biases, or zeros, in order."""
     weight, bias = torch.randn(outputs, inputs), torch.randn(outputs)
-    packed, begin = pack_product(weight, bias, block)
+    packed, begin = pack_linear(weight, bias, block)
 
     assert torch.equal(unpacked(packed, 1, outputs, inputs, block, 1), weight)
     assert torch.equal(begin.flatten()[:outputs], bias)
     assert not begin.flatten()[outputs:].any()
-    assert not pack_product(weight, None, block)[1].any()
+    assert not pack_linear(weight, None, block)[1].any()
 
 
 def test_the_given_weights_stay_as_they_are() -> None:
     """They are the one copy, shared with other programs."""
     weights = [torch.randn(8, 4), torch.randn(8, 2), torch.randn(8), torch.randn(8)]
     before = [weight.clone() for weight in weights]
-    for part in pack("lstm", weights, 2, 4):
+    for part in pack_recurrence("lstm", weights, 2, 4):
         part.fill_(7.0)
 
     assert all(torch.equal(one, two) for one, two in zip(weights, before, strict=True))

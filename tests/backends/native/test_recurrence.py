@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from native_layers import CELLS, ISAS, Batch, Shape, alone, answers_of, batch_for, error, pool, stack_of
 from torch import nn
 
-from torchserve_neuron_lstm.backends.native.library import Product
+from torchserve_neuron_lstm.backends.native.library import LinearLayer
 
 AWKWARD = (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33)
 """Sizes around those of registers."""
@@ -184,7 +184,7 @@ def test_a_linear_layer_equals_torchs(
     x = batch_for(Shape(inputs=inputs), lengths, steps).x
     torch.manual_seed(outputs)
     linear = nn.Linear(inputs, outputs, bias=bias)
-    ours = Product(pool(isa, threads), linear.weight.detach(), linear.bias.detach() if bias else None)
+    ours = LinearLayer(pool(isa, threads), linear.weight.detach(), linear.bias.detach() if bias else None)
     y = ours.run(x, None if whole else torch.tensor(lengths, dtype=torch.int64), time_major=time_major)
 
     assert y.transpose(0, 1).is_contiguous() if time_major else y.is_contiguous()

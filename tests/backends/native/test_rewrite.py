@@ -11,12 +11,12 @@ from native_layers import isas_here, pool
 from recurrent import CASES, FEATURES, HIDDEN, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.backends.native.layers import Linear, LinearOfSteps, Recurrence
-from torchserve_neuron_lstm.backends.native.rewrite import over_kernel
+from torchserve_neuron_lstm.backends.native.layers import NativeLinear, NativeRecurrence, NativeSequenceLinear
+from torchserve_neuron_lstm.backends.native.rewrite import replace_recurrent_ops
 from torchserve_neuron_lstm.backends.signature import weights_of
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
-OURS = (Recurrence, Linear, LinearOfSteps)
+OURS = (NativeRecurrence, NativeLinear, NativeSequenceLinear)
 
 
 def taken(module: nn.Module) -> list[type]:
@@ -27,7 +27,7 @@ def taken(module: nn.Module) -> list[type]:
 def rewritten(module: nn.Module, *inputs: Tensor) -> torch.fx.GraphModule:
     """The module's program over the kernel."""
     program = exported(module, *inputs)
-    return over_kernel(program, weights_of(program), pool(isas_here()[0], 2))
+    return replace_recurrent_ops(program, weights_of(program), pool(isas_here()[0], 2))
 
 
 @torch.no_grad()
@@ -61,7 +61,7 @@ def test_the_kernel_takes_all_but_projections(case: Case) -> None:
     module = Recurrent(case).eval()
     over = rewritten(module, *ragged_batch(0.0))
 
-    assert taken(over) == ([] if case.projected else [Recurrence])
+    assert taken(over) == ([] if case.projected else [NativeRecurrence])
     for garbage in (0.0, float("nan")) if case.ragged else (0.0,):
         inputs = ragged_batch(garbage)
         assert largest_error(over(*inputs), module.alone(*inputs)) <= 1e-5
@@ -100,26 +100,26 @@ def test_weights_that_the_program_computes_are_left_to_torch() -> None:
 
 
 THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[type]]] = {
-    "linear of every timestep": (lambda m, y: m.linear(y), [LinearOfSteps, Recurrence]),
-    "large linear of every timestep": (lambda m, y: m.table(y), [LinearOfSteps, Recurrence]),
+    "linear of every timestep": (lambda m, y: m.linear(y), [NativeSequenceLinear, NativeRecurrence]),
+    "large linear of every timestep": (lambda m, y: m.table(y), [NativeSequenceLinear, NativeRecurrence]),
     "dropout before it": (
         lambda m, y: m.linear(nn.functional.dropout(y, 0.5, training=False)),
-        [LinearOfSteps, Recurrence],
+        [NativeSequenceLinear, NativeRecurrence],
     ),
-    "small linear of one timestep": (lambda m, y: m.linear(y[:, 0]), [Recurrence]),
-    "large linear of one timestep": (lambda m, y: m.table(y[:, 0]), [Linear, Recurrence]),
-    "time first": (lambda m, y: m.linear(y.transpose(0, 1)), [LinearOfSteps, Recurrence]),
+    "small linear of one timestep": (lambda m, y: m.linear(y[:, 0]), [NativeRecurrence]),
+    "large linear of one timestep": (lambda m, y: m.table(y[:, 0]), [NativeLinear, NativeRecurrence]),
+    "time first": (lambda m, y: m.linear(y.transpose(0, 1)), [NativeSequenceLinear, NativeRecurrence]),
     "time first, as rows": (
         lambda m, y: (m.linear(y.transpose(0, 1)).view(-1, 3).sum(0), y),
-        [LinearOfSteps, Recurrence],
+        [NativeSequenceLinear, NativeRecurrence],
     ),
-    "as rows": (lambda m, y: m.linear(y).view(-1, 3).sum(0), [LinearOfSteps, Recurrence]),
-    "changed in place": (lambda m, y: m.linear(y.add_(1.0)), [Recurrence]),
-    "sum with another": (lambda m, y: m.linear(y + 1.0), [Recurrence]),
-    "weights that are computed": (lambda m, y: nn.functional.linear(y, m.linear.weight * 2), [Recurrence]),
+    "as rows": (lambda m, y: m.linear(y).view(-1, 3).sum(0), [NativeSequenceLinear, NativeRecurrence]),
+    "changed in place": (lambda m, y: m.linear(y.add_(1.0)), [NativeRecurrence]),
+    "sum with another": (lambda m, y: m.linear(y + 1.0), [NativeRecurrence]),
+    "weights that are computed": (lambda m, y: nn.functional.linear(y, m.linear.weight * 2), [NativeRecurrence]),
     "a condition": (
         lambda m, y: torch.cond(y.sum() > 0, lambda y: y * 2.0, lambda y: y + 1.0, (y,)),
-        [Recurrence],
+        [NativeRecurrence],
     ),
 }
 
@@ -150,7 +150,7 @@ def test_autocast_in_the_model_stays() -> None:
     module, inputs = Mixed(lambda m, y: y).eval(), ragged_batch(0.0)
     over = rewritten(module, *inputs)
 
-    assert taken(over) == [Recurrence]
+    assert taken(over) == [NativeRecurrence]
     assert_equal(module, over, *inputs)
 
 
@@ -176,5 +176,5 @@ def test_states_and_lengths_may_be_views() -> None:
     module = Sliced().eval()
     over = rewritten(module, *inputs)
 
-    assert taken(over) == [Recurrence]
+    assert taken(over) == [NativeRecurrence]
     assert_equal(module, over, *inputs)

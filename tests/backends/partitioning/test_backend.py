@@ -14,15 +14,15 @@ from torch import nn
 
 from torchserve_neuron_lstm.backends.interface import (
     Backend,
-    CannotCompile,
-    CannotLoad,
+    CompileError,
     CompileSettings,
     Estimating,
+    LoadError,
     Selective,
     WholeSequences,
 )
-from torchserve_neuron_lstm.backends.partitioning.backend import Partitioned, loader_of
-from torchserve_neuron_lstm.backends.partitioning.operator_support import refusals
+from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend, select_loader
+from torchserve_neuron_lstm.backends.partitioning.operator_support import unsupported_operators
 from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, operator_name
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
@@ -78,7 +78,7 @@ def places(directory: Path) -> list[str]:
 def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolerance: float = 1e-5) -> None:
     """What lies in `directory` answers as the model does, with whatever weights the model has now."""
     weights = {**model.state_dict(), **weights_of(program_of(model))}
-    run = loader_of(engine, directory).load(directory, weights, engine.host(), 1)
+    run = select_loader(engine, directory).load(directory, weights, engine.host(), 1)
     with torch.no_grad():
         theirs = model(X)
     ours = run([X])
@@ -94,7 +94,7 @@ def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
     """Two operators on the CPU, the rest by the engine: the answers are the model's, after other weights too."""
     engine = get_backend(name)
     model = Sorted().eval()
-    Partitioned(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
+    PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
     assert "cpu" in places(tmp_path)
     assert "device" in places(tmp_path)
     assert_answers_of(model, engine, tmp_path)
@@ -108,7 +108,7 @@ def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
 def test_compiled_code_and_the_cpu_together(tmp_path: Path) -> None:
     """AOTInductor takes every operator, so the sort is put on the CPU by name."""
     engine, model = get_backend("inductor"), Perceptron().eval()
-    Partitioned(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
+    PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
     assert places(tmp_path) == ["device", "cpu"]
     assert_answers_of(model, engine, tmp_path)
 
@@ -128,9 +128,9 @@ def test_the_sort_that_neuronx_does_not_take_runs_on_the_cpu(tmp_path: Path) -> 
     """With nothing but the defaults; and in text, for the torch of its hosts reads no program of this one."""
     engine = get_backend("neuronx")
     settings = CompileSettings(args=("--target", "inf2"))
-    with pytest.raises(CannotCompile, match=r"partitioner_config: \{\}"):
+    with pytest.raises(CompileError, match=r"partitioner_config: \{\}"):
         engine.compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "whole"), settings)
-    Partitioned(engine).compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "parts"), settings)
+    PartitionedBackend(engine).compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "parts"), settings)
     assert places(tmp_path / "parts") == ["device", "cpu"]
     assert not list(tmp_path.glob("parts/1_cpu/*.pt2"))
     assert_answers_of(Perceptron().eval(), engine, tmp_path / "parts")
@@ -145,11 +145,11 @@ def test_an_engine_that_says_nothing_is_asked_by_trying(tmp_path: Path) -> None:
     """Each different operator alone; a compiler that fails on one has not taken it either."""
     engine = Picky(refused=frozenset({"aten::sort"}), crashing=frozenset({"aten::special_bessel_j0"}))
     fixed = at_sizes(program_of(Sorted()), BUCKET)
-    found = {operator_name(node): reason for node, reason in refusals(engine, fixed, BUCKET).items()}
+    found = {operator_name(node): reason for node, reason in unsupported_operators(engine, fixed, BUCKET).items()}
     assert found["aten::sort"] == "picky has no aten::sort"
     assert "ZeroDivisionError: aten::special_bessel_j0" in str(found["aten::special_bessel_j0"])
     assert found["aten::linear"] is None
-    Partitioned(engine, SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
+    PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     assert places(tmp_path) == ["device", "cpu", "device", "cpu", "device"]
     assert_answers_of(MODEL, engine, tmp_path)
 
@@ -159,7 +159,9 @@ def test_operators_are_tried_in_several_processes_where_that_is_asked_for() -> N
     engine = Picky(refused=frozenset({"aten::sort"}))
     fixed = at_sizes(program_of(Sorted()), BUCKET)
     two = PartitionerConfig(analyze_parameters={"max_workers": 2})
-    assert list(refusals(engine, fixed, BUCKET, two).values()) == list(refusals(engine, fixed, BUCKET).values())
+    assert list(unsupported_operators(engine, fixed, BUCKET, two).values()) == list(
+        unsupported_operators(engine, fixed, BUCKET).values()
+    )
 
 
 def test_what_was_tried_stays_where_it_was_asked_for(tmp_path: Path) -> None:
@@ -167,7 +169,9 @@ def test_what_was_tried_stays_where_it_was_asked_for(tmp_path: Path) -> None:
     config = PartitionerConfig(
         analyze_parameters={"compiler_workdir": str(tmp_path / "tried"), "additional_ignored_ops": ["aten::sort"]}
     )
-    refusals(Picky(), at_sizes(program_of(Sorted()), BUCKET), BUCKET, config, CompileSettings(workdir=tmp_path))
+    unsupported_operators(
+        Picky(), at_sizes(program_of(Sorted()), BUCKET), BUCKET, config, CompileSettings(workdir=tmp_path)
+    )
     notes = {file.read_text() for file in (tmp_path / "tried").rglob("notes.txt")}
     assert "aten::linear" in notes
     assert "aten::sort" not in notes
@@ -180,7 +184,7 @@ def test_only_the_engines_segments_are_told_what_trace_kwargs_say(tmp_path: Path
         trace_kwargs={"compiler_workdir": str(tmp_path / "left"), "compiler_args": "--fast 'a b'"},
     )
     settings = CompileSettings(workdir=tmp_path, args=("--slow",))
-    Partitioned(Picky(), config).compile(program_of(MODEL), BUCKET, _made(tmp_path / "parts"), settings)
+    PartitionedBackend(Picky(), config).compile(program_of(MODEL), BUCKET, _made(tmp_path / "parts"), settings)
     asked = [json.loads(file.read_text()) for file in sorted(tmp_path.glob("parts/*/asked.json"))]
     assert [one["args"] for one in asked] == [["--fast", "a b"]] * 2
     assert [file.parent.name for file in sorted((tmp_path / "left").glob("*/notes.txt"))] == ["0", "2"]
@@ -189,27 +193,27 @@ def test_only_the_engines_segments_are_told_what_trace_kwargs_say(tmp_path: Path
 def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
     """By the option's path in the YAML."""
     config = PartitionerConfig(ops_to_partition={"aten::sort"}, max_subgraph_count=1)
-    with pytest.raises(CannotCompile, match=r"^partitioner_config\.max_subgraph_count: .* 3 segments"):
-        Partitioned(Picky(), config).compile(program_of(MODEL), BUCKET, tmp_path)
+    with pytest.raises(CompileError, match=r"^partitioner_config\.max_subgraph_count: .* 3 segments"):
+        PartitionedBackend(Picky(), config).compile(program_of(MODEL), BUCKET, tmp_path)
 
 
 def test_a_segment_that_is_refused_after_all_names_what_is_in_it(tmp_path: Path) -> None:
     """And the option that keeps it from the engine."""
     engine = Picky(together=frozenset({"aten::linear", "aten::relu"}))
     with pytest.raises(
-        CannotCompile, match=r"picky has no .* \(a segment of aten::linear, aten::relu.*ops_to_partition"
+        CompileError, match=r"picky has no .* \(a segment of aten::linear, aten::relu.*ops_to_partition"
     ):
-        Partitioned(engine, SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
+        PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
 
 
 def test_what_an_engine_says_of_itself_holds_for_both_together(tmp_path: Path) -> None:
     """Estimates are those of its own segments; which operators it takes is settled once it is divided."""
-    both: Backend = Partitioned(Telling(), SORT_ON_CPU)
+    both: Backend = PartitionedBackend(Telling(), SORT_ON_CPU)
     assert isinstance(both, WholeSequences)
     assert both.whole_sequences == "it keeps its state to itself"
     assert isinstance(both, Estimating)
     assert not isinstance(both, Selective)
-    assert not isinstance(Partitioned(Picky()), WholeSequences | Estimating)
+    assert not isinstance(PartitionedBackend(Picky()), WholeSequences | Estimating)
     both.compile(program_of(MODEL), BUCKET, tmp_path)
     operators = sum(len(json.loads(file.read_text())["operators"]) for file in tmp_path.glob("*/asked.json"))
     assert both.estimate_us(tmp_path) == 2.0 * operators
@@ -218,26 +222,26 @@ def test_what_an_engine_says_of_itself_holds_for_both_together(tmp_path: Path) -
 @pytest.mark.parametrize("damage", ["", "[]", '{"inputs": [], "outputs": []}'])
 def test_a_damaged_list_of_segments_is_refused(damage: str, tmp_path: Path) -> None:
     """With what to do."""
-    Partitioned(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
+    PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     (tmp_path / "segments.json").write_text(damage)
-    with pytest.raises(CannotLoad, match="package the model again"):
-        loader_of(Picky(), tmp_path).load(tmp_path, MODEL.state_dict(), {}, 1)
+    with pytest.raises(LoadError, match="package the model again"):
+        select_loader(Picky(), tmp_path).load(tmp_path, MODEL.state_dict(), {}, 1)
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     """By name, as every engine does."""
-    Partitioned(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
-    with pytest.raises(CannotLoad, match=r"first\.weight: missing"):
-        loader_of(Picky(), tmp_path).load(tmp_path, {}, {}, 1)
+    PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
+    with pytest.raises(LoadError, match=r"first\.weight: missing"):
+        select_loader(Picky(), tmp_path).load(tmp_path, {}, {}, 1)
 
 
 def test_a_bucket_is_needed(tmp_path: Path) -> None:
     """A divided program serves one."""
-    with pytest.raises(CannotCompile, match="one bucket at a time"):
-        Partitioned(get_backend("onnxruntime")).compile(program_of(MODEL), None, tmp_path)
+    with pytest.raises(CompileError, match="one bucket at a time"):
+        PartitionedBackend(get_backend("onnxruntime")).compile(program_of(MODEL), None, tmp_path)
 
 
 def test_an_engine_that_takes_the_whole_is_loaded_as_ever(tmp_path: Path) -> None:
     """Only a directory with segments needs both."""
     engine = get_backend("eager")
-    assert loader_of(engine, tmp_path) is engine
+    assert select_loader(engine, tmp_path) is engine

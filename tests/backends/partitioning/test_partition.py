@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 
-from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.partitioning.partition import (
-    CannotPartition,
+    PartitionError,
     Segments,
     at_sizes,
     operator_name,
@@ -185,7 +185,7 @@ def test_what_is_not_asked_about_stays_with_the_engine_and_does_not_count() -> N
 def test_too_little_support_is_refused() -> None:
     """Half of the operators at least, unless less is asked for; the text names what the engine does not take."""
     few = {"aten::linear"}
-    with pytest.raises(CannotPartition, match=r"model_support_percentage_threshold: the engine takes .*aten::sort"):
+    with pytest.raises(PartitionError, match=r"model_support_percentage_threshold: the engine takes .*aten::sort"):
         partition(PROGRAM, lambda node: operator_name(node) in few)
     lower = PartitionerConfig(model_support_percentage_threshold=0.1)
     assert_same(partition(PROGRAM, lambda node: operator_name(node) in few, lower))
@@ -207,7 +207,7 @@ def test_more_segments_than_asked_for_are_refused(count: int, fits: bool) -> Non
         assert len(partition(PROGRAM, lambda node: True, config).segments) == 3
         return
     with pytest.raises(
-        CannotPartition, match=r"max_subgraph_count: the program falls into 3 segments .*cpu: aten::sort"
+        PartitionError, match=r"max_subgraph_count: the program falls into 3 segments .*cpu: aten::sort"
     ):
         partition(PROGRAM, lambda node: True, config)
 
@@ -219,7 +219,7 @@ def test_segments_smaller_than_asked_for_are_refused(size: int, fits: bool) -> N
     if fits:
         assert len(partition(PROGRAM, lambda node: True, config).segments) == 3
         return
-    with pytest.raises(CannotPartition, match=r"min_subgraph_size: 1 of 3 segments .*cpu: aten::sort"):
+    with pytest.raises(PartitionError, match=r"min_subgraph_size: 1 of 3 segments .*cpu: aten::sort"):
         partition(PROGRAM, lambda node: True, config)
 
 
@@ -235,7 +235,7 @@ class Counting(nn.Module):
 
 def test_a_program_that_writes_to_its_buffers_is_refused() -> None:
     """What a segment returns is all that it does."""
-    with pytest.raises(CannotCompile, match="writes to calls"):
+    with pytest.raises(CompileError, match="writes to calls"):
         partition(fixed(Counting(), torch.ones(2)), lambda node: True)
 
 

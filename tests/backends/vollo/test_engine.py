@@ -14,10 +14,10 @@ from vollo_models import BATCH, TIME, Answers, batch, program_of, real
 
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import read_manifest_text
-from torchserve_neuron_lstm.backends.interface import CannotCompile, CompileSettings
+from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput
-from torchserve_neuron_lstm.backends.vollo.compiler import configurations
+from torchserve_neuron_lstm.backends.vollo.compiler import accelerator_configs
 from torchserve_neuron_lstm.backends.vollo.engine import Vollo
 from torchserve_neuron_lstm.backends.vollo.streaming import StreamingProgram
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -120,13 +120,13 @@ def test_what_does_not_fit_the_accelerator_is_refused(tmp_path: Path) -> None:
             return answer
 
     program = torch.export.export(Wide(), (torch.randn(1, 4096),), strict=False)
-    with pytest.raises(CannotCompile, match=f"the program does not fit {CONFIG}: "):
+    with pytest.raises(CompileError, match=f"the program does not fit {CONFIG}: "):
         Vollo().compile(program, Bucket(1, 1), tmp_path, SETTINGS)
 
 
 def test_every_accelerator_goes_by_its_name_of_now() -> None:
     """The compiler's own list, without former names, at which it warns."""
-    names = configurations()
+    names = accelerator_configs()
 
     assert CONFIG in names
     assert "ia_840f_c3b64" not in names

@@ -11,10 +11,10 @@ from recurrent import GARBAGE, Case, Recurrent, exported, ragged_batch
 from torch import nn
 from vollo_models import BATCH, FEATURES, TIME, Answers, InTime, batch, program_of, real
 
-from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, partition
 from torchserve_neuron_lstm.backends.vollo import translate
-from torchserve_neuron_lstm.backends.vollo.rewrite import operator_refusal, refuse_recurrences, rewritten
+from torchserve_neuron_lstm.backends.vollo.rewrite import operator_refusal, reject_recurrences, rewrite_program
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.partitioner import PartitionerConfig
 
@@ -32,7 +32,7 @@ MODELS = {
 
 def rewrite(module: Answers) -> torch.export.ExportedProgram:
     """At the sizes of `batch`."""
-    return rewritten(at_sizes(program_of(module), BUCKET))
+    return rewrite_program(at_sizes(program_of(module), BUCKET))
 
 
 def targets(program: torch.export.ExportedProgram) -> list[str]:
@@ -127,14 +127,14 @@ def test_a_recurrence_that_it_lacks_is_refused_with_its_line(case: Case, reason:
     """The person who wrote the model is told where."""
     program = exported(Recurrent(case), *ragged_batch(0.0))
 
-    with pytest.raises(CannotCompile, match=rf"\(at recurrent.py:\d+\): .*{reason}"):
-        refuse_recurrences(program)
+    with pytest.raises(CompileError, match=rf"\(at recurrent.py:\d+\): .*{reason}"):
+        reject_recurrences(program)
 
 
 def test_too_many_steps_to_write_out_are_refused() -> None:
     """A recurrence that is handed a state is written out step by step, as far as that goes."""
-    with pytest.raises(CannotCompile, match="33 steps are too many: use lengths of up to 32"):
-        rewritten(at_sizes(program_of(Answers(given=True)), Bucket(1, 33)))
+    with pytest.raises(CompileError, match="33 steps are too many: use lengths of up to 32"):
+        rewrite_program(at_sizes(program_of(Answers(given=True)), Bucket(1, 33)))
 
 
 class Operator(nn.Module):
@@ -181,7 +181,7 @@ def test_a_module_for_the_compiler_computes_what_the_program_does(name: str) -> 
     refused = {str(node.target): reason for node in program.graph.nodes if (reason := _refusal(node))}
 
     assert refused == {}
-    assert torch.allclose(translate.module_of(program)(x), OPERATORS[name](x), atol=1e-6)
+    assert torch.allclose(translate.to_vollo_module(program)(x), OPERATORS[name](x), atol=1e-6)
 
 
 def _refusal(node: torch.fx.Node) -> str | None:
@@ -196,7 +196,7 @@ def test_weights_that_are_used_again_are_there_once() -> None:
         layer
         for segment in segments
         if segment.place == "device"
-        for layer in translate.module_of(segment.program).children()
+        for layer in translate.to_vollo_module(segment.program).children()
         if isinstance(layer, nn.Linear) and layer.out_features == 4 * 16
     ]
 

@@ -12,11 +12,11 @@ from fake_vollo import ESTIMATE_US, Fakes
 from vollo_models import BATCH, TIME, Answers, InTime, batch, program_of, real
 
 from torchserve_neuron_lstm.backends.interface import (
-    CannotCompile,
-    CannotLoad,
+    CompileError,
     CompileSettings,
     Estimating,
     Inlining,
+    LoadError,
     Selective,
     Simulating,
     WholeSequences,
@@ -74,9 +74,9 @@ def test_a_former_name_is_taken_without_a_warning(
 
 def vollo_configuration(*arguments: str) -> str:
     """What the arguments name."""
-    from torchserve_neuron_lstm.backends.vollo.compiler import configuration
+    from torchserve_neuron_lstm.backends.vollo.compiler import accelerator_config
 
-    return configuration(arguments)
+    return accelerator_config(arguments)
 
 
 @pytest.mark.usefixtures("fakes")
@@ -92,14 +92,14 @@ def vollo_configuration(*arguments: str) -> str:
 )
 def test_a_wrong_argument_is_answered_with_what_there_is(arguments: tuple[str, ...], said: str) -> None:
     """The accelerators of the installed compiler, without what else its class can be asked."""
-    with pytest.raises(CannotCompile, match=f"compiler_args: .*{said}"):
+    with pytest.raises(CompileError, match=f"compiler_args: .*{said}"):
         vollo_configuration(*arguments)
 
 
 @pytest.mark.usefixtures("fakes")
 def test_never_in_bfloat16_unasked(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
     """Who wants float32 is told."""
-    with pytest.raises(CannotCompile, match="computes in bfloat16, not in float32: write precision: bfloat16"):
+    with pytest.raises(CompileError, match="computes in bfloat16, not in float32: write precision: bfloat16"):
         Vollo().compile(program, BUCKET, tmp_path, CompileSettings("float32", args=("--config", CURRENT)))
     assert Vollo().precisions == ("bfloat16",)
 
@@ -107,7 +107,7 @@ def test_never_in_bfloat16_unasked(program: torch.export.ExportedProgram, tmp_pa
 def test_what_does_not_fit_is_refused(program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes) -> None:
     """With the accelerator's name and the compiler's words, without its sources'."""
     fakes.most_weights = 1
-    with pytest.raises(CannotCompile, match=rf"does not fit {CURRENT}: not enough weight store: needs 2, has 1$"):
+    with pytest.raises(CompileError, match=rf"does not fit {CURRENT}: not enough weight store: needs 2, has 1$"):
         compiled(program, tmp_path)
 
 
@@ -116,7 +116,7 @@ def test_what_the_compiler_does_not_take_is_named(
 ) -> None:
     """In one line."""
     fakes.unsupported = "unsupported function 'fft_fft'"
-    with pytest.raises(CannotCompile, match=r"NNIR: unsupported function 'fft_fft': found 1$"):
+    with pytest.raises(CompileError, match=r"NNIR: unsupported function 'fft_fft': found 1$"):
         compiled(program, tmp_path)
 
 
@@ -128,7 +128,7 @@ def test_an_operator_that_it_lacks_is_named_with_its_line(tmp_path: Path) -> Non
         def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
             return (torch.log_softmax(super().forward(x, lengths)[0], -1),)
 
-    with pytest.raises(CannotCompile, match=r"log_softmax.int \(at test_vollo_without.py:\d+\): .*partitioner_config"):
+    with pytest.raises(CompileError, match=r"log_softmax.int \(at test_vollo_without.py:\d+\): .*partitioner_config"):
         compiled(program_of(Logs()), tmp_path)
 
 
@@ -178,7 +178,7 @@ def test_on_accelerators_where_there_are_enough(tmp_path: Path, fakes: Fakes, mo
     assert Vollo().simulation() is None
     for mine, right in zip(run(inputs)[1:], module.alone(*inputs)[1:], strict=True):
         torch.testing.assert_close(mine, right, atol=2e-2, rtol=2e-2)
-    with pytest.raises(CannotLoad, match=f"this host has {needed}, fewer than are needed .*package fewer buckets"):
+    with pytest.raises(LoadError, match=f"this host has {needed}, fewer than are needed .*package fewer buckets"):
         Vollo().load(tmp_path, module.state_dict(), {}, 1)
 
 
@@ -187,7 +187,7 @@ def test_other_weights_are_refused(program: torch.export.ExportedProgram, tmp_pa
     """They are inside the device's programs, which know theirs by a digest."""
     state = InTime().state_dict()
     state["linear.bias"] = state["linear.bias"] + 1
-    with pytest.raises(CannotLoad, match="are inside them: package the model again"):
+    with pytest.raises(LoadError, match="are inside them: package the model again"):
         Vollo().load(compiled(program, tmp_path), state, {}, 1)
 
 
@@ -198,7 +198,7 @@ def test_another_release_of_the_compiler_is_refused(
     """Its VM may read programs in another way."""
     compiled(program, tmp_path)
     monkeypatch.setattr(vollo, "version", lambda name: "30.0.0")
-    with pytest.raises(CannotLoad, match=r"compiled by vollo-compiler 29\.0\.0, and the VM here is that of 30\.0\.0"):
+    with pytest.raises(LoadError, match=r"compiled by vollo-compiler 29\.0\.0, and the VM here is that of 30\.0\.0"):
         Vollo().load(tmp_path, InTime().state_dict(), {}, 1)
 
 
@@ -207,5 +207,5 @@ def test_a_damaged_file_is_named(program: torch.export.ExportedProgram, tmp_path
     """As every file of an archive."""
     compiled(program, tmp_path)
     next(tmp_path.rglob("vollo.json")).write_text("[", encoding="utf-8")
-    with pytest.raises(CannotLoad, match=r"vollo.json cannot be read .*package the model again"):
+    with pytest.raises(LoadError, match=r"vollo.json cannot be read .*package the model again"):
         Vollo().load(tmp_path, InTime().state_dict(), {}, 1)

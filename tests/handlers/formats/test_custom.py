@@ -13,8 +13,8 @@ from fake_model import SUMS, TOTAL, FakeModel, make_manifest
 
 from torchserve_neuron_lstm.handlers.formats.codec import CustomCodec
 from torchserve_neuron_lstm.handlers.formats.custom import load_user_codec
-from torchserve_neuron_lstm.handlers.formats.request import RawRequest
-from torchserve_neuron_lstm.handlers.formats.v2 import Identity
+from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.v2 import ModelIdentity
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
 
@@ -72,8 +72,8 @@ def ids(body: bytes, content_type: str) -> dict[str, list[int]]:
 def ask(codec: Any, *bodies: object, headers: dict[str, Any] | None = None) -> list[RawResponse]:
     """The responses to one batch."""
     manifest = make_manifest(outputs=(SUMS, TOTAL))
-    service = Service(FakeModel(manifest), CustomCodec(manifest, codec), Identity("m", "1"))
-    return service.answer([RawRequest({"body": body}, headers or {}) for body in bodies])
+    service = Service(FakeModel(manifest), CustomCodec(manifest, codec), ModelIdentity("m", "1"))
+    return service.answer([TorchServeRequest({"body": body}, headers or {}) for body in bodies])
 
 
 def test_a_codec_turns_text_into_inputs_and_outputs_into_its_own_answer(folder: Path) -> None:

@@ -12,7 +12,7 @@ from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats.json_formats import decode
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy
-from torchserve_neuron_lstm.handlers.formats.request import MOST_SEQUENCES, Form, RawRequest, Request
+from torchserve_neuron_lstm.handlers.formats.request import MAX_SEQUENCES, Form, InferenceRequest, TorchServeRequest
 from torchserve_neuron_lstm.handlers.responses import RequestError
 
 ONE = make_manifest()
@@ -20,19 +20,19 @@ TWO = make_manifest(inputs=(IDS, FRAMES), outputs=(SUMS, TOTAL))
 TENSOR = {"name": "ids", "shape": [3], "datatype": "INT64", "data": [1, 2, 3]}
 
 
-def row(value: object, content_type: str = "application/json", **headers: str) -> RawRequest:
+def row(value: object, content_type: str = "application/json", **headers: str) -> TorchServeRequest:
     """A row as TorchServe gives it for a body that is no form."""
-    return RawRequest({"body": value}, {"body": {"content-type": content_type}, **headers})
+    return TorchServeRequest({"body": value}, {"body": {"content-type": content_type}, **headers})
 
 
-def refusal(raw: RawRequest, manifest: Manifest = ONE) -> RequestError:
+def refusal(raw: TorchServeRequest, manifest: Manifest = ONE) -> RequestError:
     """Why the row is refused; one that is not fails."""
     with pytest.raises(RequestError) as refused:
         decode(raw, manifest)
     return refused.value
 
 
-def ids_of(request: Request) -> list[list[int]]:
+def ids_of(request: InferenceRequest) -> list[list[int]]:
     """The first input of every sequence."""
     return [item.tensors[0].tolist() for item in request.items]
 
@@ -42,7 +42,10 @@ def ids_of(request: Request) -> list[list[int]]:
 def test_a_body_is_the_same_however_torchserve_hands_it_over(wrap, field: str) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
     """Parsed, as text, as bytes or a bytearray, in either field, or with no row around it (an envelope)."""
     body = wrap('{"ids": [1, 2, 3]}')
-    for raw in (RawRequest({field: body}), RawRequest(body) if not isinstance(body, Mapping) else row(body)):
+    for raw in (
+        TorchServeRequest({field: body}),
+        TorchServeRequest(body) if not isinstance(body, Mapping) else row(body),
+    ):
         assert ids_of(decode(raw, ONE)) == [[1, 2, 3]]
 
 
@@ -80,7 +83,7 @@ def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str)
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (RawRequest({}), "no body"),
+        (TorchServeRequest({}), "no body"),
         (row(b""), "the body is empty"),
         (row(""), "the body is empty"),
         (row(None), "found null"),
@@ -91,20 +94,20 @@ def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str)
         (row(b"[NaN]"), "value 0 is a float (nan)"),
         (row({"instances": 3}), "instances must be a list"),
         (row({"instances": []}), "instances is empty"),
-        (row({"instances": [[1]] * (MOST_SEQUENCES + 1)}), "one request takes 1024"),
+        (row({"instances": [[1]] * (MAX_SEQUENCES + 1)}), "one request takes 1024"),
         (row({"instances": [[1], [2, 3], {"ids": [1, "a"]}]}), "instances[2]: input 'ids': expected int64 [time]"),
         (row({"instances": [[1], [[2]]]}), "instances[1]: input 'ids': "),
-        (RawRequest({"[1, 2, 3]": b""}), "curl -d needs -H 'Content-Type: application/json'"),
-        (RawRequest({'{"ids": [1]}': b""}), "curl -d needs -H 'Content-Type: application/json'"),
-        (RawRequest({}, {"Content-Type": "application/x-www-form-urlencoded"}), "the body came as a web form"),
-        (RawRequest({}, {"content-type": "multipart/form-data; boundary=x"}), "the body came as a web form"),
+        (TorchServeRequest({"[1, 2, 3]": b""}), "curl -d needs -H 'Content-Type: application/json'"),
+        (TorchServeRequest({'{"ids": [1]}': b""}), "curl -d needs -H 'Content-Type: application/json'"),
+        (TorchServeRequest({}, {"Content-Type": "application/x-www-form-urlencoded"}), "the body came as a web form"),
+        (TorchServeRequest({}, {"content-type": "multipart/form-data; boundary=x"}), "the body came as a web form"),
         (row("abc", "application/json"), "found a string where dimension 0 should be a list"),
-        (RawRequest({"file": b"[1]"}), "no field 'body' or 'data'"),
+        (TorchServeRequest({"file": b"[1]"}), "no field 'body' or 'data'"),
         (row(b"\x93NUMPY"), ".npy"),
         (row(b"[1]", "application/x-npy"), ".npy: the body does not begin"),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused_with_the_reason(raw: RawRequest, told: str) -> None:
+def test_a_body_that_cannot_be_read_is_refused_with_the_reason(raw: TorchServeRequest, told: str) -> None:
     """Whatever is wrong with it."""
     error = refusal(raw)
 
@@ -185,7 +188,7 @@ def test_npy_bodies_are_one_sequence_of_the_one_input() -> None:
     """Named by the content type, or known by how they begin where there is none."""
     content = write_npy(torch.tensor([1, 2, 3]))
 
-    for raw in (row(content, "application/x-npy"), row(bytearray(content), ""), RawRequest({"data": content})):
+    for raw in (row(content, "application/x-npy"), row(bytearray(content), ""), TorchServeRequest({"data": content})):
         assert ids_of(decode(raw, ONE)) == [[1, 2, 3]]
     assert "model has one input" in refusal(row(content, "application/x-npy"), TWO).message
     assert "got 2 dimensions" in refusal(row(write_npy(torch.tensor([[1, 2]])))).message

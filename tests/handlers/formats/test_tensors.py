@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.shapes import DType, TensorSpec
-from torchserve_neuron_lstm.handlers.formats.tensors import from_lists, from_tensor
+from torchserve_neuron_lstm.handlers.formats.tensors import convert_tensor, tensor_from_lists
 from torchserve_neuron_lstm.handlers.responses import RequestError
 
 FRAMES = TensorSpec("x", "float32", ("batch", "time", 2))
@@ -53,7 +53,7 @@ def test_what_an_input_does_not_take_is_refused_by_its_name_and_the_reason(
 ) -> None:
     """Each refusal is a 400 that names the input, the place and what was expected."""
     with pytest.raises(RequestError) as refused:
-        from_lists(value, spec)
+        tensor_from_lists(value, spec)
 
     assert refused.value.status == 400
     assert refused.value.message.startswith("input 'x': ")
@@ -66,10 +66,10 @@ def test_integers_are_taken_to_the_limits_of_their_dtype_and_no_further(dtype: D
     spec = TensorSpec("x", dtype, ("time",))
     limits = torch.iinfo(getattr(torch, dtype))
 
-    assert [limits.min, limits.max] == from_lists([limits.min, limits.max], spec).tolist()
+    assert [limits.min, limits.max] == tensor_from_lists([limits.min, limits.max], spec).tolist()
     for beyond in (limits.min - 1, limits.max + 1):
         with pytest.raises(RequestError, match="out of the range"):
-            from_lists([beyond], spec)
+            tensor_from_lists([beyond], spec)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -78,7 +78,7 @@ def test_floats_arrive_as_torch_itself_would_round_them(dtype: DType, numbers: l
     """A list of floats gives the tensor that torch makes of it."""
     expected = torch.tensor(numbers, dtype=torch.float64).to(getattr(torch, dtype))
 
-    assert torch.equal(expected, from_lists(numbers, TensorSpec("x", dtype, ("batch", "time"))))
+    assert torch.equal(expected, tensor_from_lists(numbers, TensorSpec("x", dtype, ("batch", "time"))))
 
 
 @pytest.mark.parametrize(("dtype", "largest"), [("float16", 65504.0), ("float32", 3.4028234663852886e38)])
@@ -86,29 +86,29 @@ def test_finite_floats_are_taken_though_their_sum_is_not(dtype: DType, largest: 
     """It is each value that must be finite."""
     spec = TensorSpec("x", dtype, ("batch", "time"))
 
-    assert from_lists([largest] * 3, spec).tolist() == [largest] * 3
-    assert from_tensor(torch.tensor([-largest] * 3, dtype=getattr(torch, dtype)), spec).tolist() == [-largest] * 3
+    assert tensor_from_lists([largest] * 3, spec).tolist() == [largest] * 3
+    assert convert_tensor(torch.tensor([-largest] * 3, dtype=getattr(torch, dtype)), spec).tolist() == [-largest] * 3
     with pytest.raises(RequestError, match=r"the value at \[3\] is not finite"):
-        from_lists([largest, largest, -largest, float("-inf"), float("inf")], spec)
+        tensor_from_lists([largest, largest, -largest, float("-inf"), float("inf")], spec)
 
 
 def test_ids_without_any_features_are_in_every_vocabulary() -> None:
     """There is none that could be outside."""
     spec = TensorSpec("x", "int64", ("batch", "time", 0), vocabulary=10)
 
-    assert from_lists([[], []], spec).shape == (2, 0)
-    assert from_tensor(torch.zeros(2, 0, dtype=torch.int64), spec).shape == (2, 0)
+    assert tensor_from_lists([[], []], spec).shape == (2, 0)
+    assert convert_tensor(torch.zeros(2, 0, dtype=torch.int64), spec).shape == (2, 0)
 
 
 def test_a_float_input_takes_integers_and_a_bool_input_booleans() -> None:
     """1 is 1.0, and true is true."""
-    assert from_lists([[1, 2.5]], FRAMES).tolist() == [[1.0, 2.5]]
-    assert from_lists([True, False], FLAGS).tolist() == [True, False]
+    assert tensor_from_lists([[1, 2.5]], FRAMES).tolist() == [[1.0, 2.5]]
+    assert tensor_from_lists([True, False], FLAGS).tolist() == [True, False]
 
 
 def test_an_input_without_time_may_be_a_single_number() -> None:
     """Shape [batch] is one number for each sequence."""
-    assert from_lists(3, TensorSpec("speaker", "int64", ("batch",))).item() == 3
+    assert tensor_from_lists(3, TensorSpec("speaker", "int64", ("batch",))).item() == 3
 
 
 @given(
@@ -122,7 +122,7 @@ def test_an_input_without_time_may_be_a_single_number() -> None:
 def test_any_json_value_is_either_a_tensor_as_declared_or_refused(value: object, spec: TensorSpec) -> None:
     """There is no third outcome."""
     with suppress(RequestError):
-        tensor = from_lists(value, spec)
+        tensor = tensor_from_lists(value, spec)
         assert len(tensor.shape) == len(spec.item_shape)
         assert tensor.dtype == getattr(torch, spec.dtype)
         assert not tensor.dtype.is_floating_point or bool(torch.isfinite(tensor).all())
@@ -149,7 +149,7 @@ def test_any_json_value_is_either_a_tensor_as_declared_or_refused(value: object,
 def test_tensors_are_held_to_the_same_declaration(spec: TensorSpec, tensor: torch.Tensor, told: str) -> None:
     """What comes as .npy or from a codec is refused for the same reasons as lists."""
     with pytest.raises(RequestError) as refused:
-        from_tensor(tensor, spec)
+        convert_tensor(tensor, spec)
 
     assert told in refused.value.message
 
@@ -157,15 +157,15 @@ def test_tensors_are_held_to_the_same_declaration(spec: TensorSpec, tensor: torc
 def test_tensors_of_another_width_are_taken_where_the_values_fit() -> None:
     """int32 and uint16 ids, float64 and integer frames."""
     for dtype in (torch.int32, torch.uint8, torch.uint16, torch.uint64):
-        assert from_tensor(torch.tensor([1, 9], dtype=dtype), IDS).tolist() == [1, 9]
+        assert convert_tensor(torch.tensor([1, 9], dtype=dtype), IDS).tolist() == [1, 9]
     for dtype in (torch.float64, torch.float16, torch.int64):
-        assert from_tensor(torch.ones(3, 2, dtype=dtype), FRAMES).dtype == torch.float32
+        assert convert_tensor(torch.ones(3, 2, dtype=dtype), FRAMES).dtype == torch.float32
 
 
 def test_a_tensor_of_the_right_kind_is_taken_as_it_is_and_one_for_training_without_its_history() -> None:
     """A contiguous one is not copied; what comes out needs no gradient."""
     frames = torch.rand(3, 2)
 
-    assert from_tensor(frames, FRAMES) is frames
-    assert from_tensor(torch.rand(2, 3).t(), FRAMES).is_contiguous()
-    assert not from_tensor(torch.rand(3, 2, requires_grad=True), FRAMES).requires_grad
+    assert convert_tensor(frames, FRAMES) is frames
+    assert convert_tensor(torch.rand(2, 3).t(), FRAMES).is_contiguous()
+    assert not convert_tensor(torch.rand(3, 2, requires_grad=True), FRAMES).requires_grad

@@ -12,8 +12,8 @@ import torch
 from tiny_archive import make_archive, make_model
 
 from torchserve_neuron_lstm.config.manifest import ManifestError, manifest_text, read_manifest
-from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
-from torchserve_neuron_lstm.handlers.runtime.user_code import chosen_lengths
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
+from torchserve_neuron_lstm.handlers.runtime.user_code import selected_lengths
 
 LARGEST = '''
 """The largest bucket for whatever is longer than the file beside it says."""
@@ -46,7 +46,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_batches_are_planned_by_it(archive: Path) -> None:
     """Each request in a bucket of its own length's choice, and answered as ever."""
-    variants, model = load_variants(archive, threads=1), make_model()
+    variants, model = load_archive(archive, threads=1), make_model()
     lengths = [3, 2, 8, 1]
     requests = [[torch.arange(length)] for length in lengths]
 
@@ -59,7 +59,7 @@ def test_batches_are_planned_by_it(archive: Path) -> None:
 
 def test_an_archive_without_one_is_planned_by_cost(archive: Path) -> None:
     """There is nothing to read."""
-    assert chosen_lengths(replace(read_manifest(archive), kernel=None), archive) is None
+    assert selected_lengths(replace(read_manifest(archive), kernel=None), archive) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_an_archive_without_one_is_planned_by_cost(archive: Path) -> None:
 def test_one_that_cannot_be_served_by_is_told_while_loading(archive: Path, kernel: str, complaint: str) -> None:
     """With its name and the cause, as the only kind of error that TorchServe reports."""
     with pytest.raises(RuntimeError) as refused:
-        chosen_lengths(replace(read_manifest(archive), kernel=kernel), archive)
+        selected_lengths(replace(read_manifest(archive), kernel=kernel), archive)
 
     assert f"kernel {kernel}: " in str(refused.value)
     assert complaint in str(refused.value)

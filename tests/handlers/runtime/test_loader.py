@@ -10,8 +10,13 @@ from tiny_archive import GRID, make_model
 
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, DynamicShape, Shapes
-from torchserve_neuron_lstm.config.manifest import Cost, Variant, read_manifest, write_manifest
-from torchserve_neuron_lstm.handlers.runtime.loader import cost_of, load_variants, planner_of, shapes_of
+from torchserve_neuron_lstm.config.manifest import MeasuredCost, Variant, read_manifest, write_manifest
+from torchserve_neuron_lstm.handlers.runtime.loader import (
+    load_archive,
+    measured_cost,
+    planner_from_manifest,
+    supported_shapes,
+)
 
 
 def change_manifest(archive: Path, **facts: object) -> None:
@@ -21,7 +26,7 @@ def change_manifest(archive: Path, **facts: object) -> None:
 
 def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:
     """Whatever lies in the padding."""
-    variants, model = load_variants(pristine, threads=1), make_model()
+    variants, model = load_archive(pristine, threads=1), make_model()
     ids = torch.randint(0, 20, (3,))
     for bucket in GRID.buckets:
         padded = torch.full(tuple(bucket), 7)
@@ -35,26 +40,26 @@ def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:
 
 def test_costs_are_those_measured_or_a_stand_in_until_they_are(archive: Path) -> None:
     """Packaging loads an archive before it has measured it."""
-    assert load_variants(archive, threads=1).cost.of(Bucket(4, 8)) == 0.5
+    assert load_archive(archive, threads=1).cost.of(Bucket(4, 8)) == 0.5
 
     change_manifest(archive, costs=())
 
-    assert load_variants(archive, threads=1).cost.of(Bucket(4, 8)) > 0
+    assert load_archive(archive, threads=1).cost.of(Bucket(4, 8)) > 0
 
 
 def test_each_part_has_its_own_costs(pristine: Path) -> None:
     """A head costs what heads were measured to cost, not what pieces do."""
     manifest = replace(
         read_manifest(pristine),
-        costs=(Cost("chunk", Bucket(4, 8), 2.0), Cost("head", Bucket(4, 1), 0.25)),
+        costs=(MeasuredCost("chunk", Bucket(4, 8), 2.0), MeasuredCost("head", Bucket(4, 1), 0.25)),
     )
 
-    chunk, head = cost_of(manifest, "chunk"), cost_of(manifest, "head")
+    chunk, head = measured_cost(manifest, "chunk"), measured_cost(manifest, "head")
 
     assert chunk is not None
     assert head is not None
     assert (chunk.milliseconds, head.milliseconds) == ({Bucket(4, 8): 2.0}, {Bucket(4, 1): 0.25})
-    assert cost_of(manifest, "start") is None
+    assert measured_cost(manifest, "start") is None
 
 
 @pytest.mark.parametrize(
@@ -67,16 +72,16 @@ def test_the_planner_is_told_what_the_programs_take(
     """The grid's buckets, or any shape up to its largest batch and the longest sequence."""
     manifest = replace(read_manifest(pristine), shapes=shapes, longest=longest)
 
-    assert shapes_of(manifest) == found
-    assert planner_of(manifest).plan([longest]).useful_timesteps([longest]) == longest
+    assert supported_shapes(manifest) == found
+    assert planner_from_manifest(manifest).plan([longest]).useful_timesteps([longest]) == longest
     with pytest.raises(SequenceTooLong):
-        planner_of(manifest).plan([longest + 1])
+        planner_from_manifest(manifest).plan([longest + 1])
 
 
-def measured(call_ms: float, step_ms: float, row_step_ms: float) -> tuple[Cost, ...]:
+def measured(call_ms: float, step_ms: float, row_step_ms: float) -> tuple[MeasuredCost, ...]:
     """Costs of calls of 1 to 4 rows that take so long, and so much for each timestep of the call and of each row."""
     shapes = [Bucket(batch, length) for batch in (1, 2, 3, 4) for length in (10, 50)]
-    return tuple(Cost("sequence", b, call_ms + b.length * (step_ms + row_step_ms * b.batch)) for b in shapes)
+    return tuple(MeasuredCost("sequence", b, call_ms + b.length * (step_ms + row_step_ms * b.batch)) for b in shapes)
 
 
 CHEAP, DEAR = measured(0.05, 0.01, 0.0), measured(0.05, 0.01, 0.01)
@@ -86,13 +91,13 @@ CHEAP, DEAR = measured(0.05, 0.01, 0.0), measured(0.05, 0.01, 0.01)
     ("calls", "padding", "runs"), [(DEAR, CHEAP, 1), (CHEAP, DEAR, 3), (CHEAP, (), 1), (DEAR, (), 3)]
 )
 def test_plans_are_made_by_what_padding_costs_where_that_is_known(
-    pristine: Path, calls: tuple[Cost, ...], padding: tuple[Cost, ...], runs: int
+    pristine: Path, calls: tuple[MeasuredCost, ...], padding: tuple[MeasuredCost, ...], runs: int
 ) -> None:
     """One call where padding is cheap, however dear full calls are; several where it is dear, or all that is known."""
     manifest = replace(read_manifest(pristine), shapes="any", longest=50, costs=calls, padding_costs=padding)
     lengths = [2, 50, 1, 20]
 
-    plan = planner_of(manifest).plan(lengths)
+    plan = planner_from_manifest(manifest).plan(lengths)
 
     assert len(plan.runs) == runs
     assert sorted(row for run in plan.runs for row in run.rows) == [0, 1, 2, 3]
@@ -102,7 +107,7 @@ def test_what_padding_costs_stands_in_for_no_calls_cost(pristine: Path) -> None:
     """Milliseconds of a part are those of full calls: they are what is told."""
     manifest = replace(read_manifest(pristine), shapes="any", costs=DEAR, padding_costs=CHEAP)
 
-    known = cost_of(manifest, "sequence")
+    known = measured_cost(manifest, "sequence")
 
     assert known is not None
     assert known.milliseconds == {cost.bucket: cost.milliseconds for cost in DEAR}
@@ -111,7 +116,7 @@ def test_what_padding_costs_stands_in_for_no_calls_cost(pristine: Path) -> None:
 def test_a_program_for_every_shape_is_run_in_any(archive: Path) -> None:
     """Sequences of every length up to the longest, in runs that no bucket of the grid has."""
     change_manifest(archive, shapes="any", longest=50)
-    variants, model = load_variants(archive, threads=1), make_model()
+    variants, model = load_archive(archive, threads=1), make_model()
     lengths = [37, 50, 3, 1, 12]
     requests = [[torch.randint(0, 20, (length,))] for length in lengths]
     plan = variants.plan(lengths)
@@ -136,7 +141,7 @@ def test_the_weights_are_loaded_once_for_all_variants(archive: Path, monkeypatch
     apart = tuple(Variant("sequence", bucket, f"programs/{bucket.batch}") for bucket in GRID.buckets)
     change_manifest(archive, variants=apart)
 
-    load_variants(archive, threads=3)
+    load_archive(archive, threads=3)
 
     assert [name for name, _, _ in seen] == ["1", "1", "4", "4"]
     assert len({pointer for _, pointer, _ in seen}) == 1
@@ -149,7 +154,7 @@ def test_a_program_that_answers_other_than_declared_does_not_load(archive: Path)
     change_manifest(archive, outputs=(output,))
 
     with pytest.raises(RuntimeError, match="declares output 'sums'"):
-        load_variants(archive, threads=1)
+        load_archive(archive, threads=1)
 
 
 @pytest.mark.parametrize("file", ["weights.pt", "codec_of_tests.py", "torchserve_neuron_lstm/handlers/service.py"])
@@ -158,10 +163,10 @@ def test_a_changed_or_missing_file_stops_the_load_and_is_named(archive: Path, fi
     content = (archive / file).read_bytes()
     (archive / file).write_bytes(content + b" ")
     with pytest.raises(RuntimeError, match=file):
-        load_variants(archive, threads=1)
+        load_archive(archive, threads=1)
     (archive / file).unlink()
     with pytest.raises(RuntimeError, match=file):
-        load_variants(archive, threads=1)
+        load_archive(archive, threads=1)
 
 
 def test_a_missing_engine_stops_the_load_and_says_what_to_install(archive: Path) -> None:
@@ -169,12 +174,12 @@ def test_a_missing_engine_stops_the_load_and_says_what_to_install(archive: Path)
     change_manifest(archive, requires=(("no-such-engine", "no_such_engine", "1.2.3"),))
 
     with pytest.raises(RuntimeError, match=r"pip install no-such-engine==1\.2\.3"):
-        load_variants(archive, threads=1)
+        load_archive(archive, threads=1)
 
 
 def test_threads_are_the_callers_or_the_manifests_or_all_cores(archive: Path) -> None:
     """In that order."""
     change_manifest(archive, threads=2)
 
-    assert load_variants(archive, threads=1).threads == 1
-    assert load_variants(archive).threads == 2
+    assert load_archive(archive, threads=1).threads == 1
+    assert load_archive(archive).threads == 2

@@ -19,7 +19,12 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest, write_manifest
 from torchserve_neuron_lstm.handlers import torchserve
 from torchserve_neuron_lstm.handlers.runtime import placement
-from torchserve_neuron_lstm.handlers.runtime.placement import numbers_of, place, share_out, take_number
+from torchserve_neuron_lstm.handlers.runtime.placement import (
+    acquire_worker_index,
+    apply_placement,
+    partition_cores,
+    worker_lock_directory,
+)
 
 WORKER = """
 import os, sys
@@ -91,10 +96,10 @@ def test_workers_take_shares_in_turn_and_a_killed_ones_is_free_at_once(placed: P
 def test_workers_of_another_archive_have_numbers_of_their_own(placed: Path, tmp_path: Path) -> None:
     """As has every user."""
     other = changed(placed.rename(tmp_path / "other"), threads=1)
-    mine = numbers_of(other)
+    mine = worker_lock_directory(other)
 
-    assert (take_number(mine), take_number(mine)) == (0, 1)
-    assert numbers_of(changed(other, threads=2)) != mine
+    assert (acquire_worker_index(mine), acquire_worker_index(mine)) == (0, 1)
+    assert worker_lock_directory(changed(other, threads=2)) != mine
     assert mine.stat().st_mode & 0o777 == 0o700
     assert str(os.geteuid()) in mine.name
 
@@ -102,7 +107,7 @@ def test_workers_of_another_archive_have_numbers_of_their_own(placed: Path, tmp_
 @pytest.mark.parametrize("squat", ["link", "open", "file"])
 def test_numbers_that_others_could_take_are_refused(placed: Path, tmp_path: Path, squat: str) -> None:
     """In a directory for everybody somebody may have been there first."""
-    directory = numbers_of(placed)
+    directory = worker_lock_directory(placed)
     directory.rmdir()
     if squat == "link":
         (tmp_path / "elsewhere").mkdir(mode=0o700)
@@ -114,7 +119,7 @@ def test_numbers_that_others_could_take_are_refused(placed: Path, tmp_path: Path
         directory.write_text("")
 
     with pytest.raises(RuntimeError, match=r"remove it|not possible here"):
-        place(read_manifest(placed), placed, 1, {})
+        apply_placement(read_manifest(placed), placed, 1, {})
 
 
 @given(
@@ -124,7 +129,7 @@ def test_numbers_that_others_could_take_are_refused(placed: Path, tmp_path: Path
 )
 def test_every_core_is_in_one_share(cores: set[int], workers: int | None, threads: int | None) -> None:
     """Shares differ by one core at most, and have as many as the threads, where there are so many."""
-    shares = share_out(sorted(cores), workers, threads)
+    shares = partition_cores(sorted(cores), workers, threads)
 
     assert sorted(core for share in shares for core in share) == sorted(cores)
     sizes = {len(share) for share in shares}
@@ -139,7 +144,7 @@ def test_every_core_is_in_one_share(cores: set[int], workers: int | None, thread
 @pytest.mark.parametrize("workers", [None, 0, -1, True, "2", 2.0])
 def test_without_a_number_of_workers_there_is_one_a_core(workers: object) -> None:
     """As TorchServe starts them."""
-    assert share_out([3, 5], workers, None) == [(3,), (5,)]
+    assert partition_cores([3, 5], workers, None) == [(3,), (5,)]
 
 
 @pytest.fixture
@@ -176,7 +181,7 @@ def test_threads_are_as_many_as_the_cores_of_a_share(
     monkeypatch.setattr(placement, "available_cores", lambda: quota)
     manifest = replace(read_manifest(placed), threads=threads)
 
-    found = [place(manifest, placed, workers, {}) for _ in expected]
+    found = [apply_placement(manifest, placed, workers, {}) for _ in expected]
 
     assert pinned == expected
     assert found == [own_threads] * len(expected)
@@ -190,7 +195,7 @@ def test_a_neuron_worker_is_given_a_core_of_the_device(
     manifest: Manifest = replace(read_manifest(placed), backend=backend)
     environments: list[dict[str, str]] = [{}, {"NEURON_RT_NUM_CORES": "2"}, {}, {}, {"NEURON_RT_LOG_LEVEL": "INFO"}]
 
-    assert [place(manifest, placed, 2, own) for own in environments] == [None] * 5
+    assert [apply_placement(manifest, placed, 2, own) for own in environments] == [None] * 5
 
     assert [own.get("NEURON_RT_VISIBLE_CORES") for own in environments] == ["0", None, "1", "0", "1"]
     assert pinned == []
@@ -204,7 +209,7 @@ def test_neuron_workers_share_no_core_where_nothing_says_how_many_they_are(
     environments: list[dict[str, str]] = [{}, {}, {}]
 
     for own in environments:
-        place(manifest, placed, None, own)
+        apply_placement(manifest, placed, None, own)
 
     assert [own["NEURON_RT_VISIBLE_CORES"] for own in environments] == ["0", "1", "2"]
     assert pinned == []
@@ -226,6 +231,6 @@ def test_without_placement_nothing_is_touched(archive: Path, pinned: list[tuple[
     """No file, no core."""
     before = set(tmp_path.iterdir())
 
-    assert place(read_manifest(archive), archive, 2, {}) is None
+    assert apply_placement(read_manifest(archive), archive, 2, {}) is None
     assert pinned == []
     assert set(tmp_path.iterdir()) == before

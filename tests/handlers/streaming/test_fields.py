@@ -9,19 +9,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.config.session_settings import Fields
-from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.config.session_settings import SessionFields
+from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
 from torchserve_neuron_lstm.handlers.responses import RequestError
-from torchserve_neuron_lstm.handlers.streaming.fields import PieceFields, has_body, read_fields
+from torchserve_neuron_lstm.handlers.streaming.fields import SessionFieldValues, has_body, read_session_fields
 
-NAMES = Fields(*(f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token")))
+NAMES = SessionFields(*(f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token")))
 JSON = {"Content-Type": "application/json"}
-WHOLE = PieceFields("a", start=True, end=False, step=0, token=None)
+WHOLE = SessionFieldValues("a", start=True, end=False, step=0, token=None)
 
 
-def read(row: object, headers: dict[str, Any] | None = None, *, json_body: bool = True) -> PieceFields:
+def read(row: object, headers: dict[str, Any] | None = None, *, json_body: bool = True) -> SessionFieldValues:
     """What a request says of its session."""
-    return read_fields(RawRequest(row, headers or {}), NAMES, json_body=json_body)[0]
+    return read_session_fields(TorchServeRequest(row, headers or {}), NAMES, json_body=json_body)[0]
 
 
 def refusal(row: object, headers: dict[str, Any] | None = None) -> str:
@@ -64,7 +64,7 @@ def test_fields_of_a_json_object_are_read_and_taken_out(parsed: bool) -> None:
         "ts-request-sequence-step": 0,
     }
     row = {"body": value if parsed else json.dumps(value).encode()}
-    fields, rest = read_fields(RawRequest(row, JSON), NAMES, json_body=True)
+    fields, rest = read_session_fields(TorchServeRequest(row, JSON), NAMES, json_body=True)
 
     assert fields == WHOLE
     assert rest.body().value == {"ids": [1]}
@@ -81,18 +81,18 @@ def test_parameters_of_a_v2_request_are_read(prefix: str) -> None:
 def test_a_codecs_json_is_not_looked_into() -> None:
     """It is the user's own: only headers and fields beside it count."""
     body = b'{"ts_request_sequence_id": "a"}'
-    fields, rest = read_fields(RawRequest({"body": body}, JSON), NAMES, json_body=False)
+    fields, rest = read_session_fields(TorchServeRequest({"body": body}, JSON), NAMES, json_body=False)
 
-    assert fields == PieceFields(None, start=False, end=False, step=None, token=None)
+    assert fields == SessionFieldValues(None, start=False, end=False, step=None, token=None)
     assert rest.body().value == body
 
 
 def test_other_names_take_the_place_of_the_usual_ones() -> None:
     """All of them, and the usual ones mean nothing then."""
-    names = Fields("X-Session", "X-Begin", "X-End", "X-Step", "X-Token")
+    names = SessionFields("X-Session", "X-Begin", "X-End", "X-Step", "X-Token")
     headers = {"x-session": "a", "X_BEGIN": "1", "x-step": "0", "ts_request_sequence_end": "true"}
 
-    assert read_fields(RawRequest({"body": b"[1]"}, headers), names, json_body=True)[0] == WHOLE
+    assert read_session_fields(TorchServeRequest({"body": b"[1]"}, headers), names, json_body=True)[0] == WHOLE
 
 
 def test_what_is_said_twice_must_be_the_same() -> None:
@@ -139,7 +139,7 @@ def test_null_is_as_if_nothing_was_said() -> None:
     """Of JSON clients that write every key."""
     body = {"ids": [1], **{f"ts_request_sequence_{word}": None for word in ("id", "start", "end", "step", "token")}}
 
-    assert read({"body": body}) == PieceFields(None, start=False, end=False, step=None, token=None)
+    assert read({"body": body}) == SessionFieldValues(None, start=False, end=False, step=None, token=None)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_null_is_as_if_nothing_was_said() -> None:
 )
 def test_a_request_without_input_has_no_body(row: object) -> None:
     """Nothing but what it says of its session."""
-    assert not has_body(RawRequest(row, {}))
+    assert not has_body(TorchServeRequest(row, {}))
 
 
 anything = st.recursive(
@@ -169,7 +169,7 @@ keys = st.sampled_from([*vars(NAMES).values(), "body", "data", "parameters", "se
 def test_whatever_comes_is_read_or_refused(row: object, headers: dict[str, Any], json_body: bool) -> None:
     """By an error that a client can be told, and no other."""
     try:
-        fields, rest = read_fields(RawRequest(row, headers), NAMES, json_body=json_body)
+        fields, rest = read_session_fields(TorchServeRequest(row, headers), NAMES, json_body=json_body)
         has_body(rest)
     except RequestError:
         return

@@ -12,16 +12,16 @@ from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.config.session_settings import SessionSettings
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.streaming.sessions import (
-    Asked,
-    CarriedSessions,
-    Known,
-    StoredSessions,
+    LoadedSession,
+    SessionKey,
+    StoreSessions,
+    TokenSessions,
     open_sessions,
     open_store,
     session_directory,
 )
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
-from torchserve_neuron_lstm.sessions.sqlite_store import DiskStore
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 
 STATE, KEY = "0" * 32, "ab" * 32
 
@@ -65,9 +65,9 @@ def test_a_store_is_touched_by_the_first_piece_alone(tmp_path: Path) -> None:
     environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
     sessions = open_sessions(manifest(), "tagger", environment)
 
-    assert isinstance(sessions, StoredSessions)
+    assert isinstance(sessions, StoreSessions)
     assert not (tmp_path / "kept").exists()
-    assert sessions.find([Asked("a", None)]) == [Known(None)]
+    assert sessions.find([SessionKey("a", None)]) == [LoadedSession(None)]
     assert stat.S_IMODE((tmp_path / "kept").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "kept" / "tagger.sessions").stat().st_mode) == 0o600
 
@@ -78,7 +78,7 @@ def test_a_server_that_is_not_there_is_no_reason_not_to_start() -> None:
     given = settings(store="redis", redis=server)
 
     assert isinstance(open_store(given, "tagger", {}), RedisStore)
-    assert isinstance(open_store(settings(), "tagger", {}), DiskStore)
+    assert isinstance(open_store(settings(), "tagger", {}), SqliteStore)
 
 
 def test_all_workers_of_a_host_seal_with_one_key(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_all_workers_of_a_host_seal_with_one_key(tmp_path: Path) -> None:
     environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
     first, second = (open_sessions(manifest(store="client"), "tagger", environment) for _ in range(2))
 
-    assert isinstance(first, CarriedSessions)
-    assert isinstance(second, CarriedSessions)
+    assert isinstance(first, TokenSessions)
+    assert isinstance(second, TokenSessions)
     assert first.key == second.key
     assert stat.S_IMODE((tmp_path / "kept" / "token.key").stat().st_mode) == 0o600
     assert "key" not in repr(first)
@@ -99,7 +99,7 @@ def test_a_key_of_the_environment_is_that_of_all_hosts(monkeypatch: pytest.Monke
     environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
     sessions = open_sessions(manifest(store="client", key_env="SESSIONS_KEY"), "tagger", environment)
 
-    assert isinstance(sessions, CarriedSessions)
+    assert isinstance(sessions, TokenSessions)
     assert sessions.key == bytes.fromhex(KEY)
     assert not (tmp_path / "kept").exists()
 

@@ -11,19 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import Clock, MemoryStore
-from onward_model import SETTINGS, STATE, OnwardModel, streaming_manifest
+from onward_model import SETTINGS, STATE, FakeStreamingModel, streaming_manifest
 
 from torchserve_neuron_lstm.handlers.formats.codec import StandardCodec
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy
-from torchserve_neuron_lstm.handlers.formats.request import RawRequest
-from torchserve_neuron_lstm.handlers.formats.v2 import Identity
-from torchserve_neuron_lstm.handlers.metrics import Counts
+from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.v2 import ModelIdentity
+from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.sessions import CarriedSessions, Sessions, StoredSessions
-from torchserve_neuron_lstm.sessions.store import Change, Found, Limits, Outcome, StoreFull, StoreUnavailable
+from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions, StoreSessions, TokenSessions
+from torchserve_neuron_lstm.sessions.store import (
+    Limits,
+    RecordUpdate,
+    StoredRecord,
+    StoreFullError,
+    StoreUnavailableError,
+    WriteOutcome,
+)
 
-IDENTITY = Identity("model", "1.0")
+IDENTITY = ModelIdentity("model", "1.0")
 ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{name}" for name in ("id", "start", "end", "step", "token"))
 KEY = bytes(range(32))
 
@@ -38,12 +45,14 @@ def make_service(sessions: Sessions | None = None, **facts: Any) -> Service:
     """A service of the model that adds up ids."""
     manifest = streaming_manifest(**facts.pop("manifest", {}))
     codec = StandardCodec(manifest, IDENTITY)
-    return Service(OnwardModel(manifest), codec, IDENTITY, sessions=sessions or StoredSessions(make_store()), **facts)
+    return Service(
+        FakeStreamingModel(manifest), codec, IDENTITY, sessions=sessions or StoreSessions(make_store()), **facts
+    )
 
 
-def piece(ids: object, **headers: str) -> RawRequest:
+def piece(ids: object, **headers: str) -> TorchServeRequest:
     """One piece, its fields in headers."""
-    return RawRequest({"body": ids}, {f"ts_request_sequence_{name}": value for name, value in headers.items()})
+    return TorchServeRequest({"body": ids}, {f"ts_request_sequence_{name}": value for name, value in headers.items()})
 
 
 def told(response: RawResponse) -> tuple[int, Any]:
@@ -51,7 +60,7 @@ def told(response: RawResponse) -> tuple[int, Any]:
     return response.status, json.loads(response.body)
 
 
-def ask(service: Service, *rows: RawRequest) -> list[tuple[int, Any]]:
+def ask(service: Service, *rows: TorchServeRequest) -> list[tuple[int, Any]]:
     """Status and JSON of the answers to a batch."""
     return [told(response) for response in service.answer(rows)]
 
@@ -113,7 +122,7 @@ def test_the_same_step_again_gets_the_same_bytes_and_a_gap_is_refused() -> None:
 
     assert again.body == first.body
     assert dict(again.headers) == {ID: "a", STEP: "4"}
-    assert (again.repeated, first.repeated) == (True, False)
+    assert (again.replayed, first.replayed) == (True, False)
     assert (gap[0], gap[1]["type"], taken[0], taken[1]["type"]) == (409, "StepGap", 409, "StepTaken")
     assert ask(service, piece([5], id="a", step="4"))[0][1]["total"] == 15
 
@@ -123,7 +132,7 @@ def test_the_end_can_be_sent_again_and_has_its_own_answer_without_a_body() -> No
     service = make_service()
     ask(service, piece([1], id="a", start="true"))
 
-    ends = [service.answer([RawRequest({}, {ID: "a", END: "true", STEP: "1"})])[0] for _ in range(2)]
+    ends = [service.answer([TorchServeRequest({}, {ID: "a", END: "true", STEP: "1"})])[0] for _ in range(2)]
 
     assert [told(end) for end in ends] == [(200, {ID: "a", STEP: 1})] * 2
     assert ask(service, piece([1], id="a"))[0][1]["type"] == "SessionEnded"
@@ -158,16 +167,16 @@ def test_a_piece_is_not_applied_in_the_place_of_the_failed_one_before_it(caplog:
 def test_fields_are_found_in_headers_of_any_case_in_forms_and_in_the_body() -> None:
     """Proxies change case and drop underscores; gRPC has no headers."""
     service = make_service()
-    ask(service, RawRequest({"body": [1]}, {"Ts-Request-Sequence-Id": "a", "TS_REQUEST_SEQUENCE_START": "true"}))
+    ask(service, TorchServeRequest({"body": [1]}, {"Ts-Request-Sequence-Id": "a", "TS_REQUEST_SEQUENCE_START": "true"}))
 
     body = json.dumps({"ids": [2], ID: "a", STEP: 1}).encode()
-    form = RawRequest({ID: b"a", "data": b"[3]"})
+    form = TorchServeRequest({ID: b"a", "data": b"[3]"})
     v2 = {
         "inputs": [{"name": "ids", "shape": [1], "datatype": "INT64", "data": [4]}],
         "parameters": {"sequence_id": "a", "sequence_end": True},
     }
     answers = ask(service, piece(body)), ask(service, form), ask(service, piece({"instances": [[9]], ID: "a"}))
-    last = ask(service, RawRequest({"body": v2}))[0][1]
+    last = ask(service, TorchServeRequest({"body": v2}))[0][1]
 
     assert [answer[0][1].get("total") for answer in answers] == [3, 6, None]
     assert answers[2][0][1] == {ID: "a", STEP: 4, "predictions": [{"sums": [15], "total": 15}]}
@@ -179,7 +188,9 @@ def test_an_npy_answer_has_its_session_in_the_headers() -> None:
     """There is no other place."""
     service = make_service(manifest={"outputs": (SUMS_ONLY,), "variants": streaming_manifest().variants[:1]})
 
-    (response,) = service.answer([RawRequest({"body": [1, 2]}, {ID: "a", START: "1", "accept": "application/x-npy"})])
+    (response,) = service.answer(
+        [TorchServeRequest({"body": [1, 2]}, {ID: "a", START: "1", "accept": "application/x-npy"})]
+    )
 
     assert read_npy(response.body).tolist() == [1, 3]
     assert dict(response.headers) == {ID: "a", STEP: "2"}
@@ -204,7 +215,7 @@ SUMS_ONLY = streaming_manifest().outputs[0]
         (piece([], id="a", start="true"), "InvalidInput"),
     ],
 )
-def test_what_is_no_piece_is_refused_alone(row: RawRequest, type_: str) -> None:
+def test_what_is_no_piece_is_refused_alone(row: TorchServeRequest, type_: str) -> None:
     """With 400, and never a word of it in a header."""
     service = make_service()
 
@@ -218,19 +229,19 @@ def test_what_is_no_piece_is_refused_alone(row: RawRequest, type_: str) -> None:
 def test_a_session_goes_on_with_every_model_of_the_same_state_alone() -> None:
     """After an upgrade: 410, never a state of another model."""
     store = make_store()
-    same = make_service(StoredSessions(store))
-    other = make_service(StoredSessions(store), manifest={"streaming": replace(SETTINGS, state="cd" * 16)})
+    same = make_service(StoreSessions(store))
+    other = make_service(StoreSessions(store), manifest={"streaming": replace(SETTINGS, state="cd" * 16)})
     ask(same, piece([1], id="a", start="true"))
 
     refused = ask(other, piece([2], id="a"))[0]
 
     assert (refused[0], refused[1]["type"]) == (410, "ModelChanged")
-    assert ask(make_service(StoredSessions(store)), piece([2], id="a"))[0][1]["total"] == 3
+    assert ask(make_service(StoreSessions(store)), piece([2], id="a"))[0][1]["total"] == 3
 
 
 def test_a_full_store_refuses_new_sessions_and_serves_the_open_ones() -> None:
     """429, with the time after which there may be room."""
-    service = make_service(StoredSessions(make_store(sessions=1)))
+    service = make_service(StoreSessions(make_store(sessions=1)))
     ask(service, piece([1], id="a", start="true"))
 
     full, open_ = service.answer([piece([1], id="b", start="true"), piece([2], id="a")])
@@ -244,11 +255,11 @@ class Broken(MemoryStore):
 
     failure: Exception | None = None
 
-    def read(self, ids: Sequence[str]) -> list[Found | None]:
+    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
         self._fail()
         return super().read(ids)
 
-    def write(self, changes: Sequence[Change]) -> list[Outcome]:
+    def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         self._fail()
         return super().write(changes)
 
@@ -258,14 +269,14 @@ class Broken(MemoryStore):
 
 
 @pytest.mark.parametrize(
-    ("failure", "status"), [(StoreUnavailable("it is gone"), 503), (StoreFull("the disk is full"), 507)]
+    ("failure", "status"), [(StoreUnavailableError("it is gone"), 503), (StoreFullError("the disk is full"), 507)]
 )
 def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
     failure: Exception, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What needs no store is answered; what was not kept was not applied; once it is back, all goes on."""
     store = Broken(Limits(10, 10**6, 600.0), Clock())
-    service = make_service(StoredSessions(store))
+    service = make_service(StoreSessions(store))
     ask(service, piece([1], id="a", start="true"))
 
     store.failure = failure
@@ -282,7 +293,7 @@ def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
 def test_a_damaged_record_costs_one_session(caplog: pytest.LogCaptureFixture) -> None:
     """Others of the batch are answered."""
     store = make_store()
-    service = make_service(StoredSessions(store))
+    service = make_service(StoreSessions(store))
     ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
     store.entries["a"].record = store.entries["a"].record[:-1] + b"!"
 
@@ -297,7 +308,7 @@ class Racing(MemoryStore):
 
     rivals: list[Callable[[], object]]
 
-    def write(self, changes: Sequence[Change]) -> list[Outcome]:
+    def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         rivals, self.rivals = self.rivals, []  # none of a rival's own
         if rivals:
             rivals.pop()()
@@ -309,7 +320,7 @@ def test_two_workers_apply_pieces_of_one_session_in_turn() -> None:
     """Who comes second decides again on the session as the first has left it."""
     store = Racing(Limits(10, 10**6, 600.0), Clock())
     store.rivals = []
-    one, other = make_service(StoredSessions(store)), make_service(StoredSessions(store))
+    one, other = make_service(StoreSessions(store)), make_service(StoreSessions(store))
     ask(one, piece([1], id="a", start="true"))
 
     store.rivals = [lambda: ask(other, piece([10], id="a"))]
@@ -328,7 +339,7 @@ def test_who_is_always_outrun_is_told_so() -> None:
     """And not kept trying for ever."""
     store = Racing(Limits(10, 10**6, 600.0), Clock())
     store.rivals = []
-    one, other = make_service(StoredSessions(store)), make_service(StoredSessions(store))
+    one, other = make_service(StoreSessions(store)), make_service(StoreSessions(store))
     ask(one, piece([1], id="a", start="true"))
     store.rivals = [lambda: ask(other, piece([1], id="a"))] * 100
 
@@ -338,7 +349,7 @@ def test_who_is_always_outrun_is_told_so() -> None:
 def carried_service(key: bytes = KEY, state: str = STATE) -> Service:
     """One whose sessions the clients carry."""
     settings = replace(SETTINGS, store="client", state=state)
-    return make_service(CarriedSessions(key, bytes.fromhex(state), 4), manifest={"streaming": settings})
+    return make_service(TokenSessions(key, bytes.fromhex(state), 4), manifest={"streaming": settings})
 
 
 def test_a_client_can_carry_its_session() -> None:
@@ -370,15 +381,15 @@ def test_a_token_that_is_not_ours_is_refused() -> None:
 
 def test_what_was_repeated_and_what_was_idle_is_counted() -> None:
     """For the server's metrics."""
-    counted: list[Counts] = []
+    counted: list[BatchMetrics] = []
     store = make_store(idle_seconds=10.0)
-    service = make_service(StoredSessions(store), report=counted.append)
+    service = make_service(StoreSessions(store), report=counted.append)
     ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
     ask(service, piece([1], id="a", start="true"))
     store.clock.now += 11  # type: ignore[attr-defined]
     ask(service, piece([1], id="c", start="true"))
 
-    assert [(counts.repeated, counts.expired) for counts in counted] == [(0, 0), (1, 0), (0, 2)]
+    assert [(counts.replayed, counts.expired) for counts in counted] == [(0, 0), (1, 0), (0, 2)]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.data())
@@ -390,8 +401,8 @@ def test_every_piece_is_applied_once_whatever_is_lost_or_doubled(ids: list[int],
         size = data.draw(st.integers(1, len(ids) - step))
         sent = piece(ids[step : step + size], id="a", step=str(step), start="true" if step == 0 else "false")
         for _ in range(data.draw(st.integers(0, 2))):  # answers that were lost
-            make_service(StoredSessions(store)).answer([sent])
-        responses = make_service(StoredSessions(store)).answer([sent] * data.draw(st.integers(1, 3)))
+            make_service(StoreSessions(store)).answer([sent])
+        responses = make_service(StoreSessions(store)).answer([sent] * data.draw(st.integers(1, 3)))
         for response in responses:
             status, body = told(response)
             assert (status, body["total"], body[STEP]) == (200, sum(ids[: step + size]), step + size)

@@ -14,9 +14,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.html import page
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.picture import Panel, Picture, picture_of
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.png import refuse_without_matplotlib, write_png
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.html import html_page
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.picture import Chart, Panel, make_chart
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.png import require_matplotlib, write_png
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import Proposal, propose
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 
@@ -43,10 +43,10 @@ def area(panel: Panel, kind: str) -> float:
 def test_areas_are_what_was_counted(histogram: dict[int, int], today: tuple[int, ...]) -> None:
     """Of every grid: real and padded timesteps, on one scale; and in the first panel the sequences."""
     proposal = propose(histogram, today=today)
-    picture = picture_of(proposal)
+    picture = make_chart(proposal)
 
     scale = area(picture.grids[-1], "useful") / proposal.proposed.padding.useful
-    for grid, panel in zip(proposal.judged, picture.grids, strict=True):
+    for grid, panel in zip(proposal.grids, picture.grids, strict=True):
         padded = grid.padding.computed - grid.padding.useful
         assert area(panel, "useful") == pytest.approx(scale * grid.padding.useful)
         assert area(panel, "padded") == pytest.approx(scale * padded, abs=1e-12)
@@ -58,7 +58,7 @@ def test_areas_are_what_was_counted(histogram: dict[int, int], today: tuple[int,
 @example({9: 1}, (4,))
 def test_everything_lies_within_the_frame(histogram: dict[int, int], today: tuple[int, ...]) -> None:
     """Bars stand side by side from left to right, edges and ticks too, and there are not too many to see."""
-    picture = picture_of(propose(histogram, today=today))
+    picture = make_chart(propose(histogram, today=today))
 
     for panel in (picture.sequences, *picture.grids):
         places = [place for bar in panel.bars for place in (bar.left, bar.right)]
@@ -77,15 +77,15 @@ def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], today: tup
     """Where a new edge begins, a new bar does: the step is seen."""
     proposal = propose(histogram, today=today)
 
-    for grid, panel in zip(proposal.judged, picture_of(proposal).grids, strict=True):
+    for grid, panel in zip(proposal.grids, make_chart(proposal).grids, strict=True):
         for bar in panel.bars:
             assert not any(bar.first <= edge < bar.last for edge in grid.lengths)
 
 
-def tuned() -> tuple[Proposal, Picture]:
+def tuned() -> tuple[Proposal, Chart]:
     """A proposal beside lengths of today."""
     proposal = propose({3: 40, 5: 30, 9: 12, 30: 4, 31: 1}, today=(16, 32), count=3)
-    return proposal, picture_of(proposal)
+    return proposal, make_chart(proposal)
 
 
 class Balanced(HTMLParser):
@@ -107,7 +107,7 @@ class Balanced(HTMLParser):
 def test_a_page_is_whole_and_needs_nothing_else() -> None:
     """It says what the table on the terminal says, and fetches nothing."""
     proposal, picture = tuned()
-    text = page(picture, proposal)
+    text = html_page(picture, proposal)
 
     parser = Balanced()
     parser.feed(text)
@@ -122,7 +122,7 @@ def test_a_page_is_whole_and_needs_nothing_else() -> None:
 def test_the_drawing_of_a_page_is_what_was_counted() -> None:
     """Its rectangles have the areas of the bars."""
     proposal, picture = tuned()
-    svg = re.search(r"<svg.*</svg>", page(picture, proposal), re.DOTALL)
+    svg = re.search(r"<svg.*</svg>", html_page(picture, proposal), re.DOTALL)
     assert svg is not None
     root = ET.fromstring(svg[0])
 
@@ -135,10 +135,10 @@ def test_the_drawing_of_a_page_is_what_was_counted() -> None:
 
 def test_what_is_saved_is_said() -> None:
     """In one line above the panels; sequences that are too long come first."""
-    assert picture_of(propose({3: 1, 16: 1}, today=(16,), count=2)).result == "40.6 % fewer timesteps to compute"
-    assert picture_of(propose({3: 5, 16: 1}, today=(3, 16), count=1)).result == "209.7 % more timesteps to compute"
-    assert picture_of(propose({3: 1, 20: 1}, today=(4,))).result == "Too long: 1 sequence today, 0 as proposed"
-    assert picture_of(propose({3: 1})).result == ""
+    assert make_chart(propose({3: 1, 16: 1}, today=(16,), count=2)).result == "40.6 % fewer timesteps to compute"
+    assert make_chart(propose({3: 5, 16: 1}, today=(3, 16), count=1)).result == "209.7 % more timesteps to compute"
+    assert make_chart(propose({3: 1, 20: 1}, today=(4,))).result == "Too long: 1 sequence today, 0 as proposed"
+    assert make_chart(propose({3: 1})).result == ""
 
 
 @pytest.mark.parametrize("histogram", AWKWARD, ids=lambda histogram: f"{len(histogram)} lengths")
@@ -146,8 +146,8 @@ def test_awkward_histograms_are_drawn_all_the_same(histogram: dict[int, int], tm
     """A single length, a huge one, a narrow range."""
     proposal = propose(histogram, today=(16, 32))
 
-    assert "<svg" in page(picture_of(proposal), proposal)
-    write_png(picture_of(proposal), tmp_path / "grid.png")
+    assert "<svg" in html_page(make_chart(proposal), proposal)
+    write_png(make_chart(proposal), tmp_path / "grid.png")
     assert imread(tmp_path / "grid.png").shape[1] == 1440
 
 
@@ -163,8 +163,8 @@ def test_a_png_shows_padding_where_there_is_some(tmp_path: Path) -> None:
 
 def test_without_matplotlib_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What to install, and what needs nothing."""
-    refuse_without_matplotlib()
+    require_matplotlib()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     with pytest.raises(PackagingError, match=r"torchserve-neuron-lstm\[plot\].* name a .html"):
-        refuse_without_matplotlib()
+        require_matplotlib()

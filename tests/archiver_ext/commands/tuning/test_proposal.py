@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import propose
-from torchserve_neuron_lstm.bucketing.bucket_lengths import optimal, padding
+from torchserve_neuron_lstm.bucketing.bucket_lengths import optimal_lengths, padding_stats
 
 histograms = st.dictionaries(st.integers(1, 99), st.integers(1, 9), min_size=1, max_size=12)
 grids = st.sets(st.integers(1, 99), min_size=1, max_size=5).map(lambda sizes: tuple(sorted(sizes)))
@@ -33,9 +33,9 @@ def test_without_a_grid_of_today_eight_lengths_are_proposed() -> None:
     proposal = propose(histogram)
 
     assert proposal.today is None
-    assert proposal.judged == (proposal.proposed,)
-    assert proposal.proposed.lengths == optimal(histogram, 8)
-    assert proposal.proposed.padding == padding(histogram, optimal(histogram, 8))
+    assert proposal.grids == (proposal.proposed,)
+    assert proposal.proposed.lengths == optimal_lengths(histogram, 8)
+    assert proposal.proposed.padding == padding_stats(histogram, optimal_lengths(histogram, 8))
     assert proposal.proposed.milliseconds is None
 
 

@@ -15,13 +15,13 @@ import torch
 
 from torchserve_neuron_lstm.backends.interface import (
     DEFAULTS,
-    CannotCompile,
-    CannotLoad,
+    CompileError,
+    CompilerOption,
     CompileSettings,
-    Option,
+    LoadedProgram,
+    LoadError,
     Precision,
     Requirement,
-    Run,
     Weights,
 )
 from torchserve_neuron_lstm.backends.signature import dtype_name, read_signature, signature_of, write_signature
@@ -40,7 +40,7 @@ class NumpyEngine:
     polymorphic = True
     any_shape = True
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[Option, ...] = ("compiler_args",)
+    options: tuple[CompilerOption, ...] = ("compiler_args",)
 
     def unavailable(self) -> str | None:
         """Nothing to look for: numpy is installed with this distribution."""
@@ -75,13 +75,13 @@ class NumpyEngine:
     ) -> None:
         """Write the calls. `compiler_args: --double` has them computed in float64."""
         if unknown := set(settings.args) - {"--double"}:
-            raise CannotCompile(f"numpy knows the argument --double alone, not {', '.join(sorted(unknown))}")
+            raise CompileError(f"numpy knows the argument --double alone, not {', '.join(sorted(unknown))}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own, about its internals
             plain = program.run_decompositions({})
         nodes = [node for node in plain.graph.nodes if node.op == "call_function"]
         if refused := [reason for node in nodes if (reason := self.refusal(node)) is not None]:
-            raise CannotCompile("; ".join(dict.fromkeys(refused)))
+            raise CompileError("; ".join(dict.fromkeys(refused)))
         kept, answers = plain.graph_signature, plain.graph.output_node().args[0]
         written = {
             "double": "--double" in settings.args,
@@ -97,10 +97,10 @@ class NumpyEngine:
         (directory / "program.json").write_text(json.dumps(written))
         write_signature(signature_of(program, bucket), directory)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> Run:
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Read the calls, over the memory of the weights."""
         if host.get("byteorder", sys.byteorder) != sys.byteorder:
-            raise CannotLoad(f"packaged where numbers are {host['byteorder']}-endian: package the model again, here")
+            raise LoadError(f"packaged where numbers are {host['byteorder']}-endian: package the model again, here")
         signature = read_signature(directory)
         program = json.loads((directory / "program.json").read_text())
         real = signature.pick_weights(weights)
