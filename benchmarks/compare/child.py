@@ -29,9 +29,9 @@ ROWS = (8, 16, 32, 8, 16, 32)
 TOKENS = 1_000
 LONGEST = 128  # tokens
 _BLOCK_S = 0.004
-_BLOCKS = 12
+_BLOCKS = 6
 """Repetitions of a turn of the hot path."""
-_PASSES = 4
+_PASSES = 2
 """Of all batches, in a turn of the archive."""
 _PACKAGE = "torchserve_neuron_lstm"
 

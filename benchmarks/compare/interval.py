@@ -45,7 +45,8 @@ def coverage(count: int, rank: int) -> float:
     >>> coverage(20, 6) > 0.95 > coverage(20, 7)
     True
     """
-    return 1 - 2 * sum(comb(count, below) for below in range(rank)) / 2**count
+    outside: int = 2 * sum(comb(count, below) for below in range(rank))
+    return 1 - outside / (1 << count)
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:

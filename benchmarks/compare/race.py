@@ -14,7 +14,7 @@ from .process import Child, ChildFailed, Kind
 from .same_work import refuse_other_work
 from .sides import Side
 
-TURNS = 4
+TURNS = 12
 """Of each side for each figure, in a pair. The best one counts."""
 
 Subjects = Mapping[SideName, Path]
@@ -49,11 +49,11 @@ def race(
                     for side, core in zip(order, (first, second), strict=True)
                 }
                 check(kind, sides, of_sides, children)
-                for figure in figures:
-                    if figure.kind == kind:
-                        for side, found in best_of(children, order, figure.name, first).items():
-                            values[figure.name][side].append(found[0])
-                            shares[figure.name].append(found[1])
+                names = [figure.name for figure in figures if figure.kind == kind]
+                for name, best in best_of(children, order, names, first).items():
+                    for side, (value, share) in best.items():
+                        values[name][side].append(value)
+                        shares[name].append(share)
         progress()
     return [Compared(figure, values[figure.name], median(shares[figure.name])) for figure in figures]
 
@@ -66,14 +66,21 @@ def orders(pairs: int, source: random.Random) -> list[Order]:
 
 
 def best_of(
-    children: Mapping[SideName, Child], order: Sequence[SideName], figure: str, core: int | None
-) -> dict[SideName, tuple[float, float]]:
-    """Of each side the least value of its turns, and its share of the core; every turn begins with the other side."""
-    found: dict[SideName, list[tuple[float, float]]] = {side: [] for side in order}
+    children: Mapping[SideName, Child], order: Sequence[SideName], figures: Sequence[str], core: int | None
+) -> dict[str, dict[SideName, tuple[float, float]]]:
+    """Of each figure and side the least value of its turns, with its share of the core.
+
+    The two sides of a figure follow each other, every turn with the other one first. The turns of a figure are spread
+    over the time of all figures, because whatever else the machine does often lasts longer than one of them.
+    """
+    found: dict[str, dict[SideName, list[tuple[float, float]]]] = {
+        name: {side: [] for side in order} for name in figures
+    }
     for turn in range(TURNS):
-        for side in order if turn % 2 == 0 else reversed(order):
-            found[side].append(children[side].measure(figure, core))
-    return {side: min(turns) for side, turns in found.items()}
+        for name in figures:
+            for side in order if turn % 2 == 0 else reversed(order):
+                found[name][side].append(children[side].measure(name, core))
+    return {name: {side: min(turns) for side, turns in sides.items()} for name, sides in found.items()}
 
 
 def check(kind: Kind, sides: Mapping[SideName, Side], subjects: Subjects, children: Mapping[SideName, Child]) -> None:
@@ -98,4 +105,6 @@ def check(kind: Kind, sides: Mapping[SideName, Side], subjects: Subjects, childr
 
 def usable_cores() -> list[int | None]:
     """The cores that this process may use; nothing to choose from where the system does not pin."""
-    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None]
+    if not hasattr(os, "sched_getaffinity"):
+        return [None]
+    return [*sorted(os.sched_getaffinity(0))]

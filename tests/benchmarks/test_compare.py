@@ -126,7 +126,7 @@ def test_an_interval_depends_on_the_values_alone(values: list[float], source: ra
 
 @given(VALUES)
 def test_one_wild_pair_moves_an_interval_no_further_than_to_its_neighbours(values: list[float]) -> None:
-    """With 9 values or more, neither the smallest nor the largest is an end unless it equals another one."""
+    """From 9 values on neither the smallest nor the largest is an end."""
     wild = [*values, *values, 1e9]
     assert median_interval(wild).high < 1e9
 
@@ -184,8 +184,8 @@ def test_both_sides_begin_equally_often(pairs: int, source: random.Random) -> No
     assert len(set(map(tuple, (orders(40, random.Random(seed)) for seed in range(5))))) == 5
 
 
-def test_sides_take_turns_and_the_best_turn_counts() -> None:
-    """Every turn begins with the side that ended the one before; all of them on the core of the pair."""
+def test_sides_take_turns_and_the_best_turn_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A figure's turns begin with either side in turn, and are spread; all of them on the core of the pair."""
     asked: list[tuple[str, str, int | None]] = []
 
     class _Told:
@@ -196,11 +196,14 @@ def test_sides_take_turns_and_the_best_turn_counts() -> None:
             asked.append((self.name, figure, core))
             return next(self.values), 0.5
 
-    children = {"base": _Told("base", [4, 2, 3, 5]), "head": _Told("head", [9, 8, 7, 6])}
-    found = best_of(children, ("head", "base"), "ids_json", 3)  # type: ignore[arg-type]
+    monkeypatch.setattr(race_module, "TURNS", 2)
+    children = {"base": _Told("base", [4, 20, 3, 50]), "head": _Told("head", [9, 80, 7, 60])}
+    found = best_of(children, ("head", "base"), ["a", "b"], 3)  # type: ignore[arg-type]
 
-    assert found == {"base": (2, 0.5), "head": (6, 0.5)}
-    assert asked == [(side, "ids_json", 3) for side in ["head", "base", "base", "head"] * 2]
+    assert found == {"a": {"base": (3, 0.5), "head": (7, 0.5)}, "b": {"base": (20, 0.5), "head": (60, 0.5)}}
+    turns = [("head", "a"), ("base", "a"), ("head", "b"), ("base", "b")]
+    turns += [("base", "a"), ("head", "a"), ("base", "b"), ("head", "b")]
+    assert asked == [(side, figure, 3) for side, figure in turns]
 
 
 @pytest.mark.parametrize(
