@@ -114,7 +114,17 @@ if __name__ == "__main__":
     import sys
 
     root = Path.cwd()
-    rooms = tuple(sys.argv[1:]) or ("archiver_ext", "backends", "bucketing", "config", "handlers", "lowering", "sessions", "tracing", "training")
+    rooms = tuple(sys.argv[1:]) or (
+        "archiver_ext",
+        "backends",
+        "bucketing",
+        "config",
+        "handlers",
+        "lowering",
+        "sessions",
+        "tracing",
+        "training",
+    )
     rooms = tuple(r for r in rooms if (root / r).is_dir())
     all_ = docstrings(root, rooms)
     print(len(all_), "docstrings;", len(riddles(all_)), "riddles;", len(long_first_lines(all_)), "long first lines")
@@ -122,10 +132,11 @@ if __name__ == "__main__":
         print(*riddles(all_), sep="\n")
         print("LONG", *long_first_lines(all_), sep="\n")
     print("homonyms", class_homonyms(root, rooms))
-    words = re.compile(r"(?<![\w])(" + "|".join(map(re.escape, PRIVATE_WORDS)) + r")s?(?![\w])", re.I)
+    words = re.compile(r"(?<![\w])(" + "|".join(map(re.escape, PRIVATE_WORDS)) + r")s?(?![\w])", re.IGNORECASE)
     for room in rooms:
         for path in sorted((root / room).rglob("*")):
             if path.suffix in (".py", ".cpp", ".h", ".md", ".yaml"):
                 for n, line in enumerate(path.read_text("utf-8").splitlines(), 1):
                     if m := words.search(line):
-                        if len(sys.argv) > 1: print(f"{path.relative_to(root)}:{n}: {m.group(0)}: {line.strip()[:100]}")
+                        if len(sys.argv) > 1:
+                            print(f"{path.relative_to(root)}:{n}: {m.group(0)}: {line.strip()[:100]}")
