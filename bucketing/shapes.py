@@ -166,3 +166,12 @@ class CarriedValue:
     """Its rows are in front, so that those of a batch's first sequences are a stretch of it."""
     fill: float | None
     """What it holds before the first timestep; None where a program computes that."""
+
+
+def role_buckets(role: ProgramRole, grid: BucketGrid) -> tuple[Bucket, ...]:
+    """Return the buckets in which a program of fixed shapes is compiled: `start` and `head` have no timesteps.
+
+    >>> role_buckets("head", BucketGrid(batches=(1, 4), lengths=(16, 32)))
+    (Bucket(batch=1, length=1), Bucket(batch=4, length=1))
+    """
+    return tuple(Bucket(batch, 1) for batch in grid.batches) if role in ("start", "head") else grid.buckets
