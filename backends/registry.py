@@ -30,7 +30,7 @@ def get_backend(name: str) -> Backend:
     """The engine of this name: one of ours, else one that an installed distribution offers.
 
     Raises:
-        CannotLoad: there is none, or the distribution that offers it cannot be imported; says what there is.
+        LoadError: there is none, or the distribution that offers it cannot be imported; says what there is.
     """
     if name in _built_in():
         module, kind = _BUILT_IN[name]

@@ -57,10 +57,10 @@ def _compile(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _module(folder: Path) -> torch.nn.Module:
-    plain, unrolled = (import_module(name) for name in _BESIDE)
+    source_module, unrolled = (import_module(name) for name in _BESIDE)
     operators = {"lstm": unrolled.lstm, "rnn": unrolled.rnn}
     source = (folder / "program.py").read_text(encoding="utf-8")
-    module: torch.nn.Module = plain.Plain(source, torch.load(str(folder / "tensors.pt")), operators)
+    module: torch.nn.Module = source_module.SourceModule(source, torch.load(str(folder / "tensors.pt")), operators)
     return module.eval()
 
 

@@ -98,7 +98,7 @@ def read_artifact(directory: Path) -> NeuronArtifact:
     """Read what `write_artifact` wrote.
 
     Raises:
-        CannotLoad: a file is missing or damaged.
+        LoadError: a file is missing or damaged.
     """
     signature = read_signature(directory)
     try:
@@ -119,7 +119,7 @@ def artifact_tensors(compiled: NeuronArtifact, weights: Weights) -> list[torch.T
     """The tensors in the program's order, shared and not copied.
 
     Raises:
-        CannotLoad: one is missing, or not what the program was compiled with.
+        LoadError: one is missing, or not what the program was compiled with.
     """
     given = {**compiled.signature.pick_weights(weights), **compiled.added}
     return [given[name].detach() for name in compiled.names]
@@ -129,7 +129,7 @@ def require_toolchain(toolchain: Toolchain, compiled: NeuronArtifact) -> Any:
     """The toolchain's package on a host that serves.
 
     Raises:
-        CannotLoad: it is missing, a placeholder, or of another line than what the program was compiled with.
+        LoadError: it is missing, a placeholder, or of another line than what the program was compiled with.
     """
     lacking = unavailable_reason(toolchain)
     if lacking is not None:
@@ -180,7 +180,7 @@ def load_on_cpu(compiled: NeuronArtifact, weights: Weights, threads: int) -> Loa
     """The text of a program on this CPU: what the compiler was given, not what it made.
 
     Raises:
-        CannotLoad: the weights are others.
+        LoadError: the weights are others.
     """
     given = dict(zip(compiled.names, artifact_tensors(compiled, weights), strict=True))
     torch.set_num_threads(threads)

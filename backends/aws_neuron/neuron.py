@@ -87,7 +87,7 @@ class Neuron:
         """Trace the program for one bucket, and save the ScriptModule with its weights.
 
         Raises:
-            CannotCompile: no bucket is named, there is no toolchain, or it refuses the program.
+            CompileError: no bucket is named, there is no toolchain, or it refuses the program.
         """
         if bucket is None:
             raise CompileError("neuron compiles for one bucket at a time")
@@ -111,7 +111,7 @@ class Neuron:
         `weights` must be those that it was compiled with.
 
         Raises:
-            CannotLoad: the toolchain or the device is missing, or the weights are of other shapes.
+            LoadError: the toolchain or the device is missing, or the weights are of other shapes.
         """
         compiled = read_artifact(directory)
         if self.simulation() is not None:

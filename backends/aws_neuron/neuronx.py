@@ -91,7 +91,7 @@ class NeuronX:
         With `--target` among the arguments nothing of it needs a device (`cpu_backend`).
 
         Raises:
-            CannotCompile: no bucket is named, there is no toolchain, or it refuses the program.
+            CompileError: no bucket is named, there is no toolchain, or it refuses the program.
         """
         if bucket is None:
             raise CompileError("neuronx compiles for one bucket at a time")
@@ -113,7 +113,7 @@ class NeuronX:
         """Load the program onto this process's core, and the weights with it; or what stands in for it.
 
         Raises:
-            CannotLoad: the toolchain or the device is missing, or the weights are others.
+            LoadError: the toolchain or the device is missing, or the weights are others.
         """
         return self.load_on(0, directory, weights, host, threads)
 
@@ -131,7 +131,7 @@ class NeuronX:
         """The same, on another core.
 
         Raises:
-            CannotLoad: as `load`, or there is no such core.
+            LoadError: as `load`, or there is no such core.
         """
         compiled = read_artifact(directory)
         if self.simulation() is not None:

@@ -81,7 +81,7 @@ def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> Sour
     """Write a program out for one bucket.
 
     Raises:
-        CannotCompile: it branches on data, which a traced program cannot.
+        CompileError: it branches on data, which a traced program cannot.
     """
     signature = signature_of(program, bucket)
     fixed = _fixed(program, signature)

@@ -66,7 +66,7 @@ def trace(
     weights, which the compiler keeps apart.
 
     Raises:
-        CannotCompile: the interpreter does not start or lacks the toolchain, or it died of the program.
+        CompileError: the interpreter does not start or lacks the toolchain, or it died of the program.
     """
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         folder = Path(scratch)

@@ -73,8 +73,8 @@ def partition(
     `supported` is asked about each operator that `config` does not name itself.
 
     Raises:
-        CannotPartition: what comes out is not what `config` asks for.
-        CannotCompile: the program has control flow, or writes to its own buffers.
+        PartitionError: what comes out is not what `config` asks for.
+        CompileError: the program has control flow, or writes to its own buffers.
     """
     config = config or PartitionerConfig()
     graph = _graph_of(program)
@@ -142,7 +142,7 @@ def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.Graph:
     """The program's graph to be changed, without assertions.
 
     Raises:
-        CannotCompile: it has what cannot be divided.
+        CompileError: it has what cannot be divided.
     """
     graph: torch.fx.Graph = copy.deepcopy(program.graph)
     if any(node.op == "get_attr" for node in graph.nodes):
@@ -345,7 +345,7 @@ def example_input(node: torch.fx.Node) -> torch.Tensor:
     """A tensor of ones of the sizes of a value.
 
     Raises:
-        CannotCompile: the value is no tensor.
+        CompileError: the value is no tensor.
     """
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):

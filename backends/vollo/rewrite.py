@@ -109,7 +109,7 @@ def reject_recurrences(program: torch.export.ExportedProgram) -> None:
     """Refuse a program with a recurrence that Vollo cannot take.
 
     Raises:
-        CannotCompile: says why, and on which line of the model.
+        CompileError: says why, and on which line of the model.
     """
     for node in program.graph.nodes:
         if reason := lstm_refusal(node):
@@ -120,7 +120,7 @@ def reject_operators(fixed: torch.export.ExportedProgram, program: torch.export.
     """Refuse a rewritten program that computes what neither Vollo nor the CPU beside it does.
 
     Raises:
-        CannotCompile: says what, and why, and on which line of the model, as `program` has it.
+        CompileError: says what, and why, and on which line of the model, as `program` has it.
     """
     lines = {str(node.target): _line(node) for node in reversed(program.graph.nodes)}
     refused = {str(node.target): reason for node in fixed.graph.nodes if (reason := operator_refusal(node))}
@@ -149,7 +149,7 @@ def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.Exporte
     """A program of fixed sizes, without a recurrence that Vollo refuses, with what it takes in place of every LSTM.
 
     Raises:
-        CannotCompile: an LSTM has to be written out step by step, and has too many.
+        CompileError: an LSTM has to be written out step by step, and has too many.
     """
     for node in fixed.graph.nodes:
         if node.target is _LSTM:

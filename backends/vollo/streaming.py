@@ -41,7 +41,7 @@ class StreamingProgram:
         The model takes one tensor and answers in one, both with time; `config` is the name of an accelerator.
 
         Raises:
-            CannotCompile: the compiler is not installed, does not know the accelerator or does not take the model, or
+            CompileError: the compiler is not installed, does not know the accelerator or does not take the model, or
                 the program does not fit.
         """
         missing = Vollo().unavailable()
@@ -57,7 +57,7 @@ class StreamingProgram:
         """What `save` wrote.
 
         Raises:
-            CannotLoad: there is nothing of it.
+            LoadError: there is nothing of it.
         """
         from vollo_compiler import Program
 
