@@ -48,7 +48,8 @@ _STEPWISE = {
 """Operators that compute each timestep of their first argument x[B, T, F] by itself; all else they take are weights."""
 _BESIDE = _KEEP_VALUES | {
     _ours.mask_padding.default, _ours.last_timestep.default, _ours.reverse_sequence.default,
-    _aten.embedding.default, _aten.gather.default, _aten.index.Tensor, _aten.index_select.default, _aten.where.self, _aten.where.ScalarSelf, _aten.where.ScalarOther,
+    _aten.embedding.default, _aten.gather.default, _aten.index.Tensor, _aten.index_select.default,
+    _aten.where.self, _aten.where.ScalarSelf, _aten.where.ScalarOther,
     _aten.masked_fill.Scalar, _aten.masked_fill.Tensor, _aten.flip.default, _aten.new_zeros.default,
     _aten.zeros_like.default, _aten.new_full.default, _aten.new_ones.default, _aten.ones_like.default,
     _aten.cat.default, _aten.stack.default, _aten.split.Tensor, _aten.split_with_sizes.default, _aten.chunk.default,
