@@ -20,7 +20,7 @@ from ...config.partitioner import PartitionerConfig
 from ...config.schema import ServingConfig
 from ...lowering import lower
 from ...lowering.errors import node_line
-from ...lowering.program import Program
+from ...lowering.program import LoweredModel
 from ..build.evaluate import role_buckets
 from ..build.partitioning import partitioner_config
 from ..errors import PackagingError
@@ -68,11 +68,11 @@ class Analysis:
 
 def lower_from_files(
     model_file: Path, config_file: Path, serialized_file: Path | None
-) -> tuple[Program, ServingConfig]:
+) -> tuple[LoweredModel, ServingConfig]:
     """The user's model as it would be compiled; without a serialized file it has the weights it is made with.
 
     Raises:
-        PackagingError, ConfigError, LoweringRefused: there is no such model; says what to do.
+        PackagingError, ConfigError, LoweringError: there is no such model; says what to do.
     """
     config = load_config(config_file)
     for file in filter(None, (model_file, serialized_file)):
@@ -87,12 +87,12 @@ def lower_from_files(
 
 
 def analyze(
-    program: Program, config: ServingConfig, beside: Path, backends: Sequence[str] | None = None
+    program: LoweredModel, config: ServingConfig, beside: Path, backends: Sequence[str] | None = None
 ) -> list[Analysis]:
     """What each engine takes of a program, in the smallest bucket; of all there are, unless some are named.
 
     Raises:
-        CannotLoad: there is no backend of a name.
+        LoadError: there is no backend of a name.
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
     bucket = role_buckets("sequence", config.grid)[0]
