@@ -24,8 +24,8 @@ from ...handlers.runtime.user_code import selected_lengths
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
 from ..archive import layout
 from ..errors import PackagingError
-from ...lowering.program import Program
-from ...lowering.streaming import state_id
+from ...lowering.program import LoweredModel
+from ...lowering.streaming import state_compatibility_id
 from ...backends.subprocesses import PACKAGE
 from ..progress import ProgressCallback
 from .calibrate import Call, Costs, zero_item, measure, measure_costs, measure_padding
@@ -65,7 +65,7 @@ class BuildInput:
     weights: str | None
     """The serialized file's name in the tree."""
     config: ServingConfig
-    program: Program
+    program: LoweredModel
     threads: int
 
     @property
@@ -131,7 +131,7 @@ def evaluate_engine(
     padding = measure_padding(variants) if _is_ragged(engine, variants.manifest) else {}
     measured = build_manifest(subject, engine, None, costs, padding)
     planned = replace(variants, planner=planner_from_manifest(measured, selected_lengths(measured, subject.tree)))
-    main: ProgramRole = "sequence" if subject.program.split is None else "chunk"
+    main: ProgramRole = "sequence" if subject.program.chunked is None else "chunk"
     cost = CostModel(costs[main])
     return CandidateResult(
         backend=engine.name,
@@ -254,7 +254,7 @@ def build_manifest(
 ) -> Manifest:
     """Everything the serving half needs to know."""
     config, program, files = subject.config, subject.program, digest_files(subject.tree)
-    split = program.split
+    split = program.chunked
     return Manifest(
         backend=engine.name,
         requires=tuple((need.distribution, need.module, need.version) for need in _requirements(engine, config)),
@@ -266,7 +266,7 @@ def build_manifest(
         padding_reason=program.padding_reason,
         overflow=config.overflow,
         kind="sequence" if split is None else "chunk",
-        kind_reason=program.split_reason,
+        kind_reason=program.chunking_reason,
         carried=() if split is None else split.carried,
         grid=config.grid,
         shapes="any" if has_dynamic_shape(engine, program) else "grid",
@@ -293,7 +293,7 @@ def build_manifest(
 
 
 def _state_id(subject: BuildInput, files: Mapping[str, str]) -> str:
-    return state_id(subject.program, [] if subject.weights is None else [files[subject.weights]])
+    return state_compatibility_id(subject.program, [] if subject.weights is None else [files[subject.weights]])
 
 
 def _requirements(engine: Backend, config: ServingConfig) -> Iterator[Requirement]:

@@ -19,7 +19,7 @@ from ...backends.registry import backend_names, get_backend
 from ...bucketing.shapes import Bucket
 from ...config.schema import ServingConfig
 from ..errors import PackagingError
-from ...lowering.program import Program
+from ...lowering.program import LoweredModel
 from .calibrate import Costs
 from ...backends.compile_pool import CompileResult
 from .verify import VerificationResult
@@ -76,26 +76,26 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
     return [engine for engine in fast if engine.name not in out] or [get_backend(_LAST_RESORT)], dropped
 
 
-def program_for_engine(program: Program, engine: Backend, *, streams: bool) -> Program:
+def program_for_engine(program: LoweredModel, engine: Backend, *, streams: bool) -> LoweredModel:
     """Over whole sequences where an engine is no faster, or not at all, in pieces, and no stream asks for them."""
-    if not isinstance(engine, WholeSequences) or program.split is None or streams:
+    if not isinstance(engine, WholeSequences) or program.chunked is None or streams:
         return program
-    return replace(program, split=None, split_reason=engine.whole_sequences)
+    return replace(program, chunked=None, chunking_reason=engine.whole_sequences)
 
 
-def check_max_length(engine: Backend, program: Program, config: ServingConfig) -> RejectedEngine | None:
+def check_max_length(engine: Backend, program: LoweredModel, config: ServingConfig) -> RejectedEngine | None:
     """Why an engine cannot serve the longest sequences; None where it can."""
-    if config.longest == config.grid.lengths[-1] or program.split is not None or has_dynamic_shape(engine, program):
+    if config.longest == config.grid.lengths[-1] or program.chunked is not None or has_dynamic_shape(engine, program):
         return None
     return RejectedEngine(
         engine.name,
         f"buckets.longest: {config.longest} timesteps are more than {engine.name}'s largest bucket will hold "
-        f"({config.grid.lengths[-1]}), for the model runs over whole sequences ({program.split_reason}): add that "
+        f"({config.grid.lengths[-1]}), for the model runs over whole sequences ({program.chunking_reason}): add that "
         "length to buckets.length",
     )
 
 
-def has_dynamic_shape(engine: Backend, program: Program) -> bool:
+def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:
     """Whether an engine will run a program in every shape, not only in the grid's."""
     free = engine.polymorphic and engine.any_shape
     return free and program.any_shape and program.takes_lengths and program.padding == "masked"

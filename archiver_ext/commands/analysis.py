@@ -20,7 +20,7 @@ from ...config.partitioner import PartitionerConfig
 from ...config.schema import ServingConfig
 from ...lowering import lower
 from ...lowering.errors import node_line
-from ...lowering.program import Program
+from ...lowering.program import LoweredModel
 from ..build.partitioning import partitioner_config
 from ..errors import PackagingError
 from ..user_model import construct, importable, load_class, load_model
@@ -67,7 +67,7 @@ class Analysis:
 
 def lower_from_files(
     model_file: Path, config_file: Path, serialized_file: Path | None
-) -> tuple[Program, ServingConfig]:
+) -> tuple[LoweredModel, ServingConfig]:
     """The user's model as it would be compiled; without a serialized file it has the weights it is made with.
 
     Raises:
@@ -86,7 +86,7 @@ def lower_from_files(
 
 
 def analyze(
-    program: Program, config: ServingConfig, beside: Path, backends: Sequence[str] | None = None
+    program: LoweredModel, config: ServingConfig, beside: Path, backends: Sequence[str] | None = None
 ) -> list[Analysis]:
     """What each engine takes of a program, in the smallest bucket; of all there are, unless some are named.
 

@@ -28,7 +28,7 @@ from ...config.manifest import (
     write_manifest,
 )
 from ...handlers.runtime.loader import load_archive
-from ...lowering.streaming import with_weights
+from ...lowering.streaming import with_weight_digests
 from ..archive.layout import STOCK_MANIFEST
 from ..archive.reader import ArchiveReader
 from ..archive.workspace import private_directory, temporary_files_in
@@ -131,7 +131,7 @@ def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
     digest = digest_files(tree)[weights]
     streaming = manifest.streaming
     if streaming is not None:
-        streaming = replace(streaming, state=with_weights(streaming.state, [digest]))
+        streaming = replace(streaming, state=with_weight_digests(streaming.state, [digest]))
     return replace(manifest, files={**manifest.files, weights: digest}, streaming=streaming, checks=())
 
 

@@ -14,10 +14,10 @@ from torchserve_neuron_lstm.backends import cpp_compiler
 from torchserve_neuron_lstm.backends.interface import CompileError, LoadError
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.registry import get_backend
-from torchserve_neuron_lstm.lowering.errors import LoweringRefused
+from torchserve_neuron_lstm.lowering.errors import LoweringError
 from torchserve_neuron_lstm.tracing import engines as engine_choice
-from torchserve_neuron_lstm.tracing.engines import engines
-from torchserve_neuron_lstm.tracing.options import Options
+from torchserve_neuron_lstm.tracing.engines import select_engines
+from torchserve_neuron_lstm.tracing.options import TraceOptions
 
 ENGINES = ("eager", "native", "onnxruntime", "openvino", "inductor")
 
@@ -64,10 +64,10 @@ def test_a_function_is_traced_as_it_is() -> None:
 
 def test_auto_tries_fast_engines_first_and_only_those_that_take_the_options() -> None:
     """In a fixed order; eager is always there."""
-    names = [engine.name for engine in engines("auto", Options())]
+    names = [engine.name for engine in select_engines("auto", TraceOptions())]
 
     assert names == [name for name in ("inductor", "onnxruntime", "eager") if get_backend(name).unavailable() is None]
-    with_arguments = engines("auto", Options(compiler_args="-O2")) if _taking_arguments() else []
+    with_arguments = select_engines("auto", TraceOptions(compiler_args="-O2")) if _taking_arguments() else []
     assert all("compiler_args" in engine.options for engine in with_arguments)
 
 
@@ -82,7 +82,7 @@ def test_auto_goes_on_to_the_next_engine_where_one_refuses(monkeypatch: pytest.M
 
     traced = tracing.trace(upper, square)
 
-    assert traced.contents.backend == "eager"
+    assert traced.description.backend == "eager"
     torch.testing.assert_close(traced(square), upper(square))
 
 
@@ -224,7 +224,7 @@ def branches(x: torch.Tensor) -> torch.Tensor:
 )
 def test_what_cannot_be_a_program_is_refused(func: object, message: str) -> None:
     """With the reason, and the line where there is one."""
-    with pytest.raises(LoweringRefused, match=message):
+    with pytest.raises(LoweringError, match=message):
         tracing.trace(func, torch.rand(3), backend="eager")  # type: ignore[arg-type]
 
 
@@ -262,7 +262,7 @@ def test_an_option_that_the_engine_has_no_compiler_for_is_refused() -> None:
 def test_arguments_with_an_open_quotation_are_refused() -> None:
     """With the name of the option, for any engine."""
     with pytest.raises(ValueError, match=r"^compiler_args: expected arguments as a shell takes them, got .*quotation"):
-        Options(compiler_args="--target 'trn1")
+        TraceOptions(compiler_args="--target 'trn1")
 
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
