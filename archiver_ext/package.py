@@ -14,7 +14,7 @@ from ..backends.compile_pool import CompileFailure, CompileJob, CompileOutcome, 
 from ..backends.exported_program import save_program
 from ..backends.interface import Backend, CompileSettings
 from ..backends.registry import get_backend
-from ..bucketing.shapes import Bucket, BucketGrid, ProgramRole
+from ..bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
 from ..config.compiler import TraceArguments
 from ..config.load import load_config
 from ..config.manifest import ManifestError
@@ -253,7 +253,7 @@ def _divided(build: _Build, subject: BuildInput, engines: Sequence[Backend]) -> 
 
 def _examples(program: Program, grid: BucketGrid) -> dict[ProgramRole, tuple[torch.export.ExportedProgram, Bucket]]:
     """Each program with a bucket to divide it for."""
-    return {part: (one, evaluate.role_buckets(part, grid)[0]) for part, one in program.parts.items()}
+    return {part: (one, role_buckets(part, grid)[0]) for part, one in program.parts.items()}
 
 
 def _beside(build: _Build) -> Path:

@@ -30,7 +30,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 from ragged import Ragged, alone, pad_with, ragged
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.archiver_ext.build.evaluate import role_buckets
 from torchserve_neuron_lstm.archiver_ext.build.selection import has_dynamic_shape, program_for_engine
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
@@ -39,7 +38,7 @@ from torchserve_neuron_lstm.bucketing.execute import Tensors, execute
 from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import ExecutionMode, make_planner
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape, ProgramRole, Shapes
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape, ProgramRole, Shapes, role_buckets
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.program import Program

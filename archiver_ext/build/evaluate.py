@@ -34,7 +34,6 @@ from ...backends.compile_pool import CompileResult, CompileJob
 from .verify import VerificationCase, VerificationResult, verify_bucket, verify_planned, merge_worst
 from .verify_streaming import verify_streaming
 
-CONSTANTS = f"{layout.PROGRAMS}/constants.pt"
 _BESIDE_US = 1.0
 """Of a program with nothing on the device, where nothing is measured: no more than that it is not free."""
 
@@ -75,26 +74,6 @@ class BuildInput:
         return self.config.tolerance.atol, self.config.tolerance.rtol
 
 
-def variant_directory(backend: Backend, part: ProgramRole, bucket: Bucket | None) -> str:
-    """Where a variant lies in the archive, e.g. `programs/inductor/chunk/b4_t16`."""
-    shape = "any" if bucket is None else f"b{bucket.batch}_t{bucket.length}"
-    return f"{layout.PROGRAMS}/{backend.name}/{part}/{shape}"
-
-
-def role_buckets(part: ProgramRole, grid: BucketGrid) -> tuple[Bucket, ...]:
-    """The buckets in which a part is compiled for an engine with fixed shapes."""
-    return tuple(Bucket(batch, 1) for batch in grid.batches) if part in ("start", "head") else grid.buckets
-
-
-def programs_to_compile(
-    engine: Backend, parts: Sequence[ProgramRole], grid: BucketGrid
-) -> Iterator[tuple[ProgramRole, Bucket | None]]:
-    """Every part in every bucket, or once for an engine that takes every shape."""
-    for part in parts:
-        for bucket in [None] if engine.polymorphic else role_buckets(part, grid):
-            yield part, bucket
-
-
 def compile_jobs(
     engines: Sequence[Backend],
     programs: Mapping[ProgramRole, Path],
@@ -113,12 +92,12 @@ def compile_jobs(
             part,
             bucket,
             programs[part],
-            compiled / variant_directory(engine, part, bucket),
-            _own(settings, engine, variant_directory(engine, part, bucket)),
+            compiled / layout.variant_directory(engine.name, part, bucket),
+            _own(settings, engine, layout.variant_directory(engine.name, part, bucket)),
             engine.config if isinstance(engine, PartitionedBackend) else None,
         )
         for engine in engines
-        for part, bucket in programs_to_compile(engine, tuple(programs), grid)
+        for part, bucket in layout.programs_to_compile(engine, tuple(programs), grid)
     ]
 
 
@@ -130,7 +109,7 @@ def _own(settings: CompileSettings, engine: Backend, directory: str) -> CompileS
 def write_constants(subject: BuildInput) -> None:
     """Write the tensors that lowering lifted out of the model's code, if there are any."""
     if subject.program.constants:
-        path = subject.tree / CONSTANTS
+        path = subject.tree / layout.CONSTANTS
         path.parent.mkdir(exist_ok=True)
         torch.save(dict(subject.program.constants), path)
 
@@ -177,10 +156,10 @@ def _estimates(subject: BuildInput, engine: Backend) -> dict[tuple[ProgramRole, 
     """Microseconds of every program on the engine's device, by its compiler's count."""
     inner = engine.engine if isinstance(engine, PartitionedBackend) else engine
     return {
-        (part, bucket): inner.estimate_us(subject.tree / variant_directory(engine, part, bucket))
+        (part, bucket): inner.estimate_us(subject.tree / layout.variant_directory(engine.name, part, bucket))
         if isinstance(inner, Estimating)
         else None
-        for part, bucket in programs_to_compile(engine, tuple(subject.program.parts), subject.config.grid)
+        for part, bucket in layout.programs_to_compile(engine, tuple(subject.program.parts), subject.config.grid)
     }
 
 
@@ -293,14 +272,14 @@ def build_manifest(
         shapes="any" if has_dynamic_shape(engine, program) else "grid",
         longest=config.longest,
         variants=tuple(
-            Variant(part, bucket, variant_directory(engine, part, bucket), us)
+            Variant(part, bucket, layout.variant_directory(engine.name, part, bucket), us)
             for (part, bucket), us in _estimates(subject, engine).items()
         ),
         checks=() if trial is None else tuple(MeasuredError(b, found.max_error) for b, found in trial.verified.items()),
         costs=tuple(MeasuredCost(part, bucket, ms) for part, found in costs.items() for bucket, ms in found.items()),
         padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in padding.items()),
         weights=subject.weights,
-        constants=CONSTANTS if program.constants else None,
+        constants=layout.CONSTANTS if program.constants else None,
         codec=config.codec,
         kernel=config.buckets.kernel,
         placement=config.placement,

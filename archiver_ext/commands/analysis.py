@@ -14,14 +14,13 @@ from ...backends.interface import Backend, CompileError, CompileSettings, Select
 from ...backends.partitioning.operator_support import RejectionReasons, unsupported_operators
 from ...backends.partitioning.partition import at_sizes, torch_operator_name
 from ...backends.registry import backend_names, get_backend
-from ...bucketing.shapes import Bucket
+from ...bucketing.shapes import Bucket, role_buckets
 from ...config.load import load_config
 from ...config.partitioner import PartitionerConfig
 from ...config.schema import ServingConfig
 from ...lowering import lower
 from ...lowering.errors import node_line
 from ...lowering.program import Program
-from ..build.evaluate import role_buckets
 from ..build.partitioning import partitioner_config
 from ..errors import PackagingError
 from ..user_model import construct, importable, load_class, load_model

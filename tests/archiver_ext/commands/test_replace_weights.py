@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, manifest_text, read_manifest, write_manifest
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
@@ -109,7 +109,7 @@ def trained_further(folder: Path) -> None:
 
 def as_format(archive: Path, suffix: str) -> Path:
     """The same archive in another format, as `--archive-format` makes it."""
-    with unpacked(archive) as folder:
+    with ArchiveReader(archive).unpacked() as folder:
         if suffix == "":
             return Path(shutil.copytree(folder, archive.with_suffix("")))
         if suffix == ".tar.gz":
@@ -126,7 +126,7 @@ def as_format(archive: Path, suffix: str) -> Path:
 def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
     """Of one batch of ragged sequences."""
     lengths = [4, 1, 3, 2]
-    with unpacked(archive) as folder:
+    with ArchiveReader(archive).unpacked() as folder:
         variants = load_archive(folder, threads=1)
         requests = [[(torch.arange(length) * 5 + length) % 11] for length in lengths]
         found = variants.answer(variants.plan(lengths), requests, lengths)
@@ -135,7 +135,7 @@ def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
 
 def manifest_of(archive: Path) -> Manifest:
     """What is written in an archive, whose files are as it says."""
-    with unpacked(archive) as folder:
+    with ArchiveReader(archive).unpacked() as folder:
         manifest = read_manifest(folder)
         assert manifest.files == digest_files(folder)
     return manifest
