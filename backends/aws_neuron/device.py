@@ -80,7 +80,7 @@ class NeuronArtifact:
     """The tensors that the program takes, in its order, as the state dict calls them."""
     made_by: dict[str, str]
     """The toolchain: module, version, torch, python."""
-    added: dict[str, torch.Tensor]
+    extra_tensors: dict[str, torch.Tensor]
     """Those of the tensors that are not among the archive's weights and constants."""
     source: str
 
@@ -90,8 +90,8 @@ def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, s
     write_signature(program.signature, directory)
     (directory / _SOURCE).write_text(program.source, encoding="utf-8")
     (directory / _FACTS).write_text(json.dumps({"names": program.names, "made_by": made_by}), encoding="utf-8")
-    if program.added:
-        torch.save(program.added, directory / _ADDED)
+    if program.extra_tensors:
+        torch.save(program.extra_tensors, directory / _ADDED)
 
 
 def read_artifact(directory: Path) -> NeuronArtifact:
@@ -108,7 +108,7 @@ def read_artifact(directory: Path) -> NeuronArtifact:
             signature=signature,
             names=tuple(facts["names"]),
             made_by=dict(facts["made_by"]),
-            added=torch.load(added, weights_only=True) if added.is_file() else {},
+            extra_tensors=torch.load(added, weights_only=True) if added.is_file() else {},
             source=(directory / _SOURCE).read_text(encoding="utf-8"),
         )
     except Exception as error:
@@ -121,7 +121,7 @@ def artifact_tensors(compiled: NeuronArtifact, weights: Weights) -> list[torch.T
     Raises:
         LoadError: one is missing, or not what the program was compiled with.
     """
-    given = {**compiled.signature.pick_weights(weights), **compiled.added}
+    given = {**compiled.signature.pick_weights(weights), **compiled.extra_tensors}
     return [given[name].detach() for name in compiled.names]
 
 

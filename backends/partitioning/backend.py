@@ -103,11 +103,11 @@ class PartitionedBackend:
         (directory / _FILE).write_text(json.dumps(_written(segments)), encoding="utf-8")
         own = _of_segments(settings, config)
         for index, segment in enumerate(segments.segments):
-            self._compile(segment, bucket, directory / _folder(index, segment.place), _numbered(own, index))
+            self._compile(segment, bucket, directory / _folder(index, segment.target), _numbered(own, index))
 
     def _compile(self, segment: Segment, bucket: Bucket, directory: Path, settings: CompileSettings) -> None:
         directory.mkdir()
-        if segment.place == "cpu":
+        if segment.target == "cpu":
             self._write_for_cpu(segment, bucket, directory)
             return
         try:
@@ -251,7 +251,7 @@ def _written(segments: Segments) -> dict[str, Any]:
         "inputs": segments.inputs,
         "outputs": segments.outputs,
         "segments": [
-            {"place": one.place, "takes": one.takes, "gives": one.gives, "operators": one.operators}
+            {"place": one.target, "takes": one.inputs, "gives": one.outputs, "operators": one.operators}
             for one in segments.segments
         ],
     }

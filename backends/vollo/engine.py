@@ -129,9 +129,9 @@ class Vollo:
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Why it can take an operator of an exported program neither on the device nor on the CPU beside it."""
-        from .rewrite import lstm_refusal, operator_refusal
+        from .rewrite import operator_refusal, recurrence_refusal
 
-        return lstm_refusal(node) or operator_refusal(node)
+        return recurrence_refusal(node) or operator_refusal(node)
 
     def simulation(self) -> str | None:
         """What runs programs on this host in place of an accelerator; None where there is one."""

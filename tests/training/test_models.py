@@ -25,7 +25,7 @@ SORTED_BEFORE = (PackedSorted, FinalStateOnly)
 @pytest.fixture(autouse=True)
 def cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches are not worth a cut; here they are cut all the same."""
-    monkeypatch.setattr(recurrence, "price", lambda weights: 8)
+    monkeypatch.setattr(recurrence, "call_overhead", lambda weights: 8)
 
 
 def call_of(case: Case, lengths: list[int], seed: int = 0) -> dict[str, Any]:

@@ -166,7 +166,7 @@ def test_a_batch_holds_sessions_that_begin_and_sessions_that_go_on() -> None:
 
     assert any(not past.rows for past in model.pasts)
     assert any(past.rows and 0 not in past.rows for past in model.pasts)
-    assert any(len(set(past.timesteps)) > 1 for past in model.pasts)
+    assert any(len(set(past.offsets)) > 1 for past in model.pasts)
 
 
 def test_the_same_seed_tries_the_same_cuts() -> None:
@@ -175,4 +175,4 @@ def test_the_same_seed_tries_the_same_cuts() -> None:
     check(first)
     check(second)
 
-    assert [past.timesteps for past in first.pasts] == [past.timesteps for past in second.pasts]
+    assert [past.offsets for past in first.pasts] == [past.offsets for past in second.pasts]
