@@ -120,7 +120,7 @@ def assert_close(answer: Any, expected: Any) -> None:
         assert list(answer) == list(expected)
         for key, value in expected.items():
             assert_close(answer[key], value)
-    elif isinstance(expected, list) and any(isinstance(one, str | dict) for one in expected):
+    elif isinstance(expected, list) and any(isinstance(one, str | dict | list) for one in expected):
         assert len(answer) == len(expected)
         for own, value in zip(answer, expected, strict=True):
             assert_close(own, value)
