@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from ..backends.exported_program import specialize
 from ..backends.interface import Backend, Selective
 from ..backends.partitioning.operator_support import unsupported_operators
-from ..backends.partitioning.partition import at_sizes, torch_operator_name
+from ..backends.partitioning.partition import torch_operator_name
 from ..backends.registry import get_backend
 from ..config.partitioner import PartitionerConfig
 from ..lowering.errors import node_line
@@ -61,7 +62,9 @@ def analyze(
     engine = _engine(backend, options)
     program = export_function(func, example_inputs).program
     bucket = program_bucket(program)
-    found = unsupported_operators(engine, at_sizes(program, bucket), bucket, config, compile_settings(engine, options))
+    found = unsupported_operators(
+        engine, specialize(program, bucket), bucket, config, compile_settings(engine, options)
+    )
     taken = Counter(torch_operator_name(node) for node, reason in found.items() if reason is None)
     supported: dict[str, dict[str, int]] = {}
     for name, count in sorted(taken.items()):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from ...backends.partitioning.partition import PartitionError, Segments, at_sizes, partition
+from ...backends.exported_program import specialize
+from ...backends.partitioning.partition import PartitionError, Segments, partition
 from ...backends.partitioning.backend import PartitionedBackend, cpu_operators
 from ...config.partitioner import PartitionerConfig
 from ...backends.partitioning.operator_support import unsupported_operators
@@ -72,7 +73,7 @@ def _segments(
     config: PartitionerConfig,
     settings: CompileSettings,
 ) -> Segments:
-    fixed = at_sizes(program, bucket)
+    fixed = specialize(program, bucket)
     refused = {node.name for node, why in unsupported_operators(engine, fixed, bucket, config, settings).items() if why is not None}
     try:
         return partition(fixed, lambda node: node.name not in refused, config)

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
+from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileError, CompileSettings, Selective, precision_of
 from ...backends.partitioning.operator_support import RejectionReasons, unsupported_operators
-from ...backends.partitioning.partition import at_sizes, torch_operator_name
+from ...backends.partitioning.partition import torch_operator_name
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.shapes import Bucket, role_buckets
 from ...config.load import load_config
@@ -95,7 +96,7 @@ def analyze(
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
     bucket = role_buckets("sequence", config.grid)[0]
-    fixed = at_sizes(program.exported, bucket)
+    fixed = specialize(program.exported, bucket)
     options = partitioner_config(config, beside) or PartitionerConfig()
     return [_analysis(engine, fixed, bucket, options, config) for engine in engines]
 

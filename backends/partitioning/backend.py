@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...bucketing.shapes import Bucket
-from ..exported_program import load_weight_stripped, save_weight_stripped
+from ..exported_program import load_weight_stripped, save_weight_stripped, specialize
 from ..interface import (
     DEFAULTS,
     Backend,
@@ -29,8 +29,9 @@ from ..interface import (
     Requirement,
     Weights,
 )
+from ..module_program import ModuleProgram
 from ..signature import Signature, read_signature, signature_of, write_signature
-from ..weights import copy_if_aliased, storage_ptrs
+from ..versions import minor_release
 
 if TYPE_CHECKING:
     from ...config.partitioner import PartitionerConfig
@@ -87,12 +88,12 @@ class PartitionedBackend:
         """
         from ...config.partitioner import PartitionerConfig
         from .operator_support import unsupported_operators
-        from .partition import PartitionError, at_sizes, partition
+        from .partition import PartitionError, partition
 
         if bucket is None:
             raise CompileError("a divided program is compiled for one bucket at a time")
         config = self.config or PartitionerConfig()
-        fixed = at_sizes(program, bucket)
+        fixed = specialize(program, bucket)
         found = unsupported_operators(self.engine, fixed, bucket, config, settings)
         refused = {node.name for node, reason in found.items() if reason is not None}
         try:
@@ -121,7 +122,7 @@ class PartitionedBackend:
 
     def _write_for_cpu(self, segment: Segment, bucket: Bucket, directory: Path) -> None:
         """As this torch exports it, or where another one will serve, in text that every torch reads."""
-        if _torch_of(self.engine) == _minor(torch.__version__):
+        if _torch_of(self.engine) == minor_release(torch.__version__):
             write_signature(signature_of(segment.program, None), directory)
             save_weight_stripped(segment.program, directory / _PROGRAM)
         else:
@@ -165,25 +166,16 @@ def _on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgram:
         return load_on_cpu(read_artifact(directory), weights, threads)
     from .. import masked  # noqa: F401  what is exported calls its operators, which want this torch
 
-    real = read_signature(directory).pick_weights(weights)
-    module = load_weight_stripped(directory / _PROGRAM, real)
-    places = storage_ptrs(real.values())
+    signature = read_signature(directory)
+    real = signature.pick_weights(weights)
+    module = load_weight_stripped(directory / _PROGRAM, real).module()
     torch.set_num_threads(threads)
-
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        with torch.no_grad():
-            return [copy_if_aliased(output.contiguous(), places) for output in module(*inputs)]
-
-    return run
+    return ModuleProgram(signature, module, real.values())
 
 
 def _torch_of(engine: Backend) -> str | None:
     """The line of torch that hosts of the engine have."""
-    return next((_minor(need.version) for need in engine.requirements() if need.module == "torch"), None)
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
+    return next((minor_release(need.version) for need in engine.requirements() if need.module == "torch"), None)
 
 
 def select_loader(engine: Backend, directory: Path) -> Backend:

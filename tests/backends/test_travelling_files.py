@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = ("handlers/torchserve.py", "handlers/neuron_lstm.py")
 
 COMPILE_ONLY = {
+    "backends/onnx_export.py",
     "backends/partitioning/operator_support.py",
     "backends/partitioning/partition.py",
     "backends/vollo/compiler.py",
