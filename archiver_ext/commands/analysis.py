@@ -29,7 +29,7 @@ def lower_from_files(
     """The user's model as it would be compiled; without a serialized file it has the weights it is made with.
 
     Raises:
-        PackagingError, ConfigError, LoweringRefused: there is no such model; says what to do.
+        PackagingError, ConfigError, LoweringError: there is no such model; says what to do.
     """
     config = load_config(config_file)
     for file in filter(None, (model_file, serialized_file)):
