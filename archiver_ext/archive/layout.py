@@ -13,7 +13,7 @@ from ..errors import PackagingError
 
 SHIM = "neuron_lstm.py"
 PROGRAMS = "programs"
-_MANIFEST = ("manifest.py", "json_codec.py", "partitioner.py", "session_settings.py")
+_MANIFEST = ("manifest.py", "json_codec.py", "partitioner.py")
 """What of `config` reads a manifest, and needs the standard library alone."""
 _OURS = (SHIM, PACKAGE, PROGRAMS, "variants.json", "MAR-INF")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...config.manifest import ManifestError, parse_manifest
-from ...config.session_settings import SessionSettings
 from ...handlers.streaming.sessions import open_store
+from ...sessions.settings import SessionSettings
 from ...sessions.sqlite_store import SqliteStore
 from ...sessions.store import StoreTotals, StoreUnavailableError
 from ..errors import PackagingError
