@@ -133,8 +133,8 @@ def normalize_field_name(name: str) -> str:
 def redis_setting_errors(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield (key, message) for each wrong setting of a Redis server. No message repeats a password.
 
-    >>> list(redis_setting_errors({"url": "redis://cache:0/0", "username": "neuron"}))  # doctest: +ELLIPSIS
-    [('url', 'expected redis://HOST:PORT/DATABASE, ...'), ('password_env', 'is missing: ...')]
+    >>> list(redis_setting_errors({"url": "rediss://cache/0", "username": "neuron"}))
+    [('password_env', 'is missing: a username needs the environment variable that holds its password')]
     """
     url = settings.get("url")
     if isinstance(url, str):
