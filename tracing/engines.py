@@ -11,13 +11,11 @@ import torch
 
 from ..backends.interface import Backend, CompileError, Inlining, LoadedProgram, Placing, Weights
 from ..backends.partitioning.backend import PartitionedBackend, select_loader
-from ..backends.registry import backend_names, get_backend
+from ..backends.registry import auto_engines, get_backend
 from ..config.partitioner import PartitionerConfig
 from .options import TraceOptions, split_arguments, unsupported_options
 
 AUTO = "auto"
-PREFERRED = ("inductor", "onnxruntime", "eager")
-"""Tried by `auto`, in this order; the first that takes the program is kept."""
 
 
 def select_engines(name: str, options: TraceOptions) -> list[Backend]:
@@ -34,7 +32,7 @@ def select_engines(name: str, options: TraceOptions) -> list[Backend]:
         raise TypeError(f"partitioner_config: expected a PartitionerConfig, got {given!r}")
     if name != AUTO:
         return [_divided(_named(name, options), options)]
-    here = [get_backend(one) for one in PREFERRED if one in backend_names()]
+    here = [get_backend(one) for one in auto_engines("trace")]
     fit = [engine for engine in here if engine.unavailable() is None and not unsupported_options(engine, options)]
     if not fit:
         raise ValueError(f"no engine that {AUTO} tries takes these options: name one in backend=")

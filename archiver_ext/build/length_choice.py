@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ...backends.interface import Backend, LoadError, LoadedProgram
 from ...backends.exported_program import save_program
-from ...backends.registry import backend_names, get_backend
+from ...backends.registry import auto_engines, backend_names, get_backend
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...bucketing.padding import torch_dtype
@@ -28,7 +28,6 @@ from .calibrate import Call, measure
 from ...backends.compile_pool import CompileFailure, CompileJob, compile_all
 
 _POINTS = 8
-_STAND_INS = ("onnxruntime", "eager")
 _CALLS = 5
 """Of each shape at least, warming up included."""
 
@@ -91,13 +90,12 @@ def _engines(config: ServingConfig) -> Iterator[Backend]:
 
     Something must stand in for an engine that may leave operators to the CPU too.
     """
-    names = backend_names()
-    asked = get_backend(config.backend) if config.backend in names else None
+    asked = get_backend(config.backend) if config.backend in backend_names() else None
     if asked is not None and asked.polymorphic:
         yield asked
         if config.partitioner_config is None:
             return
-    others = [name for name in _STAND_INS if name in names and name != config.backend]
+    others = [name for name in auto_engines("choose_lengths") if name != config.backend]
     yield from (engine for name in others if not (engine := get_backend(name)).unavailable())
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from ...backends.interface import Backend, CompilerOption, Precision, WholeSequences
-from ...backends.registry import backend_names, get_backend
+from ...backends.registry import auto_engines, get_backend
 from ...bucketing.shapes import Bucket
 from ...config.schema import ServingConfig
 from ..errors import PackagingError
@@ -25,10 +25,6 @@ from ...backends.compile_pool import CompileResult
 from .verify import VerificationResult
 
 AUTO = "auto"
-_FAST = ("native", "inductor", "onnxruntime")
-_FAST_IN_BFLOAT16 = ("openvino",)
-"""Tried by `auto` where bfloat16 is allowed, for in float32 they are slower than others: see docs/precision.md."""
-_LAST_RESORT = "eager"
 
 
 @dataclass(frozen=True)
@@ -69,11 +65,11 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
     """
     if config.backend != AUTO:
         return [_by_name(config)], []
-    names = _FAST if config.precision == "float32" else (*_FAST, *_FAST_IN_BFLOAT16)
-    fast = [get_backend(name) for name in names if name in backend_names()]
+    names = auto_engines("serve_float32" if config.precision == "float32" else "serve_bfloat16")
+    fast = [get_backend(name) for name in names]
     dropped = [RejectedEngine(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
     out = {engine.backend for engine in dropped}
-    return [engine for engine in fast if engine.name not in out] or [get_backend(_LAST_RESORT)], dropped
+    return [engine for engine in fast if engine.name not in out] or fallback_engines(AUTO, ()), dropped
 
 
 def program_for_engine(program: LoweredModel, engine: Backend, *, streams: bool) -> LoweredModel:
@@ -102,8 +98,8 @@ def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:
 
 
 def fallback_engines(wanted: str, tried: Sequence[str]) -> list[Backend]:
-    """What to try when every engine refused the program: eager under `auto`, else nothing."""
-    return [get_backend(_LAST_RESORT)] if wanted == AUTO and _LAST_RESORT not in tried else []
+    """Return the engines to try if every engine rejected the program: under `auto` the fallback, else none."""
+    return [get_backend(name) for name in auto_engines("fallback") if name not in tried] if wanted == AUTO else []
 
 
 def _by_name(config: ServingConfig) -> Backend:
@@ -144,9 +140,10 @@ def _other_precision(engine: Backend, wanted: Precision) -> str:
     if "float32" not in engine.precisions:
         known = " or ".join(engine.precisions)
         return f"{engine.name} computes in {known} alone, not in {wanted}: write precision: {known} if that will do"
+    others = [name for name in auto_engines("serve_bfloat16") if wanted in get_backend(name).precisions]
     return (
         f"{engine.name} computes in float32 alone, not in {wanted}: leave precision out, or write backend: {AUTO} to "
-        f"have it compete with engines that do ({', '.join(_FAST_IN_BFLOAT16)})"
+        f"have it compete with engines that do ({', '.join(others)})"
     )
 
 
