@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 
 from ...bucketing.shapes import TensorSpec
 from ...config.schema import NeuronLstmBlock
-from ..errors import PackagingError
 from ...lowering.export import bind
+from ..errors import PackagingError
 
 
 @dataclass(frozen=True)

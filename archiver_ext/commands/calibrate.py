@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -55,9 +54,9 @@ def _run(options: argparse.Namespace) -> None:
 
 def _measured(directory: Path, threads: int | None, console: Any) -> tuple[Manifest, Manifest]:
     """The manifest as it is, and with this host's milliseconds."""
-    from ...config.manifest import MeasuredCost
     from ...handlers.runtime.loader import load_archive
     from ..build.calibrate import measure_costs, measure_padding
+    from ..build.manifest_builder import with_costs
     from ..progress import show_progress
 
     variants = load_archive(directory, threads)
@@ -66,12 +65,7 @@ def _measured(directory: Path, threads: int | None, console: Any) -> tuple[Manif
         measured = measure_costs(variants, report)
     before = variants.manifest
     padding = measure_padding(variants) if before.padding_costs else {}
-    after = replace(
-        before,
-        costs=tuple(MeasuredCost(part, bucket, ms) for part, found in measured.items() for bucket, ms in found.items()),
-        padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in padding.items()),
-    )
-    return before, after
+    return before, with_costs(before, measured, padding)
 
 
 def _refuse_simulation(backend: str) -> None:

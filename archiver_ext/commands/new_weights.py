@@ -21,7 +21,6 @@ from ...config.manifest import (
     FILE_NAME,
     Manifest,
     ManifestError,
-    MeasuredError,
     digest_files,
     read_manifest,
     verify_files,
@@ -34,6 +33,7 @@ from ..archive.reader import ArchiveReader
 from ..archive.workspace import private_directory, temporary_files_in
 from ..archive.writer import rewrite_archive
 from ..build.evaluate import verify_archive
+from ..build.manifest_builder import with_errors
 from ..build.reference import make_reference
 from ..build.verify import draw_cases
 from ..errors import PackagingError
@@ -154,5 +154,5 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
             reference = make_reference(model, config, facts.outputs)
             cases = draw_cases(facts, facts.grid, reference, report, longest=facts.longest)
         with show_progress("verify", console, every_s=2.0) as report:
-            checked = verify_archive(variants, cases, report)
-    return replace(facts, checks=tuple(MeasuredError(bucket, found.max_error) for bucket, found in checked.items()))
+            verified = verify_archive(variants, cases, report)
+    return with_errors(facts, verified)
