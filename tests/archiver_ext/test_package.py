@@ -19,9 +19,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import archive_command, cli, model_archiver
 from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
-from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import print_manifest
+from torchserve_neuron_lstm.archiver_ext.commands.inspect import print_manifest
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
@@ -45,7 +45,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
         flags = model_archiver.parse(
             [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), *words]
         )
-        code = cli.archive(flags, model_archiver.manifest_json(flags), as_json="--json" in more)
+        code = archive_command.archive(flags, model_archiver.manifest_json(flags), as_json="--json" in more)
         return code, *capfd.readouterr()
 
     return run

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
@@ -33,7 +33,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
         flags = model_archiver.parse(
             [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), "--force"]
         )
-        code = cli.archive(flags, model_archiver.manifest_json(flags))
+        code = archive_command.archive(flags, model_archiver.manifest_json(flags))
         return code, *capfd.readouterr()
 
     return run
