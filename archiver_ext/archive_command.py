@@ -73,7 +73,7 @@ def _expected() -> tuple[type[Exception], ...]:
     """Errors that are raised for the user; any other is a bug."""
     from ..backends.interface import CompileError, LoadError
     from ..config.diagnostics import ConfigError
-    from ..lowering import LoweringRefused
+    from ..lowering import LoweringError
     from .errors import PackagingError
 
-    return PackagingError, ConfigError, LoweringRefused, CompileError, LoadError, OSError
+    return PackagingError, ConfigError, LoweringError, CompileError, LoadError, OSError

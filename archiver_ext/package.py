@@ -21,8 +21,8 @@ from ..config.schema import ServingConfig
 from ..handlers.runtime.host import available_cores, threads_per_worker
 from ..handlers.runtime.loader import load_archive
 from ..lowering import lower
-from ..lowering.program import Program
-from ..lowering.streaming import refuse_what_cannot_stream
+from ..lowering.program import LoweredModel
+from ..lowering.streaming import check_streamable
 from . import model_archiver
 from .archive import layout
 from .archive.workspace import private_directory, temporary_files_in
@@ -59,7 +59,7 @@ class PackagingResult:
     size: int
     """Bytes of the archive."""
     config: ServingConfig
-    program: Program
+    program: LoweredModel
     """The model's programs as the selected engine was given them."""
     selected: CandidateResult
     others: tuple[CandidateResult, ...]
@@ -72,7 +72,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
     """Make the archive that the archiver's flags ask for; progress goes to `console`.
 
     Raises:
-        PackagingError, ConfigError, LoweringRefused, LoadError, OSError: there is no archive, nor anything left over.
+        PackagingError, ConfigError, LoweringError, LoadError, OSError: there is no archive, nor anything left over.
     """
     destination = model_archiver.check_destination(flags, quiet=True)
     config_file = Path(_required_files(flags))
@@ -130,7 +130,7 @@ def _build(
     model = load_model(tree / Path(str(flags.model_file)).name, serialized_file, config.model.args)
     program = with_bucket_selector(lower(model, config), config)
     if config.streaming is not None:
-        refuse_what_cannot_stream(program)
+        check_streamable(program)
     threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
     config = choose_lengths(program, config, threads, work / "lengths", console)
     check_bucket_selector(config, tree)
@@ -158,7 +158,7 @@ class _Evaluation:
     """Compilation, verification and measurement of the candidates for one archive."""
 
     build: BuildInput
-    program: Program
+    program: LoweredModel
     config_directory: Path
     work: Path
     console: Console

@@ -79,7 +79,7 @@ def _advance(variants: LoadedArchive, bucket: Bucket) -> Call:
     plan = single_bucket_plan(bucket, lengths, "chunk")
     item = [zero_item(spec, lengths[0]) for spec in variants.manifest.inputs]
     batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, variants.pieces, variants.run, chain=variants.chain)
-    return partial(batch.advance, plan.runs[:1])
+    return partial(batch.run_chunks, plan.runs[:1])
 
 
 def _run(variants: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: bool = False) -> Call:

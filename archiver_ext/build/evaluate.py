@@ -210,7 +210,7 @@ def install_engine(tree: Path, engine: Backend, compiled: Path) -> None:
     target = tree / layout.PROGRAMS / engine.name
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)
-    layout.copy_serving_files(tree, layout.package_directory(), registry.files_of_others(engine.name))
+    layout.copy_serving_files(tree, layout.package_directory(), registry.travelling_files(engine.name))
 
 
 def remove_engine(tree: Path, engine: Backend, compiled: Path) -> None:

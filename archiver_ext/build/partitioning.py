@@ -8,8 +8,9 @@ from pathlib import Path
 import torch
 
 from ...backends.interface import Backend, CompileSettings
-from ...backends.partitioning.backend import PartitionedBackend, cpu_operators
+from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.partitioning.operator_support import unsupported_operators
+from ...backends.partitioning.partitioned_program import cpu_operators
 from ...backends.partitioning.partition import PartitionError, Segments, at_sizes, partition
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.partitioner import PartitionerConfig
@@ -54,7 +55,7 @@ def with_cpu_fallback(
         PackagingError: the segments are not what `config` asks for.
     """
     found = [_segments(engine, program, bucket, config, settings) for program, bucket in programs.values()]
-    whole = all(segment.place == "device" for segments in found for segment in segments.segments)
+    whole = all(segment.target == "device" for segments in found for segment in segments.segments)
     return engine if whole else PartitionedBackend(engine, config)
 
 

@@ -10,7 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ...bucketing.shapes import TensorSpec
 from ...config.schema import NeuronLstmBlock
-from ...lowering.export import bind
+from ...lowering.export import bind_arguments
 from ..errors import PackagingError
 
 
@@ -39,7 +39,7 @@ def make_reference(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Seq
         batch = [as_batch(tensor, spec) for tensor, spec in zip(request.inputs, config.input_specs, strict=True)]
         try:
             with torch.no_grad():
-                answered = model(**bind(config, batch, torch.tensor([request.length])))
+                answered = model(**bind_arguments(config, batch, torch.tensor([request.length])))
         except Exception as error:
             raise PackagingError(_failed(model, request, error)) from error
         leaves = [leaf for leaf in pytree.tree_leaves(answered) if isinstance(leaf, torch.Tensor)]
@@ -68,7 +68,7 @@ def as_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 def select_row(tensor: torch.Tensor, spec: TensorSpec, length: int, row: int = 0) -> torch.Tensor:
     """One row of a batch of outputs, cut to `length` timesteps: the inverse of padding.
 
-    >>> alone(torch.zeros(4, 16, 9), TensorSpec("logits", "float32", ("batch", "time", 9)), length=5, row=3).shape
+    >>> select_row(torch.zeros(4, 16, 9), TensorSpec("logits", "float32", ("batch", "time", 9)), length=5, row=3).shape
     torch.Size([5, 9])
     """
     for dim, size in enumerate(spec.shape):

@@ -17,19 +17,15 @@ from typing import get_args
 from ...backends.compile_pool import CompileResult
 from ...backends.interface import Backend, CompilerOption, Precision, WholeSequences
 from ...backends.partitioning.backend import PartitionedBackend
-from ...backends.registry import backend_names, get_backend
+from ...backends.registry import auto_engines, get_backend
 from ...bucketing.shapes import Bucket
 from ...config.schema import ServingConfig
-from ...lowering.program import Program
+from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from .calibrate import Costs
 from .verify import VerificationResult
 
 AUTO = "auto"
-_FAST = ("native", "inductor", "onnxruntime")
-_FAST_IN_BFLOAT16 = ("openvino",)
-"""Engines that `auto` tries only with bfloat16: in float32 they are slower than others (docs/precision.md)."""
-_FALLBACK = "eager"
 
 
 @dataclass(frozen=True)
@@ -37,7 +33,7 @@ class Candidate:
     """An engine, and the model's programs as that engine is given them."""
 
     engine: Backend
-    program: Program
+    program: LoweredModel
 
     @property
     def backend(self) -> str:
@@ -93,46 +89,46 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
     """
     if config.backend != AUTO:
         return [_by_name(config)], []
-    names = _FAST if config.precision == "float32" else (*_FAST, *_FAST_IN_BFLOAT16)
-    fast = [get_backend(name) for name in names if name in backend_names()]
+    names = auto_engines("serve_float32" if config.precision == "float32" else "serve_bfloat16")
+    fast = [get_backend(name) for name in names]
     rejected = [RejectedEngine(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
     unavailable = {engine.backend for engine in rejected}
-    return [engine for engine in fast if engine.name not in unavailable] or [get_backend(_FALLBACK)], rejected
+    return [engine for engine in fast if engine.name not in unavailable] or fallback_engines(AUTO, ()), rejected
 
 
-def make_candidate(engine: Backend, program: Program, *, streams: bool) -> Candidate:
+def make_candidate(engine: Backend, program: LoweredModel, *, streams: bool) -> Candidate:
     """Pair an engine with its programs.
 
     These run over whole sequences where the engine is no faster with chunks of time, or cannot run them, and no
     session needs them.
     """
-    if isinstance(engine, WholeSequences) and program.split is not None and not streams:
-        program = replace(program, split=None, split_reason=engine.whole_sequences)
+    if isinstance(engine, WholeSequences) and program.chunked is not None and not streams:
+        program = replace(program, chunked=None, chunking_reason=engine.whole_sequences)
     return Candidate(engine, program)
 
 
 def check_max_length(candidate: Candidate, config: ServingConfig) -> RejectedEngine | None:
     """Reject an engine that cannot serve the longest sequences; None where it can."""
     engine, program = candidate.engine, candidate.program
-    if config.longest == config.grid.lengths[-1] or program.split is not None or has_dynamic_shape(engine, program):
+    if config.longest == config.grid.lengths[-1] or program.chunked is not None or has_dynamic_shape(engine, program):
         return None
     return RejectedEngine(
         engine.name,
         f"buckets.longest: {config.longest} timesteps are more than {engine.name}'s largest bucket holds "
-        f"({config.grid.lengths[-1]}), and the model runs over whole sequences ({program.split_reason}): add that "
+        f"({config.grid.lengths[-1]}), and the model runs over whole sequences ({program.chunking_reason}): add that "
         "length to buckets.length",
     )
 
 
-def has_dynamic_shape(engine: Backend, program: Program) -> bool:
+def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:
     """Whether an engine runs a program in every shape, not only in the grid's."""
     dynamic = engine.polymorphic and engine.any_shape
     return dynamic and program.any_shape and program.takes_lengths and program.padding == "masked"
 
 
 def fallback_engines(requested: str, tried: Sequence[str]) -> list[Backend]:
-    """List what to try when every engine refused the program: the slowest but most general one, under `auto` alone."""
-    return [get_backend(_FALLBACK)] if requested == AUTO and _FALLBACK not in tried else []
+    """Return the engines to try if every engine rejected the program: under `auto` the fallback, else none."""
+    return [get_backend(name) for name in auto_engines("fallback") if name not in tried] if requested == AUTO else []
 
 
 def _by_name(config: ServingConfig) -> Backend:
@@ -173,9 +169,10 @@ def _other_precision(engine: Backend, requested: Precision) -> str:
     if "float32" not in engine.precisions:
         known = " or ".join(engine.precisions)
         return f"{engine.name} computes only in {known}, not in {requested}: write precision: {known} if that will do"
+    others = [name for name in auto_engines("serve_bfloat16") if requested in get_backend(name).precisions]
     return (
         f"{engine.name} computes only in float32, not in {requested}: leave precision out, or write backend: {AUTO} to "
-        f"compare it with engines that do ({', '.join(_FAST_IN_BFLOAT16)})"
+        f"compare it with engines that do ({', '.join(others)})"
     )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from .analysis import Analysis
+    from ...backends.partitioning.analysis import Analysis
 
 _HINT = (
     "operators that an engine does not support can run on the CPU within the same model: name the engine as backend, "
@@ -39,11 +39,11 @@ def add_to(commands: Any) -> None:
 
 
 def _analyze(options: argparse.Namespace) -> None:
-    from .analysis import analyze, lower_from_files, to_json
+    from .analysis import analyze, lower_from_files
 
     program, config = lower_from_files(options.model_file, options.config_file, options.serialized_file)
     analyses = analyze(program, config, options.config_file.resolve().parent, options.backend)
-    show(options, lambda: [to_json(one) for one in analyses], lambda console: print_analyses(analyses, console))
+    show(options, lambda: [one.to_json() for one in analyses], lambda console: print_analyses(analyses, console))
 
 
 def print_analyses(analyses: Sequence[Analysis], console: Console) -> None:

@@ -147,12 +147,12 @@ def _put(weights: Mapping[str, torch.Tensor], file: Path, target: Path) -> None:
 def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
     """Return the manifest with the new file's digest and without results of verification."""
     from ...config.manifest import digest_files
-    from ...lowering.streaming import with_weights
+    from ...lowering.streaming import with_weight_digests
 
     digest = digest_files(tree)[weights]
     streaming = manifest.streaming
     if streaming is not None:
-        streaming = replace(streaming, state=with_weights(streaming.state, [digest]))
+        streaming = replace(streaming, state=with_weight_digests(streaming.state, [digest]))
     return replace(manifest, files={**manifest.files, weights: digest}, streaming=streaming, checks=())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,25 +16,19 @@ PRIVATE_WORDS = (
     "staircase",
     "stair",
     "sealed",
-    "seal",
     "hollow",
     "stand-in",
-    "stands in",
-    "riddle",
+    "onward",
+    "lapsed",
+    "rubbish",
     "gone on with",
     "goes on from",
-    "lapsed",
-    "together_else_alone",
-    "onward",
-    "rubbish",
-    "one by one",
-    "what is asked",
-    "pieces of time",
-    "piece of time",
     "last resort",
     "held against",
+    "piece of time",
+    "pieces of time",
 )
-"""Words and phrases of our own that the field has a term for: docs/glossary.md."""
+"""Words of no meaning in the field, each of which has a standard term: docs/glossary.md."""
 
 
 @dataclass(frozen=True)
@@ -110,33 +104,12 @@ def class_homonyms(root: Path, rooms: tuple[str, ...]) -> dict[str, list[str]]:
     return {name: files for name, files in homes.items() if len(files) > 1}
 
 
-if __name__ == "__main__":
-    import sys
-
-    root = Path.cwd()
-    rooms = tuple(sys.argv[1:]) or (
-        "archiver_ext",
-        "backends",
-        "bucketing",
-        "config",
-        "handlers",
-        "lowering",
-        "sessions",
-        "tracing",
-        "training",
-    )
-    rooms = tuple(r for r in rooms if (root / r).is_dir())
-    all_ = docstrings(root, rooms)
-    print(len(all_), "docstrings;", len(riddles(all_)), "riddles;", len(long_first_lines(all_)), "long first lines")
-    if "-v" in sys.argv or len(sys.argv) > 1:
-        print(*riddles(all_), sep="\n")
-        print("LONG", *long_first_lines(all_), sep="\n")
-    print("homonyms", class_homonyms(root, rooms))
-    words = re.compile(r"(?<![\w])(" + "|".join(map(re.escape, PRIVATE_WORDS)) + r")s?(?![\w])", re.IGNORECASE)
-    for room in rooms:
-        for path in sorted((root / room).rglob("*")):
-            if path.suffix in (".py", ".cpp", ".h", ".md", ".yaml"):
-                for n, line in enumerate(path.read_text("utf-8").splitlines(), 1):
-                    if m := words.search(line):
-                        if len(sys.argv) > 1:
-                            print(f"{path.relative_to(root)}:{n}: {m.group(0)}: {line.strip()[:100]}")
+def private_words(root: Path, files: Iterable[Path]) -> list[str]:
+    """The lines that use a private word, as "file:line: word"."""
+    words = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, PRIVATE_WORDS))})s?(?!\w)", re.IGNORECASE)
+    return [
+        f"{path.relative_to(root).as_posix()}:{number}: {match.group(0)}"
+        for path in sorted(files)
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if (match := words.search(line))
+    ]

@@ -130,7 +130,7 @@ def test_the_drawing_of_a_page_is_what_was_counted() -> None:
     expected = [bar.padded for panel in (chart.sequences, *chart.grids) for bar in panel.bars]
     assert heights == pytest.approx([height / max(expected) * max(heights) for height in expected], abs=0.02)
     labels = {text.text for text in root.iter("text")}
-    assert {"5", "9", "16", "32", "timesteps of a sequence"} <= labels
+    assert {"5", "9", "16", "32", "timesteps of a sequence (logarithmic)"} <= labels
 
 
 def test_what_is_saved_is_said() -> None:
@@ -166,5 +166,5 @@ def test_without_matplotlib_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch)
     require_matplotlib()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
-    with pytest.raises(PackagingError, match=r"torchserve-neuron-lstm\[plot\].* name a .html"):
+    with pytest.raises(PackagingError, match=r"torchserve-neuron-lstm\[plot\].* choose .html"):
         require_matplotlib()

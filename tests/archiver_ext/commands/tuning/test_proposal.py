@@ -53,7 +53,7 @@ def test_the_cost_decides_where_it_is_known() -> None:
     assert by_cost.proposed.milliseconds == 110 / 11
     assert (by_timesteps.objective, by_timesteps.proposed.lengths) == ("timesteps", (10, 11, 40))
     assert by_timesteps.proposed.milliseconds == 110 / 11
-    with pytest.raises(ValueError, match="no cost to go by"):
+    with pytest.raises(ValueError, match="the cost of a length is not known"):
         propose(histogram, objective="cost")
 
 
