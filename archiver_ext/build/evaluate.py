@@ -1,77 +1,56 @@
-"""Trying a compiled engine where it will serve: in the archive's own tree, through the loader of the serving half."""
+"""Evaluation of a compiled engine: in the archive's own tree, through the loader of the serving half."""
 
 from __future__ import annotations
 
-import platform
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
 import torch
 
 from ...backends import registry
+from ...backends.compile_pool import CompileJob, CompileResult
+from ...backends.interface import DEFAULTS, Backend, CompileSettings, Ragged, Simulating, precision_of
 from ...backends.partitioning.backend import PartitionedBackend
-from ...backends.interface import DEFAULTS, Backend, CompileSettings, Estimating, Ragged, Requirement, Simulating, precision_of
+from ...backends.subprocesses import PACKAGE
 from ...bucketing.cost import CostModel
-from ...bucketing.shapes import Bucket, BucketGrid
-from ...bucketing.shapes import ProgramRole
-from ...config.manifest import ErrorTolerance, RequiredPackage, MeasuredError, MeasuredCost, Manifest, Variant, digest_files, write_manifest
-from ...config.schema import ServingConfig
-from ...handlers.runtime.user_code import selected_lengths
+from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole
+from ...config.manifest import Manifest, write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
+from ...handlers.runtime.user_code import selected_lengths
 from ..archive import layout
 from ..errors import PackagingError
-from ...lowering.program import LoweredModel
-from ...lowering.streaming import state_compatibility_id
-from ...backends.subprocesses import PACKAGE
 from ..progress import ProgressCallback
-from .calibrate import Call, Costs, zero_item, measure, measure_costs, measure_padding
-from .selection import CandidateResult, has_dynamic_shape
-from ...backends.compile_pool import CompileResult, CompileJob
-from .verify import VerificationCase, VerificationResult, verify_bucket, verify_planned, merge_worst
+from .calibrate import Call, Costs, measure, measure_costs, measure_padding, zero_item
+from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs, with_errors
+from .selection import Candidate, CandidateResult
+from .verify import VerificationCase, VerificationResult, merge_worst, verify_bucket, verify_planned
 from .verify_streaming import verify_streaming
 
-_BESIDE_US = 1.0
-"""Of a program with nothing on the device, where nothing is measured: no more than that it is not free."""
+_UNESTIMATED_US = 1.0
+"""Planning cost of a program without an estimate, where others have one: not zero."""
 
 
 class ToleranceExceeded(PackagingError):
-    """An engine that disagrees with eager by more than the tolerance."""
+    """An engine differs from the model in eager mode by more than the tolerance."""
 
-    def __init__(self, backend: str, checked: Sequence[VerificationResult], tolerance: tuple[float, float]) -> None:
+    def __init__(self, backend: str, results: Sequence[VerificationResult], tolerance: tuple[float, float]) -> None:
         self.backend = backend
-        misses = [found for found in checked if not found.verdict.is_passing()]
-        lines = "\n".join(_miss_line(found) for found in checked)
+        failed = [result for result in results if not result.passed]
+        lines = "\n".join(_table_row(result) for result in results)
         super().__init__(
             f"{backend} differs from the model in eager mode by more than the tolerance "
-            f"(atol {tolerance[0]:g}, rtol {tolerance[1]:g}) in {len(misses)} of {len(checked)} buckets:\n"
-            f"  bucket      verdict  max error  times allowed  worst in\n{lines}"
+            f"(atol {tolerance[0]:g}, rtol {tolerance[1]:g}) in {len(failed)} of {len(results)} buckets:\n"
+            f"  bucket      result  max error  error / tolerance  largest in\n{lines}"
         )
 
 
-def _miss_line(found: VerificationResult) -> str:
-    bucket = f"{found.bucket.batch} x {found.bucket.length}"
-    return f"  {bucket:<10}  {found.verdict.value:<7}  {found.max_error:9.2e}  {found.worst_ratio:13.3g}  {found.where}"
-
-
-@dataclass(frozen=True)
-class BuildInput:
-    """What is packaged, before an engine is chosen."""
-
-    tree: Path
-    weights: str | None
-    """The serialized file's name in the tree."""
-    config: ServingConfig
-    program: LoweredModel
-    threads: int
-
-    @property
-    def tolerance(self) -> tuple[float, float]:
-        """(atol, rtol)."""
-        return self.config.tolerance.atol, self.config.tolerance.rtol
+def _table_row(result: VerificationResult) -> str:
+    bucket = f"{result.bucket.batch} x {result.bucket.length}"
+    outcome = "passed" if result.passed else "failed"
+    return f"  {bucket:<10}  {outcome}  {result.max_error:9.2e}  {result.worst_ratio:17.3g}  {result.where}"
 
 
 def compile_jobs(
@@ -81,139 +60,136 @@ def compile_jobs(
     compiled: Path,
     settings: CompileSettings = DEFAULTS,
 ) -> list[CompileJob]:
-    """What to compile, from files of torch.export.save to folders below `compiled`.
+    """List the compile jobs, from files of torch.export.save to folders below `compiled`.
 
-    An engine that cannot compute in the precision of `settings` computes in what it prefers; each program has a
+    An engine that cannot compute in the precision of `settings` computes in the one it prefers; each program has a
     folder of its own below their `workdir`.
     """
     return [
         CompileJob(
             engine.name,
-            part,
+            role,
             bucket,
-            programs[part],
-            compiled / layout.variant_directory(engine.name, part, bucket),
-            _own(settings, engine, layout.variant_directory(engine.name, part, bucket)),
+            programs[role],
+            compiled / directory,
+            _own_settings(settings, engine, directory),
             engine.config if isinstance(engine, PartitionedBackend) else None,
         )
         for engine in engines
-        for part, bucket in layout.programs_to_compile(engine, tuple(programs), grid)
+        for role, bucket in layout.programs_to_compile(engine, tuple(programs), grid)
+        for directory in [layout.variant_directory(engine.name, role, bucket)]
     ]
 
 
-def _own(settings: CompileSettings, engine: Backend, directory: str) -> CompileSettings:
+def _own_settings(settings: CompileSettings, engine: Backend, directory: str) -> CompileSettings:
     workdir = None if settings.workdir is None else settings.workdir / directory
     return replace(settings, precision=precision_of(engine, settings.precision), workdir=workdir)
 
 
-def write_constants(subject: BuildInput) -> None:
+def write_constants(tree: Path, constants: Mapping[str, torch.Tensor]) -> None:
     """Write the tensors that lowering lifted out of the model's code, if there are any."""
-    if subject.program.constants:
-        path = subject.tree / layout.CONSTANTS
+    if constants:
+        path = tree / layout.CONSTANTS
         path.parent.mkdir(exist_ok=True)
-        torch.save(dict(subject.program.constants), path)
+        torch.save(dict(constants), path)
 
 
 def evaluate_engine(
-    subject: BuildInput, engine: Backend, compiled: Sequence[CompileResult], cases: Sequence[VerificationCase], report: ProgressCallback
+    build: BuildInput,
+    candidate: Candidate,
+    compiled: Sequence[CompileResult],
+    cases: Sequence[VerificationCase],
+    report: ProgressCallback,
 ) -> CandidateResult:
-    """Load every program from the tree as a host would, hold it against eager, and measure it.
+    """Load every program from the tree as a host would, verify it against eager mode, and measure it.
 
     Raises:
-        Missed: an answer differs from eager by more than the tolerance.
-        CannotLoad: the engine cannot load here what it compiled here.
+        ToleranceExceeded: an output differs from eager mode by more than the tolerance.
+        LoadError: the engine cannot load here what it compiled here.
     """
-    write_tree_manifest(subject, engine, None)
-    variants = load_archive(subject.tree, subject.threads)
-    checked = verify_archive(variants, cases, report)
-    estimates, simulation = _estimates(subject, engine), _simulation(engine)
-    costs = measure_costs(variants) if simulation is None else _as_costs(estimates)
-    padding = measure_padding(variants) if _is_ragged(engine, variants.manifest) else {}
-    measured = build_manifest(subject, engine, None, costs, padding)
-    planned = replace(variants, planner=planner_from_manifest(measured, selected_lengths(measured, subject.tree)))
-    main: ProgramRole = "sequence" if subject.program.chunked is None else "chunk"
+    manifest = build_manifest(build, candidate)
+    write_manifest(manifest, build.tree)
+    loaded = load_archive(build.tree, build.threads)
+    verified = verify_archive(loaded, cases, report)
+    estimated, simulation = estimates(build, candidate), _simulation(candidate)
+    costs = measure_costs(loaded) if simulation is None else _costs_from_estimates(estimated)
+    padding = measure_padding(loaded) if _measures_padding(candidate.engine, manifest) else {}
+    measured = with_costs(manifest, costs, padding)
+    planned = replace(loaded, planner=planner_from_manifest(measured, selected_lengths(measured, build.tree)))
+    main: ProgramRole = manifest.kind
     cost = CostModel(costs[main])
     return CandidateResult(
-        backend=engine.name,
-        precision=precision_of(engine, subject.config.precision),
+        candidate=candidate,
+        precision=precision_of(candidate.engine, build.config.precision),
         compiled=tuple(compiled),
-        verified=checked,
+        verified=verified,
         costs=costs,
-        milliseconds={bucket: cost.of(bucket) for bucket in subject.config.grid.buckets},
-        total_ms=_answered_ms(planned) if simulation is None else _planned_ms(planned),
-        estimates={bucket: us for (part, bucket), us in estimates.items() if part == main and bucket and us},
+        milliseconds={bucket: cost.of(bucket) for bucket in build.config.grid.buckets},
+        total_ms=_measured_total_ms(planned) if simulation is None else _planned_total_ms(planned),
+        estimates={bucket: us for (role, bucket), us in estimated.items() if role == main and bucket and us},
         padding=padding,
         simulation=simulation,
     )
 
 
-def _is_ragged(engine: Backend, manifest: Manifest) -> bool:
-    """Whether padding is measured by itself: where plans are free to choose how much of it there is."""
+def _measures_padding(engine: Backend, manifest: Manifest) -> bool:
+    """Whether plans are free to choose how much padding there is, and it costs less than data."""
     return isinstance(engine, Ragged) and engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
 
 
-def _estimates(subject: BuildInput, engine: Backend) -> dict[tuple[ProgramRole, Bucket | None], float | None]:
-    """Microseconds of every program on the engine's device, by its compiler's count."""
-    inner = engine.engine if isinstance(engine, PartitionedBackend) else engine
-    return {
-        (part, bucket): inner.estimate_us(subject.tree / layout.variant_directory(engine.name, part, bucket))
-        if isinstance(inner, Estimating)
-        else None
-        for part, bucket in layout.programs_to_compile(engine, tuple(subject.program.parts), subject.config.grid)
-    }
+def _simulation(candidate: Candidate) -> str | None:
+    engine = candidate.device_engine
+    return engine.simulation() if isinstance(engine, Simulating) else None
 
 
-def _simulation(engine: Backend) -> str | None:
-    inner = engine.engine if isinstance(engine, PartitionedBackend) else engine
-    return inner.simulation() if isinstance(inner, Simulating) else None
+def _costs_from_estimates(estimated: Estimates) -> Costs:
+    """Costs to plan by where measured times of a simulation say nothing about the device.
 
-
-def _as_costs(estimates: Mapping[tuple[ProgramRole, Bucket | None], float | None]) -> Costs:
-    """What to plan by where a simulation's own time says nothing of the device's.
-
-    The compiler's count; where it counts nothing at all, as much as there are timesteps, padding included.
+    The compiler's estimates; if it has none at all, the number of timesteps, padding included.
     """
-    counts = any(estimates.values())
+    has_estimates = any(estimated.values())
     costs: Costs = {}
-    for (part, bucket), us in estimates.items():
+    for (role, bucket), us in estimated.items():
         if bucket is not None:
-            own = (us or _BESIDE_US) if counts else float(bucket.batch * bucket.length)
-            costs.setdefault(part, {})[bucket] = own / 1000
+            own = (us or _UNESTIMATED_US) if has_estimates else float(bucket.batch * bucket.length)
+            costs.setdefault(role, {})[bucket] = own / 1000
     return costs
 
 
-def verify_archive(variants: LoadedArchive, cases: Sequence[VerificationCase], report: ProgressCallback) -> dict[Bucket, VerificationResult]:
-    """Hold loaded programs against eager: in each bucket of the grid; and with the largest, as they will be planned.
+def verify_archive(
+    loaded: LoadedArchive, cases: Sequence[VerificationCase], report: ProgressCallback
+) -> dict[Bucket, VerificationResult]:
+    """Verify loaded programs against eager mode in each bucket of the grid; planned batches count for the largest.
 
     Raises:
-        Missed: an answer differs from eager by more than the tolerance.
+        ToleranceExceeded: an output differs from eager mode by more than the tolerance.
     """
-    facts = variants.manifest
-    buckets = facts.grid.buckets
-    checked: dict[Bucket, VerificationResult] = {}
+    manifest = loaded.manifest
+    buckets, tolerance = manifest.grid.buckets, manifest.tolerance
+    results: dict[Bucket, VerificationResult] = {}
     for done, bucket in enumerate(buckets, 1):
-        checked[bucket] = verify_bucket(variants, bucket, facts, cases, facts.tolerance)
-        report(done, len(buckets), f"{facts.backend} {bucket.batch} x {bucket.length}")
+        results[bucket] = verify_bucket(loaded, bucket, manifest, cases, tolerance)
+        report(done, len(buckets), f"{manifest.backend} {bucket.batch} x {bucket.length}")
     largest, rows = buckets[-1], buckets[-1].batch
-    checked[largest] = merge_worst(checked[largest], verify_planned(variants, facts, cases, rows, facts.tolerance))
-    if facts.streaming is not None:
-        checked[largest] = merge_worst(checked[largest], verify_streaming(variants, facts, cases, rows, facts.tolerance))
-    if not all(found.verdict.is_passing() for found in checked.values()):
-        raise ToleranceExceeded(facts.backend, list(checked.values()), facts.tolerance)
-    return checked
+    results[largest] = merge_worst(results[largest], verify_planned(loaded, manifest, cases, rows, tolerance))
+    if manifest.streaming is not None:
+        results[largest] = merge_worst(results[largest], verify_streaming(loaded, manifest, cases, rows, tolerance))
+    if not all(result.passed for result in results.values()):
+        raise ToleranceExceeded(manifest.backend, list(results.values()), tolerance)
+    return results
 
 
-def _planned_ms(variants: LoadedArchive) -> float:
-    """Batches of every size, by the costs that plans are made by."""
-    return sum(variants.plan(own).milliseconds(variants.cost) for own in _batches(variants.manifest))
+def _planned_total_ms(loaded: LoadedArchive) -> float:
+    """Planned milliseconds of a batch of every size."""
+    return sum(loaded.plan(lengths).milliseconds(loaded.cost) for lengths in _batches(loaded.manifest))
 
 
-def _answered_ms(variants: LoadedArchive) -> float:
-    """The same batches, answered: measured costs add up to more, or less, than what plans make of them."""
+def _measured_total_ms(loaded: LoadedArchive) -> float:
+    """Measured milliseconds of the same batches: whole batches take more, or less, than their plans add up to."""
     calls: dict[int, Call] = {}
-    for lengths in _batches(variants.manifest):
-        requests = [[zero_item(spec, length) for spec in variants.manifest.inputs] for length in lengths]
-        calls[len(lengths)] = partial(variants.answer, variants.plan(lengths), requests, lengths)
+    for lengths in _batches(loaded.manifest):
+        requests = [[zero_item(spec, length) for spec in loaded.manifest.inputs] for length in lengths]
+        calls[len(lengths)] = partial(loaded.answer, loaded.plan(lengths), requests, lengths)
     return sum(measure(calls).values())
 
 
@@ -222,90 +198,28 @@ def _batches(manifest: Manifest) -> list[list[int]]:
 
 
 def _spread(count: int, manifest: Manifest) -> list[int]:
-    """Lengths as far apart as can be: what a grid and an engine make of requests of every length."""
+    """Lengths spread evenly up to the longest; or the bucket lengths in turn, where no others are served."""
     if manifest.padding == "exact_lengths":
-        edges = manifest.grid.lengths
-        return [edges[index % len(edges)] for index in range(count)]
+        lengths = manifest.grid.lengths
+        return [lengths[index % len(lengths)] for index in range(count)]
     return [max(1, round(manifest.longest * (index + 1) / count)) for index in range(count)]
 
 
-def install_engine(subject: BuildInput, engine: Backend, compiled: Path) -> None:
-    """Move an engine's programs from below `compiled` into the tree, and the serving half with them."""
-    target = subject.tree / layout.PROGRAMS / engine.name
+def install_engine(tree: Path, engine: Backend, compiled: Path) -> None:
+    """Move an engine's programs from below `compiled` into the tree, and copy the serving half beside them."""
+    target = tree / layout.PROGRAMS / engine.name
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)
-    layout.copy_serving_files(subject.tree, layout.package_directory(), registry.travelling_files(engine.name))
+    layout.copy_serving_files(tree, layout.package_directory(), registry.travelling_files(engine.name))
 
 
-def remove_engine(subject: BuildInput, engine: Backend, compiled: Path) -> None:
+def remove_engine(tree: Path, engine: Backend, compiled: Path) -> None:
     """Undo `install_engine`."""
-    (subject.tree / layout.PROGRAMS / engine.name).rename(compiled / layout.PROGRAMS / engine.name)
-    shutil.rmtree(subject.tree / PACKAGE)
+    (tree / layout.PROGRAMS / engine.name).rename(compiled / layout.PROGRAMS / engine.name)
+    shutil.rmtree(tree / PACKAGE)
 
 
-def write_tree_manifest(subject: BuildInput, engine: Backend, trial: CandidateResult | None) -> None:
-    """Write variants.json. Without a trial there are no measurements: enough to load by."""
-    costs, padding = ({}, {}) if trial is None else (trial.costs, trial.padding)
-    write_manifest(build_manifest(subject, engine, trial, costs, padding), subject.tree)
-
-
-def build_manifest(
-    subject: BuildInput, engine: Backend, trial: CandidateResult | None, costs: Costs, padding: Mapping[Bucket, float]
-) -> Manifest:
-    """Everything the serving half needs to know."""
-    config, program, files = subject.config, subject.program, digest_files(subject.tree)
-    split = program.chunked
-    return Manifest(
-        backend=engine.name,
-        requires=tuple(
-            RequiredPackage(need.distribution, need.module, need.version) for need in _requirements(engine, config)
-        ),
-        host=dict(engine.host()),
-        inputs=program.inputs,
-        takes_lengths=program.takes_lengths,
-        outputs=program.outputs,
-        padding=program.padding,
-        padding_reason=program.padding_reason,
-        overflow=config.overflow,
-        kind="sequence" if split is None else "chunk",
-        kind_reason=program.chunking_reason,
-        carried=() if split is None else split.carried,
-        grid=config.grid,
-        shapes="any" if has_dynamic_shape(engine, program) else "grid",
-        longest=config.longest,
-        variants=tuple(
-            Variant(part, bucket, layout.variant_directory(engine.name, part, bucket), us)
-            for (part, bucket), us in _estimates(subject, engine).items()
-        ),
-        checks=() if trial is None else tuple(MeasuredError(b, found.max_error) for b, found in trial.verified.items()),
-        costs=tuple(MeasuredCost(part, bucket, ms) for part, found in costs.items() for bucket, ms in found.items()),
-        padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in padding.items()),
-        weights=subject.weights,
-        constants=layout.CONSTANTS if program.constants else None,
-        codec=config.codec,
-        kernel=config.buckets.kernel,
-        placement=config.placement,
-        threads=config.threads,
-        streaming=None if config.streaming is None else config.streaming.settings(_state_id(subject, files)),
-        precision=precision_of(engine, config.precision),
-        tolerance=ErrorTolerance(*subject.tolerance),
-        files=files,
-        produced_by=producer_versions(),
-    )
-
-
-def _state_id(subject: BuildInput, files: Mapping[str, str]) -> str:
-    return state_compatibility_id(subject.program, [] if subject.weights is None else [files[subject.weights]])
-
-
-def _requirements(engine: Backend, config: ServingConfig) -> Iterator[Requirement]:
-    """What the host needs: for the engine, and to reach a store of sessions."""
-    yield from engine.requirements()
-    if config.streaming is not None and config.streaming.store == "redis":
-        yield Requirement("redis", "redis", metadata.version("redis"))
-
-
-def producer_versions() -> dict[str, str]:
-    """What made the archive."""
-    names = ("torchserve-neuron-lstm", "torch", "torch-model-archiver")
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+def write_final_manifest(build: BuildInput, result: CandidateResult) -> None:
+    """Write variants.json with the measurements of the selected candidate."""
+    manifest = with_costs(build_manifest(build, result.candidate), result.costs, result.padding)
+    write_manifest(with_errors(manifest, result.verified), build.tree)

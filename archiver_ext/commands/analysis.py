@@ -49,7 +49,7 @@ def analyze(
     """What each engine takes of a program, in the smallest bucket; of all there are, unless some are named.
 
     Raises:
-        CannotLoad: there is no backend of a name.
+        LoadError: there is no backend of a name.
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
     bucket = role_buckets("sequence", config.grid)[0]

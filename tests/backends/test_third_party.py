@@ -196,7 +196,7 @@ def test_a_key_that_it_does_not_take_is_refused(
     done = archive(Source(folder, source.model), "tagger", tmp_path)
 
     assert done.returncode == 1
-    assert "neuron_lstm.compiler_workdir: numpy has nothing to do with it, but takes compiler_args" in done.stdout
+    assert "neuron_lstm.compiler_workdir: numpy does not support this option; it supports compiler_args" in done.stdout
 
 
 @torch.no_grad()
