@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..backends.compile_pool import CompileResult
 from ..bucketing.shapes import Bucket
-from .build.selection import CandidateResult
+from .evaluation.selection import CandidateResult
 from .package import PackagingResult
 
 

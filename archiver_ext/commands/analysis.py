@@ -18,8 +18,8 @@ from ...config.schema import ServingConfig
 from ...lowering import lower
 from ...lowering.errors import node_line
 from ...lowering.program import LoweredModel
-from ..build.partitioning import partitioner_config
 from ..errors import PackagingError
+from ..evaluation.partitioning import partitioner_config
 from ..user_model import construct, importable, load_class, load_model
 
 

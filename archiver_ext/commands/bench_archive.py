@@ -16,8 +16,8 @@ from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, supported_shapes
-from ..build.verify import item_sizes, random_tensor
 from ..errors import PackagingError
+from ..evaluation.verify import item_sizes, random_tensor
 from .timing import TimingConfig, gemm, gemm_gflops, on_threads, time_interleaved
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"

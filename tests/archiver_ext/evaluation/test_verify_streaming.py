@@ -10,16 +10,16 @@ import pytest
 import torch
 from streaming_archive import streaming_manifest
 
-from torchserve_neuron_lstm.archiver_ext.build.reference import ReferenceOutputs, ReferenceRequest
-from torchserve_neuron_lstm.archiver_ext.build.verify import VerificationCase, VerificationResult
-from torchserve_neuron_lstm.archiver_ext.build.verify_streaming import verify_streaming
+from torchserve_neuron_lstm.archiver_ext.evaluation.reference import ReferenceOutputs, ReferenceRequest
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationCase, VerificationResult
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify_streaming import verify_streaming
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.execute_chunks import ResumedState, ChunkSignature, resume_chunks
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, resume_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
-from torchserve_neuron_lstm.bucketing.shapes import DynamicShape, CarriedValue, ProgramRole, TensorSpec
+from torchserve_neuron_lstm.bucketing.shapes import CarriedValue, DynamicShape, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.lowering.program import LoweredModel, ChunkPrograms
+from torchserve_neuron_lstm.lowering.program import ChunkPrograms, LoweredModel
 
 ROWS, LONGEST = 4, 24
 TOLERANCE = (1e-5, 1e-5)

@@ -10,8 +10,8 @@ import torch
 from ...backends.interface import Backend, CompileSettings
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.partitioning.operator_support import unsupported_operators
-from ...backends.partitioning.partitioned_program import cpu_operators
 from ...backends.partitioning.partition import PartitionError, Segments, at_sizes, partition
+from ...backends.partitioning.partitioned_program import cpu_operators
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.partitioner import PartitionerConfig
 from ...config.schema import ServingConfig

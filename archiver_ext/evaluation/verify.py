@@ -16,13 +16,12 @@ from typing import Literal, Protocol
 import torch
 
 from ...bucketing.execute import Pad
-from ...bucketing.shapes import Bucket, BucketGrid
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import ExecutionMode
-from ...bucketing.shapes import TensorSpec
+from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
 from ..errors import PackagingError
 from ..progress import ProgressCallback
-from .reference import ReferenceOutputs, Reference, ReferenceRequest, select_row
+from .reference import Reference, ReferenceOutputs, ReferenceRequest, select_row
 
 _LARGE = 1e4
 _ANY_ID = 8
