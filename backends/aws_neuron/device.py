@@ -21,6 +21,7 @@ from ..interface import LoadedProgram, LoadError, Weights
 from ..module_program import ModuleProgram
 from ..signature import Signature, read_signature, write_signature
 from ..simulation import emulation_enabled
+from ..versions import minor_release
 from .source_program import SourceProgram, build_source_module
 
 PROGRAM = "program.pt"
@@ -155,17 +156,12 @@ def require_toolchain(toolchain: Toolchain, artifact: NeuronArtifact) -> Any:
         raise LoadError(f"the programs run on a Neuron device, by {toolchain.module}: {reason}")
     package = import_toolchain(toolchain)
     here, packaged = str(getattr(package, "__version__", "")), artifact.made_by["version"]
-    if _minor(here) != _minor(packaged):
+    if minor_release(here) != minor_release(packaged):
         raise LoadError(
             f"the programs were compiled with {toolchain.module} {packaged}, here is {here}: install the former, or "
             f"package the model again"
         )
     return package
-
-
-def _minor(release: str) -> list[str]:
-    """Return major and minor: those of the torch that a toolchain is for."""
-    return release.split(".")[:2]
 
 
 def run_of(signature: Signature, module: torch.nn.Module) -> LoadedProgram:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
+
+from ...backends.versions import release
 
 
 def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -> None:
@@ -29,7 +30,7 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
             )
         tied = backend == "inductor" and distribution == "torch"
         if not (_same_minor(here, packaged) if tied else _at_least(here, packaged)):
-            wanted = f"{'.'.join(map(str, _release(packaged)[:2]))}.*" if tied else packaged
+            wanted = f"{'.'.join(map(str, release(packaged)[:2]))}.*" if tied else packaged
             relation = "==" if tied else ">="
             raise RuntimeError(
                 f"this archive was packaged with {distribution} {packaged}, here is {here}, which cannot run it: "
@@ -48,22 +49,12 @@ def installed_version(distribution: str, module: str) -> str | None:
         return version if isinstance(version, str) else None
 
 
-def _release(version: str) -> tuple[int, ...]:
-    """The numbers a version begins with.
-
-    >>> _release("2.13+cpu"), _release("2.14.0.dev20260101")
-    ((2, 13, 0), (2, 14, 0))
-    """
-    numbers = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", version)
-    return tuple(int(number or 0) for number in numbers.groups()) if numbers else (0, 0, 0)
-
-
 def _same_minor(here: str, packaged: str) -> bool:
-    return _release(here)[:2] == _release(packaged)[:2]
+    return release(here)[:2] == release(packaged)[:2]
 
 
 def _at_least(here: str, packaged: str) -> bool:
-    return _release(here) >= _release(packaged)
+    return release(here) >= release(packaged)
 
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")

@@ -57,7 +57,7 @@ def test_a_torn_file_is_refused(file: Path, tmp_path: Path, part: float) -> None
     torn = tmp_path / "torn.so"
     torn.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
 
-    with pytest.raises(LoadError, match=r"torn\.so cannot be loaded: it is torn: .*\. Package the model"):
+    with pytest.raises(LoadError, match=r"torn\.so cannot be loaded: it is truncated: .*\. Package the model"):
         RecurrentLibrary(torn)
 
 
@@ -205,7 +205,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
     assert ended.returncode == 0, ended.stderr
     refusal, more = ended.stdout.splitlines()
-    assert refusal.startswith("LoadError the system starts no 5000 threads: allow more (ulimit -u")
+    assert refusal.startswith("LoadError the system cannot start 5000 threads: raise its limit (ulimit -u")
     assert more == "0"
 
 

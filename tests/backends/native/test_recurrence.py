@@ -234,7 +234,7 @@ def test_lengths_beyond_the_batch_are_refused(isa: str, lengths: list[int]) -> N
     """The kernel would read what is not there."""
     shape = Shape()
     stack, batch = stack_of(shape, shape.core(), pool(isa, 2)), batch_for(shape, [4, 4], 4)
-    with pytest.raises(ValueError, match=r"lengths of 4 timesteps are 0 to 4, not \[-?\d, \d\]"):
+    with pytest.raises(ValueError, match=r"lengths must be within 0 to 4, got \[-?\d, \d\]"):
         stack.run(batch.x, torch.tensor(lengths), batch.h_0, batch.c_0)
 
 
