@@ -1,4 +1,4 @@
-"""The kernel's source to libraries: for which processors, and what a compiler that cannot is told as."""
+"""The recurrent library's source to libraries: for which processors, and what a compiler that cannot is told as."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel, for every set of instructions: torch's layers on each row alone, whoever computes them, and with whom."""
+"""The recurrent library, for every set of instructions: torch's layers on each row alone, whoever computes them, and with whom."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def test_answers_are_the_callers(isa: str) -> None:
 @per_instructions
 @pytest.mark.parametrize("lengths", [[3, 5], [-1, 4]])
 def test_lengths_beyond_the_batch_are_refused(isa: str, lengths: list[int]) -> None:
-    """The kernel would read what is not there."""
+    """The recurrent library would read what is not there."""
     shape = Shape()
     stack, batch = stack_of(shape, shape.core(), pool(isa, 2)), batch_for(shape, [4, 4], 4)
     with pytest.raises(ValueError, match=r"lengths must be within 0 to 4, got \[-?\d, \d\]"):
