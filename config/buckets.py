@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from ..bucketing.bucket_lengths import CostOfLength, Histogram, clip_histogram, geometric_lengths, optimal_lengths
+from ..bucketing.shapes import ascending_error
 from .diagnostics import Location
 from .strict import Strict, custom_error, format_value, tuple_from_list
 
@@ -28,9 +29,8 @@ _PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 
 
 def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    in_order = sorted(set(sizes))
-    if list(sizes) != in_order:
-        raise custom_error(f"expected ascending sizes, each once, got {list(sizes)}: write {in_order}")
+    if error := ascending_error(sizes):
+        raise custom_error(error)
     return sizes
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from ..bucketing.execute_chunks import ChunkSignature, execute_chunks
-from ..bucketing.padding import pad
+from ..bucketing.padding import pad, torch_dtype
 from ..bucketing.plan import Plan, ProgramCall
 from ..bucketing.shapes import Bucket, ProgramRole, TensorSpec
 from .carry_analysis import CannotSplit
@@ -79,8 +79,7 @@ def _requests(inputs: Sequence[TensorSpec]) -> Requests:
 
 
 def _random(spec: TensorSpec, length: int, rng: torch.Generator) -> torch.Tensor:
-    shape = [length if size == "time" else int(size) for size in spec.item_shape]
-    dtype: torch.dtype = getattr(torch, spec.dtype)
+    shape, dtype = spec.item_sizes(length), torch_dtype(spec)
     if dtype.is_floating_point:
         return torch.randn(shape, generator=rng).to(dtype)
     return torch.randint(0, 2 if dtype is torch.bool else spec.vocabulary or _ANY_ID, shape, generator=rng).to(dtype)

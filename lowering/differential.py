@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ..bucketing.padding import torch_dtype
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from .errors import LoweringRefused, at, node_line
 from .outputs import axis_of, output_nodes, symbols
@@ -117,7 +118,7 @@ def _batch(
 
 
 def _random(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, scale: float) -> torch.Tensor:
-    dtype: torch.dtype = getattr(torch, spec.dtype)
+    dtype = torch_dtype(spec)
     if dtype.is_floating_point:
         return (torch.randn(shape, generator=generator) * scale).to(dtype)
     top = spec.vocabulary if spec.vocabulary is not None else 2

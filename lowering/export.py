@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..bucketing.padding import zeros
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.schema import NeuronLstmBlock, ServingConfig
 from .errors import LoweringRefused, at, raising_line
@@ -64,7 +65,7 @@ def check_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:
 
 def example(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
     """A valid tensor of one input: zeros, which every vocabulary holds."""
-    return torch.zeros(spec.sizes(batch, length), dtype=getattr(torch, spec.dtype))
+    return zeros(spec, length, batch)
 
 
 def dynamic_shape(spec: TensorSpec, dims: Mapping[Axis, Any]) -> dict[int, Any]:

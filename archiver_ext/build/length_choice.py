@@ -17,7 +17,7 @@ from ...backends.exported_program import save_program
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid
-from ...bucketing.padding import torch_dtype
+from ...bucketing.padding import zeros
 from ...bucketing.bucket_lengths import geometric_lengths, cost_per_row
 from ...config.buckets import AutoLengths
 from ...config.schema import ServingConfig
@@ -134,7 +134,7 @@ def _measure(
 
 def _call(run: LoadedProgram, program: Program, bucket: Bucket) -> Callable[[], object]:
     """One call with every row at the bucket's full length."""
-    tensors = [torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec)) for spec in program.inputs]
+    tensors = [zeros(spec, bucket.length, bucket.batch) for spec in program.inputs]
     if program.takes_lengths:
         tensors.append(torch.full((bucket.batch,), bucket.length))
     return lambda: run(tensors)
