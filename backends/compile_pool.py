@@ -16,11 +16,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..bucketing.shapes import Bucket, ProgramRole
+from ..config.json_codec import to_json
 from ..config.partitioner import PartitionerConfig
 from .interface import DEFAULTS, CompileSettings
 from .subprocesses import describe_exit, package_path
@@ -138,8 +139,8 @@ class _Worker:
                 "program": str(job.program),
                 "backend": job.backend,
                 "bucket": job.bucket,
-                "settings": _settings_as_json(job.settings),
-                "partitioner": None if job.partitioner is None else asdict(job.partitioner),
+                "settings": to_json(CompileSettings, job.settings),
+                "partitioner": None if job.partitioner is None else to_json(PartitionerConfig, job.partitioner),
                 "directory": str(job.directory),
             }
         )
@@ -207,15 +208,6 @@ class _Worker:
             for pipe in filter(None, (self._process.stdin, self._process.stdout)):
                 with suppress(BrokenPipeError):  # what was still to be written to a dead process
                     pipe.close()
-
-
-def _settings_as_json(settings: CompileSettings) -> dict[str, Any]:
-    return {
-        "precision": settings.precision,
-        "workdir": None if settings.workdir is None else str(settings.workdir),
-        "args": settings.args,
-        "python": None if settings.python is None else str(settings.python),
-    }
 
 
 def disk_size(path: Path) -> int:

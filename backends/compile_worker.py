@@ -17,6 +17,7 @@ from typing import Any, TextIO
 import torch
 
 from ..bucketing.shapes import Bucket
+from ..config.json_codec import from_json
 from ..config.partitioner import PartitionerConfig
 from . import masked  # noqa: F401 - the exported program names its operators
 from .exported_program import load_program
@@ -49,18 +50,13 @@ def _reply(job: dict[str, Any], program: torch.export.ExportedProgram) -> dict[s
     try:
         engine = get_backend(job["backend"])
         if job["partitioner"] is not None:
-            engine = PartitionedBackend(engine, PartitionerConfig(**job["partitioner"]))
-        engine.compile(program, bucket, Path(job["directory"]), _settings(job["settings"]))
+            engine = PartitionedBackend(engine, from_json(PartitionerConfig, job["partitioner"]))
+        engine.compile(program, bucket, Path(job["directory"]), from_json(CompileSettings, job["settings"]))
     except CompileError as error:
         return {"refused": str(error)}
     except Exception as error:  # noqa: BLE001 - an engine's own failure, reported as such
         return {"crashed": f"{type(error).__name__}: {error}", "log": traceback.format_exc()}
     return {"seconds": time.perf_counter() - started}
-
-
-def _settings(written: dict[str, Any]) -> CompileSettings:
-    workdir, python = (None if written[key] is None else Path(written[key]) for key in ("workdir", "python"))
-    return CompileSettings(written["precision"], workdir, tuple(written["args"]), python)
 
 
 if __name__ == "__main__":

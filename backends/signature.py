@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from ..bucketing.shapes import Bucket
+from ..config.json_codec import JsonError, read_json, write_json
 from .exported_program import time_dims
 from .interface import LoadError, Weights
 
@@ -171,8 +171,8 @@ def _symbols(size: int | torch.SymInt) -> set[str]:
 
 
 def write_signature(signature: Signature, directory: Path) -> None:
-    """Write it beside the program."""
-    (directory / FILE_NAME).write_text(json.dumps(asdict(signature)), encoding="utf-8")
+    """Write signature.json beside the program."""
+    write_json(Signature, signature, directory / FILE_NAME)
 
 
 def read_signature(directory: Path) -> Signature:
@@ -182,11 +182,6 @@ def read_signature(directory: Path) -> Signature:
         LoadError: the file is missing or damaged.
     """
     try:
-        written = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
-        return Signature(inputs=_types(written["inputs"]), weights=_types(written["weights"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LoadError(f"{directory / FILE_NAME} cannot be read ({error}): package the model again") from error
-
-
-def _types(written: Mapping[str, Mapping[str, object]]) -> dict[str, TensorType]:
-    return {name: TensorType(entry["dtype"], tuple(entry["shape"])) for name, entry in written.items()}  # type: ignore[arg-type]
+        return read_json(Signature, directory / FILE_NAME)
+    except JsonError as error:
+        raise LoadError(str(error)) from error

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from .errors import LengthNotAccepted, SequenceTooLong
 
@@ -197,7 +197,7 @@ class CarriedValue:
 
     spec: TensorSpec
     """Layout; the batch dimension is the first, so that the rows of the first sequences are contiguous."""
-    fill: float | None
+    fill: Annotated[float, "infinite"] | None
     """Initial value, before the first timestep; None if the `start` program computes it."""
 
 

@@ -1,8 +1,9 @@
-"""PackedSequence code, met while the user's forward() runs, replaced by the abstract masked operators.
+"""PackedSequence tracing mode: PackedSequence code of the user's forward() becomes abstract masked operators.
 
-A TorchFunctionMode sees the functions under `pack_padded_sequence`, `nn.LSTM` and `pad_packed_sequence` whatever way
-the user imported them. Packed data is a stand-in tensor that carries the padded one: only a recurrence or
-`pad_packed_sequence` may take it, any other use is refused with the operator's name, as the Neuron compiler does.
+A TorchFunctionMode intercepts the functions below `pack_padded_sequence`, `nn.LSTM` and `pad_packed_sequence`, however
+the user imported them. Packed data is represented by a placeholder tensor that refers to the padded one. Only a
+recurrence or `pad_packed_sequence` may take it; any other use is refused with the operator's name, as the Neuron
+compiler does.
 """
 
 from __future__ import annotations
@@ -23,57 +24,57 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..backends import masked as _masked  # noqa: F401  registers the operators
-from .errors import LoweringRefused, at, calling_line
+from .errors import LoweringError, calling_line, source_suffix
 
 _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
-_FACTS = {"dtype", "device", "is_cuda", "layout", "requires_grad", "is_nested"}  # tell nothing of the packed shape
+_FACTS = {"dtype", "device", "is_cuda", "layout", "requires_grad", "is_nested"}  # independent of the packed shape
 _TAG = "_neuron_lstm_packed"
 _IDENTITY = "_neuron_lstm_identity"
 _LAST_SLICE = slice(-1, None)
 
 
 @dataclass(frozen=True)
-class Packed:
-    """What a stand-in for packed data stands for."""
+class PackedPlaceholder:
+    """The padded tensor and lengths that a placeholder of packed data represents."""
 
     padded: torch.Tensor  # [B, T, ...]
     lengths: torch.Tensor  # [B]
     producer: str
     zero_on_padding: bool
     line: str | None
-    """Where the user's model made it."""
+    """The line of the user's model that created it."""
 
 
 class TracedLengths(list[int]):
-    """`lengths.tolist()` while tracing: good for pack_padded_sequence, refuses to be looked into."""
+    """Result of `lengths.tolist()` while tracing: pack_padded_sequence takes it, reading it is refused."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__()
         self.tensor = tensor
 
     def _refuse(self, *_: object) -> Any:
-        raise LoweringRefused(
-            f"the model reads the values of `lengths` in Python{at(calling_line())}. Its graph must not depend on "
-            "them: keep lengths a tensor, and hand it to pack_padded_sequence as it is."
+        raise LoweringError(
+            f"the model reads the values of `lengths` in Python{source_suffix(calling_line())}. Its graph must not "
+            "depend on them: keep lengths a tensor, and pass it to pack_padded_sequence unchanged."
         )
 
     __iter__ = __getitem__ = __len__ = __bool__ = __contains__ = _refuse
 
 
 def same_size(a: Any, b: Any) -> bool:
-    """Whether two sizes are the same number or the same symbol (never by the value a symbol has just now)."""
+    """Whether two sizes are the same number or the same symbol (never compared by a symbol's example value)."""
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
         return bool(a.node.expr == b.node.expr)
     return isinstance(a, int) and isinstance(b, int) and a == b
 
 
-def packed_of(value: object) -> Packed | None:
-    """What a tensor stands for, if it is a stand-in."""
+def placeholder_of(value: object) -> PackedPlaceholder | None:
+    """Return the packed data that a tensor represents, if it is a placeholder."""
     return getattr(value, _TAG, None) if isinstance(value, torch.Tensor) else None
 
 
-def refuse_use(packed: Packed, operator: str, line: str | None) -> LoweringRefused:
-    """The Neuron compiler's message: which operator made the packed data, which one used it, and the way out."""
+def packed_use_error(packed: PackedPlaceholder, operator: str, line: str | None) -> LoweringError:
+    """Create the error for unsupported use of packed data, in the words of the Neuron compiler."""
     if packed.producer == "aten::_pack_padded_sequence":
         head = (
             'A PackedSequence made by "aten::_pack_padded_sequence" can only be supported when it is consumed by a '
@@ -84,37 +85,37 @@ def refuse_use(packed: Packed, operator: str, line: str | None) -> LoweringRefus
             f'Operator "{packed.producer}" consuming a PackedSequence input can only be supported when its '
             "corresponding PackedSequence output is unused"
         )
-    return LoweringRefused(
-        f'{head} or unpacked using "aten::_pad_packed_input". Found usage by "{operator}"{at(line)}. '
+    return LoweringError(
+        f'{head} or unpacked using "aten::_pad_packed_input". Found usage by "{operator}"{source_suffix(line)}. '
         "Resolution: pad the result with pad_packed_sequence() before it is used or returned."
     )
 
 
-def refuse_packed_answers(answers: object) -> None:
+def reject_packed_outputs(outputs: object) -> None:
     """Refuse a forward() that returns packed data."""
-    for leaf in pytree.tree_leaves(answers):
-        if (packed := packed_of(leaf)) is not None:
-            raise refuse_use(packed, "prim::Return", packed.line)
+    for leaf in pytree.tree_leaves(outputs):
+        if (packed := placeholder_of(leaf)) is not None:
+            raise packed_use_error(packed, "prim::Return", packed.line)
 
 
 @contextlib.contextmanager
-def intercepting(batch: Any, time: Any, lengths: torch.Tensor | None) -> Iterator[Interception]:
-    """Everything that must be in force while the user's forward() is traced.
+def packed_sequence_mode(batch: Any, time: Any, lengths: torch.Tensor | None) -> Iterator[PackedSequenceMode]:
+    """Activate the tracing mode and the patches that it needs while the user's forward() is traced.
 
-    `batch` and `time` are the (symbolic) sizes; `lengths` [B] is what every recurrence over them is masked by.
+    `batch` and `time` are the (symbolic) sizes; `lengths` [B] masks every recurrence over them.
     """
     with contextlib.ExitStack() as stack:
         # nn.GRU and nn.RNN compare the state with int(batch_sizes[0]), which would fix the batch size of the program.
         stack.enter_context(_replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args))
-        # The exporter's own tensors take tolist() apart in Python, out of the mode's sight.
+        # The exporter's tensor classes run tolist() in Python, where the mode does not see it.
         for tensor_class in (FunctionalTensor, FakeTensor):
             stack.enter_context(_replaced(tensor_class, "tolist", partial(_tolist, batch)))
-        yield stack.enter_context(Interception(batch, time, lengths))
+        yield stack.enter_context(PackedSequenceMode(batch, time, lengths))
 
 
 @contextlib.contextmanager
 def _replaced(owner: type, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """A method replaced by what `make` makes of the original."""
+    """Replace a method by `make(original)`."""
     original = getattr(owner, name)
     setattr(owner, name, make(original))
     try:
@@ -140,14 +141,14 @@ def _tolist(batch: Any, original: Any) -> Any:
     return tolist
 
 
-class Interception(TorchFunctionMode):
-    """Sees every torch function of the user's forward()."""
+class PackedSequenceMode(TorchFunctionMode):
+    """Mode that intercepts every torch function of the user's forward()."""
 
     def __init__(self, batch: Any, time: Any, lengths: torch.Tensor | None) -> None:
         super().__init__()
         self.batch, self.time, self.lengths = batch, time, lengths
-        self.longest: tuple[int, str | None] | None = None
-        """The shortest total_length any pad_packed_sequence asked for, with its line."""
+        self.max_length: tuple[int, str | None] | None = None
+        """The smallest total_length of all pad_packed_sequence calls, with its line."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -155,43 +156,43 @@ class Interception(TorchFunctionMode):
         caller = sys._getframe(1)
         rule = _RULES.get(name)
         if rule is not None:
-            answer = rule(self, caller.f_code, args, kwargs)
-            if answer is not NotImplemented:
-                return answer
+            result = rule(self, caller.f_code, args, kwargs)
+            if result is not NotImplemented:
+                return result
         for value in pytree.tree_leaves((args, kwargs)):
-            packed = packed_of(value)
+            packed = placeholder_of(value)
             if packed is not None and caller.f_code.co_filename not in _TORCH_RNN_FILES:
                 attribute = func.__self__.__name__ if name == "__get__" else name
                 if attribute not in _FACTS:
-                    raise refuse_use(packed, f"aten::{attribute.strip('_')}", calling_line())
+                    raise packed_use_error(packed, f"aten::{attribute.strip('_')}", calling_line())
         return func(*args, **kwargs)
 
-    def true_lengths(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The lengths to mask a recurrence over x[B, T, ...] by; None where x is over other dimensions."""
+    def mask_lengths(self, x: torch.Tensor) -> torch.Tensor | None:
+        """Return the lengths that mask a recurrence over x[B, T, ...]; None if x has other dimensions."""
         if self.lengths is None or not same_size(x.shape[0], self.batch) or not same_size(x.shape[1], self.time):
             return None
         return self.lengths
 
 
-def _stand_in(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zero_on_padding: bool) -> torch.Tensor:
-    """A tensor with the rank and features of packed data; dead code in the graph."""
+def _placeholder(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zero_on_padding: bool) -> torch.Tensor:
+    """Create a tensor with the rank and features of packed data; it is dead code in the graph."""
     data = padded.select(1, 0)
-    setattr(data, _TAG, Packed(padded, lengths, producer, zero_on_padding, calling_line()))
+    setattr(data, _TAG, PackedPlaceholder(padded, lengths, producer, zero_on_padding, calling_line()))
     return data
 
 
-def _pack(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _pack(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     data, lengths, batch_first = args
     padded = data if batch_first else data.transpose(0, 1)
-    standing = _stand_in(padded, lengths, "aten::_pack_padded_sequence", zero_on_padding=False)
+    data = _placeholder(padded, lengths, "aten::_pack_padded_sequence", zero_on_padding=False)
     batch_sizes = lengths.new_empty(0)
-    setattr(batch_sizes, _TAG, packed_of(standing))
-    return standing, batch_sizes
+    setattr(batch_sizes, _TAG, placeholder_of(data))
+    return data, batch_sizes
 
 
-def _pad(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _pad(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     data, _, batch_first, padding_value, total_length = args
-    packed = packed_of(data)
+    packed = placeholder_of(data)
     if packed is None:
         return NotImplemented
     padded = packed.padded
@@ -199,24 +200,25 @@ def _pad(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
         valid = torch.arange(padded.shape[1]) < packed.lengths.unsqueeze(1)
         valid = valid.reshape(*valid.shape, *[1] * (padded.dim() - 2))
         padded = torch.where(valid, padded, padding_value)
-    # 0 is the length of the stand-in for batch_sizes: no total_length was given.
+    # 0 is the length of the placeholder of batch_sizes: no total_length was given.
     if not same_size(total_length, 0) and not same_size(total_length, padded.shape[1]):
         if not isinstance(total_length, int):
-            raise LoweringRefused(
-                f"pad_packed_sequence's total_length is neither a constant nor the time dimension{at(calling_line())}"
+            raise LoweringError(
+                "pad_packed_sequence's total_length is neither a constant nor the time dimension"
+                f"{source_suffix(calling_line())}"
             )
-        if mode.longest is None or total_length < mode.longest[0]:
-            mode.longest = total_length, calling_line()
+        if mode.max_length is None or total_length < mode.max_length[0]:
+            mode.max_length = total_length, calling_line()
         filler = padded.new_full((padded.shape[0], total_length, *padded.shape[2:]), padding_value)
         padded = torch.cat([padded, filler], 1)[:, :total_length]
     return padded if batch_first else padded.transpose(0, 1), packed.lengths
 
 
 def _recurrence(cell: str) -> Callable[..., Any]:
-    """The rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
+    """Return the rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
 
-    def rule(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
-        packed = packed_of(args[0])
+    def rule(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
+        packed = placeholder_of(args[0])
         lengths: torch.Tensor | None
         if packed is not None:
             x, lengths = packed.padded, packed.lengths
@@ -224,19 +226,19 @@ def _recurrence(cell: str) -> Callable[..., Any]:
         else:
             x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
             x = x if batch_first else x.transpose(0, 1)
-            lengths = mode.true_lengths(x)
+            lengths = mode.mask_lengths(x)
         if cell == "lstm":
             y, *states = torch.ops.neuron_lstm.lstm(x, lengths, *state, weights, bias, layers, bidirectional, True)
         else:
             y, *states = torch.ops.neuron_lstm.rnn(x, lengths, state, weights, cell, bias, layers, bidirectional)
         if packed is not None:
-            return _stand_in(y, packed.lengths, f"aten::{cell}", zero_on_padding=True), *states
+            return _placeholder(y, packed.lengths, f"aten::{cell}", zero_on_padding=True), *states
         return y if batch_first else y.transpose(0, 1), *states
 
     return rule
 
 
-def _sort(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _sort(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     # pack_padded_sequence(enforce_sorted=False): a masked program needs no order, so the permutation is the identity.
     if caller is not rnn_utils.pack_padded_sequence.__code__:
         return NotImplemented
@@ -245,22 +247,22 @@ def _sort(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
     return args[0], permutation
 
 
-def _returns_identity(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _returns_identity(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     """`.to()`, `.cpu()`, `empty_like()` and `scatter_()` of the identity permutation are the identity permutation."""
     if args and (
-        hasattr(args[0], _IDENTITY) or (packed_of(args[0]) is not None and caller.co_filename in _TORCH_RNN_FILES)
+        hasattr(args[0], _IDENTITY) or (placeholder_of(args[0]) is not None and caller.co_filename in _TORCH_RNN_FILES)
     ):
         return args[0]
     return NotImplemented
 
 
-def _index_select(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _index_select(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     return args[0] if len(args) == 3 and hasattr(args[2], _IDENTITY) else NotImplemented
 
 
-def _getitem(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _getitem(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     tensor, key = args
-    packed = packed_of(tensor)
+    packed = placeholder_of(tensor)
     if packed is not None and tensor.dim() == 1 and caller.co_filename in _TORCH_RNN_FILES:
         return packed.padded.shape[0]  # batch_sizes[0]
     if isinstance(key, torch.Tensor) and hasattr(key, _IDENTITY):
@@ -268,29 +270,29 @@ def _getitem(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
     return _read_last_step(mode, tensor, key)
 
 
-def _select(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
-    given = (*args, *kwargs.values())
-    if len(given) != 3:
+def _select(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
+    arguments = (*args, *kwargs.values())
+    if len(arguments) != 3:
         return NotImplemented
-    tensor, dim, index = given
+    tensor, dim, index = arguments
     if not isinstance(tensor, torch.Tensor) or not isinstance(dim, int) or index != -1:
         return NotImplemented
     dim = dim % tensor.dim()
     return _read_last_step(mode, tensor, (*[slice(None)] * dim, -1))
 
 
-def _read_last_step(mode: Interception, tensor: torch.Tensor, key: Any) -> Any:
-    """`y[:, -1]` or `y[:, -1:]` over time means each row's own last step: a request alone has no padding behind it."""
+def _read_last_step(mode: PackedSequenceMode, tensor: torch.Tensor, key: Any) -> Any:
+    """Read each row's own last step for `y[:, -1]` or `y[:, -1:]` over time, as for a request without padding."""
     keys = key if isinstance(key, tuple) else (key,)
     if (
         mode.lengths is None
-        or packed_of(tensor) is not None
+        or placeholder_of(tensor) is not None
         or not all(isinstance(k, (int, slice)) or k is Ellipsis for k in keys)
     ):
         return NotImplemented
     if Ellipsis in keys:
-        place = keys.index(Ellipsis)
-        keys = (*keys[:place], *[slice(None)] * (tensor.dim() - len(keys) + 1), *keys[place + 1 :])
+        index = keys.index(Ellipsis)
+        keys = (*keys[:index], *[slice(None)] * (tensor.dim() - len(keys) + 1), *keys[index + 1 :])
     steps = [dim for dim, k in enumerate(keys) if k in (-1, _LAST_SLICE) and same_size(tensor.shape[dim], mode.time)]
     rows = [dim for dim, size in enumerate(tensor.shape) if same_size(size, mode.batch)]
     if len(steps) != 1 or not rows or rows[0] == steps[0]:
@@ -306,26 +308,26 @@ def _read_last_step(mode: Interception, tensor: torch.Tensor, key: Any) -> Any:
     return last[rest] if any(k != slice(None) for k in rest) else last
 
 
-def _as_tensor(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _as_tensor(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     return args[0].tensor if args and isinstance(args[0], TracedLengths) else NotImplemented
 
 
-def _iterate(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _iterate(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     if caller is torch.Tensor.__iter__.__code__ and tensor.dim() == 1 and same_size(tensor.shape[0], mode.batch):
         return iter(TracedLengths(tensor))
     return NotImplemented
 
 
-def _len(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
-    # Python makes a plain int of what len() gives, which fixes the size: the exporter refuses it later, without a line.
+def _len(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
+    # Python converts the result of len() to an int, which fixes the size: the exporter refuses it without a line.
     size = args[0].shape[0] if args[0].dim() else None
-    if packed_of(args[0]) is not None or not isinstance(size, torch.SymInt):
+    if placeholder_of(args[0]) is not None or not isinstance(size, torch.SymInt):
         return NotImplemented
     line = calling_line()
-    raise LoweringRefused(
-        f"the model takes len() of a tensor whose first dimension varies{at(line)}: that fixes the dimension. "
-        "Take its size(0) instead."
+    raise LoweringError(
+        f"the model takes len() of a tensor whose first dimension varies{source_suffix(line)}: that fixes the "
+        "dimension. Take its size(0) instead."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,15 @@ from typing import Any
 import torch
 
 from ..backends.interface import Backend, Selective
-from ..backends.partitioning.operator_support import unsupported_operators
-from ..backends.partitioning.partition import at_sizes, torch_operator_name
+from ..backends.partitioning.analysis import analyze_operators
+from ..backends.partitioning.partition import at_sizes
 from ..backends.registry import get_backend
 from ..config.partitioner import PartitionerConfig
 from ..lowering.errors import node_line
-from .engines import AUTO, engines
-from .export import Function, export
-from .options import Options, compile_settings
-from .trace import shape_of
+from .engines import AUTO, select_engines
+from .export import Function, export_function
+from .options import TraceOptions, compile_settings
+from .trace import program_bucket
 
 
 def analyze(
@@ -49,7 +48,7 @@ def analyze(
         and `unsupported_operators` with `kind`, `failureAt`, `call` (the line, None where none is known), `reason`.
 
     Raises:
-        LoweringRefused, CannotCompile, CannotLoad, ValueError, TypeError: as `trace`.
+        LoweringError, CompileError, LoadError, ValueError, TypeError: as `trace`.
     """
     given = {
         "compiler_workdir": compiler_workdir,
@@ -57,34 +56,17 @@ def analyze(
         "max_workers": max_workers,
     }
     config = PartitionerConfig(analyze_parameters={name: value for name, value in given.items() if value is not None})
-    options = Options()
+    options = TraceOptions()
     engine = _engine(backend, options)
-    program = export(func, example_inputs).program
-    bucket = shape_of(program)
-    found = unsupported_operators(engine, at_sizes(program, bucket), bucket, config, compile_settings(engine, options))
-    taken = Counter(torch_operator_name(node) for node, reason in found.items() if reason is None)
-    supported: dict[str, dict[str, int]] = {}
-    for name, count in sorted(taken.items()):
-        supported.setdefault(name.partition("::")[0], {})[name] = count
-    return {
-        "backend": engine.name,
-        "torch_version": torch.__version__,
-        "support_percentage": f"{100 * taken.total() / len(found) if found else 100:.2f}%",
-        "supported_operators": supported,
-        "unsupported_operators": [
-            {
-                "kind": torch_operator_name(node),
-                "failureAt": "list of operators" if isinstance(engine, Selective) else "compiler",
-                "call": node_line(node),
-                "reason": reason,
-            }
-            for node, reason in found.items()
-            if reason is not None
-        ],
-    }
+    program = export_function(func, example_inputs).program
+    bucket = program_bucket(program)
+    fixed = at_sizes(program, bucket)
+    written = analyze_operators(engine, fixed, bucket, config, compile_settings(engine, options), node_line).to_json()
+    keys = ("support_percentage", "supported_operators", "unsupported_operators")
+    return {"backend": engine.name, "torch_version": torch.__version__, **{key: written[key] for key in keys}}
 
 
-def _engine(name: str, options: Options) -> Backend:
+def _engine(name: str, options: TraceOptions) -> Backend:
     if name != AUTO and isinstance(engine := get_backend(name), Selective):
         return engine
-    return engines(name, options)[0]
+    return select_engines(name, options)[0]

@@ -8,17 +8,19 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from torch.utils import _pytree as pytree
 
 from ..backends.interface import LoadError
-from ..backends.signature import Signature, TensorType
+from ..backends.signature import Signature
+from ..config import json_codec
+from ..config.json_codec import NO_OTHER_KEYS, Key
 
 
-class Folder:
+class TempDirectory:
     """A private directory that goes when nobody holds this any more, or the process ends."""
 
     def __init__(self) -> None:
@@ -37,28 +39,28 @@ _WEIGHT, _CONSTANT = "weights/", "constants/"
 
 
 @dataclass(frozen=True)
-class Compiled:
+class TracedProgram:
     """One compiled program: the whole trace, or that of one bucket."""
 
     directory: str
-    """Where it lies in the folder of the trace."""
+    """Where it lies in the directory of the trace."""
     signature: Signature
     """All it takes, states included, in order."""
-    stored: Mapping[str, str]
+    weight_keys: Annotated[Mapping[str, str], Key("stored")]
     """For each weight by the program's name, where it is among all tensors of the trace: `weights/NAME` or, where
     buckets differ in it, `weights/NAME@BUCKET`; what was lifted out of code below `constants/`."""
 
 
 @dataclass(frozen=True)
-class Contents:
+class TraceDescription:
     """The description that is saved."""
 
     backend: str
     host: Mapping[str, str]
-    programs: tuple[Compiled, ...]
-    takes: str
+    programs: tuple[TracedProgram, ...]
+    in_tree: Annotated[str, Key("takes")]
     """The arguments of a call, without states, as pytree writes it."""
-    gives: str
+    out_tree: Annotated[str, Key("gives")]
     """The answers, without states."""
     aliases: tuple[tuple[int, int], ...]
     """For each state, its place among the inputs and the place of its next value among the outputs."""
@@ -73,6 +75,9 @@ class Contents:
     """The same for what shapes the shared state."""
 
 
+_EXACTLY: Any = Annotated[TraceDescription, NO_OTHER_KEYS]
+
+
 def weight_key(name: str, is_constant: bool) -> str:
     """Where a tensor is kept."""
     return (_CONSTANT if is_constant else _WEIGHT) + name
@@ -83,36 +88,25 @@ def is_weight(key: str) -> bool:
     return key.startswith(_WEIGHT)
 
 
-def to_json(contents: Contents) -> str:
-    """As text."""
-    return json.dumps({"format": FORMAT, **asdict(contents)})
+def to_json(description: TraceDescription) -> str:
+    """Convert a description to text."""
+    return json.dumps({"format": FORMAT, **json_codec.to_json(TraceDescription, description)})
 
 
-def from_json(text: str) -> Contents:
-    """The way back.
+def from_json(text: str) -> TraceDescription:
+    """Convert the text of `to_json` back.
 
     Raises:
-        CannotLoad: it is damaged or of another format.
+        LoadError: it is damaged or of another format.
     """
     try:
-        written = json.loads(text)
+        written = json_codec.parse_json(text)
         if written.pop("format") != FORMAT:
             raise LoadError(f"the traced file is not of format {FORMAT}: trace the function again with this version")
-        programs = tuple(_compiled(entry) for entry in written.pop("programs"))
-        aliases = tuple((int(state), int(answer)) for state, answer in written.pop("aliases"))
-        contents = Contents(**written, programs=programs, aliases=aliases)
-        for spec in (contents.takes, contents.gives):
+        description: TraceDescription = json_codec.from_json(_EXACTLY, written)
+        for spec in (description.in_tree, description.out_tree):
             pytree.treespec_loads(spec)
     # NotImplementedError is what torch raises of a structure that was written in another way than it knows.
     except (ValueError, KeyError, TypeError, AttributeError, NotImplementedError) as error:
         raise LoadError(f"the description in the traced file is damaged ({error}): trace the function again") from error
-    return contents
-
-
-def _compiled(entry: Mapping[str, Any]) -> Compiled:
-    signature = Signature(_types(entry["signature"]["inputs"]), _types(entry["signature"]["weights"]))
-    return Compiled(entry["directory"], signature, dict(entry["stored"]))
-
-
-def _types(written: Mapping[str, Mapping[str, Any]]) -> dict[str, TensorType]:
-    return {name: TensorType(entry["dtype"], tuple(entry["shape"])) for name, entry in written.items()}
+    return description

@@ -18,8 +18,6 @@ PROGRAMS = "programs"
 CONSTANTS = f"{PROGRAMS}/constants.pt"
 STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
 """The manifest that torch-model-archiver writes."""
-_MANIFEST = ("manifest.py", "json_codec.py", "partitioner.py", "session_settings.py")
-"""Modules of `config` that read a manifest; they need only the standard library."""
 _OURS = (SHIM, PACKAGE, PROGRAMS, "variants.json", "MAR-INF")
 
 
@@ -65,25 +63,10 @@ def check_collisions(tree: Path, given: Iterable[str]) -> None:
         )
 
 
-def copy_serving_files(tree: Path, package: Path, left_out: Iterable[Path]) -> None:
-    """Copy the files that serving needs: the shim, and the package without its packaging half.
-
-    `left_out` are the files of engines that this archive does not use.
-    """
-    skipped = {path.resolve() for path in left_out}
-    for source in _serving_files(package):
-        if source.resolve() not in skipped:
-            target = tree / PACKAGE / source.relative_to(package)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+def copy_serving_files(tree: Path, package: Path, files: Iterable[Path]) -> None:
+    """Copy the shim, and the files of the package that a host needs to serve, given relative to the package."""
+    for file in files:
+        target = tree / PACKAGE / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(package / file, target)
     shutil.copyfile(package / "handlers" / SHIM, tree / SHIM)
-
-
-def _serving_files(package: Path) -> list[Path]:
-    folders = [sorted((package / name).rglob("*.py")) for name in ("handlers", "bucketing", "backends", "sessions")]
-    return [
-        package / "__init__.py",
-        package / "config" / "__init__.py",
-        *(package / "config" / name for name in _MANIFEST),
-        *(file for files in folders for file in files),
-    ]

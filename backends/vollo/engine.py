@@ -36,7 +36,7 @@ from ..interface import (
     Requirement,
     Weights,
 )
-from ..partitioning.backend import PartitionedBackend, select_loader
+from ..partitioning.partitioned_program import load_compiled
 from ..signature import Signature, read_signature, signature_of, weights_of, write_signature
 from . import operators as _operators  # noqa: F401  the programs beside the device's call them
 
@@ -94,6 +94,7 @@ class Vollo:
                 does not fit the accelerator.
         """
         from ...config.partitioner import PartitionerConfig
+        from ..partitioning.backend import PartitionedBackend
         from ..partitioning.partition import at_sizes
         from .compiler import accelerator_config
         from .rewrite import reject_operators, reject_recurrences, rewrite_program
@@ -121,7 +122,7 @@ class Vollo:
         Raises:
             LoadError: there is neither, there are fewer accelerators than programs, or the weights are others.
         """
-        return select_loader(_Device(), directory).load(directory, weights, host, threads)
+        return load_compiled(_Device(), directory, weights, host, threads)
 
     def estimate_us(self, directory: Path) -> float | None:
         """Microseconds that the device computes for one call, by the compiler's own count."""
@@ -129,9 +130,9 @@ class Vollo:
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Why it can take an operator of an exported program neither on the device nor on the CPU beside it."""
-        from .rewrite import lstm_refusal, operator_refusal
+        from .rewrite import operator_refusal, recurrence_refusal
 
-        return lstm_refusal(node) or operator_refusal(node)
+        return recurrence_refusal(node) or operator_refusal(node)
 
     def simulation(self) -> str | None:
         """What runs programs on this host in place of an accelerator; None where there is one."""

@@ -14,13 +14,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import archive_command, cli, model_archiver
 from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, manifest_text, read_manifest, write_manifest
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
-from torchserve_neuron_lstm.lowering.streaming import with_weights
+from torchserve_neuron_lstm.lowering.streaming import with_weight_digests
 
 from ..conftest import MODEL, Project, save_weights
 
@@ -81,7 +81,7 @@ def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
     def run(name: str) -> Path:
         given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder)]
         flags = model_archiver.parse([*given, "--model-name", name])
-        assert cli.archive(flags, model_archiver.manifest_json(flags)) == 0, capfd.readouterr().err
+        assert archive_command.archive(flags, model_archiver.manifest_json(flags)) == 0, capfd.readouterr().err
         capfd.readouterr()
         return model_archiver.archive_path(project.folder, flags)
 
@@ -224,7 +224,7 @@ def test_weights_of_another_format_are_written_in_the_archives(project: Project,
 def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace_weights: Replace) -> None:
     """It computes the same with others; given the old ones again, it goes on from the old sessions again."""
     old = Path("tiny.mar")
-    state = with_weights("0123456789abcdef" * 2, [manifest_of(old).files["weights.pt"]])
+    state = with_weight_digests("0123456789abcdef" * 2, [manifest_of(old).files["weights.pt"]])
     settings = StreamingConfig().settings(state)
     rewrite_manifest(old, manifest_text(replace(manifest_of(old), streaming=settings)), Path("old.mar"))
 

@@ -1,0 +1,140 @@
+"""Choosing the bucket lengths by what they cost: measured on this machine, before anything is compiled for them.
+
+An engine that takes every shape stands in for the one that is packaged: it is compiled once, in seconds. What counts is
+how its milliseconds grow with the timesteps, at the largest batch size: there a busy server spends its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from ...backends.compile_pool import CompileFailure, CompileJob, compile_all
+from ...backends.exported_program import save_program
+from ...backends.interface import Backend, LoadedProgram, LoadError
+from ...backends.registry import auto_engines, backend_names, get_backend
+from ...bucketing.bucket_lengths import cost_per_row, geometric_lengths
+from ...bucketing.cost import CostModel
+from ...bucketing.padding import zeros
+from ...bucketing.shapes import Bucket, BucketGrid
+from ...config.buckets import AutoLengths
+from ...config.schema import ServingConfig
+from ...lowering.program import LoweredModel
+from ..errors import PackagingError
+from ..progress import ProgressCallback, show_progress
+from .calibrate import Call, measure
+
+_POINTS = 8
+_CALLS = 5
+"""Of each shape at least, warming up included."""
+
+
+def choose_lengths(
+    program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, console: Console
+) -> ServingConfig:
+    """The configuration with its lengths settled: itself, unless `{auto: ...}` lengths are to be chosen by cost.
+
+    `program` was lowered with the lengths that stand in until then; `scratch` is a private directory that is not there
+    yet; progress goes to `console` if it takes more than two seconds.
+
+    Raises:
+        PackagingError: padding to chosen lengths would change the answers, or no engine runs the program.
+    """
+    if not isinstance(config.buckets.length, AutoLengths):
+        return config
+    if program.padding == "exact_lengths":
+        raise PackagingError(
+            f"buckets.length: {{auto: ...}} chooses lengths to pad to, but padding would change the answers of this "
+            f"model ({program.padding_reason}): list the lengths that it shall be served at"
+        )
+    if not config.needs_measurement:
+        return config
+    with show_progress("choose lengths", console, every_s=2.0) as report:
+        cost = measured_costs(program, config, threads, scratch, report)
+    return config.with_measured_lengths(cost_per_row(cost, config.grid.batches[-1]))
+
+
+def measured_costs(
+    program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback
+) -> CostModel:
+    """The milliseconds of the largest batch size at some lengths, by the first engine that runs the program."""
+    scratch.mkdir()
+    file = scratch / "program.pt2"
+    save_program(program.exported, file)
+    reasons = []
+    for engine in _engines(config):
+        run = _compiled(engine, program, file, threads, scratch / engine.name)
+        if not isinstance(run, str):
+            return CostModel(_measure(run, engine, program, buckets_to_time(config.grid), report))
+        reasons.append(run)
+    raise PackagingError(
+        "no engine here runs the model at every length, so the lengths cannot be chosen by cost; write objective: "
+        "timesteps under buckets.length\n" + "\n".join(reasons)
+    )
+
+
+def buckets_to_time(grid: BucketGrid) -> tuple[Bucket, ...]:
+    """The buckets that are measured: the largest batch size at lengths from the grid's shortest to its longest.
+
+    >>> buckets_to_time(BucketGrid(batches=(1, 8), lengths=(10, 200)))[:3]
+    (Bucket(batch=8, length=10), Bucket(batch=8, length=12), Bucket(batch=8, length=24))
+    """
+    shortest, longest = grid.lengths[0], grid.lengths[-1]
+    lengths = sorted({shortest, *(length for length in geometric_lengths(longest, _POINTS) if length > shortest)})
+    return tuple(Bucket(grid.batches[-1], length) for length in lengths)
+
+
+def _engines(config: ServingConfig) -> Iterator[Backend]:
+    """The engine asked for, if one program of it serves every shape, or else what can stand in for it.
+
+    Something must stand in for an engine that may leave operators to the CPU too.
+    """
+    asked = get_backend(config.backend) if config.backend in backend_names() else None
+    if asked is not None and asked.polymorphic:
+        yield asked
+        if config.partitioner_config is None:
+            return
+    others = [name for name in auto_engines("choose_lengths") if name != config.backend]
+    yield from (engine for name in others if not (engine := get_backend(name)).unavailable())
+
+
+def _compiled(engine: Backend, program: LoweredModel, file: Path, threads: int, directory: Path) -> LoadedProgram | str:
+    """The loaded program, or why there is none."""
+    job = CompileJob(engine.name, "sequence", None, file, directory / "program")
+    (result,) = compile_all([job], directory / "compiler", lambda _: None)
+    if isinstance(result, CompileFailure):
+        return f"{job}: {result.reason}"
+    weights = {**program.exported.state_dict, **program.constants}
+    try:
+        return engine.load(job.directory, weights, engine.host(), threads)
+    except LoadError as error:
+        return str(error)
+
+
+def _measure(
+    run: LoadedProgram, engine: Backend, program: LoweredModel, buckets: tuple[Bucket, ...], report: ProgressCallback
+) -> dict[Bucket, float]:
+    total = _CALLS * len(buckets)
+    done = 0
+
+    def counted(call: Call, bucket: Bucket) -> Call:
+        def and_told() -> None:
+            nonlocal done
+            call()
+            done = min(done + 1, total)
+            report(done, total, f"{engine.name} {bucket.batch} x {bucket.length}")
+
+        return and_told
+
+    return measure({bucket: counted(_call(run, program, bucket), bucket) for bucket in buckets})
+
+
+def _call(run: LoadedProgram, program: LoweredModel, bucket: Bucket) -> Callable[[], object]:
+    """One call with every row at the bucket's full length."""
+    tensors = [zeros(spec, bucket.length, bucket.batch) for spec in program.inputs]
+    if program.takes_lengths:
+        tensors.append(torch.full((bucket.batch,), bucket.length))
+    return lambda: run(tensors)

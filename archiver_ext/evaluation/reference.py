@@ -1,0 +1,77 @@
+"""What is right: the user's own model in eager mode, given one request alone and unpadded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ...bucketing.shapes import TensorSpec
+from ...config.schema import NeuronLstmBlock
+from ...lowering.export import bind_arguments
+from ..errors import PackagingError
+
+
+@dataclass(frozen=True)
+class ReferenceRequest:
+    """One request: `length` timesteps (1 for a model without time), and its tensors without batch dimension."""
+
+    length: int
+    inputs: tuple[torch.Tensor, ...]
+
+
+ReferenceOutputs = tuple[torch.Tensor, ...]
+"""One request's outputs in the order of `Program.outputs`, without batch dimension, cut to its own length."""
+
+Reference = Callable[[ReferenceRequest], ReferenceOutputs]
+
+
+def make_reference(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Sequence[TensorSpec]) -> Reference:
+    """The user's model as a function of one request.
+
+    Raises (when called):
+        PackagingError: the model fails on the request, or answers other shapes than the program's.
+    """
+
+    def answer(request: ReferenceRequest) -> ReferenceOutputs:
+        batch = [as_batch(tensor, spec) for tensor, spec in zip(request.inputs, config.input_specs, strict=True)]
+        try:
+            with torch.no_grad():
+                answered = model(**bind_arguments(config, batch, torch.tensor([request.length])))
+        except Exception as error:
+            raise PackagingError(_failed(model, request, error)) from error
+        leaves = [leaf for leaf in pytree.tree_leaves(answered) if isinstance(leaf, torch.Tensor)]
+        return tuple(select_row(leaf, spec, request.length) for leaf, spec in zip(leaves, outputs, strict=True))
+
+    return answer
+
+
+def _failed(model: torch.nn.Module, request: ReferenceRequest, error: Exception) -> str:
+    shapes = ", ".join(str(list(tensor.shape)) for tensor in request.inputs)
+    return (
+        f"{type(model).__name__} fails in eager mode on one request of {request.length} timesteps (inputs without "
+        f"batch dimension: {shapes}): {type(error).__name__}: {error}"
+    )
+
+
+def as_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """One request's tensor as a batch of one row.
+
+    >>> as_batch(torch.zeros(5, 12), TensorSpec("frames", "float32", ("time", "batch", 12))).shape
+    torch.Size([5, 1, 12])
+    """
+    return tensor if spec.batch_dim is None else tensor.unsqueeze(spec.batch_dim)
+
+
+def select_row(tensor: torch.Tensor, spec: TensorSpec, length: int, row: int = 0) -> torch.Tensor:
+    """One row of a batch of outputs, cut to `length` timesteps: the inverse of padding.
+
+    >>> select_row(torch.zeros(4, 16, 9), TensorSpec("logits", "float32", ("batch", "time", 9)), length=5, row=3).shape
+    torch.Size([5, 9])
+    """
+    for dim, size in enumerate(spec.shape):
+        if size == "time":  # twice in an attention map
+            tensor = tensor.narrow(dim, 0, length)
+    return tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, row)

@@ -1,0 +1,318 @@
+"""Verification of every variant against the user's own model.
+
+The reference of each request is the model in eager mode, given that request alone and unpadded. The same requests are
+then run in ragged batches of every bucket that holds them, with poisoned padding and poisoned dummy rows. Each element
+must satisfy |ours - eager| <= atol + rtol x |eager|. Everything is drawn from fixed seeds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, Protocol
+
+import torch
+
+from ...bucketing.execute import Pad
+from ...bucketing.plan import Plan, single_bucket_plan
+from ...bucketing.planner import ExecutionMode
+from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
+from ..errors import PackagingError
+from ..progress import ProgressCallback
+from .reference import Reference, ReferenceOutputs, ReferenceRequest, select_row
+
+_LARGE = 1e4
+_ANY_ID = 8
+"""Below this, ids for an input whose vocabulary is not known."""
+_MAX_CHUNKS = 3
+"""Chunks of one sequence: the second one receives a carry and hands on another."""
+
+_PLANNED_BATCHES = 6
+
+PaddingFill = Literal["pad_value", "large", "random"]
+
+
+class Model(Protocol):
+    """Planning and inference of loaded programs: `handlers.runtime.loader.LoadedArchive`."""
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        """Plan the cheapest calls for sequences of these lengths."""
+
+    def answer(
+        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], pad: Pad
+    ) -> list[tuple[torch.Tensor, ...]]:
+        """Compute the outputs of sequences, in their order."""
+
+
+class ProgramInfo(Protocol):
+    """Facts of the programs, as in the `Program` that is packaged or the `Manifest` of an archive."""
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Layouts in one request."""
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Layouts in the outputs of one request."""
+
+    @property
+    def padding(self) -> Literal["masked", "exact_lengths"]:
+        """`masked` if requests may be padded to a bucket."""
+
+    @property
+    def kind(self) -> ExecutionMode:
+        """`sequence` for whole sequences, `chunk` for chunks of time."""
+
+
+@dataclass(frozen=True)
+class VerificationResult:
+    """The largest difference of one variant from eager mode, over all its batches."""
+
+    bucket: Bucket
+    max_error: float
+    """The largest |ours - eager|; infinite where one is finite and the other is not, or the shapes differ."""
+    worst_ratio: float
+    """The largest |ours - eager| / (atol + rtol x |eager|): at most 1 passes."""
+    where: str
+    """The output with the worst ratio."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the variant may be served."""
+        return self.worst_ratio <= 1
+
+
+@dataclass(frozen=True)
+class VerificationCase:
+    """A request and its reference outputs."""
+
+    request: ReferenceRequest
+    expected: ReferenceOutputs
+
+
+@dataclass(frozen=True)
+class CaseBatch:
+    """Requests of one call, possibly fewer than its bucket's rows, and the fill of all other elements."""
+
+    cases: tuple[VerificationCase, ...]
+    padding: PaddingFill
+
+
+def draw_cases(
+    program: ProgramInfo,
+    grid: BucketGrid,
+    reference: Reference,
+    report: ProgressCallback,
+    seed: int = 0,
+    longest: int = 1,
+) -> tuple[VerificationCase, ...]:
+    """Draw requests of the lengths that matter in every bucket, with the eager model's outputs for each alone.
+
+    Raises:
+        PackagingError: the eager model fails on a request, or all its outputs are NaN or infinite.
+    """
+    rng = torch.Generator().manual_seed(seed)
+    lengths = lengths_to_try(grid.lengths, padded=program.padding == "masked", seed=seed)
+    lengths += [longest] * (longest > grid.lengths[-1])
+    cases: list[VerificationCase] = []
+    for count, length in enumerate(lengths, 1):
+        tensors = tuple(random_tensor(spec, item_sizes(spec, length), rng) for spec in program.inputs)
+        request = ReferenceRequest(length, tensors)
+        cases.append(VerificationCase(request, reference(request)))
+        report(count, len(lengths), f"{length} timesteps")
+    _require_finite_output(cases)
+    return tuple(cases)
+
+
+def _require_finite_output(cases: Sequence[VerificationCase]) -> None:
+    tensors = [tensor for case in cases for tensor in case.expected]
+    if not any(bool(torch.isfinite(tensor).any()) for tensor in tensors):
+        raise PackagingError(
+            "all outputs of the model in eager mode are NaN or infinite: there is nothing to verify against. "
+            "Check the weights in --serialized-file"
+        )
+
+
+def lengths_to_try(lengths: Sequence[int], *, padded: bool, seed: int = 0) -> list[int]:
+    """List lengths of requests: at, beside and between the bucket lengths, or exactly these.
+
+    >>> lengths_to_try((2, 4), padded=False)
+    [2, 2, 4, 4]
+    >>> sorted(set(lengths_to_try((2, 4), padded=True)))
+    [1, 2, 3, 4]
+    """
+    if not padded:
+        return [length for length in lengths for _ in range(2)]
+    rng = random.Random(seed)  # noqa: S311 - not a secret
+    chosen = [1]
+    for below, longest in pairwise((0, *lengths)):
+        chosen += [below + 1, longest, max(1, longest - 1), *(rng.randint(below + 1, longest) for _ in range(3))]
+    return chosen
+
+
+def item_sizes(spec: TensorSpec, length: int) -> tuple[int, ...]:
+    """Return the sizes of one request's tensor: no batch dimension, `length` timesteps."""
+    return tuple(length if size == "time" else int(size) for size in spec.item_shape)
+
+
+def random_tensor(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
+    """Draw values that the input may have: standard normal, or ids of the vocabulary."""
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if dtype.is_floating_point:
+        return torch.randn(sizes, generator=rng).to(dtype)
+    bound = 2 if dtype is torch.bool else spec.vocabulary or _ANY_ID
+    return torch.randint(0, bound, sizes, generator=rng).to(dtype)
+
+
+def cases_for_bucket(bucket: Bucket, cases: Sequence[VerificationCase], program: ProgramInfo) -> list[VerificationCase]:
+    """Select the cases that a bucket can run.
+
+    These are all that fit it, or only its own length where padding is not allowed. A bucket of chunks also runs cases
+    that need several of them.
+    """
+    if program.padding == "exact_lengths":
+        return [case for case in cases if case.request.length == bucket.length]
+    longest = bucket.length * (1 if program.kind == "sequence" else _MAX_CHUNKS)
+    return [case for case in cases if case.request.length <= longest]
+
+
+def compose_batches(bucket: Bucket, fitting: Sequence[VerificationCase], seed: int = 0) -> tuple[CaseBatch, ...]:
+    """Compose batches for one bucket from requests that fit it, the longest and the shortest always included.
+
+    One batch has all rows at the bucket's length, three are ragged in random order with each kind of fill, and one has
+    dummy rows.
+    """
+    rng = random.Random(f"{seed} {bucket}")  # noqa: S311 - not a secret
+    full_length = [case for case in fitting if case.request.length == bucket.length]
+    *_, longest = sorted(fitting, key=lambda case: case.request.length)  # longer than the bucket, if it runs chunks
+    shortest = min(fitting, key=lambda case: case.request.length)
+    if bucket.batch == 1:
+        chosen = [longest, full_length[0], shortest, *rng.sample(fitting, min(5, len(fitting)))]
+        return tuple(CaseBatch((case,), _fill_kind(index)) for index, case in enumerate(chosen))
+    full = CaseBatch(tuple(rng.choices(full_length, k=bucket.batch)), "pad_value")
+    ragged = [_shuffled([longest, shortest, *rng.choices(fitting, k=bucket.batch - 2)], rng) for _ in range(3)]
+    partial = rng.choices(fitting, k=rng.randint(1, bucket.batch - 1))
+    batches = (CaseBatch(tuple(rows), _fill_kind(index)) for index, rows in enumerate(ragged))
+    return (full, *batches, CaseBatch(tuple(partial), "random"))
+
+
+def _shuffled(rows: list[VerificationCase], rng: random.Random) -> list[VerificationCase]:
+    return rng.sample(rows, len(rows))
+
+
+def _fill_kind(index: int) -> PaddingFill:
+    kinds: tuple[PaddingFill, ...] = ("random", "large", "pad_value")
+    return kinds[index % len(kinds)]
+
+
+def poisoned_padding(padding: PaddingFill, rng: torch.Generator) -> Pad:
+    """Make a `padding.pad` with other values in dummy rows and after the end of each request."""
+
+    def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
+        padded = _fill(spec, spec.sizes(*bucket), padding, rng)
+        for row, item in enumerate(items):
+            times = [dim for dim, size in enumerate(spec.item_shape) if size == "time"]
+            select_row(padded, spec, item.shape[times[0]] if times else 1, row).copy_(item)
+        return padded
+
+    return pad
+
+
+def _fill(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng: torch.Generator) -> torch.Tensor:
+    dtype: torch.dtype = getattr(torch, spec.dtype)
+    if padding == "pad_value":
+        return torch.full(sizes, spec.pad_value).to(dtype)
+    if padding == "large" and dtype.is_floating_point:
+        return torch.full(sizes, _LARGE).to(dtype)
+    return random_tensor(spec, sizes, rng)
+
+
+def verify_bucket(
+    model: Model,
+    bucket: Bucket,
+    program: ProgramInfo,
+    cases: Sequence[VerificationCase],
+    tolerance: tuple[float, float],
+    seed: int = 0,
+) -> VerificationResult:
+    """Run composed batches in one bucket alone, and compare every request's outputs with its reference.
+
+    `tolerance` is (atol, rtol).
+    """
+    rng = torch.Generator().manual_seed(seed)
+    worst = VerificationResult(bucket, 0.0, 0.0, "")
+    for batch in compose_batches(bucket, cases_for_bucket(bucket, cases, program), seed):
+        plan = single_bucket_plan(bucket, [case.request.length for case in batch.cases], program.kind)
+        for result in _run_batch(model, plan, batch, bucket, program.outputs, tolerance, rng):
+            worst = merge_worst(worst, result)
+    return worst
+
+
+def verify_planned(
+    model: Model,
+    program: ProgramInfo,
+    cases: Sequence[VerificationCase],
+    rows: int,
+    tolerance: tuple[float, float],
+    seed: int = 0,
+) -> VerificationResult:
+    """Run ragged batches of up to `rows` requests as they will be planned, in any shapes."""
+    rng, choose = torch.Generator().manual_seed(seed), random.Random(seed)  # noqa: S311 - not a secret
+    longest = max(case.request.length for case in cases)
+    bucket = Bucket(rows, longest)
+    worst = VerificationResult(bucket, 0.0, 0.0, "")
+    for index in range(_PLANNED_BATCHES):
+        batch = CaseBatch(tuple(choose.choices(cases, k=choose.randint(1, rows))), _fill_kind(index))
+        plan = model.plan([case.request.length for case in batch.cases])
+        for result in _run_batch(model, plan, batch, bucket, program.outputs, tolerance, rng):
+            worst = merge_worst(worst, result)
+    return worst
+
+
+def merge_worst(one: VerificationResult, other: VerificationResult) -> VerificationResult:
+    """Combine two results into the worse of both in every respect, under the first one's bucket."""
+    worst = one if one.worst_ratio >= other.worst_ratio else other
+    return VerificationResult(one.bucket, max(one.max_error, other.max_error), worst.worst_ratio, worst.where)
+
+
+def _run_batch(
+    model: Model,
+    plan: Plan,
+    batch: CaseBatch,
+    bucket: Bucket,
+    specs: Sequence[TensorSpec],
+    tolerance: tuple[float, float],
+    rng: torch.Generator,
+) -> Iterator[VerificationResult]:
+    lengths = [case.request.length for case in batch.cases]
+    requests = [case.request.inputs for case in batch.cases]
+    answers = model.answer(plan, requests, lengths, poisoned_padding(batch.padding, rng))
+    for row, (case, answer) in enumerate(zip(batch.cases, answers, strict=True)):
+        for ours, spec, expected in zip(answer, specs, case.expected, strict=True):
+            error, ratio = difference(ours, expected, tolerance)
+            where = f"{spec.name} of a request of {case.request.length} timesteps, row {row} of {bucket.batch}"
+            yield VerificationResult(bucket, error, ratio, where)
+
+
+def difference(ours: torch.Tensor, eager: torch.Tensor, tolerance: tuple[float, float]) -> tuple[float, float]:
+    """Compute the largest |ours - eager| and its largest ratio to the tolerance.
+
+    Equal elements, NaN and infinite ones included, have no difference; it is infinite where only one is finite.
+
+    >>> difference(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5]), (0.1, 0.0))
+    (0.5, 5.0)
+    >>> difference(torch.tensor([float("-inf")]), torch.tensor([float("-inf")]), (0.0, 0.0))
+    (0.0, 0.0)
+    """
+    if ours.shape != eager.shape:
+        return float("inf"), float("inf")
+    if eager.numel() == 0:
+        return 0.0, 0.0
+    a, b = ours.double(), eager.double()
+    same = (a == b) | (a.isnan() & b.isnan())
+    error = torch.where(same, 0.0, (a - b).abs()).nan_to_num(nan=float("inf"), posinf=float("inf"))
+    allowed = tolerance[0] + tolerance[1] * b.abs()
+    ratio = torch.where(same, 0.0, torch.where(error.isinf(), error, error / allowed))
+    return float(error.max()), float(ratio.max())

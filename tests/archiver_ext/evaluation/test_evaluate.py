@@ -1,0 +1,155 @@
+"""Which programs an engine compiles, where they lie in the archive, and what a trial measures of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from zoo import CASES
+
+from torchserve_neuron_lstm.archiver_ext.archive import layout
+from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate
+from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import compile_jobs
+from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import CandidateResult, make_candidate
+from torchserve_neuron_lstm.backends.eager import Eager
+from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
+from torchserve_neuron_lstm.backends.registry import get_backend
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, ProgramRole
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.manifest import MeasuredCost, read_manifest
+from torchserve_neuron_lstm.lowering import lower
+
+GRID = BucketGrid((1, 4), (8, 16))
+
+
+def compiled(backend: str, *parts: ProgramRole) -> dict[str, str]:
+    """The folder of each program that is compiled, with its file."""
+    programs = {part: Path(f"{part}.pt2") for part in parts}
+    jobs = compile_jobs([get_backend(backend)], programs, GRID, Path("work"))
+    assert all(job.program == programs[job.part] for job in jobs)
+    return {str(job.directory): str(job) for job in jobs}
+
+
+@pytest.mark.parametrize("parts", [("sequence",), ("chunk",), ("chunk", "head"), ("chunk", "start", "head")])
+def test_an_engine_for_every_shape_compiles_each_part_once(parts: tuple[ProgramRole, ...]) -> None:
+    """Whatever the grid."""
+    assert compiled("eager", *parts) == {f"work/programs/eager/{part}/any": f"eager {part} any shape" for part in parts}
+
+
+def test_an_engine_of_fixed_shapes_compiles_pieces_by_the_grid_and_ends_by_its_batches() -> None:
+    """What begins and what ends has no time."""
+    assert compiled("inductor", "chunk", "start", "head") == {
+        "work/programs/inductor/chunk/b1_t8": "inductor chunk 1 x 8",
+        "work/programs/inductor/chunk/b1_t16": "inductor chunk 1 x 16",
+        "work/programs/inductor/chunk/b4_t8": "inductor chunk 4 x 8",
+        "work/programs/inductor/chunk/b4_t16": "inductor chunk 4 x 16",
+        "work/programs/inductor/start/b1_t1": "inductor start 1 x 1",
+        "work/programs/inductor/start/b4_t1": "inductor start 4 x 1",
+        "work/programs/inductor/head/b1_t1": "inductor head 1 x 1",
+        "work/programs/inductor/head/b4_t1": "inductor head 4 x 1",
+    }
+
+
+SLOW_S = 0.02
+
+
+class SlowWherePadded(Eager):
+    """Eager over whole sequences, which takes its time where any row ends before the others."""
+
+    whole_sequences = "its rows end by themselves"
+    ragged = True
+
+    def __init__(self) -> None:
+        self.seen: set[tuple[int, ...]] = set()
+        """The lengths of each call, after its timesteps."""
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
+        run = super().load(directory, weights, host, threads)
+
+        def slow(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+            steps, lengths = inputs[0].shape[1], inputs[-1].tolist()
+            self.seen.add((steps, *lengths))
+            if min(lengths) < steps:
+                time.sleep(SLOW_S)
+            return run(inputs)
+
+        return slow
+
+
+class InTheGrid(SlowWherePadded):
+    """Which has no say in how much padding there is."""
+
+    any_shape = False
+
+
+class NotRagged(SlowWherePadded):
+    """Which computes padding as it does data."""
+
+    ragged = False
+
+
+def attempted(
+    engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[CandidateResult, BuildInput]:
+    """The trial of an engine with a model over whole sequences, and what was tried."""
+    monkeypatch.setattr("torchserve_neuron_lstm.handlers.runtime.loader.get_backend", lambda name: engine)
+    case = next(case for case in CASES if case.name == "AttentionPooling")
+    torch.manual_seed(0)
+    model, config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
+    program = lower(model, config)
+    torch.save(model.state_dict(), tmp_path / "weights.pt")
+    build = BuildInput(tmp_path, "weights.pt", config, threads=1)
+    evaluate.write_constants(tmp_path, program.constants)
+    for part, exported in program.parts.items():
+        directory = tmp_path / layout.variant_directory(engine.name, part, None)
+        directory.mkdir(parents=True)
+        engine.compile(exported, None, directory)
+    monkeypatch.setattr(
+        evaluate, "verify_archive", lambda variants, cases, report: {}
+    )  # what it answers is not in question
+
+    def report(done: int, total: int, text: str) -> None:
+        """Nobody waits here."""
+
+    return evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report), build
+
+
+def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of lengths spread evenly, as they are planned: not by the sum of calls in which every row is full."""
+    found, build = attempted(InTheGrid(), tmp_path, monkeypatch)
+
+    assert build.config.grid.lengths == (4, 9, 16)
+    assert build.config.grid.batches == (1, 2, 4)
+    assert found.total_ms >= 1000 * SLOW_S * 2  # neither 8, 16 nor 4, 8, 12, 16 are the lengths of buckets
+
+
+def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one full row and all others of one timestep, in the shapes of the full calls; and it is written."""
+    engine = SlowWherePadded()
+    found, build = attempted(engine, tmp_path, monkeypatch)
+    evaluate.write_final_manifest(build, found)
+    manifest = read_manifest(tmp_path)
+
+    costs = found.costs["sequence"]
+    assert found.padding.keys() == costs.keys()
+    for batch, length in costs:
+        assert {(length, *[length] * batch), (length, length, *[1] * (batch - 1))} <= engine.seen
+    assert min(ms for bucket, ms in found.padding.items() if bucket.batch > 1) >= 1000 * SLOW_S
+    assert manifest.padding_costs == tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in found.padding.items())
+    assert manifest.costs == tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in costs.items())
+
+
+@pytest.mark.parametrize("engine", [InTheGrid(), NotRagged()])
+def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(
+    engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans go by whole calls then."""
+    found, build = attempted(engine, tmp_path, monkeypatch)
+    evaluate.write_final_manifest(build, found)
+
+    assert found.padding == {}
+    assert read_manifest(tmp_path).padding_costs == ()

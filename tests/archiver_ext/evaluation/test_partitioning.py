@@ -1,0 +1,158 @@
+"""Packaging with `partitioner_config`: what the engine refuses runs on the CPU, and the archive serves as one model."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
+from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
+
+from ..conftest import Project
+
+Package = Callable[[], tuple[int, str, str]]
+
+HEAD = "self.head(answers)"
+BESSEL = "torch.special.bessel_j0(self.head(answers))"
+LENGTHS = (3, 1, 4)
+
+
+@pytest.fixture
+def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
+    """Make the archive; gives the exit code, standard output and error."""
+    monkeypatch.chdir(project.folder)
+
+    def run() -> tuple[int, str, str]:
+        flags = model_archiver.parse(
+            [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), "--force"]
+        )
+        code = archive_command.archive(flags, model_archiver.manifest_json(flags))
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def configure(project: Project, backend: str, partitioner: str | None, model: str = HEAD) -> None:
+    """An engine, the options of the partitioner, and what the model's first answer is."""
+    project.configure(backend=backend, batch=(2,), length=(4,))
+    if partitioner is not None:
+        with (project.folder / "model-config.yaml").open("a") as file:
+            file.write(f"  partitioner_config: {partitioner}\n")
+    code = (project.folder / "model.py").read_text()
+    (project.folder / "model.py").write_text(code.replace(HEAD, model))
+
+
+def unpacked(project: Project) -> Path:
+    """The archive as a host unpacks it."""
+    with zipfile.ZipFile(project.folder / "tiny.mar") as archive:
+        archive.extractall(project.folder / "host")
+    return project.folder / "host"
+
+
+def assert_answers(project: Project, host: Path) -> None:
+    """Each of a batch is answered as the user's model answers it alone."""
+    variants = load_archive(host, threads=1)
+    rows = [(torch.arange(length) * 7 + length) % 11 for length in LENGTHS]
+    ours = variants.answer(variants.plan(LENGTHS), [[row] for row in rows], LENGTHS)
+    names: dict[str, Any] = {}
+    exec((project.folder / "model.py").read_text(), names)
+    model = names["Tiny"]().eval()
+    model.load_state_dict(torch.load(project.folder / "weights.pt"))
+    for answers, row in zip(ours, rows, strict=True):
+        with torch.no_grad():
+            theirs = model(row[None], torch.tensor([len(row)]))
+        for mine, other in zip(answers, theirs, strict=True):
+            torch.testing.assert_close(mine, other[0], rtol=1e-5, atol=1e-5)
+
+
+def segments(host: Path) -> dict[str, Sequence[tuple[str, Sequence[str]]]]:
+    """Of each divided program, where each segment runs and what it computes."""
+    return {
+        file.parent.relative_to(host / "programs").as_posix(): [
+            (one["place"], one["operators"]) for one in json.loads(file.read_text())["segments"]
+        ]
+        for file in host.glob("programs/*/*/*/segments.json")
+    }
+
+
+def test_an_operator_that_the_engine_refuses_runs_on_the_cpu(project: Project, package: Package) -> None:
+    """Without the key it is refused, with a word on it; with the key the archive answers as eager does."""
+    configure(project, "onnxruntime", None, BESSEL)
+    code, _, error = package()
+    assert code == 1
+    assert "no translation for the operator prims::bessel_j0" in error
+    assert "partitioner_config: {}" in error
+    configure(project, "onnxruntime", "{}")
+    code, told, _ = package()
+    assert code == 0
+    assert "on the CPU beside onnxruntime: aten::special_bessel_j0\n" in told
+    host = unpacked(project)
+    divided = segments(host)
+    assert set(divided) == {"onnxruntime/chunk/b2_t4", "onnxruntime/head/b2_t1"}
+    assert {place for place, _ in divided["onnxruntime/head/b2_t1"]} == {"device"}
+    on_cpu = [operators for place, operators in divided["onnxruntime/chunk/b2_t4"] if place == "cpu"]
+    assert on_cpu == [["aten::special_bessel_j0"]]
+    assert not list((host / "programs").rglob("*.pt")), "weights belong to the user's own file alone"
+    manifest = read_manifest(host)
+    assert manifest.backend == "onnxruntime"
+    assert manifest.shapes == "grid"
+    assert_answers(project, host)
+
+
+def test_an_engine_that_takes_the_whole_model_is_packaged_as_ever(project: Project, package: Package) -> None:
+    """The key is an offer: one program for every shape stays one."""
+    configure(project, "onnxruntime", "{}")
+    assert package()[0] == 0
+    host = unpacked(project)
+    assert not segments(host)
+    assert read_manifest(host).shapes == "any"
+    assert_answers(project, host)
+
+
+def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package) -> None:
+    """The recurrence itself, in pieces of time: its state goes from segment to segment and from piece to piece."""
+    configure(project, "eager", '{ops_to_partition: ["aten::lstm", "aten::embedding"]}')
+    assert package()[0] == 0
+    host = unpacked(project)
+    (found,) = (operators for name, operators in segments(host).items() if "/chunk/" in name)
+    assert {name for place, operators in found if place == "cpu" for name in operators} == {
+        "aten::embedding",
+        "aten::lstm",
+    }
+    assert_answers(project, host)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ('{ops_to_partition: ["aten::lstm"], max_subgraph_count: 1}', "max_subgraph_count: the program falls into 3"),
+        ('{ops_to_partition: ["aten::lstm"], min_subgraph_size: 2}', "min_subgraph_size: "),
+        ("{min_subgraph_size: 100}", "min_subgraph_size: 1 of 1 segments"),
+        ("{trace_kwargs: {compiler_args: -O1}}", "trace_kwargs.compiler_args: eager does not support this option"),
+    ],
+)
+def test_limits_that_are_not_kept_are_refused_by_their_path(
+    options: str, text: str, project: Project, package: Package
+) -> None:
+    """Before anything is compiled."""
+    configure(project, "eager", options)
+    code, _, error = package()
+    assert code == 1
+    assert f"error: neuron_lstm.partitioner_config.{text}" in error
+    assert "compile 1/" not in error
+
+
+def test_too_little_support_is_refused(project: Project, package: Package) -> None:
+    """The threshold is about what the engine takes."""
+    configure(project, "onnxruntime", "{model_support_percentage_threshold: 1.0}", BESSEL)
+    code, _, error = package()
+    assert code == 1
+    assert "neuron_lstm.partitioner_config.model_support_percentage_threshold: the engine takes " in error
+    assert "aten::special_bessel_j0" in error

@@ -1,0 +1,101 @@
+"""Which engines are tried, in which precision, and with which programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from zoo import CASES
+
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import candidate_engines, make_candidate
+from torchserve_neuron_lstm.backends.eager import Eager
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.schema import ServingConfig
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.program import LoweredModel
+
+
+def config(**keys: object) -> ServingConfig:
+    """A configuration with these keys in its block."""
+    inputs = {"x": {"dtype": "float32", "shape": ["batch", "time", 3]}}
+    return ServingConfig.model_validate({"inputs": inputs, "buckets": {"batch": [1], "length": [4]}, **keys})
+
+
+def tried(wanted: str, precision: str) -> set[str]:
+    """The names of engines that are compiled for or told to be unavailable."""
+    engines, dropped = candidate_engines(config(backend=wanted, precision=precision))
+    return {engine.name for engine in engines} | {out.backend for out in dropped}
+
+
+def test_auto_tries_bfloat16_only_where_it_is_allowed() -> None:
+    """And never instead of the engines in float32, whose answers are good enough for it."""
+    assert tried("auto", "float32") == {"native", "inductor", "onnxruntime"}
+    assert tried("auto", "bfloat16") == {"native", "inductor", "onnxruntime", "openvino"}
+
+
+def test_an_engine_by_name_is_used_in_float32_as_well() -> None:
+    """`backend: openvino` needs no bfloat16."""
+    assert tried("openvino", "float32") == tried("openvino", "bfloat16") == {"openvino"}
+
+
+@pytest.mark.parametrize("name", ["native", "inductor", "onnxruntime", "eager"])
+def test_an_engine_by_name_must_compute_in_what_is_asked_for(name: str) -> None:
+    """The refusal says which one does."""
+    with pytest.raises(PackagingError, match=f"precision: {name} computes only in float32, not in bfloat16.*openvino"):
+        candidate_engines(config(backend=name, precision="bfloat16"))
+
+
+def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:
+    """By its path in the YAML."""
+    with pytest.raises(PackagingError) as refusal:
+        candidate_engines(config(backend="eager", compiler_args="-O1", compiler_workdir="work"))
+    assert str(refusal.value).splitlines() == [
+        "neuron_lstm.compiler_workdir: eager does not support this option: leave it out",
+        "neuron_lstm.compiler_args: eager does not support this option: leave it out",
+    ]
+
+
+class Whole(Eager):
+    """An engine that would gain nothing by pieces."""
+
+    name = "whole"
+    whole_sequences = "its rows end by themselves"
+
+
+def lowered(name: str) -> LoweredModel:
+    """A model of the zoo."""
+    case = next(case for case in CASES if case.name == name)
+    return lower(case.make().eval(), parse_config(case.yaml, "model-config.yaml"))
+
+
+@pytest.fixture(scope="module")
+def split() -> LoweredModel:
+    """A model that can be cut in time."""
+    program = lowered("ResidualStack")
+    assert program.chunked is not None
+    return program
+
+
+def test_only_an_engine_that_gains_nothing_by_pieces_is_given_whole_sequences(split: LoweredModel) -> None:
+    """With its own reason; everything else of the program is as it was, and the others keep the pieces."""
+    taken = make_candidate(Whole(), split, streams=False).program
+
+    assert (taken.chunked, taken.chunking_reason) == (None, "its rows end by themselves")
+    assert replace(taken, chunked=split.chunked, chunking_reason=split.chunking_reason) == split
+    assert set(taken.parts) == {"sequence"}
+    assert make_candidate(Eager(), split, streams=False).program is split
+
+
+def test_streams_need_pieces_whatever_an_engine_gains(split: LoweredModel) -> None:
+    """A session's state is what pieces hand on."""
+    assert make_candidate(Whole(), split, streams=True).program is split
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_model_that_is_not_cut_keeps_its_own_reason(streams: bool) -> None:
+    """The line that needs the whole sequence, not what the engine would say."""
+    program = lowered("AttentionPooling")
+    assert program.chunked is None
+
+    assert make_candidate(Whole(), program, streams=streams).program is program

@@ -1,0 +1,178 @@
+"""Whatever goes wrong from one piece of a stream to the next is caught; what is right passes, however it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+import torch
+from streaming_archive import streaming_manifest
+
+from torchserve_neuron_lstm.archiver_ext.evaluation.reference import ReferenceOutputs, ReferenceRequest
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationCase, VerificationResult
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify_streaming import verify_streaming
+from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, resume_chunks
+from torchserve_neuron_lstm.bucketing.plan import Plan
+from torchserve_neuron_lstm.bucketing.planner import make_planner
+from torchserve_neuron_lstm.bucketing.shapes import CarriedValue, DynamicShape, ProgramRole, TensorSpec
+from torchserve_neuron_lstm.config.manifest import Manifest
+from torchserve_neuron_lstm.lowering.program import ChunkPrograms, LoweredModel
+
+ROWS, LONGEST = 4, 24
+TOLERANCE = (1e-5, 1e-5)
+Tensors = Sequence[torch.Tensor]
+Piece = Callable[[ProgramRole, Tensors], list[torch.Tensor]]
+
+CARRIED = (CarriedValue(TensorSpec("so_far", "float32", ("batch", 2)), 0.0),)
+INPUTS = (TensorSpec("x", "float32", ("time", "batch", 2)), TensorSpec("ids", "int64", ("batch",), vocabulary=5))
+OUTPUTS = (TensorSpec("sums", "float32", ("batch", "time", 2)), TensorSpec("whole", "float32", ("batch",)))
+
+
+def program() -> LoweredModel:
+    """Sums up to every step of x[T, B, 2], and the whole sum with an id: two answers, in two layouts."""
+    nothing = cast(torch.export.ExportedProgram, None)
+    return LoweredModel(
+        exported=nothing,
+        inputs=INPUTS,
+        takes_lengths=True,
+        outputs=OUTPUTS,
+        constants={},
+        padding="masked",
+        padding_reason="",
+        chunked=ChunkPrograms(nothing, None, None, CARRIED),
+        chunking_reason="",
+        any_shape=True,
+    )
+
+
+def cases() -> list[VerificationCase]:
+    """Of lengths from 1 on, with the right answers."""
+    rng = torch.Generator().manual_seed(0)
+    found = []
+    for length in (1, 2, 3, 7, 12, LONGEST):
+        x, ids = torch.randn(length, 2, generator=rng), torch.randint(5, (), generator=rng)
+        found.append(VerificationCase(ReferenceRequest(length, (x, ids)), (x.cumsum(0), x.sum() + ids)))
+    return found
+
+
+@dataclass
+class Served:
+    """The model as it is served, its programs a function of padded tensors."""
+
+    run: Piece
+    manifest: Manifest = field(default_factory=lambda: streaming_manifest(None, carried=CARRIED))
+    pasts: list[ResumedState] = field(default_factory=list)
+    swapped: bool = False
+    """Whether it mixes up the sessions of a batch."""
+
+    def plan(self, lengths: Sequence[int]) -> Plan:
+        shape = DynamicShape(ROWS, LONGEST)
+        return make_planner("chunk", shape, CostModel.proportional(shape)).plan(lengths)
+
+    def resume_plan(
+        self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], past: ResumedState
+    ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
+        self.pasts.append(past)
+        run = lambda part, bucket, tensors: self.run(part, tensors)  # noqa: E731
+        answers, carried = resume_chunks(plan, requests, lengths, ChunkSignature(INPUTS, OUTPUTS, CARRIED), run, past)
+        return answers, tuple(value.flip(0) for value in carried) if self.swapped else carried
+
+
+def right(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
+    """Both programs, as they should be."""
+    if part == "head":
+        ids, _, so_far = tensors
+        return [so_far.sum(1) + ids]
+    x, _, lengths, so_far = tensors
+    valid = torch.arange(x.shape[0])[:, None] < lengths
+    sums = so_far + torch.where(valid[..., None], x, 0.0).cumsum(0)
+    return [sums.transpose(0, 1).contiguous(), sums[-1].contiguous()]
+
+
+def forgetful(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
+    """Begins anew with every piece."""
+    return right(part, tensors if part == "head" else [*tensors[:3], torch.zeros_like(tensors[3])])
+
+
+def fading(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
+    """Hands on a little less than there was."""
+    answers = right(part, tensors)
+    return answers if part == "head" else [answers[0], answers[1] * 0.999]
+
+
+def heedless(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
+    """Lets what stands beyond the end of a piece into the state."""
+    if part == "head":
+        return right(part, tensors)
+    x, ids, lengths, so_far = tensors
+    beyond = torch.arange(x.shape[0])[:, None] >= lengths
+    answers = right(part, [x, ids, lengths, so_far])
+    return [answers[0], answers[1] + 0.5 * beyond.sum(0)[:, None]]
+
+
+def counting_pieces(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
+    """Takes the length of the last piece for that of the sequence: at the head both are long, or the piece is all."""
+    answers = right(part, tensors)
+    return [answers[0] + (tensors[1] == LONGEST)] if part == "head" else answers
+
+
+def not_a_number(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
+    """Hands on nothing sensible."""
+    answers = right(part, tensors)
+    return answers if part == "head" else [answers[0], torch.full_like(answers[1], torch.nan)]
+
+
+def check(model: Served, rows: int = ROWS, seed: int = 0) -> VerificationResult:
+    """As packaging does."""
+    return verify_streaming(model, program(), cases(), rows, TOLERANCE, seed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("rows", [1, ROWS])
+def test_a_right_program_passes(rows: int, seed: int) -> None:
+    """With batches of one row too."""
+    found = check(Served(right), rows, seed)
+
+    assert found.passed
+    assert found.max_error < 1e-5
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("wrong", [forgetful, fading, heedless, counting_pieces, not_a_number])
+def test_a_wrong_hand_on_is_caught(wrong: Piece, seed: int) -> None:
+    """Whatever the cuts are, with the output and the pieces that show it."""
+    found = check(Served(wrong), seed=seed)
+
+    assert not found.passed
+    assert found.worst_ratio > 1
+    assert " of a stream in pieces of [" in found.where
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_states_that_go_to_another_session_are_caught(seed: int) -> None:
+    """Each program is right, and the rows are mixed up between them."""
+    found = check(Served(right, swapped=True), seed=seed)
+
+    assert not found.passed
+
+
+def test_a_batch_holds_sessions_that_begin_and_sessions_that_go_on() -> None:
+    """As it will be served; and pasts of different lengths stand side by side."""
+    model = Served(right)
+    check(model)
+
+    assert any(not past.rows for past in model.pasts)
+    assert any(past.rows and 0 not in past.rows for past in model.pasts)
+    assert any(len(set(past.offsets)) > 1 for past in model.pasts)
+
+
+def test_the_same_seed_tries_the_same_cuts() -> None:
+    """What failed once fails again."""
+    first, second = Served(right), Served(right)
+    check(first)
+    check(second)
+
+    assert [past.offsets for past in first.pasts] == [past.offsets for past in second.pasts]
