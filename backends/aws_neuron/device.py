@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -19,9 +18,9 @@ from typing import Any
 import torch
 
 from ..interface import LoadedProgram, LoadError, Weights
+from ..module_program import ModuleProgram
 from ..signature import Signature, read_signature, write_signature
 from ..simulation import emulation_enabled
-from ..weights import copy_if_aliased, storage_ptrs
 from .source_program import SourceProgram, build_source_module
 
 PROGRAM = "program.pt"
@@ -175,15 +174,8 @@ def run_of(signature: Signature, module: torch.nn.Module) -> LoadedProgram:
     An answer is a copy where the module answers with one of its own tensors.
     """
     held = (*module.parameters(), *module.buffers())
-    places = storage_ptrs(tensor for tensor in held if tensor.device.type == "cpu")  # answers lie on the CPU
-
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        with torch.no_grad():
-            outputs = module(*(tensor.contiguous() for tensor in inputs))
-            return [copy_if_aliased(output.contiguous(), places) for output in outputs]
-
-    return run
+    # Outputs lie on the CPU, and so do the tensors that they may share memory with.
+    return ModuleProgram(signature, module, [tensor for tensor in held if tensor.device.type == "cpu"])
 
 
 def emulation_reason(toolchain: Toolchain) -> str | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 
+from ..exported_program import quiet
 from ..interface import CompileError
 
 # The names of before release 27.1, each with the one of now.
@@ -85,7 +84,7 @@ def build_program(
     from vollo_compiler import AllocationError, Config
     from vollo_torch.fx import nnir, prepare_shape
 
-    with _quiet():
+    with torch.no_grad(), quiet():
         try:
             traced, _ = prepare_shape(module, *inputs)
             graph = nnir.to_nnir(traced)
@@ -105,10 +104,3 @@ def _said(error: Exception) -> str:
     """The compiler's message in one line, without its own source's."""
     text = str(error).partition("Location:")[0]
     return " ".join(text.split()) or type(error).__name__
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the compiler's own, about its internals
-        yield

@@ -36,6 +36,7 @@ from ..interface import (
     Requirement,
     Weights,
 )
+from ..module_program import ModuleProgram
 from ..partitioning.partitioned_program import load_compiled
 from ..signature import Signature, read_signature, signature_of, weights_of, write_signature
 from . import operators as _operators  # noqa: F401  the programs beside the device's call them
@@ -94,8 +95,8 @@ class Vollo:
                 does not fit the accelerator.
         """
         from ...config.partitioner import PartitionerConfig
+        from ..exported_program import specialize
         from ..partitioning.backend import PartitionedBackend
-        from ..partitioning.partition import at_sizes
         from .compiler import accelerator_config
         from .rewrite import reject_operators, reject_recurrences, rewrite_program
 
@@ -107,7 +108,7 @@ class Vollo:
             )
         accelerator_config(settings.args)
         reject_recurrences(program)
-        fixed = rewrite_program(at_sizes(program, bucket))
+        fixed = rewrite_program(specialize(program, bucket))
         reject_operators(fixed, program)
         config = PartitionerConfig(model_support_percentage_threshold=0)
         try:
@@ -196,7 +197,7 @@ class _Device:
                 "the model again"
             )
         call = _on_vm(directory, facts) if no_accelerator_reason() else VolloContext(str(directory / _PROGRAM)).call
-        return _run(signature, call)
+        return ModuleProgram(signature, lambda *inputs: call([tensor.detach() for tensor in inputs]))
 
 
 def _write(
@@ -230,14 +231,6 @@ def _digest(weights: Mapping[str, torch.Tensor]) -> str:
 
 VolloCall = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 """A program on the device or its stand-in: float32 in, float32 out."""
-
-
-def _run(signature: Signature, call: VolloCall) -> LoadedProgram:
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        return call([tensor.detach().contiguous() for tensor in inputs])
-
-    return run
 
 
 @cache
