@@ -47,7 +47,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Fakes:
     nnir.__dict__.update(to_nnir=lambda module: _Graph(fakes, module))
     monkeypatch.setattr(vollo, "version", lambda name: RELEASE)
     vollo.no_accelerator_reason.cache_clear()
-    vollo._tell_once.cache_clear()
+    vollo._warn_once.cache_clear()
     return fakes
 
 

@@ -178,7 +178,7 @@ def test_an_archive_tells_estimates_of_every_bucket(
     assert all(check["max_error"] < 1e-2 for check in manifest["checks"])
     for told in (packaged.out + packaged.err, inspected):
         assert "estimate" in told
-    assert "simulated by the VM" in packaged.out + packaged.err
+    assert "emulated by the VM" in packaged.out + packaged.err
 
 
 def test_it_is_found_by_its_name() -> None:

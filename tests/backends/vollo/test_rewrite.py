@@ -117,9 +117,9 @@ def test_zeros_are_left_out_only_where_nothing_can_tell(name: str) -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (Case("gru"), "no gru, but LSTMs"),
-        (Case(projected=True), "no proj_size"),
-        (Case(bidirectional=True, given_state=True), "a bidirectional LSTM can neither be handed a state"),
+        (Case("gru"), "supports no gru, only LSTMs"),
+        (Case(projected=True), "support no proj_size"),
+        (Case(bidirectional=True, given_state=True), "its bidirectional LSTMs have no initial state"),
     ],
     ids=str,
 )
