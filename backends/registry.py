@@ -111,7 +111,6 @@ BASE = (
     "config/__init__.py",
     "config/manifest.py",
     "config/json_codec.py",
-    "config/session_settings.py",
     "backends/__init__.py",
     "backends/interface.py",
     "backends/registry.py",

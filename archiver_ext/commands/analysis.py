@@ -18,8 +18,8 @@ from ...config.schema import ServingConfig
 from ...lowering import lower
 from ...lowering.errors import node_line
 from ...lowering.program import LoweredModel
-from ..build.partitioning import partitioner_config
 from ..errors import PackagingError
+from ..evaluation.partitioning import partitioner_config
 from ..user_model import construct, importable, load_class, load_model
 
 
@@ -49,7 +49,7 @@ def analyze(
     """What each engine takes of a program, in the smallest bucket; of all there are, unless some are named.
 
     Raises:
-        CannotLoad: there is no backend of a name.
+        LoadError: there is no backend of a name.
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
     bucket = role_buckets("sequence", config.grid)[0]
