@@ -6,7 +6,6 @@ that it was made from and that runs on any CPU, and the inputs and tensors of bo
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ...config.json_codec import JsonError, read_json, write_json
 from ..interface import LoadedProgram, LoadError, Weights
 from ..signature import Signature, read_signature, write_signature
 from ..simulation import emulation_enabled
@@ -105,11 +105,19 @@ class NeuronArtifact:
     source: str
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """Content of `compiled.json`."""
+
+    names: tuple[str, ...]
+    made_by: dict[str, str]
+
+
 def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, str]) -> None:
     """Write the files beside `program.pt`."""
     write_signature(program.signature, directory)
     (directory / _SOURCE).write_text(program.source, encoding="utf-8")
-    (directory / _FACTS).write_text(json.dumps({"names": program.names, "made_by": made_by}), encoding="utf-8")
+    write_json(_Facts, _Facts(program.names, made_by), directory / _FACTS)
     if program.extra_tensors:
         torch.save(program.extra_tensors, directory / _EXTRA_TENSORS)
 
@@ -122,12 +130,15 @@ def read_artifact(directory: Path) -> NeuronArtifact:
     """
     signature = read_signature(directory)
     try:
-        facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
+        facts = read_json(_Facts, directory / _FACTS)
+    except JsonError as error:
+        raise LoadError(str(error)) from error
+    try:
         extra_tensors = directory / _EXTRA_TENSORS
         return NeuronArtifact(
             signature=signature,
-            names=tuple(facts["names"]),
-            made_by=dict(facts["made_by"]),
+            names=facts.names,
+            made_by=facts.made_by,
             extra_tensors=torch.load(extra_tensors, weights_only=True) if extra_tensors.is_file() else {},
             source=(directory / _SOURCE).read_text(encoding="utf-8"),
         )

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
@@ -24,8 +24,7 @@ from ...bucketing.shapes import Bucket
 from ...config.partitioner import UNLIMITED, PartitionerConfig
 from ..interface import CompileError
 from ..signature import signature_of
-
-Target = Literal["device", "cpu"]
+from .partitioned_program import Target
 
 _ASSERTION = "aten::_assert"
 _LOG = logging.getLogger("torchserve_neuron_lstm.partitioner")

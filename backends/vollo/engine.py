@@ -10,10 +10,10 @@ The software has a proprietary licence, and only users install it: docs/vollo.md
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...bucketing.shapes import Bucket
+from ...config.json_codec import JsonError, read_json, write_json
 from ..eager import Eager
 from ..interface import (
     DEFAULTS,
@@ -126,7 +127,7 @@ class Vollo:
 
     def estimate_us(self, directory: Path) -> float | None:
         """Return the compiler's estimate of the device's compute time of one call, in microseconds."""
-        return sum(_facts(path)["estimate_us"] for path in sorted(directory.rglob(_FACTS))) or None
+        return sum(_read_facts(path).estimate_us for path in sorted(directory.rglob(_FACTS))) or None
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return why an operator can run neither on the device nor on the CPU beside it; None if it can."""
@@ -189,8 +190,8 @@ class _Device:
         """Load a program that `compile` wrote."""
         if not (directory / _PROGRAM).is_file():
             return Eager().load(directory, weights, host, threads)
-        signature, facts = read_signature(directory), _facts(directory / _FACTS)
-        if _digest(signature.pick_weights(weights)) != facts["weights"]:
+        signature, facts = read_signature(directory), _read_facts(directory / _FACTS)
+        if _digest(signature.pick_weights(weights)) != facts.weights:
             raise LoadError(
                 "the weights are not those that are embedded in Vollo's programs: package the model again with the new "
                 "weights"
@@ -199,25 +200,32 @@ class _Device:
         return _run(signature, call)
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """Content of `vollo.json`."""
+
+    config: str
+    compiler: str
+    """Release of vollo-compiler."""
+    estimate_us: float
+    weights: str
+    """Digest of the embedded weights."""
+
+
 def _write(
     built: VolloBuild, config: str, signature: Signature, weights: Mapping[str, torch.Tensor], directory: Path
 ) -> None:
     write_signature(signature, directory)
     (directory / _PROGRAM).write_bytes(built.program.save_bytes())
-    facts = {
-        "config": config,
-        "compiler": version("vollo-compiler"),
-        "estimate_us": built.estimate_us,
-        "weights": _digest(weights),
-    }
-    (directory / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
+    facts = _Facts(config, version("vollo-compiler"), built.estimate_us, _digest(weights))
+    write_json(_Facts, facts, directory / _FACTS)
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _read_facts(path: Path) -> _Facts:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise LoadError(f"{path} cannot be read ({error}): package the model again") from error
+        return read_json(_Facts, path)
+    except JsonError as error:
+        raise LoadError(str(error)) from error
 
 
 def _digest(weights: Mapping[str, torch.Tensor]) -> str:
@@ -260,14 +268,14 @@ def _warn_once() -> None:
     _log.warning("vollo: %s", Vollo().simulation())
 
 
-def _on_vm(directory: Path, facts: Mapping[str, Any]) -> VolloCall:
+def _on_vm(directory: Path, facts: _Facts) -> VolloCall:
     try:
         here = version("vollo-compiler")
     except PackageNotFoundError as error:
         raise LoadError(f"{no_accelerator_reason()}, nor is the compiler with its VM: {INSTALL_HINT}") from error
-    if here != facts["compiler"]:
+    if here != facts.compiler:
         raise LoadError(
-            f"the program was compiled by vollo-compiler {facts['compiler']}, and the VM here is of {here}: "
+            f"the program was compiled by vollo-compiler {facts.compiler}, and the VM here is of {here}: "
             f"install that release, or package the model again"
         )
     from vollo_compiler import Program

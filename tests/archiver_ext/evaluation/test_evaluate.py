@@ -15,7 +15,6 @@ from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate
 from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import compile_jobs
 from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
 from torchserve_neuron_lstm.archiver_ext.evaluation.selection import CandidateResult, make_candidate
-from torchserve_neuron_lstm.archiver_ext.progress import ProgressCallback
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.backends.registry import get_backend
