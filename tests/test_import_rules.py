@@ -130,8 +130,9 @@ KEPT = [
     ("config/schema.py", "import pydantic"),
     (
         "backends/onnxruntime.py",
-        "def f():\n    import numpy as np\n    import onnxruntime\n    from onnxscript import ir",
+        "def f():\n    import onnxruntime",
     ),
+    ("backends/onnx_export.py", "def f():\n    import onnx\n    from onnxscript import ir"),
     ("backends/inductor.py", "import torch.export\ndef f():\n    import torch._inductor.package"),
     ("handlers/torchserve.py", "import ts\nfrom ..config.manifest import Manifest\nfrom ..backends import registry"),
     ("handlers/neuron_lstm.py", "from torchserve_neuron_lstm.handlers.torchserve import Handler"),

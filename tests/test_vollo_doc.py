@@ -9,7 +9,8 @@ import torch
 import yaml
 from vollo_models import InTime, program_of
 
-from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, partition
+from torchserve_neuron_lstm.backends.exported_program import specialize
+from torchserve_neuron_lstm.backends.partitioning.partition import partition
 from torchserve_neuron_lstm.backends.vollo import compiler as vollo_build
 from torchserve_neuron_lstm.backends.vollo import engine as vollo
 from torchserve_neuron_lstm.backends.vollo import rewrite, translate
@@ -77,7 +78,7 @@ def test_a_model_in_time_is_one_program_and_a_last_state_two() -> None:
             return (self.linear(h[-1]),)
 
     for module, ways in ((InTime(), 1), (Last(), 2)):
-        program = rewrite.rewrite_program(at_sizes(program_of(module), Bucket(4, 6)))
+        program = rewrite.rewrite_program(specialize(program_of(module), Bucket(4, 6)))
         config = PartitionerConfig(model_support_percentage_threshold=0)
         segments = partition(program, lambda node: translate.refusal(node) is None, config).segments
 

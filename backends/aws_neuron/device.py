@@ -7,7 +7,6 @@ that it was made from and that runs on any CPU, and the inputs and tensors of bo
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -19,9 +18,10 @@ import torch
 
 from ...config.json_codec import JsonError, read_json, write_json
 from ..interface import LoadedProgram, LoadError, Weights
+from ..module_program import ModuleProgram
 from ..signature import Signature, read_signature, write_signature
 from ..simulation import emulation_enabled
-from ..weights import copy_if_aliased, storage_ptrs
+from ..versions import minor_release
 from .source_program import SourceProgram, build_source_module
 
 PROGRAM = "program.pt"
@@ -167,7 +167,7 @@ def require_toolchain(toolchain: Toolchain, artifact: NeuronArtifact) -> Any:
         raise LoadError(f"the programs run on a Neuron device, by {toolchain.module}: {reason}")
     package = import_toolchain(toolchain)
     here, packaged = str(getattr(package, "__version__", "")), artifact.made_by["version"]
-    if _minor(here) != _minor(packaged):
+    if minor_release(here) != minor_release(packaged):
         raise LoadError(
             f"the programs were compiled with {toolchain.module} {packaged}, here is {here}: install the former, or "
             f"package the model again"
@@ -175,26 +175,11 @@ def require_toolchain(toolchain: Toolchain, artifact: NeuronArtifact) -> Any:
     return package
 
 
-def _minor(release: str) -> list[str]:
-    """Return major and minor: those of the torch that a toolchain is for."""
-    return release.split(".")[:2]
-
-
-def run_of(signature: Signature, module: torch.nn.Module) -> LoadedProgram:
-    """A module on tensors of exactly the signature's shapes and dtypes. Raises `WrongInput` for any other.
-
-    An answer is a copy where the module answers with one of its own tensors.
-    """
-    held = (*module.parameters(), *module.buffers())
-    places = storage_ptrs(tensor for tensor in held if tensor.device.type == "cpu")  # answers lie on the CPU
-
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        with torch.no_grad():
-            outputs = module(*(tensor.contiguous() for tensor in inputs))
-            return [copy_if_aliased(output.contiguous(), places) for output in outputs]
-
-    return run
+def module_program(signature: Signature, module: torch.nn.Module) -> LoadedProgram:
+    """Wrap a module that holds its own tensors as a loaded program."""
+    tensors = (*module.parameters(), *module.buffers())
+    # Outputs are on the CPU, and so are the tensors that they may share memory with.
+    return ModuleProgram(signature, module, [tensor for tensor in tensors if tensor.device.type == "cpu"])
 
 
 def emulation_reason(toolchain: Toolchain) -> str | None:
@@ -215,4 +200,4 @@ def load_on_cpu(artifact: NeuronArtifact, weights: Weights, threads: int) -> Loa
     """
     tensors = dict(zip(artifact.names, artifact_tensors(artifact, weights), strict=True))
     torch.set_num_threads(threads)
-    return run_of(artifact.signature, build_source_module(artifact.source, tensors, artifact.names))
+    return module_program(artifact.signature, build_source_module(artifact.source, tensors, artifact.names))

@@ -17,7 +17,7 @@ import torch
 from ...bucketing.shapes import Bucket
 from ...config.partitioner import PartitionerConfig
 from ..interface import DEFAULTS, Backend, CompileError, CompileSettings, Selective
-from .partition import example_input, export_quietly, operator_name, operators_of, queried_operators
+from .partition import example_input, export_module, operator_name, operators_of, queried_operators
 
 RejectionReasons = Mapping[torch.fx.Node, str | None]
 """Reason for each operator of a graph that an engine does not support it; None if it does."""
@@ -52,7 +52,7 @@ def single_operator_program(node: torch.fx.Node) -> torch.export.ExportedProgram
     call = graph.node_copy(node, lambda source: copies[source])
     graph.output(tuple(_tensors(graph, call, node.meta["val"])))
     examples = tuple(example_input(source) for source in copies)
-    return export_quietly(torch.fx.GraphModule(torch.nn.Module(), graph), examples)
+    return export_module(torch.fx.GraphModule(torch.nn.Module(), graph), examples)
 
 
 def _tensors(graph: torch.fx.Graph, call: torch.fx.Node, value: Any) -> list[torch.fx.Node]:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 import operator
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,10 +18,9 @@ import torch
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from ...bucketing.shapes import Bucket
 from ...config.partitioner import UNLIMITED, PartitionerConfig
+from ..exported_program import module_with, quiet
 from ..interface import CompileError
-from ..signature import signature_of
 from .partitioned_program import Target
 
 _ASSERTION = "aten::_assert"
@@ -91,18 +88,6 @@ def partition(
     _LOG.info("%d segments: %s", len(segments.segments), _listed(segments.segments))
     _check_segments(segments.segments, config)
     return segments
-
-
-def at_sizes(program: torch.export.ExportedProgram, bucket: Bucket) -> torch.export.ExportedProgram:
-    """A program of symbolic batch and time at a bucket's sizes, without in-place operators."""
-    inputs = tuple(
-        torch.ones([int(size) for size in kind.shape], dtype=kind.torch_dtype)
-        for kind in signature_of(program, bucket).inputs.values()
-    )
-    with _quiet(), torch.no_grad():
-        # Without in-place operators first: on a constant of a saved program torch refuses to trace them again.
-        functional = program.run_decompositions({})
-        return torch.export.export(functional.module(), inputs, strict=False)
 
 
 def operators_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
@@ -335,9 +320,10 @@ def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weigh
             copies[node] = graph.node_copy(node, lambda one: copies[one])
             if node.op == "placeholder":
                 inputs.append(example_input(node))
-    module = torch.fx.GraphModule(_holding(weights.values()), graph)
+    root = module_with({target: tensor for target, tensor, _ in weights.values()}, ())
+    module = torch.fx.GraphModule(root, graph)
     _forget_in_state_dict(module, [weight.target for weight in weights.values() if not weight.persistent])
-    return export_quietly(module, tuple(inputs))
+    return export_module(module, tuple(inputs))
 
 
 def example_input(node: torch.fx.Node) -> torch.Tensor:
@@ -352,38 +338,14 @@ def example_input(node: torch.fx.Node) -> torch.Tensor:
     return torch.ones(tuple(int(size) for size in value.shape), dtype=value.dtype)
 
 
-def _holding(weights: Iterable[_Weight]) -> torch.nn.Module:
-    """A module that has these tensors under their dotted names."""
-    root = torch.nn.Module()
-    for target, tensor, _ in weights:
-        *path, name = target.split(".")
-        owner = root
-        for step in path:
-            if not hasattr(owner, step):
-                owner.add_module(step, torch.nn.Module())
-            owner = owner.get_submodule(step)
-        if isinstance(tensor, torch.nn.Parameter):
-            owner.register_parameter(name, tensor)
-        else:
-            owner.register_buffer(name, tensor)
-    return root
-
-
 def _forget_in_state_dict(module: torch.nn.Module, targets: Iterable[str]) -> None:
-    """Make constants of buffers again; a graph's module takes them all for part of the state dict."""
+    """Make buffers non-persistent again: a GraphModule copies them all as part of its state dict."""
     for target in targets:
         owner, _, name = target.rpartition(".")
         module.get_submodule(owner)._non_persistent_buffers_set.add(name)
 
 
-def export_quietly(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+def export_module(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
     """Export a module at the inputs' sizes."""
-    with _quiet(), torch.no_grad():
+    with quiet(), torch.no_grad():
         return torch.export.export(module, inputs, strict=False)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own, about its internals
-        yield

@@ -16,8 +16,8 @@ import torch
 from ...config.json_codec import JsonError, read_json
 from ..exported_program import load_weight_stripped
 from ..interface import Backend, LoadedProgram, LoadError, Weights
+from ..module_program import ModuleProgram
 from ..signature import Signature, read_signature
-from ..weights import copy_if_aliased, storage_ptrs
 
 SEGMENTS = "segments.json"
 CPU_PROGRAM = "program.pt2"
@@ -112,16 +112,11 @@ def _load_on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgr
         return load_on_cpu(read_artifact(directory), weights, threads)
     from .. import masked  # noqa: F401  registers the operators of exported programs, which need a recent torch
 
-    own = read_signature(directory).pick_weights(weights)
-    module = load_weight_stripped(directory / CPU_PROGRAM, own)
-    pointers = storage_ptrs(own.values())
+    signature = read_signature(directory)
+    own = signature.pick_weights(weights)
+    module = load_weight_stripped(directory / CPU_PROGRAM, own).module()
     torch.set_num_threads(threads)
-
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        with torch.no_grad():
-            return [copy_if_aliased(output.contiguous(), pointers) for output in module(*inputs)]
-
-    return run
+    return ModuleProgram(signature, module, own.values())
 
 
 def _partitioned_program(signature: Signature, plan: SegmentList, runs: Sequence[LoadedProgram]) -> LoadedProgram:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 
+from ..exported_program import quiet
 from ..interface import CompileError
 
 _FORMER_NAMES = {
@@ -85,7 +84,7 @@ def build_program(
     from vollo_compiler import AllocationError, Config
     from vollo_torch.fx import nnir, prepare_shape
 
-    with _quiet():
+    with torch.no_grad(), quiet():
         try:
             traced, _ = prepare_shape(module, *inputs)
             graph = nnir.to_nnir(traced)
@@ -105,10 +104,3 @@ def _message(error: Exception) -> str:
     """Return the compiler's message in one line, without the location in its own source."""
     text = str(error).partition("Location:")[0]
     return " ".join(text.split()) or type(error).__name__
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the compiler's own, about its internals
-        yield

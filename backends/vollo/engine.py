@@ -37,6 +37,7 @@ from ..interface import (
     Requirement,
     Weights,
 )
+from ..module_program import ModuleProgram
 from ..partitioning.partitioned_program import load_compiled
 from ..signature import Signature, read_signature, signature_of, weights_of, write_signature
 from . import operators as _operators  # noqa: F401  registers the operators of the programs on the CPU
@@ -95,8 +96,8 @@ class Vollo:
                 fit the accelerator.
         """
         from ...config.partitioner import PartitionerConfig
+        from ..exported_program import specialize
         from ..partitioning.backend import PartitionedBackend
-        from ..partitioning.partition import at_sizes
         from .compiler import accelerator_config
         from .rewrite import reject_operators, reject_recurrences, rewrite_program
 
@@ -108,7 +109,7 @@ class Vollo:
             )
         accelerator_config(settings.args)
         reject_recurrences(program)
-        fixed = rewrite_program(at_sizes(program, bucket))
+        fixed = rewrite_program(specialize(program, bucket))
         reject_operators(fixed, program)
         config = PartitionerConfig(model_support_percentage_threshold=0)
         try:
@@ -197,7 +198,7 @@ class _Device:
                 "weights"
             )
         call = _on_vm(directory, facts) if no_accelerator_reason() else VolloContext(str(directory / _PROGRAM)).call
-        return _run(signature, call)
+        return ModuleProgram(signature, lambda *inputs: call([tensor.detach() for tensor in inputs]))
 
 
 @dataclass(frozen=True)
@@ -238,14 +239,6 @@ def _digest(weights: Mapping[str, torch.Tensor]) -> str:
 
 VolloCall = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
 """Call of a program on the device or the VM; inputs and outputs are float32."""
-
-
-def _run(signature: Signature, call: VolloCall) -> LoadedProgram:
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        return call([tensor.detach().contiguous() for tensor in inputs])
-
-    return run
 
 
 @cache

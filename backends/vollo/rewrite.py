@@ -11,14 +11,13 @@ timesteps of an output with a time dimension, for another layer with the same le
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..exported_program import quiet
 from ..interface import CompileError
 from . import operators as _operators  # noqa: F401  registers them
 from .translate import refusal
@@ -156,7 +155,7 @@ def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.Exporte
         if node.target is _LSTM:
             node.update_arg(_NEED_CELL, _needs_steps(node))
             _check_steps(node)
-    with _quiet():
+    with quiet():
         program: torch.export.ExportedProgram = fixed.run_decompositions({_LSTM: _lstm})
     graph = program.graph_module.graph
     _forward_stacked_states(graph)
@@ -325,10 +324,3 @@ def _source_suffix(node: torch.fx.Node) -> str:
         if not Path(match["file"]).is_relative_to(_TORCH):
             return f" (at {Path(match['file']).name}:{match['line']})"
     return ""
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, about its internals
-        yield

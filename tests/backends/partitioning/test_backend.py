@@ -12,6 +12,7 @@ import torch
 from picky_engine import Picky, Telling
 from torch import nn
 
+from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.interface import (
     Backend,
     CompileError,
@@ -23,7 +24,7 @@ from torchserve_neuron_lstm.backends.interface import (
 )
 from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
 from torchserve_neuron_lstm.backends.partitioning.operator_support import unsupported_operators
-from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, operator_name
+from torchserve_neuron_lstm.backends.partitioning.partition import operator_name
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import cpu_operators, load_compiled
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
@@ -145,7 +146,7 @@ def _made(directory: Path) -> Path:
 def test_an_engine_that_says_nothing_is_asked_by_trying(tmp_path: Path) -> None:
     """Each different operator alone; a compiler that fails on one has not taken it either."""
     engine = Picky(refused=frozenset({"aten::sort"}), crashing=frozenset({"aten::special_bessel_j0"}))
-    fixed = at_sizes(program_of(Sorted()), BUCKET)
+    fixed = specialize(program_of(Sorted()), BUCKET)
     found = {operator_name(node): reason for node, reason in unsupported_operators(engine, fixed, BUCKET).items()}
     assert found["aten::sort"] == "picky has no aten::sort"
     assert "ZeroDivisionError: aten::special_bessel_j0" in str(found["aten::special_bessel_j0"])
@@ -158,7 +159,7 @@ def test_an_engine_that_says_nothing_is_asked_by_trying(tmp_path: Path) -> None:
 def test_operators_are_tried_in_several_processes_where_that_is_asked_for() -> None:
     """The same answers, `max_workers` at a time."""
     engine = Picky(refused=frozenset({"aten::sort"}))
-    fixed = at_sizes(program_of(Sorted()), BUCKET)
+    fixed = specialize(program_of(Sorted()), BUCKET)
     two = PartitionerConfig(analyze_parameters={"max_workers": 2})
     assert list(unsupported_operators(engine, fixed, BUCKET, two).values()) == list(
         unsupported_operators(engine, fixed, BUCKET).values()
@@ -171,7 +172,7 @@ def test_what_was_tried_stays_where_it_was_asked_for(tmp_path: Path) -> None:
         analyze_parameters={"compiler_workdir": str(tmp_path / "tried"), "additional_ignored_ops": ["aten::sort"]}
     )
     unsupported_operators(
-        Picky(), at_sizes(program_of(Sorted()), BUCKET), BUCKET, config, CompileSettings(workdir=tmp_path)
+        Picky(), specialize(program_of(Sorted()), BUCKET), BUCKET, config, CompileSettings(workdir=tmp_path)
     )
     notes = {file.read_text() for file in (tmp_path / "tried").rglob("notes.txt")}
     assert "aten::linear" in notes

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 
+from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.partitioning.partition import (
     PartitionError,
     Segments,
-    at_sizes,
     operator_name,
     operators_of,
     partition,
@@ -140,7 +140,7 @@ def test_a_recurrence_is_put_on_the_cpu_by_either_of_its_names(name: str) -> Non
     """The user wrote nn.LSTM, which torch calls aten::lstm; here it is an operator of our own, and of every length."""
     layer = Recurrent(Case(layers=2, bidirectional=True))
     x, lengths = ragged_batch(0.0)
-    program = at_sizes(exported(layer, x, lengths), Bucket(*x.shape[:2]))
+    program = specialize(exported(layer, x, lengths), Bucket(*x.shape[:2]))
     segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={name}))
     on_cpu = [segment.operators for segment in segments.segments if segment.target == "cpu"]
     assert any("aten::lstm" in operators for operators in on_cpu)

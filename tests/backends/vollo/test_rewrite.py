@@ -11,8 +11,9 @@ from recurrent import GARBAGE, Case, Recurrent, exported, ragged_batch
 from torch import nn
 from vollo_models import BATCH, FEATURES, TIME, Answers, InTime, batch, program_of, real
 
+from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.interface import CompileError
-from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, partition
+from torchserve_neuron_lstm.backends.partitioning.partition import partition
 from torchserve_neuron_lstm.backends.vollo import translate
 from torchserve_neuron_lstm.backends.vollo.rewrite import operator_refusal, reject_recurrences, rewrite_program
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -32,7 +33,7 @@ MODELS = {
 
 def rewrite(module: Answers) -> torch.export.ExportedProgram:
     """At the sizes of `batch`."""
-    return rewrite_program(at_sizes(program_of(module), BUCKET))
+    return rewrite_program(specialize(program_of(module), BUCKET))
 
 
 def targets(program: torch.export.ExportedProgram) -> list[str]:
@@ -134,7 +135,7 @@ def test_a_recurrence_that_it_lacks_is_refused_with_its_line(case: Case, reason:
 def test_too_many_steps_to_write_out_are_refused() -> None:
     """A recurrence with an initial state is unrolled step by step, up to a limit."""
     with pytest.raises(CompileError, match="33 steps are too many: use lengths of up to 32"):
-        rewrite_program(at_sizes(program_of(Answers(given=True)), Bucket(1, 33)))
+        rewrite_program(specialize(program_of(Answers(given=True)), Bucket(1, 33)))
 
 
 class Operator(nn.Module):
@@ -177,7 +178,7 @@ OPERATORS: dict[str, Any] = {
 def test_a_module_for_the_compiler_computes_what_the_program_does(name: str) -> None:
     """In torch's own functions and layers."""
     x = torch.randn(BATCH, TIME, FEATURES)
-    program = at_sizes(torch.export.export(OPERATORS[name].eval(), (x,), strict=False), BUCKET)
+    program = specialize(torch.export.export(OPERATORS[name].eval(), (x,), strict=False), BUCKET)
     refused = {str(node.target): reason for node in program.graph.nodes if (reason := _refusal(node))}
 
     assert refused == {}
