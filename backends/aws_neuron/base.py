@@ -32,9 +32,9 @@ from .device import (
     artifact_tensors,
     emulation_reason,
     load_on_cpu,
+    module_program,
     read_artifact,
     require_toolchain,
-    run_of,
     unavailable_reason,
     write_artifact,
 )
@@ -142,4 +142,4 @@ class NeuronBackend(ABC):
                 f"{directory} cannot be loaded onto Neuron core {core}: {error}. Check that there are at least as many "
                 f"cores as workers (neuron-ls), and that no other process uses them"
             ) from error
-        return run_of(artifact.signature, module)
+        return module_program(artifact.signature, module)

@@ -103,7 +103,7 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
     host = unpacked(tmp_path, "classifier")
 
     assert done.returncode == 0, done.stdout
-    for told in ("simulated", "what was compiled has not run", "`neuron-lstm calibrate`"):
+    for told in ("emulated", "what was compiled has not run", "`neuron-lstm calibrate`"):
         assert told in done.stdout
     assert len(list((source.folder / "left").rglob("graph.hlo.txt"))) == 2
     costs = json.loads((host / "variants.json").read_text())["costs"]
