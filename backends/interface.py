@@ -199,3 +199,21 @@ def precision_of(engine: Backend, wanted: Precision) -> Precision:
     float32 must not be tried where float32 is asked for.
     """
     return wanted if wanted in engine.precisions else engine.precisions[0]
+
+
+@runtime_checkable
+class TorchPinned(Backend, Protocol):
+    """An engine whose programs may run only on the minor version of torch that compiled them."""
+
+    pins_torch_minor: bool
+
+
+@runtime_checkable
+class CoreAssigning(Backend, Protocol):
+    """An engine whose device cores are assigned to a process by environment variables, for `placement: cores`."""
+
+    core_variables: tuple[str, ...]
+    """The variables that set a process's cores. If one is set already, nothing is assigned."""
+
+    def core_environment(self, index: int) -> Mapping[str, str]:
+        """Return the variables that assign the core of this index to a process."""

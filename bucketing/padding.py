@@ -39,7 +39,7 @@ def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torc
         bucket = Bucket(1, bucket.length)
     if not 1 <= len(items) <= bucket.batch:
         raise ValueError(f"{spec.name}: {len(items)} items for a bucket of {bucket.batch} rows")
-    full = _item_sizes(spec, bucket.length)
+    full = spec.item_sizes(bucket.length)
     _check_items(items, spec, full)
     if bucket.batch == 1 and items[0].shape == full and items[0].is_contiguous():
         return items[0] if spec.batch_dim is None else items[0].unsqueeze(spec.batch_dim)
@@ -115,6 +115,11 @@ def torch_dtype(spec: TensorSpec) -> torch.dtype:
     return dtype
 
 
+def zeros(spec: TensorSpec, length: int) -> torch.Tensor:
+    """Make one sequence's part of a tensor, full of zeros."""
+    return torch.zeros(spec.item_sizes(length), dtype=torch_dtype(spec))
+
+
 class _Padding(dict[int, torch.Tensor]):
     """So many timesteps of padding of one layout: views of one tensor, each made when it is first asked for."""
 
@@ -149,7 +154,7 @@ def _joined(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> 
     joined = torch.cat(parts, dim)
     if spec.batch_dim is None:
         return joined
-    full = _item_sizes(spec, bucket.length)
+    full = spec.item_sizes(bucket.length)
     return _moved(joined.view(*full[:dim], bucket.batch, *full[dim:]), dim, spec.batch_dim).contiguous()
 
 
@@ -185,7 +190,7 @@ def _pad_item(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor
 
 def _padding_item(spec: TensorSpec, length: int) -> torch.Tensor:
     """An item of this many timesteps that is nothing but padding."""
-    return torch.full(_item_sizes(spec, length), spec.pad_value, dtype=torch_dtype(spec))
+    return torch.full(spec.item_sizes(length), spec.pad_value, dtype=torch_dtype(spec))
 
 
 def _cut(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
@@ -193,11 +198,6 @@ def _cut(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
     for dim in spec.item_time_dims:
         item = item.narrow(dim, 0, length)
     return item
-
-
-def _item_sizes(spec: TensorSpec, length: int) -> tuple[int, ...]:
-    """`spec.item_shape` in numbers."""
-    return tuple([length if isinstance(size, str) else size for size in spec.item_shape])
 
 
 def _check_items(items: Sequence[torch.Tensor], spec: TensorSpec, full: tuple[int, ...]) -> None:

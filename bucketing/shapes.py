@@ -149,6 +149,14 @@ class TensorSpec:
         """Where time is in `item_shape`: an attention map has it twice."""
         return tuple(dim for dim, size in enumerate(self.item_shape) if size == "time")
 
+    def item_sizes(self, length: int) -> tuple[int, ...]:
+        """Return the sizes of `item_shape` for a sequence of this length.
+
+        >>> TensorSpec("frames", "float32", ("time", "batch", 12)).item_sizes(16)
+        (16, 12)
+        """
+        return tuple([length if isinstance(size, str) else size for size in self.item_shape])
+
     def sizes(self, batch: int, length: int) -> tuple[int, ...]:
         """The numbers of this shape in one bucket.
 

@@ -81,7 +81,7 @@ def _advance(variants: LoadedArchive, bucket: Bucket) -> Call:
     lengths = [2 * bucket.length] * bucket.batch
     plan = single_bucket_plan(bucket, lengths, "chunk")
     item = [zero_item(spec, lengths[0]) for spec in variants.manifest.inputs]
-    batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, variants.pieces, variants.run, chain=variants.chain)
+    batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, variants.chunk_signature, variants.run, chain=variants.chain)
     return partial(batch.advance, plan.runs[:1])
 
 

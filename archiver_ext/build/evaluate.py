@@ -234,7 +234,7 @@ def _answered_ms(variants: LoadedArchive) -> float:
     calls: dict[int, Call] = {}
     for lengths in _batches(variants.manifest):
         requests = [[zero_item(spec, length) for spec in variants.manifest.inputs] for length in lengths]
-        calls[len(lengths)] = partial(variants.answer, variants.plan(lengths), requests, lengths)
+        calls[len(lengths)] = partial(variants.run_plan, variants.plan(lengths), requests, lengths)
     return sum(measure(calls).values())
 
 

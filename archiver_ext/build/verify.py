@@ -21,6 +21,7 @@ from ...bucketing.shapes import Bucket, BucketGrid
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import ExecutionMode
 from ...bucketing.shapes import TensorSpec
+from ...handlers.runtime.loader import ServedModel
 from ..errors import PackagingError
 from ..progress import ProgressCallback
 from .reference import ReferenceOutputs, Reference, ReferenceRequest, select_row
@@ -34,18 +35,6 @@ _MOST_PIECES = 3
 _PLANNED = 6
 
 PaddingFill = Literal["pad_value", "large", "random"]
-
-
-class Model(Protocol):
-    """What is verified: `handlers.runtime.loader.Variants`."""
-
-    def plan(self, lengths: Sequence[int]) -> Plan:
-        """The cheapest runs for sequences of these lengths."""
-
-    def answer(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], pad: Pad
-    ) -> list[tuple[torch.Tensor, ...]]:
-        """The answers to sequences, in their order."""
 
 
 class ProgramInfo(Protocol):
@@ -232,7 +221,7 @@ def _rubbish(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng
 
 
 def verify_bucket(
-    model: Model, bucket: Bucket, program: ProgramInfo, cases: Sequence[VerificationCase], tolerance: tuple[float, float], seed: int = 0
+    model: ServedModel, bucket: Bucket, program: ProgramInfo, cases: Sequence[VerificationCase], tolerance: tuple[float, float], seed: int = 0
 ) -> VerificationResult:
     """Run composed batches in one bucket alone, and compare every request's answer with its reference.
 
@@ -248,7 +237,7 @@ def verify_bucket(
 
 
 def verify_planned(
-    model: Model, program: ProgramInfo, cases: Sequence[VerificationCase], rows: int, tolerance: tuple[float, float], seed: int = 0
+    model: ServedModel, program: ProgramInfo, cases: Sequence[VerificationCase], rows: int, tolerance: tuple[float, float], seed: int = 0
 ) -> VerificationResult:
     """Run ragged batches of up to `rows` requests as they will be planned, whatever the shapes."""
     rng, choose = torch.Generator().manual_seed(seed), random.Random(seed)  # noqa: S311 - nothing here is secret
@@ -271,7 +260,7 @@ def merge_worst(one: VerificationResult, other: VerificationResult) -> Verificat
 
 
 def _try(
-    model: Model,
+    model: ServedModel,
     plan: Plan,
     batch: CaseBatch,
     bucket: Bucket,
@@ -282,7 +271,7 @@ def _try(
     """Every output of every request of one batch."""
     lengths = [case.request.length for case in batch.cases]
     requests = [case.request.inputs for case in batch.cases]
-    answers = model.answer(plan, requests, lengths, poisoned_padding(batch.padding, rng))
+    answers, _ = model.run_plan(plan, requests, lengths, poisoned_padding(batch.padding, rng))
     for row, (case, answer) in enumerate(zip(batch.cases, answers, strict=True)):
         for ours, spec, expected in zip(answer, specs, case.expected, strict=True):
             error, ratio = difference(ours, expected, tolerance)

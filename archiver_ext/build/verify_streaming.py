@@ -12,7 +12,7 @@ import torch
 from ...bucketing.execute_chunks import ResumedState
 from ...bucketing.shapes import Bucket
 from ...bucketing.shapes import TensorSpec
-from ...handlers.streaming.service import Model
+from ...handlers.runtime.loader import ServedModel
 from .verify import VerificationCase, VerificationResult, ProgramInfo, Verdict, difference
 
 _BATCHES = 4
@@ -38,7 +38,7 @@ class _Stream:
 
 
 def verify_streaming(
-    model: Model, program: ProgramInfo, cases: Sequence[VerificationCase], rows: int, tolerance: tuple[float, float], seed: int = 0
+    model: ServedModel, program: ProgramInfo, cases: Sequence[VerificationCase], rows: int, tolerance: tuple[float, float], seed: int = 0
 ) -> VerificationResult:
     """Cut requests at random, and answer their pieces in batches in which others begin and end."""
     choose = random.Random(seed)  # noqa: S311 - nothing here is secret
@@ -58,7 +58,7 @@ def _cut(case: VerificationCase, choose: random.Random) -> _Stream:
     return _Stream(case, [0, *sorted(inner), length])
 
 
-def _advance(model: Model, inputs: Sequence[TensorSpec], streams: Sequence[_Stream]) -> None:
+def _advance(model: ServedModel, inputs: Sequence[TensorSpec], streams: Sequence[_Stream]) -> None:
     """One piece of each."""
     spans = [(stream.cuts[stream.done], stream.cuts[stream.done + 1]) for stream in streams]
     pieces = [
@@ -69,7 +69,7 @@ def _advance(model: Model, inputs: Sequence[TensorSpec], streams: Sequence[_Stre
     rows = tuple(row for row, stream in enumerate(streams) if stream.state is not None)
     states = [state for stream in streams if (state := stream.state) is not None]
     past = ResumedState(rows, tuple(spans[row][0] for row in rows), tuple(map(torch.cat, zip(*states, strict=True))))
-    answers, carried = model.resume_plan(model.plan(lengths), pieces, lengths, past)
+    answers, carried = model.run_plan(model.plan(lengths), pieces, lengths, resumed=past)
     for row, stream in enumerate(streams):
         stream.answers.append(answers[row])
         stream.state = tuple(value[row : row + 1] for value in carried)

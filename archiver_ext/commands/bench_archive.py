@@ -189,7 +189,7 @@ def smallest_bucket(manifest: Manifest, rows: int, longest: int) -> Bucket:
 def _calling(variants: LoadedArchive, steps: Sequence[PlannedBatch]) -> Call:
     def call() -> None:
         for step in steps:
-            variants.answer(step.plan(step.lengths), step.requests, step.lengths)
+            variants.run_plan(step.plan(step.lengths), step.requests, step.lengths)
 
     return call
 

@@ -32,7 +32,8 @@ _ADDED = "added.pt"
 _PLACEHOLDER = "1.0"
 """The only version of these names on PyPI, which is empty."""
 
-_CHOOSING_CORES = ("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES")
+CORE_VARIABLES = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
+"""The variables that give a process its NeuronCores: by index, or by number."""
 
 
 def unavailable_reason(toolchain: Toolchain) -> str | None:
@@ -66,7 +67,7 @@ def import_toolchain(toolchain: Toolchain) -> Any:
 
     Workers are processes, and processes do not share cores: the first would take them all.
     """
-    if not any(name in os.environ for name in _CHOOSING_CORES):
+    if not any(name in os.environ for name in CORE_VARIABLES):
         os.environ["NEURON_RT_NUM_CORES"] = "1"  # read when the package is imported, or soon after
     return import_module(toolchain.module)
 

@@ -32,6 +32,7 @@ from ..interface import (
 from ..signature import weights_of
 from . import operators as aws_operators
 from .device import (
+    CORE_VARIABLES,
     PROGRAM,
     artifact_tensors,
     emulation_reason,
@@ -64,6 +65,11 @@ class Neuron:
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
     inlines_weights = True
+    core_variables = CORE_VARIABLES
+
+    def core_environment(self, index: int) -> dict[str, str]:
+        """Return the variable that assigns one NeuronCore."""
+        return {CORE_VARIABLES[0]: str(index)}
 
     def unavailable(self) -> str | None:
         """Whether torch_neuron is here, and not the placeholder of its name."""
