@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 # Workers for `make test`; each end-to-end worker runs a TorchServe of its own.
 JOBS ?= auto
 
-.PHONY: help install demo test bench bench-rest bench-backward seeds chaos lint types format clean
+.PHONY: help install demo test bench bench-rest bench-backward bench-compare seeds chaos lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
 	@echo "make chaos    workers and servers killed under 200 sessions, none of which may be lost: about 5 minutes"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
+	@echo "make bench-compare BASE=COMMIT  a request's CPU time beside that of another commit, with floors: about 5 minutes"
 	@echo "make seeds    every example of the tracing APIs on every engine, and what archives save: about 12 minutes"
 	@echo "make lint     ruff: rules and formatting"
 	@echo "make types    mypy --strict"
@@ -58,6 +59,10 @@ chaos: $(STAMP)
 
 bench-backward: $(STAMP)
 	@$(BIN)/python -m benchmarks.pack_unpack
+
+# Without HEAD the working tree is compared, as it stands.
+bench-compare: $(STAMP)
+	@$(BIN)/python -m benchmarks.compare $(BASE) $(HEAD)
 
 seeds: $(STAMP)
 	@$(BIN)/python -m examples.seeds

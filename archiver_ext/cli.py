@@ -100,10 +100,10 @@ def _expected() -> tuple[type[Exception], ...]:
     """What is raised for the person at the keyboard; anything else is a mistake of ours."""
     from ..backends.interface import CompileError, LoadError
     from ..config.diagnostics import ConfigError
-    from ..lowering import LoweringRefused
+    from ..lowering import LoweringError
     from .errors import PackagingError
 
-    return PackagingError, ConfigError, LoweringRefused, CompileError, LoadError, OSError
+    return PackagingError, ConfigError, LoweringError, CompileError, LoadError, OSError
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -14,7 +14,7 @@ from ..backends.compile_pool import CompileFailure, CompileJob, CompileOutcome, 
 from ..backends.exported_program import save_program
 from ..backends.interface import Backend, CompileSettings
 from ..backends.registry import get_backend
-from ..bucketing.shapes import Bucket, BucketGrid, ProgramRole
+from ..bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
 from ..config.compiler import TraceArguments
 from ..config.load import load_config
 from ..config.manifest import ManifestError
@@ -22,8 +22,8 @@ from ..config.schema import ServingConfig
 from ..handlers.runtime.host import available_cores, threads_per_worker
 from ..handlers.runtime.loader import load_archive
 from ..lowering import lower
-from ..lowering.program import Program
-from ..lowering.streaming import refuse_what_cannot_stream
+from ..lowering.program import LoweredModel
+from ..lowering.streaming import check_streamable
 from . import model_archiver
 from .archive import layout
 from .archive.workspace import private_directory, temporary_files_in
@@ -58,7 +58,7 @@ class PackagingResult:
     size: int
     """Bytes of the archive."""
     config: ServingConfig
-    program: Program
+    program: LoweredModel
     kept: CandidateResult
     others: tuple[CandidateResult, ...]
     rejected: tuple[RejectedEngine, ...]
@@ -70,7 +70,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
     """Make the archive that the archiver's flags ask for; progress goes to `console`.
 
     Raises:
-        PackagingError, ConfigError, LoweringRefused, CannotLoad, OSError: there is no archive, nor anything left over.
+        PackagingError, ConfigError, LoweringError, LoadError, OSError: there is no archive, nor anything left over.
     """
     destination = model_archiver.check_destination(flags, quiet=True)
     config = load_config(Path(_needed(flags)))
@@ -137,7 +137,7 @@ def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[Rejected
     model = load_model(build.staged / Path(str(build.flags.model_file)).name, build.weights, build.config.model.args)
     program = with_bucket_selector(lower(model, build.config), build.config)
     if build.config.streaming is not None:
-        refuse_what_cannot_stream(program)
+        check_streamable(program)
     threads = _threads(build.config)
     config = choose_lengths(program, build.config, threads, build.work / "lengths", build.console)
     check_bucket_selector(config, build.staged)
@@ -251,9 +251,11 @@ def _divided(build: _Build, subject: BuildInput, engines: Sequence[Backend]) -> 
     return [with_cpu_fallback(engine, examples[engine.name], config, settings) for engine in engines]
 
 
-def _examples(program: Program, grid: BucketGrid) -> dict[ProgramRole, tuple[torch.export.ExportedProgram, Bucket]]:
+def _examples(
+    program: LoweredModel, grid: BucketGrid
+) -> dict[ProgramRole, tuple[torch.export.ExportedProgram, Bucket]]:
     """Each program with a bucket to divide it for."""
-    return {part: (one, evaluate.role_buckets(part, grid)[0]) for part, one in program.parts.items()}
+    return {part: (one, role_buckets(part, grid)[0]) for part, one in program.parts.items()}
 
 
 def _beside(build: _Build) -> Path:

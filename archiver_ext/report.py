@@ -70,7 +70,7 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} x |eager|"
     yield f"every answer is within {allowed} of the model in eager mode, each request alone"
     yield _padding(outcome)
-    yield f"runs as {_kind(outcome)}: {outcome.program.split_reason}"
+    yield f"runs as {_kind(outcome)}: {outcome.program.chunking_reason}"
     for dropped in outcome.rejected:
         yield f"{dropped.backend} is out: {dropped.reason}"
     yield _kept(outcome)
@@ -87,7 +87,7 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
 
 
 def _kind(outcome: PackagingResult) -> str:
-    return "sequence" if outcome.program.split is None else "chunk"
+    return "sequence" if outcome.program.chunked is None else "chunk"
 
 
 def _padding(outcome: PackagingResult) -> str:
@@ -130,7 +130,7 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
         "padding": outcome.program.padding,
         "padding_reason": outcome.program.padding_reason,
         "runs_as": _kind(outcome),
-        "runs_reason": outcome.program.split_reason,
+        "runs_reason": outcome.program.chunking_reason,
         "tolerance": {"atol": outcome.config.tolerance.atol, "rtol": outcome.config.tolerance.rtol},
         "engines": [_engine(trial, outcome) for trial in (outcome.kept, *outcome.others)],
         "dropped": [{"backend": dropped.backend, "reason": dropped.reason} for dropped in outcome.rejected],

@@ -19,7 +19,7 @@ import torch
 from ..backends.weights import read_weights
 from ..config.schema import ServingConfig
 from ..handlers.runtime.user_code import load_bucket_selector
-from ..lowering.program import Program
+from ..lowering.program import LoweredModel
 from .errors import PackagingError
 
 _SAVE_STATE_DICT = "save it with torch.save(model.state_dict(), 'weights.pt') and give that file"
@@ -244,7 +244,7 @@ def check_codec(codec: str | None, directory: Path) -> None:
         raise PackagingError(f"neuron_lstm.codec: {file.name} defines no class {class_name}")
 
 
-def with_bucket_selector(program: Program, config: ServingConfig) -> Program:
+def with_bucket_selector(program: LoweredModel, config: ServingConfig) -> LoweredModel:
     """The program as it is served where the user chooses the buckets: whole sequences, in the grid's shapes alone.
 
     Raises:
@@ -258,7 +258,7 @@ def with_bucket_selector(program: Program, config: ServingConfig) -> Program:
             f"lengths ({program.padding_reason}): leave kernel out"
         )
     reason = f"{config.buckets.kernel} chooses a bucket for the whole of a sequence"
-    return replace(program, split=None, split_reason=reason, any_shape=False)
+    return replace(program, chunked=None, chunking_reason=reason, any_shape=False)
 
 
 def check_bucket_selector(config: ServingConfig, directory: Path) -> None:

@@ -68,7 +68,7 @@ def check_host(packaged: Mapping[str, str]) -> None:
     """Refuse before the processor would: it kills the process at the first instruction that it does not know.
 
     Raises:
-        CannotLoad: this machine is not of the kind that `host` named where the code was made.
+        LoadError: this machine is not of the kind that `host` named where the code was made.
     """
     for what, value in {"system": sys.platform, "machine": platform.machine()}.items():
         if packaged.get(what, value) != value:
@@ -117,7 +117,7 @@ def reject_instruction_flags(args: Sequence[str]) -> None:
     """A host is asked for the instructions of the target: code with others would be killed there.
 
     Raises:
-        CannotCompile: an argument for the compiler's command line chooses instructions.
+        CompileError: an argument for the compiler's command line chooses instructions.
     """
     for arg in args:
         if arg.startswith("-m") and not arg.startswith("-mtune="):
@@ -139,7 +139,7 @@ def executable_copy(directory: Path, names: Sequence[str]) -> Iterator[Path]:
     """The directory, or a copy of its files of these names where code may be mapped, which may go as soon as it is.
 
     Raises:
-        CannotLoad: it lies on a file system that forbids programs, and there is no other place.
+        LoadError: it lies on a file system that forbids programs, and there is no other place.
     """
     if not _forbids_programs(directory):
         yield directory

@@ -57,7 +57,7 @@ class Eager:
         """Put the weights back and run.
 
         Raises:
-            CannotLoad: this torch cannot read the program, or the weights are others.
+            LoadError: this torch cannot read the program, or the weights are others.
         """
         signature = read_signature(directory)
         real = signature.pick_weights(weights)

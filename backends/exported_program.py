@@ -34,7 +34,7 @@ def load_weight_stripped(path: Path, weights: Weights) -> torch.nn.Module:
     """The program over `weights`, which it shares, as a module.
 
     Raises:
-        CannotLoad: this torch cannot read the program.
+        LoadError: this torch cannot read the program.
     """
     return load_weight_stripped_program(path, weights).module()
 
@@ -43,7 +43,7 @@ def load_weight_stripped_program(path: Path, weights: Weights) -> torch.export.E
     """The program over `weights`, which it shares.
 
     Raises:
-        CannotLoad: this torch cannot read the program.
+        LoadError: this torch cannot read the program.
     """
     try:
         program = torch.export.load(path)

@@ -79,7 +79,7 @@ class Inductor:
         and whatever else inductor wrote.
 
         Raises:
-            CannotCompile: no bucket is named, or inductor or the compiler refuses the program or an argument.
+            CompileError: no bucket is named, or inductor or the compiler refuses the program or an argument.
         """
         if bucket is None:
             raise CompileError("inductor compiles for one bucket at a time")
@@ -103,7 +103,7 @@ class Inductor:
         """Map the library and point it at the weights.
 
         Raises:
-            CannotLoad: this machine lacks what the code was compiled for, or cannot map it; or the weights are others.
+            LoadError: this machine lacks what the code was compiled for, or cannot map it; or the weights are others.
         """
         cpp_compiler.check_host(host)
         _check_torch(host)
@@ -131,7 +131,7 @@ def _scratch(workdir: Path | None) -> Iterator[Path]:
     """A folder for all that is written on the way: gone afterwards, or left below `workdir` until the next time.
 
     Raises:
-        CannotCompile: inductor cannot work there, for it writes commands without quotes.
+        CompileError: inductor cannot work there, for it writes commands without quotes.
     """
     if workdir is None:
         with tempfile.TemporaryDirectory(prefix="inductor-") as scratch:

@@ -1,4 +1,4 @@
-"""What an engine must offer. A third party adds one with an entry point in `torchserve_neuron_lstm.backends`."""
+"""Protocols of an engine. A third party adds one with an entry point in `torchserve_neuron_lstm.backends`."""
 
 from __future__ import annotations
 
@@ -12,58 +12,65 @@ import torch
 from ..bucketing.shapes import Bucket
 
 Weights = Mapping[str, torch.Tensor]
-"""The model's own state dict, plus the constants that lowering lifted out of its code."""
+"""The model's state dict, plus the constants that lowering lifted out of its code."""
 
 Precision = Literal["float32", "bfloat16"]
-"""What a program computes in. Its inputs, outputs and carried values keep their own dtypes."""
+"""Precision of a program's computation. Its inputs, outputs and carried values keep their own dtypes."""
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 CompilerOption = Literal["compiler_workdir", "compiler_args", "compiler_python"]
-"""What the YAML can say to a compiler itself, by its keys there."""
+"""YAML keys that a compiler may support."""
+
+Option = CompilerOption
+"""Former name."""
 
 
 @dataclass(frozen=True)
 class CompileSettings:
-    """What is asked of a compiler beside the program and its shape. No engine is given what it does not take."""
+    """Settings of one compilation. An engine is never given settings that it does not support."""
 
     precision: Precision = "float32"
     workdir: Path | None = None
-    """An existing directory of this program's own, in which the compiler leaves what people may want to look at."""
+    """Existing directory, used by this program alone, in which the compiler leaves its intermediate files."""
     args: tuple[str, ...] = ()
     """Arguments for the compiler's command line."""
     python: Path | None = None
-    """The interpreter in which the compiler lives, where that is not this one."""
+    """Python interpreter that has the compiler; None: this one."""
 
 
 DEFAULTS = CompileSettings()
 
 LoadedProgram = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-"""A loaded program: flat inputs (the declared ones in order, then lengths[B] int64 where the program takes them)
-to flat outputs, all contiguous CPU tensors of exactly the bucket's shapes. The outputs are the caller's: no later call
-changes them."""
+"""Loaded program: flat inputs (the declared ones in order, then lengths[B] int64 if the program takes them) to flat
+outputs. All tensors are contiguous, on the CPU, and of exactly the bucket's shapes. The caller owns the outputs: no
+later call changes them."""
+
+Run = LoadedProgram
+"""Former name."""
 
 
 @runtime_checkable
 class Chaining(Protocol):
-    """A loaded program for pieces of every shape that runs several of them in a row faster than one by one."""
+    """A loaded program with dynamic shapes that runs a sequence of chunks faster than one call for each chunk."""
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """One call."""
+        """Run one call."""
 
     def chain(
         self, buckets: Sequence[Bucket], calls: Sequence[list[torch.Tensor]], carried: list[torch.Tensor]
     ) -> Sequence[Sequence[torch.Tensor]]:
-        """Several calls. `calls` has the inputs of each but for the last ones, which are `carried` for the first.
+        """Run several calls in sequence, and return the outputs of each.
 
-        Each of the others goes on with the last outputs of the one before it, as many as `carried` has, of which it
-        takes the first rows: as many as its bucket has.
+        `calls` holds the inputs of each call without its carried inputs, which come last. The first call takes
+        `carried`. Each later call takes the last `len(carried)` outputs of the call before it, cut to the first rows:
+        as many as its own bucket has.
         """
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A distribution the serving host must have, e.g. ("onnxruntime", "onnxruntime", "1.31.1")."""
+    """A distribution that the serving host must have, e.g. ("onnxruntime", "onnxruntime", "1.31.1")."""
 
     distribution: str
     module: str
@@ -71,11 +78,17 @@ class Requirement:
 
 
 class LoadError(RuntimeError):
-    """This host cannot run the program: says what was packaged, what is here, and what to do."""
+    """This host cannot run the program. The message names what was packaged, what is here, and what to do."""
 
 
 class CompileError(RuntimeError):
-    """The engine refuses the program or the shape: says which, and what to do."""
+    """The engine does not support the program or the shape. The message names which, and what to do."""
+
+
+CannotLoad = LoadError
+"""Former name."""
+CannotCompile = CompileError
+"""Former name."""
 
 
 class Backend(Protocol):
@@ -85,22 +98,22 @@ class Backend(Protocol):
     polymorphic: bool
     """True: one compiled program serves every bucket. False: one per bucket."""
     any_shape: bool
-    """Whether a polymorphic engine runs a shape for the first time as fast as ever, so that batches may be planned in
-    whatever shapes are best. False: in those of the grid alone, which are warmed up when an archive is loaded."""
+    """Whether a polymorphic engine runs a new shape as fast as a known one, so that batches may be planned in any
+    shapes. False: only in the shapes of the grid, which are warmed up when an archive is loaded."""
 
     precisions: tuple[Precision, ...]
-    """What it can compute in."""
+    """Precisions that the engine can compute in."""
     options: tuple[CompilerOption, ...]
-    """The keys of the YAML that its compiler takes."""
+    """YAML keys that its compiler supports."""
 
     def unavailable(self) -> str | None:
-        """Why this machine cannot compile for the engine, with what to install; None where it can."""
+        """Return why this machine cannot compile for the engine, with what to install; None if it can."""
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """What the serving host needs beside the standard library, with the versions compiled against."""
+        """Return the distributions that the serving host needs, with the versions compiled against."""
 
     def host(self) -> Mapping[str, str]:
-        """The kind of machine the compiled code is for (e.g. {"machine": "x86_64", "isa": "avx512"}); empty: any."""
+        """Return the kind of machine of the compiled code, e.g. {"machine": "x86_64", "isa": "avx512"}; empty: any."""
 
     def compile(
         self,
@@ -111,92 +124,91 @@ class Backend(Protocol):
     ) -> None:
         """Write the compiled program, without its weights, into an empty `directory`.
 
-        `program` holds the abstract masked operators of `masked.py` and symbolic batch and time. `bucket` is None
-        for a polymorphic engine. Runs in a process of its own. Where the program computes in another precision than
-        float32, its inputs, outputs and carried values still have their own dtypes, and `load` must refuse a host
-        that cannot compute in it.
+        `program` holds the abstract masked operators of `masked.py` and has symbolic batch and time. `bucket` is None
+        for a polymorphic engine. Runs in a separate process. If the precision is not float32, the inputs, outputs and
+        carried values still have their own dtypes, and `load` must refuse a host that cannot compute in it.
 
         Raises:
-            CannotCompile: the engine does not take this program or these arguments, or this machine cannot compute in
-                this precision.
+            CompileError: the engine does not support this program or these arguments, or this machine cannot compute
+                in this precision.
         """
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load what `compile` wrote. `weights` are shared by all variants: keep them, do not copy them.
+        """Load a program that `compile` wrote. `weights` are shared by all variants: keep them, do not copy them.
 
         Raises:
-            CannotLoad: this host is not the kind `host` names, or the file cannot be loaded here.
+            LoadError: this host is not of the kind that `host` names, or the file cannot be loaded here.
         """
 
 
 @runtime_checkable
 class Estimating(Backend, Protocol):
-    """An engine whose compiler knows how long a program will take on its device."""
+    """An engine whose compiler has a cost model: it estimates the time of a program on its device."""
 
     def estimate_us(self, directory: Path) -> float | None:
-        """Microseconds of one call of what `compile` wrote, by the compiler's own count; None where it has none."""
+        """Return the compiler's estimate for one call in microseconds; None if it has none."""
 
 
 @runtime_checkable
 class Selective(Backend, Protocol):
-    """An engine that can say operator by operator what it takes, without compiling."""
+    """An engine that answers for each operator whether it supports it, without compiling."""
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Why it cannot take this call of an exported program; None where it can."""
+        """Return why the engine does not support this call of an exported program; None if it does."""
 
 
 @runtime_checkable
 class Inlining(Backend, Protocol):
-    """An engine that may compile the weights into its programs, so that other weights need other programs."""
+    """An engine that may embed the weights in its programs, so that they cannot be refitted with other weights."""
 
     inlines_weights: bool
 
 
 @runtime_checkable
 class Placing(Backend, Protocol):
-    """An engine with several cores of its own; `load` takes the first."""
+    """An engine whose device has several cores; `load` uses the first."""
 
     def cores(self) -> int:
-        """How many this process may use."""
+        """Return the number of cores that this process may use."""
 
     def load_on(
         self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
     ) -> LoadedProgram:
-        """Like `load`, on one of them, counted from 0.
+        """Load as `load` does, on the core of this index.
 
         Raises:
-            CannotLoad: as `load`, or there is no such core.
+            LoadError: as for `load`, or there is no such core.
         """
 
 
 @runtime_checkable
 class WholeSequences(Backend, Protocol):
-    """An engine that runs no pieces of time, unless streams ask for them: it cannot, or would gain nothing."""
+    """An engine without chunked execution, unless `streaming` needs it: it cannot, or would gain nothing."""
 
     whole_sequences: str
-    """Why, for people."""
+    """Reason, for people."""
 
 
 @runtime_checkable
 class Ragged(Backend, Protocol):
-    """An engine that computes each row only up to its own length, so that what padding costs is measured by itself."""
+    """An engine that computes each row only up to its own length. The cost of padding is measured separately."""
 
     ragged: bool
 
 
 @runtime_checkable
 class Simulating(Backend, Protocol):
-    """An engine whose programs run on something slower where its device is not there."""
+    """An engine whose programs run in a slower emulation if its device is missing."""
 
     def simulation(self) -> str | None:
-        """What stands in for the device on this host, and why; None where the device is there."""
+        """Return what emulates the device on this host, and why; None if the device is present."""
 
 
 def precision_of(engine: Backend, wanted: Precision) -> Precision:
-    """What an engine computes in where `wanted` is asked for: that, else what it prefers.
+    """Return the precision of an engine if `wanted` is configured: `wanted`, else the engine's first.
 
-    Some know float32 alone, whose answers are within every tolerance that bfloat16's are. An engine that knows no
-    float32 must not be tried where float32 is asked for.
+    Some engines support only float32, whose outputs are within every tolerance that bfloat16's are. An engine without
+    float32 must not be tried if float32 is configured.
     """
     return wanted if wanted in engine.precisions else engine.precisions[0]
 

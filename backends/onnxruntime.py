@@ -82,7 +82,7 @@ class OnnxRuntime:
         """Why an operator cannot be written as ONNX.
 
         Raises:
-            CannotCompile: the exporter is not installed.
+            CompileError: the exporter is not installed.
         """
         return missing_translation(node)
 
@@ -96,7 +96,7 @@ class OnnxRuntime:
         """Write the ONNX graph without weights.
 
         Raises:
-            CannotCompile: an operator has no counterpart in ONNX, or the engine lacks it.
+            CompileError: an operator has no counterpart in ONNX, or the engine lacks it.
         """
         weights = weights_of(program)
         lifted = [name for name in weights if name in program.state_dict or is_large(weights[name])]
@@ -118,7 +118,7 @@ class OnnxRuntime:
         """Make the one session.
 
         Raises:
-            CannotLoad: the engine is missing or refuses the graph, or the weights are others.
+            LoadError: the engine is missing or refuses the graph, or the weights are others.
         """
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
@@ -233,7 +233,7 @@ def export_onnx(program: torch.export.ExportedProgram) -> Any:
     """The ONNX model (a protobuf), with weights.
 
     Raises:
-        CannotCompile: names the operator that the exporter does not know.
+        CompileError: names the operator that the exporter does not know.
     """
     table: dict[Callable[..., Any], Callable[..., Any]] = {
         torch.ops.neuron_lstm.lstm.default: _lstm,
@@ -260,7 +260,7 @@ def missing_translation(node: torch.fx.Node) -> str | None:
     """Which operator of a call of an exported program the exporter has no translation for; None where it has all.
 
     Raises:
-        CannotCompile: the exporter is not installed.
+        CompileError: the exporter is not installed.
     """
     from .partitioning.operator_support import single_operator_program
     from .partitioning.partition import operator_name, operators_of

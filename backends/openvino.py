@@ -73,7 +73,7 @@ class OpenVino:
         """Why an operator cannot be written as ONNX, which is what the engine reads.
 
         Raises:
-            CannotCompile: the exporter is not installed.
+            CompileError: the exporter is not installed.
         """
         from .onnxruntime import missing_translation
 
@@ -89,7 +89,7 @@ class OpenVino:
         """Write the ONNX graph without weights. It is in float32 in any precision, and so is what goes in and out.
 
         Raises:
-            CannotCompile: an operator has no counterpart in ONNX, the engine lacks it, or the processor the precision.
+            CompileError: an operator has no counterpart in ONNX, the engine lacks it, or the processor the precision.
         """
         precision = settings.precision
         if lacking := _lacking(precision):
@@ -119,7 +119,7 @@ class OpenVino:
         """Compile the graph for this processor, around the weights.
 
         Raises:
-            CannotLoad: the engine is missing or refuses the graph, the weights are others, or the processor cannot
+            LoadError: the engine is missing or refuses the graph, the weights are others, or the processor cannot
                 compute in the program's precision.
         """
         signature = read_signature(directory)

@@ -1,76 +1,188 @@
-"""From the name of an engine to the engine. Nothing is imported before it is asked for: an archive carries only one."""
+"""Table of engines: their names, their order under `auto`, and the files that an archive carries for each.
+
+No other file names an engine. A new engine is its own file or folder and one row in `ENGINES`. An engine is imported
+when it is requested, since an archive carries only one.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Literal
 
 from .interface import Backend, LoadError
 
 ENTRY_POINT_GROUP = "torchserve_neuron_lstm.backends"
-"""Entry points of this group name a class that is a `Backend`; the entry point's name is the engine's."""
+"""Group of entry points that name a `Backend` class; the name of the entry point is that of the engine."""
 
-_BUILT_IN = {
-    "native": ("native.engine", "Native"),
-    "inductor": ("inductor", "Inductor"),
-    "onnxruntime": ("onnxruntime", "OnnxRuntime"),
-    "openvino": ("openvino", "OpenVino"),
-    "vollo": ("vollo.engine", "Vollo"),
-    "neuronx": ("aws_neuron.neuronx", "NeuronX"),
-    "neuron": ("aws_neuron.neuron", "Neuron"),
-    "eager": ("eager", "Eager"),
+Purpose = Literal["serve_float32", "serve_bfloat16", "fallback", "trace", "choose_lengths"]
+"""Choices that `auto` makes. `fallback`: engines for serving if no other compiles the model."""
+
+
+@dataclass(frozen=True)
+class EngineSpec:
+    """A row of the table."""
+
+    module: str
+    """Module of the class, below this folder."""
+    cls: str
+    files: tuple[str, ...]
+    """Files below this folder that an archive carries for the engine, beside `BASE`; glob patterns."""
+    packages: tuple[str, ...] = ()
+    """Third-party packages that the engine's files import inside functions."""
+    auto: Mapping[Purpose, int] = field(default_factory=dict)
+    """Rank for each purpose, lowest first; without a rank the engine is not tried."""
+
+
+_NEURON_FILES = (
+    "aws_neuron/__init__.py",
+    "aws_neuron/device.py",
+    "aws_neuron/operators.py",
+    "aws_neuron/source_module.py",
+    "aws_neuron/source_program.py",
+    "aws_neuron/toolchain.py",
+    "aws_neuron/unrolled.py",
+    "simulation.py",
+)
+
+ENGINES: Mapping[str, EngineSpec] = {
+    "native": EngineSpec(
+        "native.engine",
+        "Native",
+        files=("native/*.py", "cpp_compiler.py", "eager.py"),
+        auto={"serve_float32": 0, "serve_bfloat16": 0},
+    ),
+    "inductor": EngineSpec(
+        "inductor",
+        "Inductor",
+        files=("inductor.py", "cpp_compiler.py"),
+        packages=("torch._inductor",),
+        auto={"serve_float32": 1, "serve_bfloat16": 1, "trace": 0},
+    ),
+    "onnxruntime": EngineSpec(
+        "onnxruntime",
+        "OnnxRuntime",
+        files=("onnxruntime.py",),
+        packages=("onnx", "onnx_ir", "onnxruntime", "onnxscript", "numpy"),
+        auto={"serve_float32": 2, "serve_bfloat16": 2, "trace": 1, "choose_lengths": 0},
+    ),
+    "openvino": EngineSpec(
+        "openvino",
+        "OpenVino",
+        files=("openvino.py",),
+        packages=("onnx", "openvino"),
+        auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
+    ),
+    "vollo": EngineSpec(
+        "vollo.engine",
+        "Vollo",
+        files=("vollo/__init__.py", "vollo/engine.py", "vollo/operators.py", "eager.py"),
+        packages=("vollo_compiler", "vollo_rt", "vollo_torch"),
+    ),
+    "neuronx": EngineSpec(
+        "aws_neuron.neuronx",
+        "NeuronX",
+        files=(*_NEURON_FILES, "aws_neuron/neuronx.py"),
+        packages=("torch_neuronx",),
+    ),
+    "neuron": EngineSpec(
+        "aws_neuron.neuron",
+        "Neuron",
+        files=(*_NEURON_FILES, "aws_neuron/neuron.py"),
+        packages=("torch_neuron",),
+    ),
+    "eager": EngineSpec(
+        "eager",
+        "Eager",
+        files=("eager.py",),
+        auto={"fallback": 0, "trace": 2, "choose_lengths": 1},
+    ),
 }
-_OF_ITS_OWN = {"vollo": "vollo", "native": "native"}
-"""The folder that one engine alone needs."""
+"""Built-in engines, in the order in which they are listed to users."""
+
+BASE = (
+    "__init__.py",
+    "handlers/**/*.py",
+    "bucketing/*.py",
+    "sessions/*.py",
+    "config/__init__.py",
+    "config/manifest.py",
+    "config/json_codec.py",
+    "config/session_settings.py",
+    "backends/__init__.py",
+    "backends/interface.py",
+    "backends/registry.py",
+    "backends/signature.py",
+    "backends/exported_program.py",
+    "backends/weights.py",
+    "backends/masked.py",
+    "backends/partitioning/__init__.py",
+    "backends/partitioning/backend.py",
+)
+"""Files of the package that every archive carries; glob patterns."""
+
+_PACKAGING_ONLY = ("bucketing/bucket_lengths.py",)
+
 _HERE = Path(__file__).parent
 
 
 def get_backend(name: str) -> Backend:
-    """The engine of this name: one of ours, else one that an installed distribution offers.
+    """Return the engine of this name: a built-in one, or one that an installed distribution provides.
 
     Raises:
-        CannotLoad: there is none, or the distribution that offers it cannot be imported; says what there is.
+        LoadError: there is no such engine, or its distribution cannot be imported. The message lists the engines.
     """
     if name in _built_in():
-        module, kind = _BUILT_IN[name]
-        return _instance(getattr(importlib.import_module(f".{module}", __package__), kind))
-    offered = _offered()
-    if name not in offered:
+        spec = ENGINES[name]
+        return _instance(getattr(importlib.import_module(f".{spec.module}", __package__), spec.cls))
+    provided = _provided()
+    if name not in provided:
         raise LoadError(
-            f"there is no backend {name!r} here, but {', '.join(backend_names()) or 'none at all'}. A backend of "
-            f"another distribution is found once that is installed (entry point group {ENTRY_POINT_GROUP})"
+            f"there is no backend {name!r}. Available: {', '.join(backend_names()) or 'none'}. A backend of another "
+            f"distribution is available once that is installed (entry point group {ENTRY_POINT_GROUP})"
         )
-    return _load(offered[name])
+    return _load(provided[name])
 
 
 def backend_names() -> tuple[str, ...]:
-    """Every engine that `get_backend` finds here, ours first."""
-    return tuple(dict.fromkeys([*_built_in(), *sorted(_offered())]))
+    """Return the names that `get_backend` accepts here, built-in engines first."""
+    return tuple(dict.fromkeys([*_built_in(), *sorted(_provided())]))
 
 
-def files_of_others(name: str) -> tuple[Path, ...]:
-    """The files of our engines other than `name`: what an archive that serves by `name` leaves out.
+def auto_engines(purpose: Purpose) -> tuple[str, ...]:
+    """Return the engines that `auto` tries for a purpose, in the order of their ranks.
 
-    Eager stays: it runs what an engine leaves to the CPU.
+    >>> auto_engines("serve_float32")
+    ('native', 'inductor', 'onnxruntime')
     """
-    others = [other for other in _built_in() if other not in (name, "eager")]
-    folders = [_OF_ITS_OWN[other] for other in others if other in _OF_ITS_OWN]
-    return (
-        *(_file_of(other) for other in others),
-        *(file for folder in folders for file in (_HERE / folder).glob("*.py")),
-    )
+    ranks = {name: ENGINES[name].auto[purpose] for name in _built_in() if purpose in ENGINES[name].auto}
+    return tuple(sorted(ranks, key=ranks.__getitem__))
+
+
+def travelling_files(name: str) -> tuple[Path, ...]:
+    """Return the files that an archive served by this engine carries, relative to the package.
+
+    An engine of another distribution travels with that distribution.
+    """
+    package = _HERE.parent
+    own = ENGINES[name].files if name in ENGINES else ()
+    patterns = (*BASE, *(f"{_HERE.name}/{file}" for file in own))
+    found = {path.relative_to(package) for pattern in patterns for path in package.glob(pattern)}
+    return tuple(sorted(found - {Path(file) for file in _PACKAGING_ONLY}))
 
 
 def _built_in() -> list[str]:
-    return [name for name in _BUILT_IN if _file_of(name).is_file()]
+    return [name for name, spec in ENGINES.items() if _file_of(spec).is_file()]
 
 
-def _file_of(name: str) -> Path:
-    return _HERE.joinpath(*_BUILT_IN[name][0].split(".")).with_suffix(".py")
+def _file_of(spec: EngineSpec) -> Path:
+    return _HERE.joinpath(*spec.module.split(".")).with_suffix(".py")
 
 
-def _offered() -> dict[str, EntryPoint]:
+def _provided() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 
@@ -84,5 +196,5 @@ def _load(entry: EntryPoint) -> Backend:
         ) from error
 
 
-def _instance(kind: type[Backend]) -> Backend:
-    return kind()
+def _instance(cls: type[Backend]) -> Backend:
+    return cls()

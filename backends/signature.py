@@ -69,7 +69,7 @@ class Signature:
         """The program's weights out of all there are, shared, not copied.
 
         Raises:
-            CannotLoad: one is missing, or not what the program was compiled with.
+            LoadError: one is missing, or not what the program was compiled with.
         """
         problems = [
             f"{name}: {_describe(weights[name]) if name in weights else 'missing'}, compiled with {_words(wanted)}"
@@ -179,7 +179,7 @@ def read_signature(directory: Path) -> Signature:
     """Read what `write_signature` wrote.
 
     Raises:
-        CannotLoad: the file is missing or damaged.
+        LoadError: the file is missing or damaged.
     """
     try:
         written = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))

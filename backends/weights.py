@@ -39,7 +39,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """The named tensors of a `.pt`/`.pth` state dict or a `.safetensors` file: contiguous, on the CPU, not yet read.
 
     Raises:
-        BadWeights: there is no such file, it is damaged, or it holds something else than a flat dict of tensors.
+        WeightsError: there is no such file, it is damaged, or it holds something else than a flat dict of tensors.
     """
     if not path.is_file():
         raise WeightsError(f"there is no weights file {path}")

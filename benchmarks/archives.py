@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.build.evaluate import compile_jobs
 from torchserve_neuron_lstm.backends.compile_pool import CompileFailure, compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
@@ -191,7 +191,7 @@ def _seconds(step: Callable[[], object]) -> float:
 
 def _compare(one: Path, other: Path) -> list[bool]:
     """Whether they are equal bit for bit: the answers of each bucket, to the same ragged batch."""
-    with unpacked(one) as first, unpacked(other) as second:
+    with ArchiveReader(one).unpacked() as first, ArchiveReader(other).unpacked() as second:
         ours, theirs = load_archive(first, 1), load_archive(second, 1)
         return [
             torch.equal(a[0], b[0])

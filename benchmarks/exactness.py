@@ -30,7 +30,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 from ragged import Ragged, alone, pad_with, ragged
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.archiver_ext.build.evaluate import role_buckets
 from torchserve_neuron_lstm.archiver_ext.build.selection import has_dynamic_shape, program_for_engine
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
@@ -39,10 +38,10 @@ from torchserve_neuron_lstm.bucketing.execute import Tensors, execute
 from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import ExecutionMode, make_planner
-from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape, ProgramRole, Shapes
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, DynamicShape, ProgramRole, Shapes, role_buckets
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.program import Program
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 TOLERANCE = 1e-5  # |ours - eager| <= TOLERANCE + TOLERANCE x |eager|
 GARBAGE = (0.0, -1e4, 1e30)
@@ -91,14 +90,14 @@ def _measure(name: str, backend: str, batches: int) -> tuple[float, float, Execu
 class _Served:
     """A model's programs on one engine."""
 
-    program: Program
+    program: LoweredModel
     shapes: Shapes
     longest: int
     programs: Mapping[ProgramRole, Mapping[Bucket | None, LoadedProgram]]
 
     @property
     def kind(self) -> ExecutionMode:
-        return "sequence" if self.program.split is None else "chunk"
+        return "sequence" if self.program.chunked is None else "chunk"
 
     def plan(self, lengths: Sequence[int], choose: random.Random) -> Plan:
         """Runs that are the cheapest by some costs or other."""
@@ -114,8 +113,8 @@ class _Served:
     def answer(self, plan: Plan, requests: Ragged, garbage: float) -> list[Tensors]:
         """The answers, with garbage in the padding."""
         facts, pad = self.program, pad_with(garbage)
-        if facts.split is not None:
-            pieces = ChunkSignature(facts.inputs, facts.outputs, facts.split.carried)
+        if facts.chunked is not None:
+            pieces = ChunkSignature(facts.inputs, facts.outputs, facts.chunked.carried)
             return execute_chunks(plan, requests.items, requests.lengths, pieces, self.run, pad)
         run = partial(self.run, "sequence")
         takes = facts.takes_lengths
@@ -126,11 +125,11 @@ def _corners(shape: DynamicShape) -> list[Bucket]:
     return [Bucket(batch, length) for batch in (1, shape.batch) for length in (1, shape.length)]
 
 
-def _compiled(program: Program, model: torch.nn.Module, engine: Backend, directory: Path) -> _Served:
+def _compiled(program: LoweredModel, model: torch.nn.Module, engine: Backend, directory: Path) -> _Served:
     has_batch = any(spec.batch_dim is not None for spec in program.inputs)
-    lengths = (LENGTHS if program.split is None else PIECES) if program.takes_lengths else (1,)
+    lengths = (LENGTHS if program.chunked is None else PIECES) if program.takes_lengths else (1,)
     grid = BucketGrid((BATCH if has_batch else 1,), lengths)
-    longest = lengths[-1] if program.split is None else LONGEST
+    longest = lengths[-1] if program.chunked is None else LONGEST
     weights = {**dict(model.state_dict()), **program.constants}
     programs: dict[ProgramRole, dict[Bucket | None, LoadedProgram]] = {}
     for part, exported in program.parts.items():

@@ -40,6 +40,7 @@ FRAMES = TensorSpec("frames", "float32", ("batch", "time", 128))
 LOGITS = TensorSpec("logits", "float32", ("batch", 16))
 STATE = TensorSpec("state", "float32", (2, "batch", 256))
 COUNTS = (1, 8, 32)
+_WHOLE = "all of it"
 Kind = Literal["sequence", "chunk"]
 Work = Callable[[], object]
 
@@ -174,8 +175,20 @@ def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
         "  lengths": lambda: lengths_tensor(lengths, whole),
         "  unpad": lambda: unpad(logits, LOGITS, lengths),
         "encode": lambda: [codec.encode(request, [own]) for request, own in zip(requests, answers, strict=True)],
-        "all of it": lambda: handle(service, rows, context),
+        _WHOLE: lambda: handle(service, rows, context),
     }
+
+
+def whole_batches(count: int = 32) -> dict[str, Work]:
+    """Whole batches of `count` requests, by names that `python -m benchmarks.compare` knows: keep them."""
+    kinds: tuple[tuple[str, Traffic, Kind], ...] = (
+        ("ids_json", TRAFFIC[0], "sequence"),
+        ("ids_parsed", TRAFFIC[1], "sequence"),
+        ("frames_npy_to_json", TRAFFIC[2], "sequence"),
+        ("frames_npy_to_npy", TRAFFIC[3], "sequence"),
+        ("ids_json_chunk", TRAFFIC[0], "chunk"),
+    )
+    return {name: stages(traffic, kind, count)[_WHOLE] for name, traffic, kind in kinds}
 
 
 def _parsed(body: Body) -> object:

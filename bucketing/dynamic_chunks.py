@@ -44,13 +44,13 @@ class DynamicChunkPlanner:
     shape: DynamicShape
     cost: CostModel
     _weights: tuple[IntegerCost, ...] = field(init=False, repr=False, compare=False)
-    stretches: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    segment_sizes: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """The numbers of rows into which a batch may be cut, the largest first."""
 
     def __post_init__(self) -> None:
         weights = integer_costs(self.cost, self.shape.batch)
         object.__setattr__(self, "_weights", weights)
-        object.__setattr__(self, "stretches", _stretch_sizes(weights, self.cost.batches))
+        object.__setattr__(self, "segment_sizes", _stretch_sizes(weights, self.cost.batches))
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         """The cheapest staircases for requests of these lengths.
@@ -64,7 +64,7 @@ class DynamicChunkPlanner:
             return Plan(())
         self.shape.bucket_length_for(lengths[rows[0]])
         own = [lengths[row] for row in rows]
-        largest, *smaller = self.stretches
+        largest, *smaller = self.segment_sizes
         stairs = self._stairs(own, largest)
         for size in smaller:
             if size < len(rows):

@@ -41,7 +41,7 @@ def execute(
     for step in plan.runs:
         padded = _padded_inputs(step, requests, lengths, inputs, takes_lengths, pad)
         results = run(step.bucket, padded)
-        check_results(results, outputs, step.bucket)
+        check_outputs(results, outputs, step.bucket)
         own_lengths = [lengths[row] for row in step.rows]
         parts = _parts(results, outputs, own_lengths, padded)
         answers.update(zip(step.rows, zip(*parts, strict=True), strict=True))
@@ -82,7 +82,7 @@ def _padded_inputs(
     return padded
 
 
-def check_results(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec], bucket: Bucket) -> None:
+def check_outputs(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec], bucket: Bucket) -> None:
     """Hold what a program gave against what was declared.
 
     Raises:

@@ -17,12 +17,12 @@ from operator import lt
 import torch
 
 from .errors import InvariantError
-from .execute import Pad, Tensors, check_results
+from .execute import Pad, Tensors, check_outputs
 from .padding import lengths_tensor, pad, torch_dtype, unpad, unpadded_views
 from .plan import Plan, ProgramCall
 from .shapes import Bucket, CarriedValue, ProgramRole, TensorSpec
 
-RunPart = Callable[[ProgramRole, Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
+RunProgram = Callable[[ProgramRole, Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
 """Runs one of the programs for a bucket. Each takes tensors in this order: inputs (`start` and `head` only those
 without time), lengths[B] (`chunk`: within the piece), and but for `start` the carried values. `chunk` gives the outputs
 that have time, then the carried values; `head` the other outputs; `start` the carried values that have no `fill`."""
@@ -34,7 +34,7 @@ RunChain = Callable[
 first. Each of the others goes on with the first rows of what the one before it left. Gives what each of them gives."""
 
 
-def sequential_chain(run: RunPart) -> RunChain:
+def sequential_chain(run: RunProgram) -> RunChain:
     """Pieces in a row on a program that knows nothing of it."""
 
     def chain(
@@ -69,7 +69,7 @@ class ChunkSignature:
         return tuple(spec for spec in self.outputs if spec.time_dim is None)
 
     @property
-    def started(self) -> tuple[int, ...]:
+    def start_indices(self) -> tuple[int, ...]:
         """Which carried values `start` gives."""
         return tuple(place for place, value in enumerate(self.carried) if value.fill is None)
 
@@ -80,7 +80,7 @@ class ResumedState:
 
     rows: tuple[int, ...]
     """Which requests, by their places in the batch."""
-    timesteps: tuple[int, ...]
+    offsets: tuple[int, ...]
     """That each of them has behind it."""
     carried: Tensors
     """Their carried values, in the order of `Pieces.carried`; the rows of each stand as `rows` do."""
@@ -91,7 +91,7 @@ def execute_chunks(
     requests: Sequence[Sequence[torch.Tensor]],
     lengths: Sequence[int],
     pieces: ChunkSignature,
-    run: RunPart,
+    run: RunProgram,
     pad: Pad = pad,
     chain: RunChain | None = None,
 ) -> list[Tensors]:
@@ -115,7 +115,7 @@ def resume_chunks(
     requests: Sequence[Sequence[torch.Tensor]],
     lengths: Sequence[int],
     pieces: ChunkSignature,
-    run: RunPart,
+    run: RunProgram,
     past: ResumedState,
     chain: RunChain | None = None,
 ) -> tuple[list[Tensors], Tensors]:
@@ -128,19 +128,19 @@ def resume_chunks(
         ValueError, BrokenInvariant: as `execute_chunks`.
     """
     batch = ChunkedExecution(plan, requests, lengths, pieces, run, past=past, chain=chain)
-    return _followed(plan, batch), batch.left()
+    return _followed(plan, batch), batch.carry()
 
 
 def _followed(plan: Plan, batch: ChunkedExecution) -> list[Tensors]:
     pieces = batch.pieces
-    if pieces.started and batch.begins:
+    if pieces.start_indices and batch.has_new_sequences:
         for head in plan.heads:
-            batch.begin(head)
+            batch.run_start(head)
     batch.resume()
     for runs in split_chains(plan.runs):
-        batch.advance(runs)
-    finals = [answer for head in plan.heads for answer in batch.finish(head)]
-    steps = batch.steps()
+        batch.run_chunks(runs)
+    finals = [answer for head in plan.heads for answer in batch.run_head(head)]
+    steps = batch.step_results()
     # The answers of a row stand as steps and finals do: `turn` has the place of each output among them.
     timed = iter(range(len(batch.output_specs)))
     whole = iter(range(len(batch.output_specs), len(pieces.outputs)))
@@ -161,7 +161,7 @@ class ChunkedExecution:
         requests: Sequence[Sequence[torch.Tensor]],
         lengths: Sequence[int],
         pieces: ChunkSignature,
-        run: RunPart,
+        run: RunProgram,
         pad: Pad = pad,
         past: ResumedState | None = None,
         chain: RunChain | None = None,
@@ -173,7 +173,7 @@ class ChunkedExecution:
         self.chain = chain or sequential_chain(run)
         self.place = {row: place for place, row in enumerate(order)}
         self.lengths = [lengths[row] for row in order]
-        self.whole_lengths = self._whole(past) if past else self.lengths
+        self.total_lengths = self._whole(past) if past else self.lengths
         _check_plan(plan, order, self.place, self.lengths)
         rows = max(self.place[step.rows[0]] + step.bucket.batch for step in (*plan.runs, *plan.heads))
         timesteps = max(step.start + step.bucket.length for step in plan.runs)
@@ -189,19 +189,19 @@ class ChunkedExecution:
         ]
         self.output_specs = pieces.step_outputs
         self.outputs: list[torch.Tensor] = []
-        self.outputs_are_the_engines = False
+        self.outputs_are_borrowed = False
 
     @property
-    def begins(self) -> bool:
+    def has_new_sequences(self) -> bool:
         """Whether a sequence of the batch has nothing behind it."""
         return self.past is None or len(self.past.rows) < len(self.place)
 
-    def begin(self, head: ProgramCall) -> None:
+    def run_start(self, head: ProgramCall) -> None:
         """Let the model compute what these rows begin with."""
         began = self.run("start", head.bucket, [*self._free(head), self._whole_lengths(head)])
-        specs = [self.pieces.carried[position].spec for position in self.pieces.started]
-        check_results(began, specs, head.bucket)
-        for position, spec, result in zip(self.pieces.started, specs, began, strict=True):
+        specs = [self.pieces.carried[position].spec for position in self.pieces.start_indices]
+        check_outputs(began, specs, head.bucket)
+        for position, spec, result in zip(self.pieces.start_indices, specs, began, strict=True):
             self._put(self.carried[position], result, spec, head)
 
     def resume(self) -> None:
@@ -212,12 +212,12 @@ class ChunkedExecution:
         for tensor, carried in zip(self.carried, self.past.carried, strict=True):
             tensor.index_copy_(0, places, carried)
 
-    def left(self) -> Tensors:
+    def carry(self) -> Tensors:
         """The carried values as they are now, for all requests in their order."""
         places = torch.tensor([self.place[row] for row in range(len(self.place))])
         return tuple([tensor.index_select(0, places) for tensor in self.carried])
 
-    def advance(self, steps: Sequence[ProgramCall]) -> None:
+    def run_chunks(self, steps: Sequence[ProgramCall]) -> None:
         """Run pieces, each for the first rows of the one before it, and hand on what they leave.
 
         All that can be done before the first or after the last is done there. An engine that streams its weights leaves
@@ -230,11 +230,11 @@ class ChunkedExecution:
         given = self.chain([step.bucket for step in steps], inputs, self._state(steps[0]))
         specs, count = [*self.output_specs, *self.carried_specs], len(self.output_specs)
         for results, step in zip(given, steps, strict=True):
-            check_results(results, specs, step.bucket)
+            check_outputs(results, specs, step.bucket)
         (*_, results), (*_, last) = given, steps
         if last.bucket == self.size and len(last.rows) == len(self.lengths):  # all there is: nothing to put together
             self.outputs, self.carried = list(results[:count]), list(results[count:])
-            self.outputs_are_the_engines = True
+            self.outputs_are_borrowed = True
             return
         if not self.outputs:
             self.outputs = [torch.empty(spec.sizes(*self.size), dtype=torch_dtype(spec)) for spec in self.output_specs]
@@ -245,22 +245,22 @@ class ChunkedExecution:
             for tensor, result, spec in zip(self.carried, results[count:], self.carried_specs, strict=True):
                 self._put(tensor, result, spec, step, ended)
 
-    def finish(self, head: ProgramCall) -> list[Tensors]:
+    def run_head(self, head: ProgramCall) -> list[Tensors]:
         """The outputs without time of these rows."""
         specs = self.pieces.final_outputs
         if not specs:
             return [()] * len(head.rows)
         results = self.run("head", head.bucket, [*self._free(head), self._whole_lengths(head), *self._state(head)])
-        check_results(results, specs, head.bucket)
+        check_outputs(results, specs, head.bucket)
         ones = [1] * len(head.rows)
         return list(zip(*(unpad(result, spec, ones) for result, spec in zip(results, specs, strict=True)), strict=True))
 
-    def steps(self) -> list[Tensors]:
+    def step_results(self) -> list[Tensors]:
         """The outputs of every timestep, by place."""
         specs = self.output_specs
         if not specs:
             return [()] * len(self.lengths)
-        cut = unpad if self.outputs_are_the_engines else unpadded_views
+        cut = unpad if self.outputs_are_borrowed else unpadded_views
         parts = [cut(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs, strict=True)]
         return list(zip(*parts, strict=True))
 
@@ -274,13 +274,13 @@ class ChunkedExecution:
     def _whole(self, past: ResumedState) -> list[int]:
         """The timesteps of each row, those behind it included."""
         whole = list(self.lengths)
-        for row, behind in zip(past.rows, past.timesteps, strict=True):
+        for row, behind in zip(past.rows, past.offsets, strict=True):
             whole[self.place[row]] += behind
         return whole
 
     def _whole_lengths(self, head: ProgramCall) -> torch.Tensor:
         first = self.place[head.rows[0]]
-        own = self.whole_lengths[first : first + len(head.rows)]
+        own = self.total_lengths[first : first + len(head.rows)]
         return lengths_tensor(own, Bucket(head.bucket.batch, max(own)))
 
     def _lengths_within(self, step: ProgramCall) -> torch.Tensor:

@@ -25,7 +25,7 @@ class BucketGrid:
     >>> grid = BucketGrid(batches=(1, 4), lengths=(16, 32))
     >>> grid.buckets
     (Bucket(batch=1, length=16), Bucket(batch=1, length=32), Bucket(batch=4, length=16), Bucket(batch=4, length=32))
-    >>> grid.fit_length(17)
+    >>> grid.bucket_length_for(17)
     32
     """
 
@@ -68,7 +68,7 @@ class BucketGrid:
 class DynamicShape:
     """What a shape-polymorphic engine takes: every number of rows up to `batch`, every number of timesteps to `length`.
 
-    >>> DynamicShape(batch=32, length=512).fit_length(17)
+    >>> DynamicShape(batch=32, length=512).bucket_length_for(17)
     17
     """
 
@@ -174,3 +174,12 @@ class CarriedValue:
     """Its rows are in front, so that those of a batch's first sequences are a stretch of it."""
     fill: float | None
     """What it holds before the first timestep; None where a program computes that."""
+
+
+def role_buckets(role: ProgramRole, grid: BucketGrid) -> tuple[Bucket, ...]:
+    """Return the buckets in which a program of fixed shapes is compiled: `start` and `head` have no timesteps.
+
+    >>> role_buckets("head", BucketGrid(batches=(1, 4), lengths=(16, 32)))
+    (Bucket(batch=1, length=1), Bucket(batch=4, length=1))
+    """
+    return tuple(Bucket(batch, 1) for batch in grid.batches) if role in ("start", "head") else grid.buckets

@@ -11,7 +11,7 @@ from .load import SourceSpan, find_span, parse_config
 from .schema import BLOCK, ServingConfig
 
 _LENGTH = (BLOCK, "buckets", "length")
-_CHANGING: dict[str, Any] = {"buckets": {"length"}, "observed": True, "chosen": True}
+_CHANGING: dict[str, Any] = {"buckets": {"length"}, "histogram": True, "resolved_lengths": True}
 
 
 def replace_lengths(text: str, source: str, lengths: Sequence[int], folder: Path = Path()) -> str:

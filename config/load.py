@@ -64,7 +64,7 @@ def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig
     block = _checked(NeuronLstmBlock, document, document.values[BLOCK], (BLOCK,)) if BLOCK in document.values else None
     observed = _observed(document, folder)
     if not document.diagnostics and frontend is not None and block is not None:
-        whole = {**dict(block), "frontend": frontend, "observed": observed}
+        whole = {**dict(block), "frontend": frontend, "histogram": observed}
         config = _checked(ServingConfig, document, whole, (BLOCK,))
         if config is not None:
             return config

@@ -277,7 +277,7 @@ class ServingConfig(NeuronLstmBlock):
         """Those of the block, and a histogram without a sequence that would be served."""
         yield from super().cross_field_errors(given)
         auto = as_mapping(given.get("buckets")).get("length")
-        observed: dict[Any, Any] = as_mapping(given.get("observed"))
+        observed: dict[Any, Any] = as_mapping(given.get("histogram"))
         if isinstance(auto, AutoLengths) and all(type(length) is int for length in observed):
             for key, message in auto.histogram_errors(observed, truncate=given.get("overflow") == "truncate"):
                 yield ("buckets", "length", key), message
@@ -315,7 +315,7 @@ class ServingConfig(NeuronLstmBlock):
 
     def with_lengths(self, lengths: tuple[int, ...]) -> Self:
         """The same with these lengths, ascending, in place of those that `buckets` asks for."""
-        return self.model_copy(update={"chosen": lengths})
+        return self.model_copy(update={"resolved_lengths": lengths})
 
     @property
     def _truncates(self) -> bool:

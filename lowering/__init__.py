@@ -5,7 +5,7 @@ batch and time; `answers` reads the layout of the outputs off the graph; `proof`
 answer, and where that cannot be shown, `differential` finds the line through which it does.
 """
 
-from .errors import LoweringRefused
+from .errors import LoweringError
 from .lower import lower
 
-__all__ = ["LoweringRefused", "lower"]
+__all__ = ["LoweringError", "lower"]

@@ -11,8 +11,8 @@ from ..bucketing.execute_chunks import ChunkSignature, execute_chunks
 from ..bucketing.padding import pad
 from ..bucketing.plan import Plan, ProgramCall
 from ..bucketing.shapes import Bucket, ProgramRole, TensorSpec
-from .carry_analysis import CannotSplit
-from .program import Split
+from .carry_analysis import NotChunkable
+from .program import ChunkPrograms
 
 _LENGTHS = (9, 7, 7, 4, 2, 1)
 _TRIALS = 6
@@ -23,16 +23,16 @@ _ANY_ID = 8
 Requests = list[list[torch.Tensor]]
 
 
-def check_pieces(
+def check_chunked_equivalence(
     exported: torch.export.ExportedProgram,
-    pieces: Split,
+    pieces: ChunkPrograms,
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> None:
     """Run the same requests alone in one piece, and together in pieces.
 
     Raises:
-        CannotSplit: an answer differs, or a piece cannot be run.
+        NotChunkable: an answer differs, or a piece cannot be run.
     """
     requests = _requests(inputs)
     whole = exported.module()
@@ -47,20 +47,20 @@ def check_pieces(
         try:
             expected = [_alone(whole, item, length, inputs) for item, length in zip(requests, _LENGTHS, strict=True)]
         except Exception as error:
-            raise CannotSplit(f"it cannot be run on sequences of every length: {error}") from error
+            raise NotChunkable(f"it cannot be run on sequences of every length: {error}") from error
         for seed in range(_TRIALS):
-            plan = random_staircase(_LENGTHS, random.Random(seed))  # noqa: S311 - nothing here is secret
+            plan = random_chunk_plan(_LENGTHS, random.Random(seed))  # noqa: S311 - nothing here is secret
             try:
                 answers = execute_chunks(plan, requests, _LENGTHS, layout, run)
             except Exception as error:
-                raise CannotSplit(f"its pieces cannot be run: {error}") from error
+                raise NotChunkable(f"its pieces cannot be run: {error}") from error
             _compare(answers, expected, outputs)
 
 
-def random_staircase(lengths: Sequence[int], rng: random.Random) -> Plan:
+def random_chunk_plan(lengths: Sequence[int], rng: random.Random) -> Plan:
     """Any way of cutting the time of a batch: all rows that are still alive go on together.
 
-    >>> len(random_staircase([3, 5], random.Random(0)).heads[0].rows)
+    >>> len(random_chunk_plan([3, 5], random.Random(0)).heads[0].rows)
     2
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
@@ -100,4 +100,4 @@ def _compare(
         for ours, theirs, spec in zip(answer, right, outputs, strict=True):
             alone = theirs if spec.batch_dim is None else theirs.select(spec.batch_dim, 0)
             if not torch.allclose(ours.double(), alone.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
-                raise CannotSplit(f"in pieces its output {spec.name} is another than in one piece")
+                raise NotChunkable(f"in pieces its output {spec.name} is another than in one piece")

@@ -16,11 +16,11 @@ from typing import Any, cast
 import torch
 
 from ..bucketing.shapes import Axis, CarriedValue, DType, TensorSpec
-from .carry_analysis import CannotSplit, Carry, constant_value, find_carries, initial_state
-from .errors import at, node_line
-from .outputs import axis_of, output_nodes, symbols
-from .program import Split
-from .subgraph import GraphCopy
+from .carry_analysis import CarrySource, NotChunkable, constant_value, find_carried_values, initial_state_node
+from .errors import node_line, source_suffix
+from .outputs import axis_of, output_nodes, symbolic_sizes
+from .program import ChunkPrograms
+from .subgraph import SubgraphBuilder
 
 LENGTHS = TensorSpec("sequence_lengths", "int64", ("batch",))
 
@@ -31,28 +31,30 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 }
 
 
-def split(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> Split:
+def build_chunk_programs(
+    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool
+) -> ChunkPrograms:
     """The programs of a model that can be cut into pieces of time.
 
     Raises:
-        CannotSplit: with the line that needs a whole sequence.
+        NotChunkable: with the line that needs a whole sequence.
     """
-    parts = _Parts(exported, inputs, find_carries(exported, inputs, takes_lengths))
+    parts = _Parts(exported, inputs, find_carried_values(exported, inputs, takes_lengths))
     try:
-        return Split(parts.chunk(), parts.head(), parts.start(), parts.carried)
+        return ChunkPrograms(parts.chunk(), parts.head(), parts.start(), parts.carried)
     except Exception as error:
         first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise CannotSplit(f"a piece of it cannot be exported for every shape: {first}") from error
+        raise NotChunkable(f"a piece of it cannot be exported for every shape: {first}") from error
 
 
 class _Parts:
     """The three programs of one model."""
 
     def __init__(
-        self, exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], carries: Sequence[Carry]
+        self, exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], carries: Sequence[CarrySource]
     ) -> None:
         self.exported, self.carries = exported, carries
-        self.axes = symbols(exported, inputs)
+        self.axes = symbolic_sizes(exported, inputs)
         self.inputs = [*inputs, LENGTHS]
         self.free_inputs = [spec if spec.time_dim is None else None for spec in self.inputs]
         self.carried = tuple(CarriedValue(self.spec_of(carry), self.fill(carry)) for carry in carries)
@@ -63,51 +65,55 @@ class _Parts:
     def has_time(self, node: torch.fx.Node) -> bool:
         return any(axis_of(size, self.axes) == "time" for size in node.meta["val"].shape)
 
-    def spec_of(self, carry: Carry) -> TensorSpec:
+    def spec_of(self, carry: CarrySource) -> TensorSpec:
         """The layout of a carried value, rows in front.
 
         Raises:
-            CannotSplit: it is not one value for each row.
+            NotChunkable: it is not one value for each row.
         """
         shape = tuple(axis_of(size, self.axes) or size for size in carry.value.shape)
         if shape.count("batch") != 1 or not all(isinstance(size, (int, str)) for size in shape):
-            raise CannotSplit(f"{carry.name} is not one value for each sequence{at(node_line(carry.node))}")
+            raise NotChunkable(f"{carry.name} is not one value for each sequence{source_suffix(node_line(carry.node))}")
         dtype = cast(DType, str(carry.value.dtype).removeprefix("torch."))
         rows_first = ("batch", *(size for size in shape if size != "batch"))
         return TensorSpec(carry.name, dtype, cast(tuple[int | Axis, ...], rows_first))
 
-    def batch_dim(self, carry: Carry) -> int:
+    def batch_dim(self, carry: CarrySource) -> int:
         """Where the model itself has the rows of a carried value."""
         return [axis_of(size, self.axes) for size in carry.value.shape].index("batch")
 
-    def taken(self, copy: GraphCopy) -> list[torch.fx.Node]:
+    def taken(self, copy: SubgraphBuilder) -> list[torch.fx.Node]:
         """Further inputs for the carried values, as the model has them."""
         inputs = [copy.placeholder(f"carried_{index}") for index in range(len(self.carries))]
         return [_moved(copy, node, 0, self.batch_dim(carry)) for node, carry in zip(inputs, self.carries, strict=True)]
 
-    def given(self, copy: GraphCopy, values: Sequence[torch.fx.Node], carries: Sequence[Carry]) -> list[torch.fx.Node]:
+    def given(
+        self, copy: SubgraphBuilder, values: Sequence[torch.fx.Node], carries: Sequence[CarrySource]
+    ) -> list[torch.fx.Node]:
         """Values as the model has them, as outputs."""
         return [_moved(copy, node, self.batch_dim(carry), 0) for node, carry in zip(values, carries, strict=True)]
 
-    def fill(self, carry: Carry) -> float | None:
+    def fill(self, carry: CarrySource) -> float | None:
         """What a carried value is before the first timestep; None where the model computes it."""
-        if carry.how == "state":
-            return constant_value(initial_state(carry))
-        if carry.how in ("last", "sum"):
+        if carry.kind == "state":
+            return constant_value(initial_state_node(carry))
+        if carry.kind in ("last", "sum"):
             return 0.0
         least, most = _range(carry.value.dtype)
-        return least if carry.how == "max" else most
+        return least if carry.kind == "max" else most
 
     def chunk(self) -> torch.export.ExportedProgram:
         """Inputs, lengths within the piece, carried -> the answers of each timestep, carried after the piece."""
-        copy = GraphCopy(self.exported, self.axes, self.inputs)
+        copy = SubgraphBuilder(self.exported, self.axes, self.inputs)
         carried = self.taken(copy)
         for carry, value in zip(self.carries, carried, strict=True):
-            if carry.how == "state":
+            if carry.kind == "state":
                 copy.replace_argument(carry.node, 1 + carry.element, value)
-        copy.keep_cells()
+        copy.keep_cell_states()
         wanted = [*self.step_answers, *(carry.node for carry in self.carries)]
-        steps = copy.nodes(wanted)[: len(self.step_answers)]  # all at once: in the order in which they were written
+        steps = copy.copy_nodes(wanted)[
+            : len(self.step_answers)
+        ]  # all at once: in the order in which they were written
         after = [_after(copy, carry, value) for carry, value in zip(self.carries, carried, strict=True)]
         return copy.export(
             [*steps, *self.given(copy, after, self.carries)], [*self.inputs, *(value.spec for value in self.carried)]
@@ -117,31 +123,31 @@ class _Parts:
         """Inputs without time, whole lengths, carried -> the answers without time; None where there are none."""
         if not self.final_answers:
             return None
-        copy = GraphCopy(self.exported, self.axes, self.free_inputs)
+        copy = SubgraphBuilder(self.exported, self.axes, self.free_inputs)
         for carry, value in zip(self.carries, self.taken(copy), strict=True):
-            copy.stand_in(carry.results(), value)
+            copy.substitute(carry.results(), value)
         specs = [*filter(None, self.free_inputs), *(value.spec for value in self.carried)]
-        return copy.export(copy.nodes(self.final_answers), specs)
+        return copy.export(copy.copy_nodes(self.final_answers), specs)
 
     def start(self) -> torch.export.ExportedProgram | None:
         """Inputs without time, whole lengths -> the carried values that begin as no number; None where all do."""
         computed = [c for c, value in zip(self.carries, self.carried, strict=True) if value.fill is None]
         if not computed:
             return None
-        copy = GraphCopy(self.exported, self.axes, self.free_inputs)
-        begins = copy.nodes([initial_state(carry) for carry in computed])
+        copy = SubgraphBuilder(self.exported, self.axes, self.free_inputs)
+        begins = copy.copy_nodes([initial_state_node(carry) for carry in computed])
         return copy.export(self.given(copy, begins, computed), [*filter(None, self.free_inputs)])
 
 
-def _after(copy: GraphCopy, carry: Carry, before: torch.fx.Node) -> torch.fx.Node:
+def _after(copy: SubgraphBuilder, carry: CarrySource, before: torch.fx.Node) -> torch.fx.Node:
     """A carried value after the piece."""
-    (made,) = copy.nodes([carry.node])
-    if carry.how == "state":
+    (made,) = copy.copy_nodes([carry.node])
+    if carry.kind == "state":
         return copy.call(operator.getitem, made, carry.element)
-    return made if carry.how == "last" else copy.call(_COMBINE[carry.how], before, made)
+    return made if carry.kind == "last" else copy.call(_COMBINE[carry.kind], before, made)
 
 
-def _moved(copy: GraphCopy, node: torch.fx.Node, dim: int, to: int) -> torch.fx.Node:
+def _moved(copy: SubgraphBuilder, node: torch.fx.Node, dim: int, to: int) -> torch.fx.Node:
     """A tensor with one dimension in another place, contiguous."""
     if dim == to:
         return node

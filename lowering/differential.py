@@ -15,31 +15,31 @@ from typing import Any
 import torch
 
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
-from .errors import LoweringRefused, at, node_line
-from .outputs import axis_of, output_nodes, symbols
+from .errors import LoweringError, node_line, source_suffix
+from .outputs import axis_of, output_nodes, symbolic_sizes
 
 _LENGTHS = (8, 5, 3, 2, 1, 1)
 _TOLERANCE = 1e-4  # far above rounding (1e-6), far below what garbage of size 1e3 does
 
-Values = dict[str, Any]
+NodeValues = dict[str, Any]
 
 
-def refuse_reached_answers(
+def reject_padding_sensitive_outputs(
     exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid
 ) -> None:
     """Run requests alone and in two longer buckets, and compare.
 
     Raises:
-        LoweringRefused: an answer changes with the padding, naming the user's line.
+        LoweringError: an answer changes with the padding, naming the user's line.
     """
     lengths = [min(length, grid.lengths[-1]) for length in _LENGTHS]
     if not any(spec.batch_dim is not None for spec in inputs):
         lengths = lengths[1:2]
     graph = exported.module()
-    axes = symbols(exported, inputs)
+    axes = symbolic_sizes(exported, inputs)
     layouts = _layouts(exported, axes)
 
-    def run(rows: Sequence[int], timesteps: int, seed: int) -> Values:
+    def run(rows: Sequence[int], timesteps: int, seed: int) -> NodeValues:
         """As near to these sizes as the program allows: `x[:, :-1]` holds it to its smallest bucket."""
         rows = [rows[place % len(rows)] for place in range(_allowed(exported, axes, "batch", len(rows)))]
         return _values(graph, _batch(inputs, lengths, rows, _allowed(exported, axes, "time", timesteps), seed))
@@ -57,10 +57,10 @@ def refuse_reached_answers(
     ]
     if any(node in differing for node in output_nodes(exported)):
         culprit = _first_mixing(differing, layouts)
-        raise LoweringRefused(
+        raise LoweringError(
             f"padding reaches an answer in spite of `lengths`: {_operator(culprit)} mixes real and padded timesteps"
-            f"{at(node_line(culprit))}. A request would get another answer in a longer bucket than alone. Mask the "
-            "padded timesteps before that line, or divide by lengths instead of the padded size."
+            f"{source_suffix(node_line(culprit))}. A request would get another answer in a longer bucket than alone. "
+            "Mask the padded timesteps before that line, or divide by lengths instead of the padded size."
         )
 
 
@@ -151,9 +151,9 @@ def _layouts(exported: torch.export.ExportedProgram, axes: dict[Axis, Any]) -> d
     return layouts
 
 
-def _values(graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> Values:
+def _values(graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> NodeValues:
     """What every node of the graph computes."""
-    seen: Values = {}
+    seen: NodeValues = {}
 
     class Recorder(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
@@ -166,7 +166,7 @@ def _values(graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> Val
 
 
 def _differs(
-    name: str, layouts: dict[str, _Layout], alone: Sequence[Values], padded: Values, lengths: Sequence[int]
+    name: str, layouts: dict[str, _Layout], alone: Sequence[NodeValues], padded: NodeValues, lengths: Sequence[int]
 ) -> bool:
     """Whether the real part of a value in the padded batch is another than in a request alone."""
     layout = layouts[name]

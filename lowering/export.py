@@ -14,11 +14,13 @@ from torch.utils import _pytree as pytree
 
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.schema import NeuronLstmBlock, ServingConfig
-from .errors import LoweringRefused, at, raising_line
-from .packed_sequence import intercepting, refuse_packed_answers
+from .errors import LoweringError, raising_line, source_suffix
+from .packed_sequence import packed_sequence_mode, reject_packed_outputs
 
 
-def bind(config: NeuronLstmBlock, tensors: Sequence[torch.Tensor], lengths: torch.Tensor | None) -> dict[str, Any]:
+def bind_arguments(
+    config: NeuronLstmBlock, tensors: Sequence[torch.Tensor], lengths: torch.Tensor | None
+) -> dict[str, Any]:
     """The keyword arguments of one call of the user's forward().
 
     An input named `state.0` is the first element of a tuple argument `state`.
@@ -35,18 +37,18 @@ def bind(config: NeuronLstmBlock, tensors: Sequence[torch.Tensor], lengths: torc
     return {**arguments, **config.model.forward}
 
 
-def check_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:
+def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:
     """Refuse a configuration whose names are not those of the model's forward().
 
     Raises:
-        LoweringRefused: an argument is unknown, missing, or tuple elements are out of order.
+        LoweringError: an argument is unknown, missing, or tuple elements are out of order.
     """
     signature = inspect.signature(model.forward)
-    names = bind(config, [torch.empty(0)] * len(config.input_specs), torch.empty(0))
+    names = bind_arguments(config, [torch.empty(0)] * len(config.input_specs), torch.empty(0))
     try:
         signature.bind(**names)
     except TypeError as error:
-        raise LoweringRefused(
+        raise LoweringError(
             f"{type(model).__name__}.forward{signature} cannot be called with the arguments the configuration names "
             f"({', '.join(names)}): {error}. List forward()'s tensor arguments under `inputs`, its true lengths under "
             "`lengths`, and constant arguments under `model.forward`."
@@ -56,13 +58,13 @@ def check_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:
         name, dot, position = spec.name.partition(".")
         if dot and position.isdigit():
             if int(position) != positions.get(name, 0):
-                raise LoweringRefused(
+                raise LoweringError(
                     f"inputs: {spec.name} is out of order; a tuple's elements are listed as {name}.0, {name}.1, ..."
                 )
             positions[name] = int(position) + 1
 
 
-def example(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
+def example_tensor(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
     """A valid tensor of one input: zeros, which every vocabulary holds."""
     return torch.zeros(spec.sizes(batch, length), dtype=getattr(torch, spec.dtype))
 
@@ -79,28 +81,28 @@ _NEED_CELL = 8  # its place among the arguments of neuron_lstm::lstm
 
 
 @dataclass(frozen=True)
-class Trace:
+class ModelExport:
     """An exported program whose outputs are the leaves of forward()'s answer, and what was learnt on the way."""
 
     exported: torch.export.ExportedProgram
     takes_lengths: bool
-    answer: pytree.TreeSpec
-    longest: tuple[int, str | None] | None
+    output_tree: pytree.TreeSpec
+    max_length: tuple[int, str | None] | None
     """The longest sequence pad_packed_sequence(total_length=...) allows, with its line."""
 
 
-def trace(model: torch.nn.Module, config: ServingConfig) -> Trace:
+def export_model(model: torch.nn.Module, config: ServingConfig) -> ModelExport:
     """Export `model` with its abstract masked operators; parameters keep their names.
 
     Raises:
-        LoweringRefused: packed data reaches another operator, or the graph depends on data or on a fixed size.
+        LoweringError: packed data reaches another operator, or the graph depends on data or on a fixed size.
     """
-    check_signature(model, config)
+    check_forward_signature(model, config)
     notes: dict[str, Any] = {}
-    with forward_replaced(model, _traced_forward(model, config, notes)), _explained(model):
+    with replaced_forward(model, _traced_forward(model, config, notes)), _explained(model):
         exported = _export(model, config)
     _drop_unused(exported)
-    return Trace(exported, _has("time", config), notes["answer"], notes["longest"])
+    return ModelExport(exported, _has("time", config), notes["output_tree"], notes["max_length"])
 
 
 def _has(axis: Axis, config: ServingConfig) -> bool:
@@ -113,11 +115,11 @@ def _traced_forward(model: torch.nn.Module, config: ServingConfig, notes: dict[s
 
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         inputs, lengths = (arguments[:-1], arguments[-1]) if has_time else (arguments, None)
-        with intercepting(*_sizes(config, inputs, lengths), lengths) as interception:
-            answers = own_forward(**bind(config, inputs, lengths))
-            refuse_packed_answers(answers)
-        leaves, notes["answer"] = pytree.tree_flatten(answers)
-        notes["longest"] = interception.longest
+        with packed_sequence_mode(*_sizes(config, inputs, lengths), lengths) as mode:
+            answers = own_forward(**bind_arguments(config, inputs, lengths))
+            reject_packed_outputs(answers)
+        leaves, notes["output_tree"] = pytree.tree_flatten(answers)
+        notes["max_length"] = mode.max_length
         _refuse_other_leaves(leaves)
         return tuple(leaf for leaf in leaves if leaf is not None)
 
@@ -151,7 +153,7 @@ def _export_within(
     dims = {name: torch.export.Dim(name, min=low, max=high) for name, (low, high) in ranges.items()}
     sizes = {name: max(ranges[name][0], min(wish, ranges[name][1] or wish)) for name, wish in _EXAMPLE.items()}
     has_batch = _has("batch", config)
-    tensors = [example(spec, sizes["batch"], sizes["time"]) for spec in config.input_specs]
+    tensors = [example_tensor(spec, sizes["batch"], sizes["time"]) for spec in config.input_specs]
     shapes = [dynamic_shape(spec, dims) for spec in config.input_specs]
     if _has("time", config):
         tensors.append(torch.ones(sizes["batch"] if has_batch else 1, dtype=torch.int64))
@@ -190,13 +192,13 @@ def _sizes(config: ServingConfig, inputs: Sequence[torch.Tensor], lengths: torch
 def _refuse_other_leaves(leaves: Sequence[object]) -> None:
     for leaf in leaves:
         if leaf is not None and not isinstance(leaf, torch.Tensor):
-            raise LoweringRefused(
+            raise LoweringError(
                 f"forward() returns a {type(leaf).__name__} ({leaf!r}); every answer must be a tensor (or None)"
             )
 
 
 @contextmanager
-def forward_replaced(model: torch.nn.Module, forward: Any) -> Iterator[None]:
+def replaced_forward(model: torch.nn.Module, forward: Any) -> Iterator[None]:
     """Give this one model another forward(): wrapping it in a module would rename its parameters."""
     own = model.__dict__.get("forward")
     model.forward = forward
@@ -213,14 +215,14 @@ def _explained(model: torch.nn.Module) -> Iterator[None]:
     """Turn what the exporter raises into the user's words and the user's line."""
     try:
         yield
-    except LoweringRefused:
+    except LoweringError:
         raise
     except Exception as error:
         for cause in _causes(error):
-            if isinstance(cause, LoweringRefused):
+            if isinstance(cause, LoweringError):
                 raise cause from None
         line = next((found for cause in _causes(error) if (found := raising_line(cause))), None)
-        raise LoweringRefused(_explain(model, error) + at(line)) from error
+        raise LoweringError(_explain(model, error) + source_suffix(line)) from error
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -8,37 +8,37 @@ from torch.utils._sympy.numbers import int_oo
 from ..backends.exported_program import mark_time
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
-from .carry_analysis import CannotSplit
-from .chunk_check import check_pieces
-from .chunking import split
-from .differential import refuse_reached_answers
-from .errors import LoweringRefused, at, node_line
-from .export import Trace, trace
+from .carry_analysis import NotChunkable
+from .chunk_check import check_chunked_equivalence
+from .chunking import build_chunk_programs
+from .differential import reject_padding_sensitive_outputs
+from .errors import LoweringError, node_line, source_suffix
+from .export import ModelExport, export_model
 from .outputs import output_specs, with_vocabularies
-from .padding_taint import prove
-from .program import Program, Split
-from .timestep_rules import Reached
+from .padding_taint import find_padding_leak
+from .program import ChunkPrograms, LoweredModel
+from .timestep_rules import Tainted
 
 
-def lower(model: torch.nn.Module, config: ServingConfig) -> Program:
+def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     """Lower `model` (in eval mode) to a program over padded tensors that is exactly the model on each request alone.
 
     Raises:
-        LoweringRefused: with the line of the model and what to do.
+        LoweringError: with the line of the model and what to do.
     """
-    traced = trace(model.eval(), config)
+    traced = export_model(model.eval(), config)
     _check_longest(traced, config)
-    refuse_randomness(traced.exported)
+    reject_random_operators(traced.exported)
     inputs = with_vocabularies(traced.exported, config.input_specs)
     outputs = output_specs(traced, inputs, config.outputs)
-    reached = prove(traced.exported, inputs, traced.takes_lengths)
+    reached = find_padding_leak(traced.exported, inputs, traced.takes_lengths)
     if reached is not None and config.lengths is not None:
-        refuse_reached_answers(traced.exported, inputs, config.grid)
+        reject_padding_sensitive_outputs(traced.exported, inputs, config.grid)
     exact = reached is not None and config.lengths is None
     pieces, why = _in_pieces(traced, inputs, outputs, exact)
     for program in (traced.exported, *(() if pieces is None else (pieces.chunk,))):
         _note_time(program, inputs)
-    return Program(
+    return LoweredModel(
         exported=traced.exported,
         inputs=inputs,
         takes_lengths=traced.takes_lengths,
@@ -46,22 +46,22 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> Program:
         constants=_constants(traced.exported),
         padding="exact_lengths" if exact else "masked",
         padding_reason=_reason(reached, exact),
-        split=pieces,
-        split_reason=why,
+        chunked=pieces,
+        chunking_reason=why,
         any_shape=_any_shape(traced.exported),
     )
 
 
 def _in_pieces(
-    traced: Trace, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], exact: bool
-) -> tuple[Split | None, str]:
+    traced: ModelExport, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], exact: bool
+) -> tuple[ChunkPrograms | None, str]:
     """The model in pieces of time and what they hand on, or why it has to run over whole sequences."""
     if exact:
         return None, "padding would reach an answer, so only whole sequences are run"
     try:
-        pieces = split(traced.exported, inputs, traced.takes_lengths)
-        check_pieces(traced.exported, pieces, inputs, outputs)
-    except CannotSplit as error:
+        pieces = build_chunk_programs(traced.exported, inputs, traced.takes_lengths)
+        check_chunked_equivalence(traced.exported, pieces, inputs, outputs)
+    except NotChunkable as error:
         return None, str(error)
     names = ", ".join(value.spec.name for value in pieces.carried)
     return pieces, f"pieces of time hand on {names}"
@@ -78,26 +78,26 @@ def _any_shape(exported: torch.export.ExportedProgram) -> bool:
     return all(bounds.lower <= 1 and bounds.upper == int_oo for bounds in exported.range_constraints.values())
 
 
-def _check_longest(traced: Trace, config: ServingConfig) -> None:
-    if traced.longest is not None and config.grid.lengths[-1] > traced.longest[0]:
-        total, line = traced.longest
-        raise LoweringRefused(
+def _check_longest(traced: ModelExport, config: ServingConfig) -> None:
+    if traced.max_length is not None and config.grid.lengths[-1] > traced.max_length[0]:
+        total, line = traced.max_length
+        raise LoweringError(
             f"buckets.length goes up to {config.grid.lengths[-1]}, but pad_packed_sequence pads to total_length={total}"
-            f"{at(line)}: no sequence can be longer than that"
+            f"{source_suffix(line)}: no sequence can be longer than that"
         )
 
 
-def refuse_randomness(exported: torch.export.ExportedProgram) -> None:
+def reject_random_operators(exported: torch.export.ExportedProgram) -> None:
     """Refuse a program that answers the same question in several ways.
 
     Raises:
-        LoweringRefused: names the operator and the line.
+        LoweringError: names the operator and the line.
     """
     for node in exported.graph.nodes:
         if _draws(node):
-            raise LoweringRefused(
-                f"{'.'.join(str(node.target).split('.')[:2])}{at(node_line(node))} is random in eval mode too; a "
-                "served model must give the same answer every time (for dropout use nn.Dropout, or pass "
+            raise LoweringError(
+                f"{'.'.join(str(node.target).split('.')[:2])}{source_suffix(node_line(node))} is random in eval mode "
+                "too; a served model must give the same answer every time (for dropout use nn.Dropout, or pass "
                 "training=self.training)"
             )
 
@@ -125,7 +125,7 @@ def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor
     }
 
 
-def _reason(reached: Reached | None, exact: bool) -> str:
+def _reason(reached: Tainted | None, exact: bool) -> str:
     if reached is None:
         return "proved on the graph: padding cannot reach an answer"
     if exact:

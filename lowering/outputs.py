@@ -10,8 +10,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..bucketing.shapes import Axis, DType, TensorSpec
-from .errors import LoweringRefused, at, node_line
-from .export import Trace
+from .errors import LoweringError, node_line, source_suffix
+from .export import ModelExport
 
 _KEEPS_VALUES = {
     "aten.to",
@@ -45,7 +45,7 @@ def user_inputs(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
     return [by_name[cast(str, name)] for name in exported.graph_signature.user_inputs]
 
 
-def symbols(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> dict[Axis, Any]:
+def symbolic_sizes(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> dict[Axis, Any]:
     """The symbolic size of batch and of time."""
     found: dict[Axis, Any] = {}
     for spec, node in zip(inputs, user_inputs(exported), strict=False):
@@ -69,25 +69,27 @@ def output_nodes(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
     return list(exported.graph.output_node().args[0])
 
 
-def output_specs(trace: Trace, inputs: Sequence[TensorSpec], names: Sequence[str] | None) -> tuple[TensorSpec, ...]:
+def output_specs(
+    trace: ModelExport, inputs: Sequence[TensorSpec], names: Sequence[str] | None
+) -> tuple[TensorSpec, ...]:
     """Name and layout of every answer.
 
     Raises:
-        LoweringRefused: the number of names differs, or a size is neither constant, batch nor time.
+        LoweringError: the number of names differs, or a size is neither constant, batch nor time.
     """
     nodes = output_nodes(trace.exported)
-    own = leaf_names(trace.answer, nodes)
+    own = output_names(trace.output_tree, nodes)
     if names is not None and len(names) != len(own):
-        raise LoweringRefused(
+        raise LoweringError(
             f"outputs: {len(names)} names ({', '.join(names)}) for the {len(own)} tensors forward() returns "
             f"({', '.join(own)})"
         )
-    axes = symbols(trace.exported, inputs)
+    axes = symbolic_sizes(trace.exported, inputs)
     has_batch = any(spec.batch_dim is not None for spec in inputs)
     return tuple(_output_spec(node, name, axes, has_batch) for node, name in zip(nodes, names or own, strict=True))
 
 
-def leaf_names(answer: pytree.TreeSpec, nodes: Sequence[torch.fx.Node]) -> list[str]:
+def output_names(answer: pytree.TreeSpec, nodes: Sequence[torch.fx.Node]) -> list[str]:
     """Names after the nesting of forward()'s answer: a dict's `logits`, a tuple's `1.0`, a bare tensor's `output`."""
     marks = pytree.tree_unflatten(list(range(answer.num_leaves)), answer)
     paths = [".".join(_key_name(key) for key in path) for path, _ in pytree.tree_leaves_with_path(marks)]
@@ -109,15 +111,15 @@ def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batc
     for size in value.shape:
         axis = axis_of(size, axes)
         if axis is None and isinstance(size, torch.SymInt):
-            raise LoweringRefused(
+            raise LoweringError(
                 f"answer {name} has a dimension of size {size}, which is neither constant, batch nor time"
-                f"{at(node_line(node))}; its part for one request cannot be told"
+                f"{source_suffix(node_line(node))}; its part for one request cannot be told"
             )
         shape.append(axis if axis is not None else int(size))
     if has_batch and shape.count("batch") != 1:
-        raise LoweringRefused(
+        raise LoweringError(
             f"answer {name} of shape {list(value.shape)} has {shape.count('batch')} batch dimensions instead of one"
-            f"{at(node_line(node))}: each request of a batch must get an answer of its own"
+            f"{source_suffix(node_line(node))}: each request of a batch must get an answer of its own"
         )
     return TensorSpec(name, cast(DType, str(value.dtype).removeprefix("torch.")), tuple(shape))
 
@@ -128,7 +130,7 @@ def with_vocabularies(exported: torch.export.ExportedProgram, inputs: Sequence[T
     for node in exported.graph.nodes:
         if node.op == "call_function" and str(node.target) == "aten.embedding.default":
             weight, ids = node.args[0], node.args[1]
-            source = source_of(ids)
+            source = value_source(ids)
             rows = int(weight.meta["val"].shape[0])
             bounds[source.name] = min(rows, bounds.get(source.name, rows))
     return tuple(
@@ -137,7 +139,7 @@ def with_vocabularies(exported: torch.export.ExportedProgram, inputs: Sequence[T
     )
 
 
-def source_of(node: torch.fx.Node) -> torch.fx.Node:
+def value_source(node: torch.fx.Node) -> torch.fx.Node:
     """Where a tensor's values come from, through operators that only move or convert them."""
     while node.op == "call_function" and str(node.target).rsplit(".", 1)[0] in _KEEPS_VALUES:
         node = cast(torch.fx.Node, node.args[0])

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..backends import masked as _masked  # noqa: F401  registers the operators
-from .errors import LoweringRefused, at, calling_line
+from .errors import LoweringError, calling_line, source_suffix
 
 _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
 _FACTS = {"dtype", "device", "is_cuda", "layout", "requires_grad", "is_nested"}  # tell nothing of the packed shape
@@ -33,7 +33,7 @@ _LAST_SLICE = slice(-1, None)
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedPlaceholder:
     """What a stand-in for packed data stands for."""
 
     padded: torch.Tensor  # [B, T, ...]
@@ -52,9 +52,9 @@ class TracedLengths(list[int]):
         self.tensor = tensor
 
     def _refuse(self, *_: object) -> Any:
-        raise LoweringRefused(
-            f"the model reads the values of `lengths` in Python{at(calling_line())}. Its graph must not depend on "
-            "them: keep lengths a tensor, and hand it to pack_padded_sequence as it is."
+        raise LoweringError(
+            f"the model reads the values of `lengths` in Python{source_suffix(calling_line())}. Its graph must not "
+            "depend on them: keep lengths a tensor, and hand it to pack_padded_sequence as it is."
         )
 
     __iter__ = __getitem__ = __len__ = __bool__ = __contains__ = _refuse
@@ -67,12 +67,12 @@ def same_size(a: Any, b: Any) -> bool:
     return isinstance(a, int) and isinstance(b, int) and a == b
 
 
-def packed_of(value: object) -> Packed | None:
+def placeholder_of(value: object) -> PackedPlaceholder | None:
     """What a tensor stands for, if it is a stand-in."""
     return getattr(value, _TAG, None) if isinstance(value, torch.Tensor) else None
 
 
-def refuse_use(packed: Packed, operator: str, line: str | None) -> LoweringRefused:
+def packed_use_error(packed: PackedPlaceholder, operator: str, line: str | None) -> LoweringError:
     """The Neuron compiler's message: which operator made the packed data, which one used it, and the way out."""
     if packed.producer == "aten::_pack_padded_sequence":
         head = (
@@ -84,21 +84,21 @@ def refuse_use(packed: Packed, operator: str, line: str | None) -> LoweringRefus
             f'Operator "{packed.producer}" consuming a PackedSequence input can only be supported when its '
             "corresponding PackedSequence output is unused"
         )
-    return LoweringRefused(
-        f'{head} or unpacked using "aten::_pad_packed_input". Found usage by "{operator}"{at(line)}. '
+    return LoweringError(
+        f'{head} or unpacked using "aten::_pad_packed_input". Found usage by "{operator}"{source_suffix(line)}. '
         "Resolution: pad the result with pad_packed_sequence() before it is used or returned."
     )
 
 
-def refuse_packed_answers(answers: object) -> None:
+def reject_packed_outputs(answers: object) -> None:
     """Refuse a forward() that returns packed data."""
     for leaf in pytree.tree_leaves(answers):
-        if (packed := packed_of(leaf)) is not None:
-            raise refuse_use(packed, "prim::Return", packed.line)
+        if (packed := placeholder_of(leaf)) is not None:
+            raise packed_use_error(packed, "prim::Return", packed.line)
 
 
 @contextlib.contextmanager
-def intercepting(batch: Any, time: Any, lengths: torch.Tensor | None) -> Iterator[Interception]:
+def packed_sequence_mode(batch: Any, time: Any, lengths: torch.Tensor | None) -> Iterator[PackedSequenceMode]:
     """Everything that must be in force while the user's forward() is traced.
 
     `batch` and `time` are the (symbolic) sizes; `lengths` [B] is what every recurrence over them is masked by.
@@ -109,7 +109,7 @@ def intercepting(batch: Any, time: Any, lengths: torch.Tensor | None) -> Iterato
         # The exporter's own tensors take tolist() apart in Python, out of the mode's sight.
         for tensor_class in (FunctionalTensor, FakeTensor):
             stack.enter_context(_replaced(tensor_class, "tolist", partial(_tolist, batch)))
-        yield stack.enter_context(Interception(batch, time, lengths))
+        yield stack.enter_context(PackedSequenceMode(batch, time, lengths))
 
 
 @contextlib.contextmanager
@@ -140,13 +140,13 @@ def _tolist(batch: Any, original: Any) -> Any:
     return tolist
 
 
-class Interception(TorchFunctionMode):
+class PackedSequenceMode(TorchFunctionMode):
     """Sees every torch function of the user's forward()."""
 
     def __init__(self, batch: Any, time: Any, lengths: torch.Tensor | None) -> None:
         super().__init__()
         self.batch, self.time, self.lengths = batch, time, lengths
-        self.longest: tuple[int, str | None] | None = None
+        self.max_length: tuple[int, str | None] | None = None
         """The shortest total_length any pad_packed_sequence asked for, with its line."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -159,14 +159,14 @@ class Interception(TorchFunctionMode):
             if answer is not NotImplemented:
                 return answer
         for value in pytree.tree_leaves((args, kwargs)):
-            packed = packed_of(value)
+            packed = placeholder_of(value)
             if packed is not None and caller.f_code.co_filename not in _TORCH_RNN_FILES:
                 attribute = func.__self__.__name__ if name == "__get__" else name
                 if attribute not in _FACTS:
-                    raise refuse_use(packed, f"aten::{attribute.strip('_')}", calling_line())
+                    raise packed_use_error(packed, f"aten::{attribute.strip('_')}", calling_line())
         return func(*args, **kwargs)
 
-    def true_lengths(self, x: torch.Tensor) -> torch.Tensor | None:
+    def mask_lengths(self, x: torch.Tensor) -> torch.Tensor | None:
         """The lengths to mask a recurrence over x[B, T, ...] by; None where x is over other dimensions."""
         if self.lengths is None or not same_size(x.shape[0], self.batch) or not same_size(x.shape[1], self.time):
             return None
@@ -176,22 +176,22 @@ class Interception(TorchFunctionMode):
 def _stand_in(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zero_on_padding: bool) -> torch.Tensor:
     """A tensor with the rank and features of packed data; dead code in the graph."""
     data = padded.select(1, 0)
-    setattr(data, _TAG, Packed(padded, lengths, producer, zero_on_padding, calling_line()))
+    setattr(data, _TAG, PackedPlaceholder(padded, lengths, producer, zero_on_padding, calling_line()))
     return data
 
 
-def _pack(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _pack(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     data, lengths, batch_first = args
     padded = data if batch_first else data.transpose(0, 1)
     standing = _stand_in(padded, lengths, "aten::_pack_padded_sequence", zero_on_padding=False)
     batch_sizes = lengths.new_empty(0)
-    setattr(batch_sizes, _TAG, packed_of(standing))
+    setattr(batch_sizes, _TAG, placeholder_of(standing))
     return standing, batch_sizes
 
 
-def _pad(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _pad(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     data, _, batch_first, padding_value, total_length = args
-    packed = packed_of(data)
+    packed = placeholder_of(data)
     if packed is None:
         return NotImplemented
     padded = packed.padded
@@ -202,11 +202,12 @@ def _pad(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
     # 0 is the length of the stand-in for batch_sizes: no total_length was given.
     if not same_size(total_length, 0) and not same_size(total_length, padded.shape[1]):
         if not isinstance(total_length, int):
-            raise LoweringRefused(
-                f"pad_packed_sequence's total_length is neither a constant nor the time dimension{at(calling_line())}"
+            raise LoweringError(
+                "pad_packed_sequence's total_length is neither a constant nor the time dimension"
+                f"{source_suffix(calling_line())}"
             )
-        if mode.longest is None or total_length < mode.longest[0]:
-            mode.longest = total_length, calling_line()
+        if mode.max_length is None or total_length < mode.max_length[0]:
+            mode.max_length = total_length, calling_line()
         filler = padded.new_full((padded.shape[0], total_length, *padded.shape[2:]), padding_value)
         padded = torch.cat([padded, filler], 1)[:, :total_length]
     return padded if batch_first else padded.transpose(0, 1), packed.lengths
@@ -215,8 +216,8 @@ def _pad(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
 def _recurrence(cell: str) -> Callable[..., Any]:
     """The rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
 
-    def rule(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
-        packed = packed_of(args[0])
+    def rule(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
+        packed = placeholder_of(args[0])
         lengths: torch.Tensor | None
         if packed is not None:
             x, lengths = packed.padded, packed.lengths
@@ -224,7 +225,7 @@ def _recurrence(cell: str) -> Callable[..., Any]:
         else:
             x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
             x = x if batch_first else x.transpose(0, 1)
-            lengths = mode.true_lengths(x)
+            lengths = mode.mask_lengths(x)
         if cell == "lstm":
             y, *states = torch.ops.neuron_lstm.lstm(x, lengths, *state, weights, bias, layers, bidirectional, True)
         else:
@@ -236,7 +237,7 @@ def _recurrence(cell: str) -> Callable[..., Any]:
     return rule
 
 
-def _sort(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _sort(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     # pack_padded_sequence(enforce_sorted=False): a masked program needs no order, so the permutation is the identity.
     if caller is not rnn_utils.pack_padded_sequence.__code__:
         return NotImplemented
@@ -245,22 +246,22 @@ def _sort(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
     return args[0], permutation
 
 
-def _returns_identity(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _returns_identity(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     """`.to()`, `.cpu()`, `empty_like()` and `scatter_()` of the identity permutation are the identity permutation."""
     if args and (
-        hasattr(args[0], _IDENTITY) or (packed_of(args[0]) is not None and caller.co_filename in _TORCH_RNN_FILES)
+        hasattr(args[0], _IDENTITY) or (placeholder_of(args[0]) is not None and caller.co_filename in _TORCH_RNN_FILES)
     ):
         return args[0]
     return NotImplemented
 
 
-def _index_select(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _index_select(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     return args[0] if len(args) == 3 and hasattr(args[2], _IDENTITY) else NotImplemented
 
 
-def _getitem(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _getitem(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     tensor, key = args
-    packed = packed_of(tensor)
+    packed = placeholder_of(tensor)
     if packed is not None and tensor.dim() == 1 and caller.co_filename in _TORCH_RNN_FILES:
         return packed.padded.shape[0]  # batch_sizes[0]
     if isinstance(key, torch.Tensor) and hasattr(key, _IDENTITY):
@@ -268,7 +269,7 @@ def _getitem(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
     return _read_last_step(mode, tensor, key)
 
 
-def _select(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _select(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     given = (*args, *kwargs.values())
     if len(given) != 3:
         return NotImplemented
@@ -279,12 +280,12 @@ def _select(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
     return _read_last_step(mode, tensor, (*[slice(None)] * dim, -1))
 
 
-def _read_last_step(mode: Interception, tensor: torch.Tensor, key: Any) -> Any:
+def _read_last_step(mode: PackedSequenceMode, tensor: torch.Tensor, key: Any) -> Any:
     """`y[:, -1]` or `y[:, -1:]` over time means each row's own last step: a request alone has no padding behind it."""
     keys = key if isinstance(key, tuple) else (key,)
     if (
         mode.lengths is None
-        or packed_of(tensor) is not None
+        or placeholder_of(tensor) is not None
         or not all(isinstance(k, (int, slice)) or k is Ellipsis for k in keys)
     ):
         return NotImplemented
@@ -306,26 +307,26 @@ def _read_last_step(mode: Interception, tensor: torch.Tensor, key: Any) -> Any:
     return last[rest] if any(k != slice(None) for k in rest) else last
 
 
-def _as_tensor(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _as_tensor(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     return args[0].tensor if args and isinstance(args[0], TracedLengths) else NotImplemented
 
 
-def _iterate(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _iterate(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     tensor = args[0]
     if caller is torch.Tensor.__iter__.__code__ and tensor.dim() == 1 and same_size(tensor.shape[0], mode.batch):
         return iter(TracedLengths(tensor))
     return NotImplemented
 
 
-def _len(mode: Interception, caller: Any, args: Any, kwargs: Any) -> Any:
+def _len(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     # Python makes a plain int of what len() gives, which fixes the size: the exporter refuses it later, without a line.
     size = args[0].shape[0] if args[0].dim() else None
-    if packed_of(args[0]) is not None or not isinstance(size, torch.SymInt):
+    if placeholder_of(args[0]) is not None or not isinstance(size, torch.SymInt):
         return NotImplemented
     line = calling_line()
-    raise LoweringRefused(
-        f"the model takes len() of a tensor whose first dimension varies{at(line)}: that fixes the dimension. "
-        "Take its size(0) instead."
+    raise LoweringError(
+        f"the model takes len() of a tensor whose first dimension varies{source_suffix(line)}: that fixes the "
+        "dimension. Take its size(0) instead."
     )
 
 

@@ -11,7 +11,7 @@ from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
 
 
 @dataclass(frozen=True)
-class Split:
+class ChunkPrograms:
     """The model as programs over pieces of time.
 
     A piece has any number of timesteps of every row; `lengths` counts each row's own within it, at least one. Whatever
@@ -35,7 +35,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Program:
+class LoweredModel:
     """The model as one function over padded tensors.
 
     `exported` takes the declared inputs in order, then lengths[B] int64 where `takes_lengths`, and returns a flat tuple
@@ -53,9 +53,9 @@ class Program:
     """Whether requests may be padded to a bucket, or only bucket lengths themselves are served."""
     padding_reason: str
     """Why, for people: what was proved, or which line of the model padding would reach."""
-    split: Split | None
+    chunked: ChunkPrograms | None
     """The model in pieces of time, where it can be cut; it is served so."""
-    split_reason: str
+    chunking_reason: str
     """Why, for people: what goes on from piece to piece, or which line needs a whole sequence."""
     any_shape: bool
     """Whether batch and time may be any number, not only what the grid spans."""
@@ -63,9 +63,9 @@ class Program:
     @property
     def kind(self) -> Literal["sequence", "chunk"]:
         """Whether it is served over whole sequences or in pieces of time."""
-        return "sequence" if self.split is None else "chunk"
+        return "sequence" if self.chunked is None else "chunk"
 
     @property
     def parts(self) -> dict[ProgramRole, torch.export.ExportedProgram]:
         """What is compiled and served."""
-        return {"sequence": self.exported} if self.split is None else self.split.parts
+        return {"sequence": self.exported} if self.chunked is None else self.chunked.parts

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..bucketing.shapes import Axis, TensorSpec
-from .export import dynamic_shape, example
+from .export import dynamic_shape, example_tensor
 from .outputs import axis_of, user_inputs
 
 _EXAMPLE: dict[Axis, int] = {"batch": 3, "time": 7}  # as in trace.py
@@ -22,11 +22,11 @@ _WITHOUT_SOURCE: dict[Any, Any] = {
     _aten.new_empty.default: _aten.empty.memory_format,
     _aten.new_full.default: _aten.full.default,
 }
-LIKE_ANOTHER = {_aten.type_as.default, _aten.to.other}
+CASTS_LIKE = {_aten.type_as.default, _aten.to.other}
 """What converts its first argument to the dtype of its second."""
 
 
-class GraphCopy:
+class SubgraphBuilder:
     """A graph under construction, made of nodes of `exported` on demand.
 
     `inputs` stands for the user's inputs in order, lengths last; None is one that the copy does not take.
@@ -60,7 +60,7 @@ class GraphCopy:
         """A further call, at the end."""
         return self._graph.call_function(function, arguments)
 
-    def stand_in(self, nodes: Iterable[torch.fx.Node], value: torch.fx.Node) -> None:
+    def substitute(self, nodes: Iterable[torch.fx.Node], value: torch.fx.Node) -> None:
         """`value` takes the place of `nodes`, and of whatever only they need."""
         self._copies.update(dict.fromkeys(nodes, value))
 
@@ -68,11 +68,11 @@ class GraphCopy:
         """One argument of one call is to be `value`."""
         self._arguments.setdefault(node, {})[position] = value
 
-    def keep_cells(self) -> None:
+    def keep_cell_states(self) -> None:
         """Let every LSTM give its exact last cell state."""
         self._keeps_cells = True
 
-    def nodes(self, wanted: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    def copy_nodes(self, wanted: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
         """The copies of some nodes, and of all they need, in the order of the graph."""
         needed = self._needed(wanted)
         for node in self._exported.graph.nodes:
@@ -95,7 +95,7 @@ class GraphCopy:
         if self._is_batch(node):
             return []
         replaced = {0} if node.target in _WITHOUT_SOURCE else self._arguments.get(node, {}).keys()
-        if node.target in LIKE_ANOTHER:
+        if node.target in CASTS_LIKE:
             replaced = {1}
         if not replaced:
             return node.all_input_nodes
@@ -115,7 +115,7 @@ class GraphCopy:
             sizes = torch.fx.map_arg(node.args[1:], lambda n: self._copies[n])
             made = {"dtype": node.meta["val"].dtype}
             return self._graph.call_function(_WITHOUT_SOURCE[node.target], sizes, made)
-        if node.target in LIKE_ANOTHER:
+        if node.target in CASTS_LIKE:
             return self.call(_aten.to.dtype, self._copies[node.all_input_nodes[0]], node.meta["val"].dtype)
         replaced = self._arguments.get(node, {})
         arguments = tuple(replaced.get(i, argument) for i, argument in enumerate(node.args))
@@ -155,7 +155,7 @@ class GraphCopy:
         self._graph.output(tuple(outputs))
         module = torch.fx.GraphModule(self._root(), self._graph)
         dims = {name: torch.export.Dim(name, min=1) for name in self._axes}
-        tensors = tuple(example(spec, _EXAMPLE["batch"], _EXAMPLE["time"]) for spec in specs)
+        tensors = tuple(example_tensor(spec, _EXAMPLE["batch"], _EXAMPLE["time"]) for spec in specs)
         shapes = tuple(dynamic_shape(spec, dims) for spec in specs)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the exporter's own, about its internals

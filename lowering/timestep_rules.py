@@ -14,34 +14,34 @@ from typing import Any, Literal
 import torch
 
 from ..bucketing.shapes import Axis
-from .errors import at
+from .errors import source_suffix
 from .outputs import axis_of
 
 
 @dataclass(frozen=True)
-class Reached:
+class Tainted:
     """Padding reaches a value, or cannot be shown not to."""
 
     operator: str
     line: str | None
 
     def __str__(self) -> str:
-        return f"{self.operator}{at(self.line)}"
+        return f"{self.operator}{source_suffix(self.line)}"
 
 
-State = Literal["free", "steps"] | Reached
-FREE: State = "free"
-STEPS: State = "steps"
+Taint = Literal["free", "steps"] | Tainted
+INDEPENDENT: Taint = "free"
+PER_TIMESTEP: Taint = "steps"
 
 
-class States:
+class TaintMap:
     """The states of the nodes seen so far, and where time is in them."""
 
     def __init__(self, axes: dict[Axis, Any], lengths: torch.fx.Node | None) -> None:
         self.axes, self.lengths = axes, lengths
-        self.of: dict[torch.fx.Node, State] = {}
+        self.of: dict[torch.fx.Node, Taint] = {}
 
-    def counts_time(self, argument: object) -> bool:
+    def is_time_expression(self, argument: object) -> bool:
         """Whether an argument is a number made of the number of padded timesteps."""
         value = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
         return isinstance(value, (torch.SymInt, torch.SymFloat)) and self.has_time(value)
@@ -50,7 +50,7 @@ class States:
         """Whether a size is an expression of the number of padded timesteps."""
         return not isinstance(size, int) and self.axes["time"].node.expr in size.node.expr.free_symbols
 
-    def has_odd_time(self, node: torch.fx.Node) -> bool:
+    def has_derived_time_size(self, node: torch.fx.Node) -> bool:
         """Whether a tensor has a dimension made of time that is not time, as `x[:, 1:]` has."""
         value = node.meta.get("val")
         shape = value.shape if isinstance(value, torch.Tensor) else ()
@@ -63,7 +63,7 @@ class States:
             return []
         return [dim for dim, size in enumerate(value.shape) if axis_of(size, self.axes) == "time"]
 
-    def time_of(self, node: object) -> int | None:
+    def time_dim_of(self, node: object) -> int | None:
         """The one time dimension of a node, or None where there is none or more than one."""
         dims = self.time_dims(node)
         return dims[0] if len(dims) == 1 else None
@@ -72,9 +72,9 @@ class States:
         """Whether a node gives several tensors."""
         return isinstance(node.meta.get("val"), (list, tuple))
 
-    def is_step_tensor(self, node: object) -> bool:
+    def is_per_timestep(self, node: object) -> bool:
         """Whether a node is a tensor over timesteps that depends on no padded one."""
-        return isinstance(node, torch.fx.Node) and self.of.get(node) == STEPS
+        return isinstance(node, torch.fx.Node) and self.of.get(node) == PER_TIMESTEP
 
 
 def operator_name(node: torch.fx.Node) -> str:
@@ -91,34 +91,34 @@ def base_name(target: str) -> str:
     return ".".join(parts[:2]) if len(parts) >= 2 else target
 
 
-Rule = Callable[[States, torch.fx.Node], bool]
+Rule = Callable[[TaintMap, torch.fx.Node], bool]
 
 
 def _rank(node: torch.fx.Node) -> int:
     return len(node.meta["val"].shape)
 
 
-def _pointwise(states: States, node: torch.fx.Node) -> bool:
+def _pointwise(states: TaintMap, node: torch.fx.Node) -> bool:
     """Broadcasting aligns dimensions from the right: time must meet time."""
     places = {_rank(s) - dim for s in node.all_input_nodes for dim in states.time_dims(s)}
     return len(places) <= 1
 
 
-def _feature_wise(states: States, node: torch.fx.Node) -> bool:
+def _feature_wise(states: TaintMap, node: torch.fx.Node) -> bool:
     """linear(x, weight, bias): mixes the last dimension only."""
     x, *others = node.all_input_nodes
-    time = states.time_of(x)
+    time = states.time_dim_of(x)
     return time is not None and time != _rank(x) - 1 and not any(states.time_dims(other) for other in others)
 
 
-def _matmul(states: States, node: torch.fx.Node) -> bool:
+def _matmul(states: TaintMap, node: torch.fx.Node) -> bool:
     """matmul(a, b) with time among the rows of a, not in what is summed over."""
     a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node.args[0], node.args[0])
-    return states.time_of(a) not in (None, _rank(a) - 1) and not states.time_dims(b) and states.of[b] == FREE  # type: ignore[arg-type,index]
+    return states.time_dim_of(a) not in (None, _rank(a) - 1) and not states.time_dims(b) and states.of[b] == INDEPENDENT  # type: ignore[arg-type,index]
 
 
-def _embedding(states: States, node: torch.fx.Node) -> bool:
-    return states.of[node.all_input_nodes[0]] == FREE
+def _embedding(states: TaintMap, node: torch.fx.Node) -> bool:
+    return states.of[node.all_input_nodes[0]] == INDEPENDENT
 
 
 def dims_argument(node: torch.fx.Node) -> list[int] | None:
@@ -140,30 +140,30 @@ def dims_argument(node: torch.fx.Node) -> list[int] | None:
     return None
 
 
-def _over_other_dims(states: States, node: torch.fx.Node) -> bool:
+def _over_other_dims(states: TaintMap, node: torch.fx.Node) -> bool:
     """A reduction, softmax, split, ... along dimensions that are not time."""
-    dims, time = dims_argument(node), states.time_of(node.all_input_nodes[0])
+    dims, time = dims_argument(node), states.time_dim_of(node.all_input_nodes[0])
     return dims is not None and time is not None and time not in dims
 
 
-def _cumulative(states: States, node: torch.fx.Node) -> bool:
+def _cumulative(states: TaintMap, node: torch.fx.Node) -> bool:
     """A running sum along time looks back only."""
-    return states.time_of(node.all_input_nodes[0]) is not None
+    return states.time_dim_of(node.all_input_nodes[0]) is not None
 
 
-def _layer_norm(states: States, node: torch.fx.Node) -> bool:
+def _layer_norm(states: TaintMap, node: torch.fx.Node) -> bool:
     x = node.all_input_nodes[0]
-    time = states.time_of(x)
+    time = states.time_dim_of(x)
     return time is not None and time < _rank(x) - len(node.args[1])  # type: ignore[arg-type]
 
 
-def _batch_norm(states: States, node: torch.fx.Node) -> bool:
+def _batch_norm(states: TaintMap, node: torch.fx.Node) -> bool:
     """In eval mode a fixed affine map per channel (dimension 1)."""
     x = node.all_input_nodes[0]
-    return True not in node.args[5:6] and states.time_of(x) not in (None, 1)
+    return True not in node.args[5:6] and states.time_dim_of(x) not in (None, 1)
 
 
-def _cat(states: States, node: torch.fx.Node) -> bool:
+def _cat(states: TaintMap, node: torch.fx.Node) -> bool:
     tensors = node.args[0]
     dim = int(node.args[1]) if len(node.args) > 1 else 0  # type: ignore[arg-type]
     rank = _rank(node)
@@ -171,19 +171,19 @@ def _cat(states: States, node: torch.fx.Node) -> bool:
     return len(places) <= 1 and dim % rank not in places
 
 
-def _stack(states: States, node: torch.fx.Node) -> bool:
+def _stack(states: TaintMap, node: torch.fx.Node) -> bool:
     return len({d for t in node.args[0] for d in states.time_dims(t)}) <= 1  # type: ignore[union-attr]
 
 
-def _moves_dims(states: States, node: torch.fx.Node) -> bool:
+def _moves_dims(states: TaintMap, node: torch.fx.Node) -> bool:
     """transpose, permute, expand, ...: every step stays one step."""
     return len(states.time_dims(node)) == 1
 
 
-def _view(states: States, node: torch.fx.Node) -> bool:
+def _view(states: TaintMap, node: torch.fx.Node) -> bool:
     """A reshape keeps steps apart if the same dimensions stand before time and after it."""
     source = node.all_input_nodes[0]
-    before, after = states.time_of(source), states.time_of(node)
+    before, after = states.time_dim_of(source), states.time_dim_of(node)
     if before is None or after is None:
         return False
     old, new = source.meta["val"].shape, node.meta["val"].shape
@@ -198,22 +198,22 @@ def _product(sizes: Sequence[Any]) -> Any:
     return result
 
 
-def _slice(states: States, node: torch.fx.Node) -> bool:
+def _slice(states: TaintMap, node: torch.fx.Node) -> bool:
     """A slice of other dimensions, or all of time."""
     return states.time_dims(node) == states.time_dims(node.all_input_nodes[0])
 
 
-def _select(states: States, node: torch.fx.Node) -> bool:
+def _select(states: TaintMap, node: torch.fx.Node) -> bool:
     """One index of another dimension, or the first timestep, which every request has."""
     x = node.all_input_nodes[0]
     dim, index = int(node.args[1]) % _rank(x), node.args[2]  # type: ignore[arg-type]
-    return dim != states.time_of(x) or bool(index == 0)
+    return dim != states.time_dim_of(x) or bool(index == 0)
 
 
-def _gather(states: States, node: torch.fx.Node) -> bool:
+def _gather(states: TaintMap, node: torch.fx.Node) -> bool:
     """Each row's own last timestep: gather along time at lengths - 1. Along other dimensions, each step from itself."""
     x, dim, index = node.args[:3]
-    time = states.time_of(x)
+    time = states.time_dim_of(x)
     if time is None:
         return False
     if int(dim) % _rank(x) == time:  # type: ignore[arg-type]
@@ -221,17 +221,17 @@ def _gather(states: States, node: torch.fx.Node) -> bool:
     return states.time_dims(index) == states.time_dims(x)
 
 
-def _index(states: States, node: torch.fx.Node) -> bool:
+def _index(states: TaintMap, node: torch.fx.Node) -> bool:
     """The same written `x[arange(B), lengths - 1]`, or with both the other way round where time comes first."""
     x, indices = node.args[0], list(node.args[1])  # type: ignore[arg-type]
-    time = states.time_of(x)
+    time = states.time_dim_of(x)
     if time not in (0, 1) or len(indices) != 2:
         return False
     rows, last = indices[1 - time], indices[time]
     return _is_every_row(states, rows) and is_last_step(states, last) and _rank(last) == 1
 
 
-def _is_every_row(states: States, node: object) -> bool:
+def _is_every_row(states: TaintMap, node: object) -> bool:
     """Whether a node is 0, 1, ..., B - 1."""
     if not isinstance(node, torch.fx.Node) or base_name(str(node.target)) != "aten.arange":
         return False
@@ -239,23 +239,23 @@ def _is_every_row(states: States, node: object) -> bool:
     return node.args[:-1] in ((), (0,)) and axis_of(count, states.axes) == "batch"
 
 
-def is_last_step(states: States, node: object) -> bool:
+def is_last_step(states: TaintMap, node: object) -> bool:
     """Whether an index is lengths - 1, spread over other dimensions."""
     if not isinstance(node, torch.fx.Node):
         return False
-    while base_name(str(node.target)) in SPREADS:
+    while base_name(str(node.target)) in VALUE_PRESERVING:
         node = node.all_input_nodes[0]
     return base_name(str(node.target)) == "aten.sub" and _is_lengths(states, node.args[0]) and node.args[1:] == (1,)
 
 
-def _is_lengths(states: States, node: object) -> bool:
+def _is_lengths(states: TaintMap, node: object) -> bool:
     """The true lengths themselves, in some dtype: not a part of them, nor in another order."""
-    while isinstance(node, torch.fx.Node) and base_name(str(node.target)) in CONVERTS:
+    while isinstance(node, torch.fx.Node) and base_name(str(node.target)) in CONVERSIONS:
         node = node.all_input_nodes[0]
     return node is states.lengths
 
 
-def _recurrence(states: States, node: torch.fx.Node) -> bool:
+def _recurrence(states: TaintMap, node: torch.fx.Node) -> bool:
     """A masked recurrence over time is exact whatever stands in the padding of x; its states must be free of it."""
     x, lengths, *states_and_weights = node.args
     rest = [
@@ -264,20 +264,20 @@ def _recurrence(states: States, node: torch.fx.Node) -> bool:
         for n in (a if isinstance(a, (list, tuple)) else [a])
         if isinstance(n, torch.fx.Node)
     ]
-    if any(states.of[n] != FREE for n in rest):
+    if any(states.of[n] != INDEPENDENT for n in rest):
         return False
-    if states.time_of(x) is None:
-        return states.of[x] == FREE  # type: ignore[index]
-    return states.time_of(x) == 1 and _is_lengths(states, lengths)
+    if states.time_dim_of(x) is None:
+        return states.of[x] == INDEPENDENT  # type: ignore[index]
+    return states.time_dim_of(x) == 1 and _is_lengths(states, lengths)
 
 
-def _arange(states: States, node: torch.fx.Node) -> bool:
+def _arange(states: TaintMap, node: torch.fx.Node) -> bool:
     """0, 1, 2, ...: what stands at a timestep does not depend on how many there are."""
     numbers = [a for a in node.args if a not in (0, 1)]
     return len(numbers) <= 1
 
 
-def _factory(states: States, node: torch.fx.Node) -> bool:
+def _factory(states: TaintMap, node: torch.fx.Node) -> bool:
     return True
 
 
@@ -291,17 +291,20 @@ _SHAPE_RULES = _table(
     (_moves_dims, "lift_fresh_copy repeat"),
     (_over_other_dims, "split chunk unbind split_with_sizes"),
 )
-FILLED = _table((_factory, "full full_like new_full"))
+FILL_FACTORIES = _table((_factory, "full full_like new_full"))
 FACTORIES = _table((_arange, "arange"), (_factory, "zeros ones empty zeros_like ones_like new_zeros new_ones"))
 TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
-TAKES_SIZES_FIRST = {*FILLED}  # what comes after the sizes is a value
-CONVERTS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
+TAKES_SIZES_FIRST = {*FILL_FACTORIES}  # what comes after the sizes is a value
+CONVERSIONS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
 COMPARISONS = {f"aten.{name}" for name in ("lt", "le", "gt", "ge")}
-SPREADS = {*CONVERTS, *(f"aten.{name}" for name in ("expand", "expand_as", "repeat", "view", "reshape", "unsqueeze"))}
+VALUE_PRESERVING = {
+    *CONVERSIONS,
+    *(f"aten.{name}" for name in ("expand", "expand_as", "repeat", "view", "reshape", "unsqueeze")),
+}
 _RULES: dict[str, Rule] = {
     **_SHAPE_RULES,
     **FACTORIES,
-    **FILLED,
+    **FILL_FACTORIES,
     **_table(
         (_slice, "slice"),
         (_select, "select"),
@@ -324,7 +327,7 @@ _RULES: dict[str, Rule] = {
 }
 
 
-def keeps_timesteps_apart(states: States, node: torch.fx.Node, name: str) -> bool:
+def is_timestep_local(states: TaintMap, node: torch.fx.Node, name: str) -> bool:
     """Whether the rule for this operator says so; an operator without a rule does not."""
     rule = _RULES.get(name)
     if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):

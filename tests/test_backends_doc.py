@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from torchserve_neuron_lstm.archiver_ext.build import selection
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.interface import (
     Backend,
@@ -23,7 +22,7 @@ from torchserve_neuron_lstm.config.load import parse_config
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "backends.md").read_text()
 PACKAGE = ROOT / "tests" / "support" / "third_party_backend"
-OURS = tuple(registry._BUILT_IN)
+OURS = tuple(registry.ENGINES)
 
 
 def blocks(language: str) -> list[str]:
@@ -54,11 +53,11 @@ def takes(engine: Backend) -> list[str]:
 
 def tried(name: str) -> str:
     """When `auto` tries an engine."""
-    if name in selection._FAST:
+    if name in registry.auto_engines("serve_float32"):
         return "yes"
-    if name in selection._FAST_IN_BFLOAT16:
+    if name in registry.auto_engines("serve_bfloat16"):
         return "with `precision: bfloat16`"
-    return "as a fallback" if name == selection._LAST_RESORT else ""
+    return "as a fallback" if name in registry.auto_engines("fallback") else ""
 
 
 def has(engine: Backend) -> list[str]:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("program", ["ragged", "rest"])
+@pytest.mark.parametrize("program", ["ragged", "rest", "compare"])
 def test_the_programs_take_the_options_that_are_shown(program: str) -> None:
     """With the defaults that are shown, run from the repository's root."""
     shown = re.search(rf"`python -m benchmarks\.{program} (.*?)`", TEXT)
@@ -47,7 +47,7 @@ def test_the_command_takes_the_options_that_are_shown() -> None:
 
 
 def test_makes_targets_are_there() -> None:
-    """For both benchmarks."""
+    """For every benchmark that has one."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"## .*`make ([\w-]+)`", TEXT):
         assert f"\n{target}: " in makefile

@@ -15,10 +15,10 @@ from ..backends.partitioning.partition import at_sizes, torch_operator_name
 from ..backends.registry import get_backend
 from ..config.partitioner import PartitionerConfig
 from ..lowering.errors import node_line
-from .engines import AUTO, engines
-from .export import Function, export
-from .options import Options, compile_settings
-from .trace import shape_of
+from .engines import AUTO, select_engines
+from .export import Function, export_function
+from .options import TraceOptions, compile_settings
+from .trace import program_bucket
 
 
 def analyze(
@@ -49,7 +49,7 @@ def analyze(
         and `unsupported_operators` with `kind`, `failureAt`, `call` (the line, None where none is known), `reason`.
 
     Raises:
-        LoweringRefused, CannotCompile, CannotLoad, ValueError, TypeError: as `trace`.
+        LoweringError, CompileError, LoadError, ValueError, TypeError: as `trace`.
     """
     given = {
         "compiler_workdir": compiler_workdir,
@@ -57,10 +57,10 @@ def analyze(
         "max_workers": max_workers,
     }
     config = PartitionerConfig(analyze_parameters={name: value for name, value in given.items() if value is not None})
-    options = Options()
+    options = TraceOptions()
     engine = _engine(backend, options)
-    program = export(func, example_inputs).program
-    bucket = shape_of(program)
+    program = export_function(func, example_inputs).program
+    bucket = program_bucket(program)
     found = unsupported_operators(engine, at_sizes(program, bucket), bucket, config, compile_settings(engine, options))
     taken = Counter(torch_operator_name(node) for node, reason in found.items() if reason is None)
     supported: dict[str, dict[str, int]] = {}
@@ -84,7 +84,7 @@ def analyze(
     }
 
 
-def _engine(name: str, options: Options) -> Backend:
+def _engine(name: str, options: TraceOptions) -> Backend:
     if name != AUTO and isinstance(engine := get_backend(name), Selective):
         return engine
-    return engines(name, options)[0]
+    return select_engines(name, options)[0]

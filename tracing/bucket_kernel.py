@@ -16,12 +16,12 @@ from ..backends.signature import WrongInput
 
 _SCRIPT, _IMPORT = "script:", "import:"
 
-Kernel = Callable[[list[torch.Tensor]], Any]
+BucketKernel = Callable[[list[torch.Tensor]], Any]
 """Inputs of any size -> (a list of inputs of the bucket's sizes, the bucket's index as a tensor)."""
 
 
-def chosen(
-    kernel: Kernel, inputs: Sequence[torch.Tensor], shapes: Sequence[Sequence[Sequence[int | str]]]
+def select_bucket(
+    kernel: BucketKernel, inputs: Sequence[torch.Tensor], shapes: Sequence[Sequence[Sequence[int | str]]]
 ) -> tuple[list[torch.Tensor], int]:
     """What the kernel makes of a call, and its bucket. `shapes` are those of each bucket's inputs.
 
@@ -55,14 +55,14 @@ def _words(shapes: Sequence[Sequence[int | str]]) -> str:
 
 
 @dataclass(frozen=True)
-class Made:
+class FactoryFunction:
     """A function that a factory made, and how a file finds it again."""
 
     function: Any
-    saved: Callable[[], str]
+    serialize: Callable[[], str]
 
 
-def made_by(factory: Any) -> Made:
+def call_factory(factory: Any) -> FactoryFunction:
     """What a factory makes.
 
     Raises:
@@ -74,7 +74,7 @@ def made_by(factory: Any) -> Made:
             f"a bucket kernel and a preprocessor are given as a function that returns the function: {factory!r} "
             f"{'returns ' + repr(function) if callable(factory) else 'is none'}"
         )
-    return Made(function, lambda: _saved(factory, function))
+    return FactoryFunction(function, lambda: _saved(factory, function))
 
 
 def _saved(factory: Callable[[], Any], made: Any) -> str:
@@ -96,23 +96,23 @@ def _saved(factory: Callable[[], Any], made: Any) -> str:
     return f"{_IMPORT}{module}:{name}"
 
 
-def restored(text: str) -> Made:
+def restore_function(text: str) -> FactoryFunction:
     """The way back.
 
     Raises:
-        CannotLoad: the factory's module is not here, or what was scripted cannot be read.
+        LoadError: the factory's module is not here, or what was scripted cannot be read.
     """
     try:
         if text.startswith(_SCRIPT):
             script = torch.jit.load(io.BytesIO(base64.b64decode(text.removeprefix(_SCRIPT))))
-            return Made(script, lambda: text)
+            return FactoryFunction(script, lambda: text)
         module, _, name = text.removeprefix(_IMPORT).partition(":")
         factory = _imported(module, name)
     except (RuntimeError, ValueError) as error:
         raise LoadError(f"the bucket kernel in the traced file cannot be read: {error}") from error
     if factory is None:
         raise LoadError(f"the traced file needs {name} of the module {module}, which is not here")
-    return Made(factory(), lambda: text)
+    return FactoryFunction(factory(), lambda: text)
 
 
 def _imported(module: str, name: str) -> Any:

@@ -14,13 +14,13 @@ from torch.utils import _pytree as pytree
 
 from ..backends.compile_pool import CompileFailure, CompileJob, CompileOutcome, compile_all
 from ..backends.interface import Backend, CompileError
-from .bucket_kernel import made_by
-from .description import Folder
-from .engines import AUTO, engines, refused
-from .export import Exported, export
-from .options import Options, compile_settings
-from .state import State, part_of, resolved
-from .trace import beginning, described, directory_of, ready, shape_of
+from .bucket_kernel import call_factory
+from .description import TempDirectory
+from .engines import AUTO, combined_error, select_engines
+from .export import ExportedFunction, export_function
+from .options import TraceOptions, compile_settings
+from .state import StateBuffer, leading_view, resolve_aliases
+from .trace import describe_trace, initial_state, program_bucket, program_directory, try_load
 from .traced import Traced
 
 _log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ def bucket_model_trace(
         func: returns the model and its input_output_aliases (see `trace`; an empty dict where it keeps no state).
         example_inputs: an example for each bucket; its place is the bucket's index.
         bucket_config: how a bucket is chosen, and what the buckets share.
-        compiler_workdir: where the engine's compiler leaves its intermediate files, in a folder for each bucket.
+        compiler_workdir: where the engine's compiler leaves its intermediate files, in a directory for each bucket.
         compiler_args: its arguments, as a text or a list.
         inline_weights_to_neff: False where `replace_weights` is to be possible.
         cpu_backend: compile for a device that is not here; for an engine with such devices it needs `--target`.
@@ -99,34 +99,36 @@ def bucket_model_trace(
         buckets are kept once.
 
     Raises:
-        LoweringRefused, CannotCompile, ValueError, TypeError: as `trace`; also where the buckets' arguments, answers or
+        LoweringError, CompileError, ValueError, TypeError: as `trace`; also where the buckets' arguments, answers or
             states do not go together.
     """
-    options = Options(None, compiler_workdir, compiler_args, None, inline_weights_to_neff, cpu_backend, compiler_python)
-    tried = engines(backend, options)
+    options = TraceOptions(
+        None, compiler_workdir, compiler_args, None, inline_weights_to_neff, cpu_backend, compiler_python
+    )
+    tried = select_engines(backend, options)
     buckets = _exported(func, example_inputs, bucket_config)
-    kernel = made_by(bucket_config.bucket_kernel)
+    kernel = call_factory(bucket_config.bucket_kernel)
     preprocessor = None
     if bucket_config.shared_state_buffer_preprocessor is not None:
-        preprocessor = made_by(bucket_config.shared_state_buffer_preprocessor)
+        preprocessor = call_factory(bucket_config.shared_state_buffer_preprocessor)
     shapes = [bucket.state_shapes for bucket in buckets]
     initial = _initial(buckets, shapes, bucket_config)
-    folder = Folder()
-    engine = _compile(tried, [bucket.exported.program for bucket in buckets], folder.path, options)
-    contents, store = described(
+    directory = TempDirectory()
+    engine = _compile(tried, [bucket.exported.program for bucket in buckets], directory.path, options)
+    description, store = describe_trace(
         engine, [bucket.exported for bucket in buckets], buckets[0].aliases, not inline_weights_to_neff
     )
     state = None
-    if contents.aliases:
-        state = State(initial, shapes, None if preprocessor is None else preprocessor.function)
-    return ready(Traced(contents, folder, store, state, kernel, preprocessor))
+    if description.aliases:
+        state = StateBuffer(initial, shapes, None if preprocessor is None else preprocessor.function)
+    return try_load(Traced(description, directory, store, state, kernel, preprocessor))
 
 
 @dataclass(frozen=True)
 class _Bucket:
     """One bucket before it is compiled."""
 
-    exported: Exported
+    exported: ExportedFunction
     aliases: list[tuple[int, int]]
     initial: tuple[torch.Tensor, ...]
 
@@ -147,8 +149,10 @@ def _exported(func: Callable[..., Any], examples: Sequence[Any], config: BucketM
             raise TypeError("func must return a tuple: the model, and its input_output_aliases (or {})")
         model, given = made
         own = [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, torch.Tensor)]
-        held, aliases = resolved(given, model, own)
-        buckets.append(_Bucket(export(model, example, held), aliases, beginning(model, own, held, aliases)))
+        held, aliases = resolve_aliases(given, model, own)
+        buckets.append(
+            _Bucket(export_function(model, example, held), aliases, initial_state(model, own, held, aliases))
+        )
     first = buckets[0]
     for index, bucket in enumerate(buckets):
         for what in ("takes", "gives"):
@@ -178,7 +182,7 @@ def _initial(
         raise ValueError(f"shared_state_buffer holds {len(buffer)} tensors for {len(known)} states")
     for own in shapes:
         for tensor, shape in zip(buffer, own, strict=True):
-            part_of(tensor, shape)
+            leading_view(tensor, shape)
     for tensor, example in zip(buffer, known, strict=True):
         if tensor.dtype != example.dtype:
             raise ValueError(f"shared_state_buffer holds {tensor.dtype}, but the state is {example.dtype}")
@@ -186,7 +190,7 @@ def _initial(
 
 
 def _compile(
-    tried: Sequence[Backend], programs: Sequence[torch.export.ExportedProgram], folder: Path, options: Options
+    tried: Sequence[Backend], programs: Sequence[torch.export.ExportedProgram], directory: Path, options: TraceOptions
 ) -> Backend:
     """Compile every program for the first engine that takes them all."""
     with tempfile.TemporaryDirectory(prefix="tracing-") as scratch:
@@ -200,9 +204,9 @@ def _compile(
                 CompileJob(
                     engine.name,
                     "sequence",
-                    None if engine.polymorphic else shape_of(program),
+                    None if engine.polymorphic else program_bucket(program),
                     file,
-                    done / directory_of(index),
+                    done / program_directory(index),
                     compile_settings(engine, options, str(index)),
                 )
                 for index, (program, file) in enumerate(zip(programs, files, strict=True))
@@ -210,10 +214,10 @@ def _compile(
             results = compile_all(jobs, Path(scratch) / f"{engine.name}-compilers", _tell)
             failed = [result for result in results if isinstance(result, CompileFailure)]
             if not failed:
-                (done / "programs").rename(folder / "programs")
+                (done / "programs").rename(directory / "programs")
                 return engine
             errors += [CompileError(f"bucket {jobs.index(one.job)}: {one.reason}") for one in failed]
-        raise refused(errors)
+        raise combined_error(errors)
 
 
 def _tell(result: CompileOutcome) -> None:

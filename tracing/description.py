@@ -18,7 +18,7 @@ from ..backends.interface import LoadError
 from ..backends.signature import Signature, TensorType
 
 
-class Folder:
+class TempDirectory:
     """A private directory that goes when nobody holds this any more, or the process ends."""
 
     def __init__(self) -> None:
@@ -32,33 +32,35 @@ def _remove(path: Path, owner: int) -> None:
 
 
 FORMAT = 1
+_KEYS = {"in_tree": "takes", "out_tree": "gives"}
+"""Fields that have another name in the file."""
 
 _WEIGHT, _CONSTANT = "weights/", "constants/"
 
 
 @dataclass(frozen=True)
-class Compiled:
+class TracedProgram:
     """One compiled program: the whole trace, or that of one bucket."""
 
     directory: str
-    """Where it lies in the folder of the trace."""
+    """Where it lies in the directory of the trace."""
     signature: Signature
     """All it takes, states included, in order."""
-    stored: Mapping[str, str]
+    weight_keys: Mapping[str, str]
     """For each weight by the program's name, where it is among all tensors of the trace: `weights/NAME` or, where
     buckets differ in it, `weights/NAME@BUCKET`; what was lifted out of code below `constants/`."""
 
 
 @dataclass(frozen=True)
-class Contents:
+class TraceDescription:
     """The description that is saved."""
 
     backend: str
     host: Mapping[str, str]
-    programs: tuple[Compiled, ...]
-    takes: str
+    programs: tuple[TracedProgram, ...]
+    in_tree: str
     """The arguments of a call, without states, as pytree writes it."""
-    gives: str
+    out_tree: str
     """The answers, without states."""
     aliases: tuple[tuple[int, int], ...]
     """For each state, its place among the inputs and the place of its next value among the outputs."""
@@ -83,35 +85,41 @@ def is_weight(key: str) -> bool:
     return key.startswith(_WEIGHT)
 
 
-def to_json(contents: Contents) -> str:
+def to_json(description: TraceDescription) -> str:
     """As text."""
-    return json.dumps({"format": FORMAT, **asdict(contents)})
+    written = asdict(description)
+    for field, key in _KEYS.items():
+        written[key] = written.pop(field)
+    for program in written["programs"]:
+        program["stored"] = program.pop("weight_keys")
+    return json.dumps({"format": FORMAT, **written})
 
 
-def from_json(text: str) -> Contents:
+def from_json(text: str) -> TraceDescription:
     """The way back.
 
     Raises:
-        CannotLoad: it is damaged or of another format.
+        LoadError: it is damaged or of another format.
     """
     try:
         written = json.loads(text)
         if written.pop("format") != FORMAT:
             raise LoadError(f"the traced file is not of format {FORMAT}: trace the function again with this version")
         programs = tuple(_compiled(entry) for entry in written.pop("programs"))
+        written |= {field: written.pop(key) for field, key in _KEYS.items()}
         aliases = tuple((int(state), int(answer)) for state, answer in written.pop("aliases"))
-        contents = Contents(**written, programs=programs, aliases=aliases)
-        for spec in (contents.takes, contents.gives):
+        description = TraceDescription(**written, programs=programs, aliases=aliases)
+        for spec in (description.in_tree, description.out_tree):
             pytree.treespec_loads(spec)
     # NotImplementedError is what torch raises of a structure that was written in another way than it knows.
     except (ValueError, KeyError, TypeError, AttributeError, NotImplementedError) as error:
         raise LoadError(f"the description in the traced file is damaged ({error}): trace the function again") from error
-    return contents
+    return description
 
 
-def _compiled(entry: Mapping[str, Any]) -> Compiled:
+def _compiled(entry: Mapping[str, Any]) -> TracedProgram:
     signature = Signature(_types(entry["signature"]["inputs"]), _types(entry["signature"]["weights"]))
-    return Compiled(entry["directory"], signature, dict(entry["stored"]))
+    return TracedProgram(entry["directory"], signature, dict(entry["stored"]))
 
 
 def _types(written: Mapping[str, Mapping[str, Any]]) -> dict[str, TensorType]:

@@ -15,18 +15,18 @@ _turns = count()
 """Of the traces of this process that are loaded onto devices without being told where."""
 
 
-def cores_of(engine: Backend) -> list[int]:
+def available_cores(engine: Backend) -> list[int]:
     """What `move_trace_to_device` chooses from: the cores of the engine's devices, or those of this process's CPU."""
     return list(range(engine.cores())) if isinstance(engine, Placing) else sorted(os.sched_getaffinity(0))
 
 
-def next_core(engine: Backend) -> int | None:
+def assign_core(engine: Backend) -> int | None:
     """Where a trace goes that is told nothing: devices take turns; on a CPU anywhere."""
     return next(_turns) % max(1, engine.cores()) if isinstance(engine, Placing) else None
 
 
 @contextmanager
-def on_core(engine: Backend, core: int | None) -> Iterator[None]:
+def pinned_to_core(engine: Backend, core: int | None) -> Iterator[None]:
     """The calling thread on one core of the CPU, and torch with one thread there; both as they were afterwards.
 
     Nothing is done where no core is named, or where it is one of a device.

@@ -11,21 +11,19 @@ import torch
 
 from ..backends.interface import Backend, CompileError, Inlining, LoadedProgram, Placing, Weights
 from ..backends.partitioning.backend import PartitionedBackend, select_loader
-from ..backends.registry import backend_names, get_backend
+from ..backends.registry import auto_engines, get_backend
 from ..config.partitioner import PartitionerConfig
-from .options import Options, arguments, untaken
+from .options import TraceOptions, split_arguments, unsupported_options
 
 AUTO = "auto"
-PREFERRED = ("inductor", "onnxruntime", "eager")
-"""Tried by `auto`, in this order; the first that takes the program is kept."""
 
 
-def engines(name: str, options: Options) -> list[Backend]:
+def select_engines(name: str, options: TraceOptions) -> list[Backend]:
     """The engines to try: the one of this name, or under `auto` those that are here and take the options.
 
     Raises:
-        CannotLoad: there is none of this name.
-        CannotCompile: it cannot be used here, and what to install.
+        LoadError: there is none of this name.
+        CompileError: it cannot be used here, and what to install.
         ValueError: it does not take an option.
         TypeError: `partitioner_config` is none.
     """
@@ -34,21 +32,21 @@ def engines(name: str, options: Options) -> list[Backend]:
         raise TypeError(f"partitioner_config: expected a PartitionerConfig, got {given!r}")
     if name != AUTO:
         return [_divided(_named(name, options), options)]
-    here = [get_backend(one) for one in PREFERRED if one in backend_names()]
-    fit = [engine for engine in here if engine.unavailable() is None and not untaken(engine, options)]
+    here = [get_backend(one) for one in auto_engines("trace")]
+    fit = [engine for engine in here if engine.unavailable() is None and not unsupported_options(engine, options)]
     if not fit:
         raise ValueError(f"no engine that {AUTO} tries takes these options: name one in backend=")
     return [_divided(engine, options) for engine in fit]
 
 
-def _divided(engine: Backend, options: Options) -> Backend:
+def _divided(engine: Backend, options: TraceOptions) -> Backend:
     """The engine, or where a partitioner's options are given, the engine and the CPU together."""
     return engine if options.partitioner_config is None else PartitionedBackend(engine, options.partitioner_config)
 
 
-def _named(name: str, options: Options) -> Backend:
+def _named(name: str, options: TraceOptions) -> Backend:
     engine = get_backend(name)
-    if lacking := untaken(engine, options):
+    if lacking := unsupported_options(engine, options):
         raise ValueError(f"{' and '.join(lacking)}: {name} has no compiler that takes it; leave it out")
     if not options.inline_weights_to_neff and isinstance(engine, Inlining) and engine.inlines_weights:
         raise ValueError(f"inline_weights_to_neff=False: {name} keeps the weights inside its programs; leave it out")
@@ -59,8 +57,8 @@ def _named(name: str, options: Options) -> Backend:
     return engine
 
 
-def _has_target(options: Options) -> bool:
-    return any(word == "--target" or word.startswith("--target=") for word in arguments(options.compiler_args))
+def _has_target(options: TraceOptions) -> bool:
+    return any(word == "--target" or word.startswith("--target=") for word in split_arguments(options.compiler_args))
 
 
 def load_program(
@@ -69,10 +67,10 @@ def load_program(
     """Load what the engine compiled, on a core of its own if it has them; torch keeps the number of threads it had.
 
     Raises:
-        CannotLoad: this host cannot run it.
+        LoadError: this host cannot run it.
     """
     placed: Any = _OnCore(engine, core) if isinstance(engine, Placing) and core is not None else engine
-    with torch_threads_kept():
+    with preserve_torch_threads():
         return select_loader(placed, directory).load(directory, weights, host, threads)
 
 
@@ -91,7 +89,7 @@ class _OnCore:
 
 
 @contextmanager
-def torch_threads_kept() -> Iterator[None]:
+def preserve_torch_threads() -> Iterator[None]:
     """Engines set how many threads torch has, as a worker wants it; a process that traces is no worker."""
     before = torch.get_num_threads()
     try:
@@ -101,6 +99,6 @@ def torch_threads_kept() -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def refused(errors: Sequence[CompileError]) -> CompileError:
+def combined_error(errors: Sequence[CompileError]) -> CompileError:
     """What to raise when none of the engines took a program."""
     return CompileError("\n".join(str(error) for error in errors))

@@ -12,27 +12,27 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..lowering.errors import LoweringRefused, at, node_line, raising_line
-from ..lowering.export import forward_replaced
-from ..lowering.lower import refuse_randomness
-from ..lowering.packed_sequence import intercepting, refuse_packed_answers
+from ..lowering.errors import LoweringError, node_line, raising_line, source_suffix
+from ..lowering.export import replaced_forward
+from ..lowering.lower import reject_random_operators
+from ..lowering.packed_sequence import packed_sequence_mode, reject_packed_outputs
 
 Function = Callable[..., Any]
 """An `nn.Module` or any other callable over tensors."""
 
 
 @dataclass(frozen=True)
-class Exported:
+class ExportedFunction:
     """A program over flat tensors, and how a call's arguments and answers are made of them."""
 
     program: torch.export.ExportedProgram
     """The example's tensors in order, then the held ones, to a flat tuple of tensors."""
-    takes: pytree.TreeSpec
+    in_tree: pytree.TreeSpec
     """Positional arguments of a call, as a tuple."""
-    gives: pytree.TreeSpec
+    out_tree: pytree.TreeSpec
 
 
-def flat_example(example_inputs: Any) -> tuple[list[torch.Tensor], pytree.TreeSpec]:
+def flatten_example(example_inputs: Any) -> tuple[list[torch.Tensor], pytree.TreeSpec]:
     """The tensors of an example (a tensor, or a tuple of them that may be nested), and how they are put together.
 
     Raises:
@@ -47,29 +47,29 @@ def flat_example(example_inputs: Any) -> tuple[list[torch.Tensor], pytree.TreeSp
     return [leaf.detach() for leaf in leaves], spec
 
 
-def export(func: Function, example_inputs: Any, held: Sequence[str] = ()) -> Exported:
+def export_function(func: Function, example_inputs: Any, held: Sequence[str] = ()) -> ExportedFunction:
     """Export at exactly the example's shapes; control flow is that of the example.
 
     A module is exported in eval mode, and left in the mode it was in. `held` names buffers or parameters of the module
     that become inputs behind those of the example.
 
     Raises:
-        LoweringRefused: the function cannot be a program: it uses packed data in another way than a recurrence does,
+        LoweringError: the function cannot be a program: it uses packed data in another way than a recurrence does,
             depends on values, changes its inputs, or answers with something else than tensors.
         TypeError: the example holds something else than tensors on the CPU.
     """
-    leaves, takes = flat_example(example_inputs)
+    leaves, in_tree = flatten_example(example_inputs)
     module = func if isinstance(func, torch.nn.Module) else _Function(func)
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     tensors = [*(leaf.clone() for leaf in leaves), *(own[name].detach().clone() for name in held)]
     notes: dict[str, pytree.TreeSpec] = {}
-    forward = _flat_forward(func, module, takes, held, notes)
-    with eval_mode(module), forward_replaced(module, forward), _explained(func), torch.no_grad():
+    forward = _flat_forward(func, module, in_tree, held, notes)
+    with eval_mode(module), replaced_forward(module, forward), _explained(func), torch.no_grad():
         program = _export(module, tensors)
     _refuse_varying_sizes(program)
-    refuse_randomness(program)
+    reject_random_operators(program)
     _refuse_mutation(program)
-    return Exported(program, takes, notes["gives"])
+    return ExportedFunction(program, in_tree, notes["out_tree"])
 
 
 class _Function(torch.nn.Module):
@@ -99,24 +99,24 @@ def eval_mode(func: Function) -> Iterator[None]:
 def _flat_forward(
     called: Function,
     module: torch.nn.Module,
-    takes: pytree.TreeSpec,
+    in_tree: pytree.TreeSpec,
     held: Sequence[str],
     notes: dict[str, pytree.TreeSpec],
 ) -> Function:
     """forward() over flat tensors to flat tensors; how the answers are put together goes to `notes`."""
-    own, count = module.forward, takes.num_leaves
+    own, count = module.forward, in_tree.num_leaves
 
     def forward(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        arguments = pytree.tree_unflatten(list(tensors[:count]), takes)
+        arguments = pytree.tree_unflatten(list(tensors[:count]), in_tree)
         others = dict(zip(held, tensors[count:], strict=True))
-        with _in_place_of(module, others), intercepting(_rows(tensors[:count]), None, None):
+        with _in_place_of(module, others), packed_sequence_mode(_rows(tensors[:count]), None, None):
             answers = own(*arguments)
-            refuse_packed_answers(answers)
-        leaves, notes["gives"] = pytree.tree_flatten(answers)
+            reject_packed_outputs(answers)
+        leaves, notes["out_tree"] = pytree.tree_flatten(answers)
         _refuse_other_leaves(leaves)
         return tuple(leaves)
 
-    names = _names(own if called is module else called, takes, count, held)
+    names = _names(own if called is module else called, in_tree, count, held)
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     forward.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [inspect.Parameter(name, kind) for name in names]
@@ -129,10 +129,10 @@ def _rows(tensors: Sequence[torch.Tensor]) -> int | None:
     return next((len(one) for one in tensors if one.dim() == 1 and not one.is_floating_point()), None)
 
 
-def _names(forward: Function, takes: pytree.TreeSpec, count: int, held: Sequence[str]) -> list[str]:
+def _names(forward: Function, in_tree: pytree.TreeSpec, count: int, held: Sequence[str]) -> list[str]:
     """What messages call each input: the parameter's name, with a number for each tensor of a tuple."""
     try:
-        bound = inspect.signature(forward).bind(*pytree.tree_unflatten([None] * count, takes)).arguments
+        bound = inspect.signature(forward).bind(*pytree.tree_unflatten([None] * count, in_tree)).arguments
     except (TypeError, ValueError):
         bound = {}
     names = []
@@ -161,9 +161,9 @@ def _in_place_of(module: torch.nn.Module, held: Mapping[str, torch.Tensor]) -> I
 def _refuse_other_leaves(leaves: Sequence[object]) -> None:
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor):
-            raise LoweringRefused(f"the function returns a {type(leaf).__name__} ({leaf!r}); answers must be tensors")
+            raise LoweringError(f"the function returns a {type(leaf).__name__} ({leaf!r}); answers must be tensors")
     if not leaves:
-        raise LoweringRefused("the function returns no tensor")
+        raise LoweringError("the function returns no tensor")
 
 
 def _export(module: torch.nn.Module, tensors: Sequence[torch.Tensor]) -> torch.export.ExportedProgram:
@@ -179,9 +179,9 @@ def _refuse_varying_sizes(program: torch.export.ExportedProgram) -> None:
     for node in program.graph.nodes:
         for value in pytree.tree_leaves(node.meta.get("val")):
             if isinstance(value, torch.Tensor) and not all(isinstance(size, int) for size in value.shape):
-                raise LoweringRefused(
-                    f"the shape of what {node.target} gives{at(node_line(node))} depends on the values of the inputs, "
-                    "which a program of fixed shapes cannot follow"
+                raise LoweringError(
+                    f"the shape of what {node.target} gives{source_suffix(node_line(node))} depends on the values of "
+                    "the inputs, which a program of fixed shapes cannot follow"
                 )
 
 
@@ -192,7 +192,7 @@ def _refuse_mutation(program: torch.export.ExportedProgram) -> None:
         signature = program.run_decompositions({}).graph_signature
     changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
     if changed:
-        raise LoweringRefused(
+        raise LoweringError(
             f"the function changes {', '.join(map(repr, changed))} in place: return the new value instead, and name it "
             "in input_output_aliases where the next call is to go on from it"
         )
@@ -203,12 +203,12 @@ def _explained(func: Function) -> Iterator[None]:
     """Turn what the exporter raises into the user's words and the user's line."""
     try:
         yield
-    except LoweringRefused:
+    except LoweringError:
         raise
     except Exception as error:
         causes = list(_causes(error))
         for cause in causes:
-            if isinstance(cause, LoweringRefused):
+            if isinstance(cause, LoweringError):
                 raise cause from None
         name = getattr(func, "__name__", type(func).__name__)
         line = next((found for cause in causes if (found := raising_line(cause))), None)
@@ -216,11 +216,13 @@ def _explained(func: Function) -> Iterator[None]:
         first = text.splitlines()[0] if text else type(error).__name__
         kinds = {type(cause).__name__ for cause in causes}
         if "data-dependent" in text or kinds & {"DataDependentOutputException", "DynamicOutputShapeException"}:
-            raise LoweringRefused(
+            raise LoweringError(
                 f"the shapes or the control flow of {name} depend on the values of its inputs, which a program of "
-                f"fixed shapes cannot follow: {first}{at(line)}"
+                f"fixed shapes cannot follow: {first}{source_suffix(line)}"
             ) from error
-        raise LoweringRefused(f"{name} could not be traced: {type(error).__name__}: {first}{at(line)}") from error
+        raise LoweringError(
+            f"{name} could not be traced: {type(error).__name__}: {first}{source_suffix(line)}"
+        ) from error
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

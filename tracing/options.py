@@ -15,7 +15,7 @@ _POSITIONS = 6
 
 
 @dataclass(frozen=True)
-class Options:
+class TraceOptions:
     """What `trace` takes beside a function and its example, in the documented order."""
 
     input_output_aliases: Mapping[Any, int] | None = None
@@ -28,14 +28,14 @@ class Options:
     """Ours, and so by name alone: the interpreter in which the engine's compiler lives."""
 
     def __post_init__(self) -> None:
-        arguments(self.compiler_args)
+        split_arguments(self.compiler_args)
 
-    def with_positional(self, given: Sequence[Any]) -> Options:
+    def with_positional(self, given: Sequence[Any]) -> TraceOptions:
         """The same with options that were given by position, of which people are warned.
 
         >>> with warnings.catch_warnings(record=True) as told:
         ...     warnings.simplefilter("always")
-        ...     Options().with_positional([None, "work"]).compiler_workdir
+        ...     TraceOptions().with_positional([None, "work"]).compiler_workdir
         'work'
         >>> print(told[0].message)
         options of trace() given by position are deprecated: write input_output_aliases=..., compiler_workdir=...
@@ -49,7 +49,7 @@ class Options:
         if len(given) > len(names):
             raise TypeError(f"{len(given)} options by position, but trace() has {len(names)}: {', '.join(names)}")
         taken = dict(zip(names, given, strict=False))
-        twice = [name for name in taken if getattr(self, name) != getattr(Options, name)]
+        twice = [name for name in taken if getattr(self, name) != getattr(TraceOptions, name)]
         if twice:
             raise TypeError(f"{' and '.join(twice)} given by position and by name: leave the position out")
         words = ", ".join(f"{name}=..." for name in taken)
@@ -59,10 +59,10 @@ class Options:
         return replace(self, **taken)
 
 
-def arguments(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def split_arguments(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """A compiler's arguments: a list as it is, a text cut as a shell would.
 
-    >>> arguments("--target trn1 -O2"), arguments(["--target", "trn1"]), arguments(None)
+    >>> split_arguments("--target trn1 -O2"), split_arguments(["--target", "trn1"]), split_arguments(None)
     (('--target', 'trn1', '-O2'), ('--target', 'trn1'), ())
 
     Raises:
@@ -71,11 +71,11 @@ def arguments(given: str | Sequence[str] | None) -> tuple[str, ...]:
     return shell_words(given, "compiler_args") if isinstance(given, str) else tuple(given or ())
 
 
-def untaken(engine: Backend, options: Options) -> list[str]:
+def unsupported_options(engine: Backend, options: TraceOptions) -> list[str]:
     """The options for a compiler that this engine's does not take."""
     asked: dict[CompilerOption, object] = {
         "compiler_workdir": options.compiler_workdir,
-        "compiler_args": arguments(options.compiler_args),
+        "compiler_args": split_arguments(options.compiler_args),
         "compiler_python": options.compiler_python,
     }
     lacking: list[str] = [name for name, value in asked.items() if value and name not in engine.options]
@@ -87,7 +87,7 @@ def untaken(engine: Backend, options: Options) -> list[str]:
     ]
 
 
-def compile_settings(engine: Backend, options: Options, part: str = "") -> CompileSettings:
+def compile_settings(engine: Backend, options: TraceOptions, part: str = "") -> CompileSettings:
     """What the compiler is told for one program; its working directory is `part` below the one that was given.
 
     The directory is made. Inputs and outputs keep their dtypes; an engine that knows no float32 computes in its own.
@@ -99,6 +99,6 @@ def compile_settings(engine: Backend, options: Options, part: str = "") -> Compi
     return CompileSettings(
         precision=precision_of(engine, "float32"),
         workdir=workdir,
-        args=arguments(options.compiler_args),
+        args=split_arguments(options.compiler_args),
         python=None if options.compiler_python is None else Path(options.compiler_python),
     )

@@ -17,44 +17,44 @@ from ..backends.signature import Signature, WrongInput, dtype_name
 from .export import Function
 
 
-def in_chunks(run: LoadedProgram, signature: Signature, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def run_in_batches(run: LoadedProgram, signature: Signature, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """`run` on chunks of the program's own rows, put together again.
 
     Raises:
         WrongInput: (a ValueError) another number of inputs, another dtype, another size beside dimension 0, unequal
             numbers of rows, or none.
     """
-    rows = check(signature, inputs)
+    rows = check_rows(signature, inputs)
     size = int(next(iter(signature.inputs.values())).shape[0])
-    answers = [run([padded(tensor[begin:end], size) for tensor in inputs]) for begin, end in chunks(rows, size)]
+    answers = [run([pad_rows(tensor[begin:end], size) for tensor in inputs]) for begin, end in batch_ranges(rows, size)]
     return [torch.cat(list(parts))[:rows] for parts in zip(*answers, strict=True)]
 
 
-def chunks(rows: int, size: int) -> Iterator[tuple[int, int]]:
+def batch_ranges(rows: int, size: int) -> Iterator[tuple[int, int]]:
     """Where each chunk begins and ends.
 
-    >>> list(chunks(8, 3))
+    >>> list(batch_ranges(8, 3))
     [(0, 3), (3, 6), (6, 8)]
     """
     for begin in range(0, rows, size):
         yield begin, min(begin + size, rows)
 
 
-def padded(chunk: torch.Tensor, size: int) -> torch.Tensor:
+def pad_rows(chunk: torch.Tensor, size: int) -> torch.Tensor:
     """A chunk with its last row again until it has `size` rows: a valid row whatever the model asks of one.
 
-    >>> padded(torch.tensor([3, 4]), 4)
+    >>> pad_rows(torch.tensor([3, 4]), 4)
     tensor([3, 4, 4, 4])
     """
     missing = size - chunk.shape[0]
     return torch.cat([chunk, chunk[-1:].expand(missing, *chunk.shape[1:])]) if missing else chunk
 
 
-def check(signature: Signature, inputs: Sequence[torch.Tensor]) -> int:
+def check_rows(signature: Signature, inputs: Sequence[torch.Tensor]) -> int:
     """The number of rows of a call.
 
     Raises:
-        WrongInput: see `in_chunks`.
+        WrongInput: see `run_in_batches`.
     """
     if len(inputs) != len(signature.inputs):
         raise WrongInput(f"{len(inputs)} inputs, but {len(signature.inputs)} are taken: {', '.join(signature.inputs)}")
@@ -79,14 +79,14 @@ _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 _COARSE = 2e-2  # of 16-bit floating point
 
 
-def why_no_batch(func: Function, tensors: Sequence[torch.Tensor], takes: pytree.TreeSpec) -> str | None:
+def not_batchable_reason(func: Function, tensors: Sequence[torch.Tensor], in_tree: pytree.TreeSpec) -> str | None:
     """Why calls cannot be cut along dimension 0; None where every row was answered for itself.
 
     >>> import torch
-    >>> _, takes = pytree.tree_flatten((0,))
-    >>> why_no_batch(torch.relu, [torch.rand(2, 3)], takes) is None
+    >>> _, in_tree = pytree.tree_flatten((0,))
+    >>> not_batchable_reason(torch.relu, [torch.rand(2, 3)], in_tree) is None
     True
-    >>> print(why_no_batch(lambda x: x.cumsum(0), [torch.rand(2, 3)], takes))
+    >>> print(not_batchable_reason(lambda x: x.cumsum(0), [torch.rand(2, 3)], in_tree))
     dimension 0 is no batch: answer 0 of a row changes with the rows before it or behind it
     """
     sizes = {tuple(tensor.shape[:1]) for tensor in tensors}
@@ -96,8 +96,8 @@ def why_no_batch(func: Function, tensors: Sequence[torch.Tensor], takes: pytree.
     others = [_other_rows(tensor) for tensor in tensors]
     both = [torch.cat([tensor, other]) for tensor, other in zip(tensors, others, strict=True)]
     try:
-        whole = _answers(func, both, takes)
-        first, second = (_answers(func, half, takes) for half in (tensors, others))
+        whole = _answers(func, both, in_tree)
+        first, second = (_answers(func, half, in_tree) for half in (tensors, others))
     except Exception as error:  # noqa: BLE001 - whatever the user's function raises, it takes no other batch
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         return f"dimension 0 is no batch: the function itself takes no other size there ({text})"
@@ -113,8 +113,8 @@ def _other_rows(tensor: torch.Tensor) -> torch.Tensor:
     return mirrored * 0.5 + 0.25 if tensor.is_floating_point() else mirrored
 
 
-def _answers(func: Function, tensors: Sequence[torch.Tensor], takes: pytree.TreeSpec) -> list[Any]:
-    arguments = pytree.tree_unflatten([tensor.clone() for tensor in tensors], takes)
+def _answers(func: Function, tensors: Sequence[torch.Tensor], in_tree: pytree.TreeSpec) -> list[Any]:
+    arguments = pytree.tree_unflatten([tensor.clone() for tensor in tensors], in_tree)
     with torch.no_grad():
         return pytree.tree_leaves(func(*arguments))
 

@@ -14,11 +14,11 @@ import torch
 
 from .export import Function
 
-Preprocessor = Callable[[list[list[list[int]]], list[torch.Tensor], torch.Tensor], Sequence[torch.Tensor]]
+StatePreprocessor = Callable[[list[list[list[int]]], list[torch.Tensor], torch.Tensor], Sequence[torch.Tensor]]
 """Shapes of the states by bucket, the buffer, the bucket's index -> views of the buffer in that bucket's shapes."""
 
 
-def resolved(
+def resolve_aliases(
     aliases: Mapping[Any, int] | None, func: Function, example: Sequence[torch.Tensor]
 ) -> tuple[list[str], list[tuple[int, int]]]:
     """Buffers and parameters of a module that become inputs, and each state's (input, output).
@@ -63,10 +63,10 @@ def _describe(state: Any) -> str:
     return f"a tensor {list(state.shape)}" if isinstance(state, torch.Tensor) else repr(state)
 
 
-def part_of(state: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+def leading_view(state: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """The view of a state that a smaller bucket takes: the first of each dimension.
 
-    >>> part_of(torch.arange(6).reshape(2, 3), [2, 2])
+    >>> leading_view(torch.arange(6).reshape(2, 3), [2, 2])
     tensor([[0, 1],
             [3, 4]])
 
@@ -83,13 +83,13 @@ def part_of(state: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 @dataclass
-class State:
+class StateBuffer:
     """The buffer of a trace."""
 
     initial: tuple[torch.Tensor, ...]
     shapes: list[list[list[int]]]
     """Of each state, by bucket."""
-    preprocessor: Preprocessor | None = None
+    preprocessor: StatePreprocessor | None = None
     current: list[torch.Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class State:
         """
         wanted = self.shapes[bucket]
         if self.preprocessor is None:
-            return [part_of(state, shape) for state, shape in zip(self.current, wanted, strict=True)]
+            return [leading_view(state, shape) for state, shape in zip(self.current, wanted, strict=True)]
         views = list(self.preprocessor(self.shapes, self.current, torch.tensor(bucket)))
         got = [list(view.shape) for view in views]
         if got != wanted:
@@ -120,7 +120,7 @@ class State:
             )
         return views
 
-    def keep(self, views: Sequence[torch.Tensor], following: Sequence[torch.Tensor]) -> None:
+    def store_next(self, views: Sequence[torch.Tensor], following: Sequence[torch.Tensor]) -> None:
         """Write the next values into the buffer."""
         # All of them before the first is written: an output may be another state's view.
         values = [
@@ -129,7 +129,7 @@ class State:
         for view, value in zip(views, values, strict=True):
             view.copy_(value)
 
-    def own(self, answer: torch.Tensor) -> torch.Tensor:
+    def copy_if_state(self, answer: torch.Tensor) -> torch.Tensor:
         """An answer that later calls do not change."""
         return answer.clone() if _storage(answer) in {_storage(state) for state in self.current} else answer
 

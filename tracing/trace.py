@@ -16,15 +16,15 @@ from ..backends.partitioning.partition import PartitionError
 from ..backends.signature import TensorType, dtype_name, signature_of
 from ..bucketing.shapes import Bucket
 from ..config.partitioner import PartitionerConfig
-from ..lowering.errors import LoweringRefused
-from .description import Compiled, Contents, Folder
-from .engines import AUTO, engines, refused, torch_threads_kept
-from .export import Exported, Function, eval_mode, export, flat_example
-from .options import Options, compile_settings
-from .row_batches import why_no_batch
-from .state import State, resolved
+from ..lowering.errors import LoweringError
+from .description import TempDirectory, TraceDescription, TracedProgram
+from .engines import AUTO, combined_error, preserve_torch_threads, select_engines
+from .export import ExportedFunction, Function, eval_mode, export_function, flatten_example
+from .options import TraceOptions, compile_settings
+from .row_batches import not_batchable_reason
+from .state import StateBuffer, resolve_aliases
 from .traced import Traced, state_shapes
-from .weights import stored
+from .weights import dedupe_weights
 
 
 def trace(
@@ -65,12 +65,12 @@ def trace(
         compiler_python: the interpreter in which the engine's compiler lives, where that is not this one.
 
     Raises:
-        LoweringRefused: the function cannot be a program of fixed shapes; says why, and where.
-        CannotCompile: the engine does not take it, or is not here.
-        ValueError, TypeError: the options or the example do not fit; CannotPartition is one, where the partitioner's
+        LoweringError: the function cannot be a program of fixed shapes; says why, and where.
+        CompileError: the engine does not take it, or is not here.
+        ValueError, TypeError: the options or the example do not fit; PartitionError is one, where the partitioner's
             options cannot be kept.
     """
-    options = Options(
+    options = TraceOptions(
         input_output_aliases,
         compiler_workdir,
         compiler_args,
@@ -80,21 +80,25 @@ def trace(
         compiler_python,
     ).with_positional(args)
     own = [leaf for leaf in pytree.tree_leaves(example_inputs) if isinstance(leaf, torch.Tensor)]
-    held, aliases = resolved(options.input_output_aliases, func, own)
-    exported = export(func, example_inputs, held)
-    folder = Folder()
-    engine = _compile(engines(backend, options), exported.program, folder.path / directory_of(0), options)
-    contents, store = described(engine, [exported], aliases, separate_weights=not options.inline_weights_to_neff)
+    held, aliases = resolve_aliases(options.input_output_aliases, func, own)
+    exported = export_function(func, example_inputs, held)
+    directory = TempDirectory()
+    engine = _compile(
+        select_engines(backend, options), exported.program, directory.path / program_directory(0), options
+    )
+    description, store = describe_trace(
+        engine, [exported], aliases, separate_weights=not options.inline_weights_to_neff
+    )
     if aliases:
-        initial = beginning(func, own, held, aliases)
-        return ready(Traced(contents, folder, store, State(initial, state_shapes(contents))))
-    tensors, takes = flat_example(example_inputs)
+        initial = initial_state(func, own, held, aliases)
+        return try_load(Traced(description, directory, store, StateBuffer(initial, state_shapes(description))))
+    tensors, in_tree = flatten_example(example_inputs)
     with eval_mode(func):
-        contents = replace(contents, no_batch=why_no_batch(func, tensors, takes))
-    return ready(Traced(contents, folder, store))
+        description = replace(description, no_batch=not_batchable_reason(func, tensors, in_tree))
+    return try_load(Traced(description, directory, store))
 
 
-def ready(traced: Traced) -> Traced:
+def try_load(traced: Traced) -> Traced:
     """Loaded, where this host can: what was compiled for a device elsewhere can be saved for it."""
     if traced.engine.unavailable() is None:
         traced.reload()
@@ -102,15 +106,15 @@ def ready(traced: Traced) -> Traced:
 
 
 def _compile(
-    tried: Sequence[Backend], program: torch.export.ExportedProgram, directory: Path, options: Options
+    tried: Sequence[Backend], program: torch.export.ExportedProgram, directory: Path, options: TraceOptions
 ) -> Backend:
     """Compile for the first engine that takes the program, in this process."""
     errors = []
     for engine in tried:
         directory.mkdir(parents=True)
-        bucket = None if engine.polymorphic else shape_of(program)
+        bucket = None if engine.polymorphic else program_bucket(program)
         try:
-            with torch_threads_kept():
+            with preserve_torch_threads():
                 engine.compile(program, bucket, directory, compile_settings(engine, options))
         except CompileError as error:
             if isinstance(error.__cause__, PartitionError):
@@ -119,15 +123,15 @@ def _compile(
             shutil.rmtree(directory)
         else:
             return engine
-    raise refused(errors)
+    raise combined_error(errors)
 
 
-def directory_of(bucket: int) -> str:
-    """Where a program lies in the folder of a trace."""
+def program_directory(bucket: int) -> str:
+    """Where a program lies in the directory of a trace."""
     return f"programs/{bucket}"
 
 
-def shape_of(program: torch.export.ExportedProgram) -> Bucket:
+def program_bucket(program: torch.export.ExportedProgram) -> Bucket:
     """What an engine calls the one shape of a program: the first two sizes of its first input, or 1.
 
     The program's own sizes are fixed, so nothing else goes by it.
@@ -138,38 +142,38 @@ def shape_of(program: torch.export.ExportedProgram) -> Bucket:
     return Bucket(batch, length)
 
 
-def described(
-    engine: Backend, exported: Sequence[Exported], aliases: Sequence[tuple[int, int]], separate_weights: bool
-) -> tuple[Contents, dict[str, torch.Tensor]]:
+def describe_trace(
+    engine: Backend, exported: Sequence[ExportedFunction], aliases: Sequence[tuple[int, int]], separate_weights: bool
+) -> tuple[TraceDescription, dict[str, torch.Tensor]]:
     """The description of programs that differ in shapes alone, and the tensors of all.
 
     Raises:
         ValueError: a state has no output, or one of another shape or dtype.
     """
     programs = [one.program for one in exported]
-    places, store = stored(programs)
+    places, store = dedupe_weights(programs)
     for program in programs:
         _check_aliases(program, aliases)
-    takes, gives = exported[0].takes, exported[0].gives
+    in_tree, out_tree = exported[0].in_tree, exported[0].out_tree
     if aliases:
         inputs = len(signature_of(programs[0], None).inputs)
-        takes = pytree.tree_structure((0,) * (inputs - len(aliases)))
-        outputs = gives.num_leaves - len(aliases)
-        gives = pytree.tree_structure(0 if outputs == 1 else (0,) * outputs)
-    contents = Contents(
+        in_tree = pytree.tree_structure((0,) * (inputs - len(aliases)))
+        outputs = out_tree.num_leaves - len(aliases)
+        out_tree = pytree.tree_structure(0 if outputs == 1 else (0,) * outputs)
+    description = TraceDescription(
         backend=engine.name,
         host=dict(engine.host()),
         programs=tuple(
-            Compiled(directory_of(index), signature_of(program, None), place)
+            TracedProgram(program_directory(index), signature_of(program, None), place)
             for index, (program, place) in enumerate(zip(programs, places, strict=True))
         ),
-        takes=_written(takes),
-        gives=_written(gives),
+        in_tree=_written(in_tree),
+        out_tree=_written(out_tree),
         aliases=tuple(aliases),
         separate_weights=separate_weights,
         no_batch="the trace keeps state between calls" if aliases else None,
     )
-    return contents, store
+    return description, store
 
 
 def _check_aliases(program: torch.export.ExportedProgram, aliases: Sequence[tuple[int, int]]) -> None:
@@ -190,12 +194,12 @@ def _written(structure: pytree.TreeSpec) -> str:
     try:
         return pytree.treespec_dumps(structure)
     except NotImplementedError as error:  # torch writes down no other structures than these
-        raise LoweringRefused(
+        raise LoweringError(
             f"arguments and answers must be tensors in tuples, lists and dicts, not in {structure}"
         ) from error
 
 
-def beginning(
+def initial_state(
     func: Function, example: Sequence[torch.Tensor], held: Sequence[str], aliases: Sequence[tuple[int, int]]
 ) -> tuple[torch.Tensor, ...]:
     """The values with which states begin: those of the example, or of the module."""

@@ -22,7 +22,7 @@ def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torc
     Raises:
         ValueError: a name, a shape or a dtype is another; says which. The trace is as it was.
     """
-    if not traced.contents.separate_weights:
+    if not traced.description.separate_weights:
         warnings.warn(
             "replace_weights: the weights of this trace are inlined, so they stay; trace with "
             "inline_weights_to_neff=False to be able to replace them",
@@ -33,16 +33,16 @@ def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torc
     given = dict(weights.state_dict()) if isinstance(weights, torch.nn.Module) else dict(weights)
     uses = {
         name: traced.store[key]
-        for program in traced.contents.programs
-        for name, key in program.stored.items()
+        for program in traced.description.programs
+        for name, key in program.weight_keys.items()
         if is_weight(key)
     }
     if wrong := refit_mismatches(uses, given):
         raise ValueError("the weights are not those of the traced module:\n  " + "\n  ".join(wrong))
     new = {
         key: given[name].detach().clone().contiguous()
-        for program in traced.contents.programs
-        for name, key in program.stored.items()
+        for program in traced.description.programs
+        for name, key in program.weight_keys.items()
         if is_weight(key)
     }
     traced.store = {**traced.store, **new}
@@ -50,7 +50,9 @@ def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torc
         traced.reload()
 
 
-def stored(programs: Sequence[torch.export.ExportedProgram]) -> tuple[list[dict[str, str]], dict[str, torch.Tensor]]:
+def dedupe_weights(
+    programs: Sequence[torch.export.ExportedProgram],
+) -> tuple[list[dict[str, str]], dict[str, torch.Tensor]]:
     """For each program where its weights are kept, and all of them: what programs agree in is kept once.
 
     Everything is copied, so that later changes of the module change no trace.

@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .vf_patch import intercepting
+from .vf_patch import patch_vf
 
-Model = TypeVar("Model", bound=nn.Module)
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 _ORIGINAL = "_neuron_lstm_lowered_from"
 
 
-def lower(model: Model) -> Model:
+def lower(model: ModelT) -> ModelT:
     """The same model, whose forward() packs, runs packed recurrences and unpacks faster, above all backward.
 
     What is given and what is given back are one module in all but forward(): parameters, buffers, submodules, hooks,
@@ -45,7 +45,7 @@ def lower(model: Model) -> Model:
     cls: Any = type(model)
     if hasattr(cls, _ORIGINAL):
         return model
-    lowered: Model = _with_state_of(model, _lowered_class(cls))
+    lowered: ModelT = _with_state_of(model, _lowered_class(cls))
     return lowered
 
 
@@ -74,7 +74,7 @@ def _lowered_class(cls: Any) -> Any:
 
     @functools.wraps(cls.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        with intercepting():
+        with patch_vf():
             return cls.forward(self, *args, **kwargs)
 
     def reduce(self: nn.Module, protocol: Any) -> Any:

@@ -18,8 +18,8 @@ import torch
 from torch import _VF, Tensor
 from torch.nn import functional
 
-from .packed_layout import Steps, Stretch, largest, price, steps_of, stretches
-from .packing import is_torchs, put, put_flagged, take
+from .packed_layout import PackedLayout, TimeSegment, call_overhead, max_segment, packed_layout, time_segments
+from .packing import gather, scatter, scatter_with_mask, use_torch_kernel
 
 # Opens or closes a gate for good: far beyond what weights add up to, yet finite in half precision.
 _SHUT = 1e4
@@ -42,7 +42,7 @@ _RNN_RELU = _Cell(_VF.rnn_relu)
 
 def lstm(*args: Any) -> tuple[Tensor, ...]:
     """`torch._VF.lstm`."""
-    if not _is_ours(args):
+    if not _is_supported(args):
         return _LSTM.call(*args)
     data, batch_sizes, states, weights, *rest = args
     if not torch.is_autocast_enabled("cpu"):
@@ -70,7 +70,7 @@ def rnn_relu(*args: Any) -> tuple[Tensor, ...]:
 
 
 def _rnn(cell: _Cell, args: Sequence[Any]) -> tuple[Tensor, ...]:
-    if not _is_ours(args):
+    if not _is_supported(args):
         return cell.call(*args)
     data, batch_sizes, state, *rest = args
     return _stack(cell, data, batch_sizes, [state], *rest)
@@ -83,17 +83,17 @@ def _autocast_dtypes(h_0: Tensor, c_0: Tensor) -> tuple[torch.dtype, torch.dtype
     return (narrow, narrow, wide) if _is_projected([h_0, c_0]) else (wide, wide, wide)
 
 
-def _is_ours(args: Sequence[Any]) -> bool:
+def _is_supported(args: Sequence[Any]) -> bool:
     """Whether a layer is called with packed data on a CPU that torch is slow with; what is wrong with it torch says."""
     if len(args) != 9 or isinstance(args[3], bool):  # padded: x, states, weights, bias, ...
         return False
     data, batch_sizes, states = args[:3]
     if data.device.type != "cpu" or data.dim() != 2 or not len(batch_sizes):
         return False
-    steps = steps_of(batch_sizes)
-    if is_torchs(steps.even):
+    steps = packed_layout(batch_sizes)
+    if use_torch_kernel(steps.uniform):
         return False
-    descending = all(one >= other for one, other in zip(steps.alive, [*steps.alive[1:], 1], strict=True))
+    descending = all(one >= other for one, other in zip(steps.active, [*steps.active[1:], 1], strict=True))
     states = [states] if isinstance(states, Tensor) else states
     return descending and steps.count == len(data) and all(state.shape[1] == steps.rows for state in states)
 
@@ -112,7 +112,7 @@ def _stack(
 ) -> tuple[Tensor, ...]:
     """All layers and directions: packed y[N, D*H], and the states [L*D, B, H] after each row's own last step."""
     directions = 2 if bidirectional else 1
-    steps = steps_of(batch_sizes)
+    steps = packed_layout(batch_sizes)
     size = len(weights) // (layers * directions)
     finals: list[Sequence[Tensor]] = []
     for index in range(layers):
@@ -130,24 +130,24 @@ def _stack(
 
 
 def _backward(
-    cell: _Cell, data: Tensor, steps: Steps, states: Sequence[Tensor], weights: Sequence[Tensor], bias: bool
+    cell: _Cell, data: Tensor, steps: PackedLayout, states: Sequence[Tensor], weights: Sequence[Tensor], bias: bool
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """Each row back to front within its own length, so that it still begins at step 0 with the given state."""
-    mirror = steps.mirror(data.device)
-    y, final = _forward(cell, take(data, mirror), steps, states, weights, bias)
-    return take(y, mirror), final
+    mirror = steps.reversal(data.device)
+    y, final = _forward(cell, gather(data, mirror), steps, states, weights, bias)
+    return gather(y, mirror), final
 
 
 def _forward(
-    cell: _Cell, data: Tensor, steps: Steps, states: Sequence[Tensor], weights: Sequence[Tensor], bias: bool
+    cell: _Cell, data: Tensor, steps: PackedLayout, states: Sequence[Tensor], weights: Sequence[Tensor], bias: bool
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """One layer in one direction: packed y[N, H], the states [B, H] after each row's own last step."""
     cuts = _cuts(steps, weights)
-    closing = weights if steps.even or not cell.remembers else _with_closing_column(weights)
+    closing = weights if steps.uniform or not cell.remembers else _with_closing_column(weights)
     outputs, ended = [], []
-    for cut, part in zip(cuts, data.split([cut.real for cut in cuts]), strict=True):
+    for cut, part in zip(cuts, data.split([cut.real_timesteps for cut in cuts]), strict=True):
         if cut.full:
-            y, after = _call(cell, part.unflatten(0, (cut.steps, cut.rows)), states, weights, bias)
+            y, after = _call(cell, part.unflatten(0, (cut.timesteps, cut.rows)), states, weights, bias)
         else:
             y, after = _ragged(cell, part, cut, steps, states, closing, bias)
         outputs.append(y)
@@ -157,11 +157,11 @@ def _forward(
     return _joined(outputs), [torch.cat(kind[::-1]) for kind in zip(*ended, strict=True)]
 
 
-def _cuts(steps: Steps, weights: Sequence[Tensor]) -> list[Stretch]:
+def _cuts(steps: PackedLayout, weights: Sequence[Tensor]) -> list[TimeSegment]:
     w_ih, w_hh, *_ = weights
     # Without gradients nothing is kept.
-    limit = largest(len(w_hh)) if torch.is_grad_enabled() else steps.rows * steps.longest
-    return list(stretches(steps.alive, price(w_ih.numel() + w_hh.numel()), limit))
+    limit = max_segment(len(w_hh)) if torch.is_grad_enabled() else steps.rows * steps.longest
+    return list(time_segments(steps.active, call_overhead(w_ih.numel() + w_hh.numel()), limit))
 
 
 def _joined(outputs: Sequence[Tensor]) -> Tensor:
@@ -172,18 +172,18 @@ def _joined(outputs: Sequence[Tensor]) -> Tensor:
 def _ragged(
     cell: _Cell,
     part: Tensor,
-    cut: Stretch,
-    steps: Steps,
+    cut: TimeSegment,
+    steps: PackedLayout,
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
     bias: bool,
 ) -> tuple[Tensor, Sequence[Tensor]]:
     """A stretch in which rows end: packed y, and the states [rows, H] after each row's last step in it."""
-    places = steps.within(cut, part.device)
-    x = (put_flagged if cell.remembers else put)(part, places, cut.steps * cut.rows)
-    y, (h, *others) = _call(cell, x.unflatten(0, (cut.steps, cut.rows)), states, weights, bias)
-    last = take(y, steps.last_within(cut, part.device))
-    return take(y, places), [torch.cat([h[: cut.survivors], last]), *others]
+    places = steps.segment_indices(cut, part.device)
+    x = (scatter_with_mask if cell.remembers else scatter)(part, places, cut.timesteps * cut.rows)
+    y, (h, *others) = _call(cell, x.unflatten(0, (cut.timesteps, cut.rows)), states, weights, bias)
+    last = gather(y, steps.last_indices(cut, part.device))
+    return gather(y, places), [torch.cat([h[: cut.survivors], last]), *others]
 
 
 def _call(

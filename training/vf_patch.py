@@ -32,7 +32,7 @@ class _Depth(threading.local):
 _depth = _Depth()
 
 
-class _Table:
+class _PatchedVF:
     """`torch._VF`, but for the functions that packed data goes through."""
 
     def __init__(self, ours: dict[str, Callable[..., Any]]) -> None:
@@ -61,9 +61,9 @@ def _is_transformed() -> bool:
 
 
 @functools.cache
-def _table() -> _Table:
+def _table() -> _PatchedVF:
     """Made when it is first needed: it loads the compiler."""
-    return _Table(
+    return _PatchedVF(
         {
             "_pack_padded_sequence": packing.pack,
             "_pad_packed_sequence": packing.unpack,
@@ -75,7 +75,7 @@ def _table() -> _Table:
     )
 
 
-class _Exchange:
+class _VFPatch:
     """The table stands in torch's files from the first thread that needs it to the last one."""
 
     def __init__(self) -> None:
@@ -96,11 +96,11 @@ class _Exchange:
                     file._VF = _VF
 
 
-_exchange = _Exchange()
+_exchange = _VFPatch()
 
 
 @contextlib.contextmanager
-def intercepting() -> Iterator[None]:
+def patch_vf() -> Iterator[None]:
     """Packed data takes our way while this is open, in this thread."""
     _exchange.begin()
     _depth.value += 1

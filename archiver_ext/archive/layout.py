@@ -1,30 +1,48 @@
-"""The archive before it is one: the user's files, the serving half, the programs and the manifest, in one folder."""
+"""Paths in an archive: the user's files, the serving half of the package, the programs and the manifest."""
 
 from __future__ import annotations
 
 import filecmp
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ...backends.interface import Backend
 from ...backends.subprocesses import PACKAGE
+from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
 from ..errors import PackagingError
 
 SHIM = "neuron_lstm.py"
 PROGRAMS = "programs"
-_MANIFEST = ("manifest.py", "json_codec.py", "partitioner.py", "session_settings.py")
-"""What of `config` reads a manifest, and needs the standard library alone."""
+CONSTANTS = f"{PROGRAMS}/constants.pt"
+STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
+"""The manifest that torch-model-archiver writes."""
 _OURS = (SHIM, PACKAGE, PROGRAMS, "variants.json", "MAR-INF")
 
 
+def variant_directory(backend: str, role: ProgramRole, bucket: Bucket | None) -> str:
+    """Return the directory of a variant in an archive, e.g. `programs/inductor/chunk/b4_t16`."""
+    shape = "any" if bucket is None else f"b{bucket.batch}_t{bucket.length}"
+    return f"{PROGRAMS}/{backend}/{role}/{shape}"
+
+
+def programs_to_compile(
+    engine: Backend, roles: Sequence[ProgramRole], grid: BucketGrid
+) -> Iterator[tuple[ProgramRole, Bucket | None]]:
+    """List every role in every bucket, or once for an engine that takes every shape."""
+    for role in roles:
+        for bucket in [None] if engine.polymorphic else role_buckets(role, grid):
+            yield role, bucket
+
+
 def package_directory() -> Path:
-    """Where this package lies, packaging half and all."""
+    """Return the directory of this package, packaging half included."""
     return Path(sys.modules[PACKAGE].__path__[0])
 
 
 def check_collisions(tree: Path, given: Iterable[str]) -> None:
-    """Refuse files of the user's that would be overwritten by each other, or would overwrite ours.
+    """Refuse user files that would overwrite each other, or files of this package.
 
     `given` are the files that have a flag of their own.
 
@@ -34,36 +52,21 @@ def check_collisions(tree: Path, given: Iterable[str]) -> None:
     taken = [name for name in _OURS if (tree / name).exists()]
     if taken:
         raise PackagingError(
-            f"--extra-files: {', '.join(taken)} would stand in the place of a file that the handler neuron_lstm puts "
-            f"into the archive; give it another name"
+            f"--extra-files: {', '.join(taken)} would replace a file that the handler neuron_lstm puts into the "
+            f"archive; give it another name"
         )
     overwritten = [path for path in given if not filecmp.cmp(path, tree / Path(path).name, shallow=False)]
     if overwritten:
         raise PackagingError(
-            f"{', '.join(overwritten)}: another file of that name is given as well, and in an archive all files lie "
-            f"in one folder; give one of them another name"
+            f"{', '.join(overwritten)}: another file of that name is given as well, and an archive has all files in "
+            f"one folder; give one of them another name"
         )
 
 
-def copy_serving_files(tree: Path, package: Path, left_out: Iterable[Path]) -> None:
-    """Copy what a host needs to serve: the shim, and the package without its packaging half.
-
-    `left_out` are the files of engines that this archive does not use.
-    """
-    skipped = {path.resolve() for path in left_out}
-    for source in _serving_files(package):
-        if source.resolve() not in skipped:
-            target = tree / PACKAGE / source.relative_to(package)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+def copy_serving_files(tree: Path, package: Path, files: Iterable[Path]) -> None:
+    """Copy the shim, and the files of the package that a host needs to serve, given relative to the package."""
+    for file in files:
+        target = tree / PACKAGE / file
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(package / file, target)
     shutil.copyfile(package / "handlers" / SHIM, tree / SHIM)
-
-
-def _serving_files(package: Path) -> list[Path]:
-    folders = [sorted((package / name).rglob("*.py")) for name in ("handlers", "bucketing", "backends", "sessions")]
-    return [
-        package / "__init__.py",
-        package / "config" / "__init__.py",
-        *(package / "config" / name for name in _MANIFEST),
-        *(file for files in folders for file in files),
-    ]

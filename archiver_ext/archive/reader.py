@@ -1,8 +1,9 @@
-"""An archive's files on disk, as a host has them: the way back from `publish`."""
+"""Reader of archives: a .mar, a .tar.gz or a folder, as one file or as files on disk."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
 import struct
 import tarfile
@@ -12,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...config.manifest import FILE_NAME
+from ...config.manifest import FILE_NAME, Manifest, ManifestError, parse_manifest
 from ..errors import PackagingError
+from .layout import STOCK_MANIFEST
 from .workspace import private_directory
 
 _DAMAGE = (
@@ -25,65 +27,119 @@ _DAMAGE = (
     EOFError,
     struct.error,
     ValueError,
-    RuntimeError,  # a method of compression that is none, or a password
+    RuntimeError,  # an unknown compression method, or a password
 )
-_BEGINNINGS = (b"PK\x03\x04", b"\x1f\x8b")
-"""Of a .mar and a .tar.gz."""
+_MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
+"""First bytes of a .mar and of a .tar.gz."""
 
 
-@contextmanager
-def unpacked(archive: Path) -> Iterator[Path]:
-    """The folder with the files of a .mar or a .tar.gz: private, and gone afterwards. A folder is used where it is.
+class ArchiveReader:
+    """One archive that was packaged with the handler neuron_lstm.
+
+    Every method raises a PackagingError for an archive that is damaged or was packaged with another handler.
 
     Raises:
-        PackagingError: it is none of these, cannot be read, or was not packaged with the handler neuron_lstm.
+        PackagingError: there is no such archive.
     """
-    if not archive.exists():
-        raise PackagingError(f"there is no archive {archive}")
-    if archive.is_dir():
-        yield _ours(archive, archive)
-        return
-    with private_directory() as directory:
-        with damage_told(archive):
-            _extract(archive, directory)
-        yield _ours(archive, _root(directory))
 
+    def __init__(self, path: Path) -> None:
+        if not path.exists():
+            raise PackagingError(f"there is no archive {path}")
+        self.path = path
 
-@contextmanager
-def damage_told(archive: Path) -> Iterator[None]:
-    """Raise what damage makes of reading an archive as a `PackagingError` that names the archive."""
-    try:
-        yield
-    except _DAMAGE as error:
-        raise PackagingError(f"{archive} is damaged: {str(error) or type(error).__name__}") from error
+    def manifest_json(self) -> str:
+        """Read the text of variants.json, which is a JSON object of any format version."""
+        try:
+            content = self._read(FILE_NAME)
+        except (KeyError, FileNotFoundError) as error:
+            raise self._other_handler() from error
+        try:
+            text = content.decode("utf-8")
+            is_object = isinstance(json.loads(text), dict)
+        except (ValueError, RecursionError) as error:
+            raise PackagingError(f"{self.path} is damaged: {FILE_NAME} is not JSON ({error})") from error
+        if not is_object:
+            raise PackagingError(f"{self.path} is damaged: {FILE_NAME} is not a JSON object")
+        return text
 
+    def manifest(self) -> Manifest:
+        """Read and check variants.json."""
+        try:
+            return parse_manifest(self.manifest_json())
+        except ManifestError as error:
+            raise PackagingError(f"{self.path}: {error}") from error
 
-def check_to_the_end(file: tarfile.TarFile) -> None:
-    """Read what follows the last member: the checksum of a .tar.gz is its end, and reading it compares it."""
-    assert file.fileobj is not None
-    while file.fileobj.read(1 << 20):
-        continue
+    def model_name(self) -> str:
+        """Read the archive's model name, under which TorchServe serves it unless it is given another."""
+        try:
+            name = json.loads(self._read(STOCK_MANIFEST))["model"]["modelName"]
+        except (ValueError, RecursionError) as error:
+            raise PackagingError(
+                f"{self.path} is damaged: {STOCK_MANIFEST} is not JSON ({error}); give --name"
+            ) from error
+        except (KeyError, TypeError, FileNotFoundError) as error:
+            raise PackagingError(f"{self.path} does not say what its model is called: give --name") from error
+        return str(name)
 
+    @contextmanager
+    def unpacked(self) -> Iterator[Path]:
+        """Unpack the files into a private folder, deleted afterwards. A folder is used where it is."""
+        if self.path.is_dir():
+            yield self._checked(self.path)
+            return
+        with private_directory() as directory:
+            with self._damage_reported():
+                self._extract(directory)
+            yield self._checked(_root(directory))
 
-def no_archive(archive: Path) -> PackagingError:
-    """The refusal of a file that is neither a zip nor a tar file, at least not any more."""
-    with archive.open("rb") as file:
-        beginning = file.read(4)
-    if beginning.startswith(_BEGINNINGS):
-        return PackagingError(f"{archive} is damaged: its end is missing")
-    return PackagingError(f"{archive} is no archive: expected a .mar, a .tar.gz or a folder")
+    def _checked(self, directory: Path) -> Path:
+        if not (directory / FILE_NAME).is_file():
+            raise self._other_handler()
+        return directory
 
+    def _read(self, name: str) -> bytes:
+        """Read one file.
 
-def _extract(archive: Path, directory: Path) -> None:
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as file:
-            file.extractall(directory)  # noqa: S202 - zipfile keeps names inside the folder by itself
-    elif tarfile.is_tarfile(archive):
-        with tarfile.open(archive) as file:
-            file.extractall(directory, filter="data")
-            check_to_the_end(file)
-    else:
-        raise no_archive(archive)
+        Raises:
+            KeyError, FileNotFoundError: the archive has no such file.
+        """
+        if self.path.is_dir():
+            return (self.path / name).read_bytes()
+        with self._damage_reported():
+            if zipfile.is_zipfile(self.path):
+                with zipfile.ZipFile(self.path) as file:
+                    return file.read(name)
+            if tarfile.is_tarfile(self.path):
+                return _read_from_tar(self.path, name)
+        raise self._not_an_archive()
+
+    def _extract(self, directory: Path) -> None:
+        if zipfile.is_zipfile(self.path):
+            with zipfile.ZipFile(self.path) as file:
+                file.extractall(directory)  # noqa: S202 - zipfile keeps names inside the folder by itself
+        elif tarfile.is_tarfile(self.path):
+            with tarfile.open(self.path) as file:
+                file.extractall(directory, filter="data")
+                _read_to_end(file)
+        else:
+            raise self._not_an_archive()
+
+    @contextmanager
+    def _damage_reported(self) -> Iterator[None]:
+        try:
+            yield
+        except _DAMAGE as error:
+            raise PackagingError(f"{self.path} is damaged: {str(error) or type(error).__name__}") from error
+
+    def _not_an_archive(self) -> PackagingError:
+        with self.path.open("rb") as file:
+            start = file.read(4)
+        if start.startswith(_MAGIC_NUMBERS):
+            return PackagingError(f"{self.path} is damaged: its end is missing")
+        return PackagingError(f"{self.path} is not an archive: expected a .mar, a .tar.gz or a folder")
+
+    def _other_handler(self) -> PackagingError:
+        return PackagingError(f"{self.path} has no {FILE_NAME}: it was not packaged with --handler neuron_lstm")
 
 
 def _root(directory: Path) -> Path:
@@ -92,7 +148,20 @@ def _root(directory: Path) -> Path:
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else directory
 
 
-def _ours(archive: Path, directory: Path) -> Path:
-    if not (directory / FILE_NAME).is_file():
-        raise PackagingError(f"{archive} has no {FILE_NAME}: it was not packaged with --handler neuron_lstm")
-    return directory
+def _read_from_tar(archive: Path, name: str) -> bytes:
+    content = None
+    with tarfile.open(archive) as file:
+        for member in file:
+            if content is None and member.name.partition("/")[2] == name and (found := file.extractfile(member)):
+                content = found.read()
+        _read_to_end(file)
+    if content is None:
+        raise KeyError(name)
+    return content
+
+
+def _read_to_end(file: tarfile.TarFile) -> None:
+    """Read what follows the last member: a .tar.gz ends in its checksum, which is compared when it is read."""
+    assert file.fileobj is not None
+    while file.fileobj.read(1 << 20):
+        continue

@@ -15,10 +15,9 @@ from typing import TypeVar
 import torch
 
 from ...bucketing.execute_chunks import ChunkedExecution
-from ...bucketing.shapes import Bucket
 from ...bucketing.padding import lengths_tensor, torch_dtype
 from ...bucketing.plan import single_bucket_plan
-from ...bucketing.shapes import ProgramRole, TensorSpec
+from ...bucketing.shapes import Bucket, ProgramRole, TensorSpec, role_buckets
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import LoadedArchive
 from ..progress import ProgressCallback
@@ -59,10 +58,8 @@ def measure_padding(variants: LoadedArchive) -> dict[Bucket, float]:
 def buckets_to_measure(part: ProgramRole, manifest: Manifest) -> tuple[Bucket, ...]:
     """The shapes in which a part is measured."""
     grid = manifest.grid
-    if part in ("start", "head"):
-        return tuple(Bucket(batch, 1) for batch in grid.batches)
-    if manifest.shapes == "grid":
-        return grid.buckets
+    if part in ("start", "head") or manifest.shapes == "grid":
+        return role_buckets(part, grid)
     batches = sorted({*grid.batches, *(rows for rows in _ROWS if rows < grid.batches[-1])})
     if part == "sequence":
         # A single length would not show what a call costs without its timesteps.
@@ -81,8 +78,9 @@ def _advance(variants: LoadedArchive, bucket: Bucket) -> Call:
     lengths = [2 * bucket.length] * bucket.batch
     plan = single_bucket_plan(bucket, lengths, "chunk")
     item = [zero_item(spec, lengths[0]) for spec in variants.manifest.inputs]
-    batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, variants.chunk_signature, variants.run, chain=variants.chain)
-    return partial(batch.advance, plan.runs[:1])
+    signature, chain = variants.chunk_signature, variants.chain
+    batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, signature, variants.run, chain=chain)
+    return partial(batch.run_chunks, plan.runs[:1])
 
 
 def _run(variants: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: bool = False) -> Call:

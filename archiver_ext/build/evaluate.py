@@ -24,8 +24,8 @@ from ...handlers.runtime.user_code import selected_lengths
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
 from ..archive import layout
 from ..errors import PackagingError
-from ...lowering.program import Program
-from ...lowering.streaming import state_id
+from ...lowering.program import LoweredModel
+from ...lowering.streaming import state_compatibility_id
 from ...backends.subprocesses import PACKAGE
 from ..progress import ProgressCallback
 from .calibrate import Call, Costs, zero_item, measure, measure_costs, measure_padding
@@ -34,7 +34,6 @@ from ...backends.compile_pool import CompileResult, CompileJob
 from .verify import VerificationCase, VerificationResult, verify_bucket, verify_planned, merge_worst
 from .verify_streaming import verify_streaming
 
-CONSTANTS = f"{layout.PROGRAMS}/constants.pt"
 _BESIDE_US = 1.0
 """Of a program with nothing on the device, where nothing is measured: no more than that it is not free."""
 
@@ -66,33 +65,13 @@ class BuildInput:
     weights: str | None
     """The serialized file's name in the tree."""
     config: ServingConfig
-    program: Program
+    program: LoweredModel
     threads: int
 
     @property
     def tolerance(self) -> tuple[float, float]:
         """(atol, rtol)."""
         return self.config.tolerance.atol, self.config.tolerance.rtol
-
-
-def variant_directory(backend: Backend, part: ProgramRole, bucket: Bucket | None) -> str:
-    """Where a variant lies in the archive, e.g. `programs/inductor/chunk/b4_t16`."""
-    shape = "any" if bucket is None else f"b{bucket.batch}_t{bucket.length}"
-    return f"{layout.PROGRAMS}/{backend.name}/{part}/{shape}"
-
-
-def role_buckets(part: ProgramRole, grid: BucketGrid) -> tuple[Bucket, ...]:
-    """The buckets in which a part is compiled for an engine with fixed shapes."""
-    return tuple(Bucket(batch, 1) for batch in grid.batches) if part in ("start", "head") else grid.buckets
-
-
-def programs_to_compile(
-    engine: Backend, parts: Sequence[ProgramRole], grid: BucketGrid
-) -> Iterator[tuple[ProgramRole, Bucket | None]]:
-    """Every part in every bucket, or once for an engine that takes every shape."""
-    for part in parts:
-        for bucket in [None] if engine.polymorphic else role_buckets(part, grid):
-            yield part, bucket
 
 
 def compile_jobs(
@@ -113,12 +92,12 @@ def compile_jobs(
             part,
             bucket,
             programs[part],
-            compiled / variant_directory(engine, part, bucket),
-            _own(settings, engine, variant_directory(engine, part, bucket)),
+            compiled / layout.variant_directory(engine.name, part, bucket),
+            _own(settings, engine, layout.variant_directory(engine.name, part, bucket)),
             engine.config if isinstance(engine, PartitionedBackend) else None,
         )
         for engine in engines
-        for part, bucket in programs_to_compile(engine, tuple(programs), grid)
+        for part, bucket in layout.programs_to_compile(engine, tuple(programs), grid)
     ]
 
 
@@ -130,7 +109,7 @@ def _own(settings: CompileSettings, engine: Backend, directory: str) -> CompileS
 def write_constants(subject: BuildInput) -> None:
     """Write the tensors that lowering lifted out of the model's code, if there are any."""
     if subject.program.constants:
-        path = subject.tree / CONSTANTS
+        path = subject.tree / layout.CONSTANTS
         path.parent.mkdir(exist_ok=True)
         torch.save(dict(subject.program.constants), path)
 
@@ -152,7 +131,7 @@ def evaluate_engine(
     padding = measure_padding(variants) if _is_ragged(engine, variants.manifest) else {}
     measured = build_manifest(subject, engine, None, costs, padding)
     planned = replace(variants, planner=planner_from_manifest(measured, selected_lengths(measured, subject.tree)))
-    main: ProgramRole = "sequence" if subject.program.split is None else "chunk"
+    main: ProgramRole = "sequence" if subject.program.chunked is None else "chunk"
     cost = CostModel(costs[main])
     return CandidateResult(
         backend=engine.name,
@@ -177,10 +156,10 @@ def _estimates(subject: BuildInput, engine: Backend) -> dict[tuple[ProgramRole, 
     """Microseconds of every program on the engine's device, by its compiler's count."""
     inner = engine.engine if isinstance(engine, PartitionedBackend) else engine
     return {
-        (part, bucket): inner.estimate_us(subject.tree / variant_directory(engine, part, bucket))
+        (part, bucket): inner.estimate_us(subject.tree / layout.variant_directory(engine.name, part, bucket))
         if isinstance(inner, Estimating)
         else None
-        for part, bucket in programs_to_compile(engine, tuple(subject.program.parts), subject.config.grid)
+        for part, bucket in layout.programs_to_compile(engine, tuple(subject.program.parts), subject.config.grid)
     }
 
 
@@ -255,7 +234,7 @@ def install_engine(subject: BuildInput, engine: Backend, compiled: Path) -> None
     target = subject.tree / layout.PROGRAMS / engine.name
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)
-    layout.copy_serving_files(subject.tree, layout.package_directory(), registry.files_of_others(engine.name))
+    layout.copy_serving_files(subject.tree, layout.package_directory(), registry.travelling_files(engine.name))
 
 
 def remove_engine(subject: BuildInput, engine: Backend, compiled: Path) -> None:
@@ -275,7 +254,7 @@ def build_manifest(
 ) -> Manifest:
     """Everything the serving half needs to know."""
     config, program, files = subject.config, subject.program, digest_files(subject.tree)
-    split = program.split
+    split = program.chunked
     return Manifest(
         backend=engine.name,
         requires=tuple((need.distribution, need.module, need.version) for need in _requirements(engine, config)),
@@ -287,20 +266,20 @@ def build_manifest(
         padding_reason=program.padding_reason,
         overflow=config.overflow,
         kind="sequence" if split is None else "chunk",
-        kind_reason=program.split_reason,
+        kind_reason=program.chunking_reason,
         carried=() if split is None else split.carried,
         grid=config.grid,
         shapes="any" if has_dynamic_shape(engine, program) else "grid",
         longest=config.longest,
         variants=tuple(
-            Variant(part, bucket, variant_directory(engine, part, bucket), us)
+            Variant(part, bucket, layout.variant_directory(engine.name, part, bucket), us)
             for (part, bucket), us in _estimates(subject, engine).items()
         ),
         checks=() if trial is None else tuple(MeasuredError(b, found.max_error) for b, found in trial.verified.items()),
         costs=tuple(MeasuredCost(part, bucket, ms) for part, found in costs.items() for bucket, ms in found.items()),
         padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in padding.items()),
         weights=subject.weights,
-        constants=CONSTANTS if program.constants else None,
+        constants=layout.CONSTANTS if program.constants else None,
         codec=config.codec,
         kernel=config.buckets.kernel,
         placement=config.placement,
@@ -314,7 +293,7 @@ def build_manifest(
 
 
 def _state_id(subject: BuildInput, files: Mapping[str, str]) -> str:
-    return state_id(subject.program, [] if subject.weights is None else [files[subject.weights]])
+    return state_compatibility_id(subject.program, [] if subject.weights is None else [files[subject.weights]])
 
 
 def _requirements(engine: Backend, config: ServingConfig) -> Iterator[Requirement]:

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ...backends.interface import Backend, LoadError, LoadedProgram
 from ...backends.exported_program import save_program
-from ...backends.registry import backend_names, get_backend
+from ...backends.registry import auto_engines, backend_names, get_backend
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...bucketing.padding import torch_dtype
@@ -22,19 +22,18 @@ from ...bucketing.bucket_lengths import geometric_lengths, cost_per_row
 from ...config.buckets import AutoLengths
 from ...config.schema import ServingConfig
 from ..errors import PackagingError
-from ...lowering.program import Program
+from ...lowering.program import LoweredModel
 from ..progress import ProgressCallback, show_progress
 from .calibrate import Call, measure
 from ...backends.compile_pool import CompileFailure, CompileJob, compile_all
 
 _POINTS = 8
-_STAND_INS = ("onnxruntime", "eager")
 _CALLS = 5
 """Of each shape at least, warming up included."""
 
 
 def choose_lengths(
-    program: Program, config: ServingConfig, threads: int, scratch: Path, console: Console
+    program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, console: Console
 ) -> ServingConfig:
     """The configuration with its lengths settled: itself, unless `{auto: ...}` lengths are to be chosen by cost.
 
@@ -58,7 +57,7 @@ def choose_lengths(
     return config.with_measured_lengths(cost_per_row(cost, config.grid.batches[-1]))
 
 
-def measured_costs(program: Program, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback) -> CostModel:
+def measured_costs(program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback) -> CostModel:
     """The milliseconds of the largest batch size at some lengths, by the first engine that runs the program."""
     scratch.mkdir()
     file = scratch / "program.pt2"
@@ -91,17 +90,16 @@ def _engines(config: ServingConfig) -> Iterator[Backend]:
 
     Something must stand in for an engine that may leave operators to the CPU too.
     """
-    names = backend_names()
-    asked = get_backend(config.backend) if config.backend in names else None
+    asked = get_backend(config.backend) if config.backend in backend_names() else None
     if asked is not None and asked.polymorphic:
         yield asked
         if config.partitioner_config is None:
             return
-    others = [name for name in _STAND_INS if name in names and name != config.backend]
+    others = [name for name in auto_engines("choose_lengths") if name != config.backend]
     yield from (engine for name in others if not (engine := get_backend(name)).unavailable())
 
 
-def _compiled(engine: Backend, program: Program, file: Path, threads: int, directory: Path) -> LoadedProgram | str:
+def _compiled(engine: Backend, program: LoweredModel, file: Path, threads: int, directory: Path) -> LoadedProgram | str:
     """The loaded program, or why there is none."""
     job = CompileJob(engine.name, "sequence", None, file, directory / "program")
     (result,) = compile_all([job], directory / "compiler", lambda _: None)
@@ -115,7 +113,7 @@ def _compiled(engine: Backend, program: Program, file: Path, threads: int, direc
 
 
 def _measure(
-    run: LoadedProgram, engine: Backend, program: Program, buckets: tuple[Bucket, ...], report: ProgressCallback
+    run: LoadedProgram, engine: Backend, program: LoweredModel, buckets: tuple[Bucket, ...], report: ProgressCallback
 ) -> dict[Bucket, float]:
     total = _CALLS * len(buckets)
     done = 0
@@ -132,7 +130,7 @@ def _measure(
     return measure({bucket: counted(_call(run, program, bucket), bucket) for bucket in buckets})
 
 
-def _call(run: LoadedProgram, program: Program, bucket: Bucket) -> Callable[[], object]:
+def _call(run: LoadedProgram, program: LoweredModel, bucket: Bucket) -> Callable[[], object]:
     """One call with every row at the bucket's full length."""
     tensors = [torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec)) for spec in program.inputs]
     if program.takes_lengths:

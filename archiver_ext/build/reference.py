@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 from ...bucketing.shapes import TensorSpec
 from ...config.schema import NeuronLstmBlock
 from ..errors import PackagingError
-from ...lowering.export import bind
+from ...lowering.export import bind_arguments
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def make_reference(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Seq
         batch = [as_batch(tensor, spec) for tensor, spec in zip(request.inputs, config.input_specs, strict=True)]
         try:
             with torch.no_grad():
-                answered = model(**bind(config, batch, torch.tensor([request.length])))
+                answered = model(**bind_arguments(config, batch, torch.tensor([request.length])))
         except Exception as error:
             raise PackagingError(_failed(model, request, error)) from error
         leaves = [leaf for leaf in pytree.tree_leaves(answered) if isinstance(leaf, torch.Tensor)]

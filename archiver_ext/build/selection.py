@@ -15,20 +15,16 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from ...backends.interface import Backend, CompilerOption, Precision, WholeSequences
-from ...backends.registry import backend_names, get_backend
+from ...backends.registry import auto_engines, get_backend
 from ...bucketing.shapes import Bucket
 from ...config.schema import ServingConfig
 from ..errors import PackagingError
-from ...lowering.program import Program
+from ...lowering.program import LoweredModel
 from .calibrate import Costs
 from ...backends.compile_pool import CompileResult
 from .verify import VerificationResult
 
 AUTO = "auto"
-_FAST = ("native", "inductor", "onnxruntime")
-_FAST_IN_BFLOAT16 = ("openvino",)
-"""Tried by `auto` where bfloat16 is allowed, for in float32 they are slower than others: see docs/precision.md."""
-_LAST_RESORT = "eager"
 
 
 @dataclass(frozen=True)
@@ -69,41 +65,41 @@ def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[Reject
     """
     if config.backend != AUTO:
         return [_by_name(config)], []
-    names = _FAST if config.precision == "float32" else (*_FAST, *_FAST_IN_BFLOAT16)
-    fast = [get_backend(name) for name in names if name in backend_names()]
+    names = auto_engines("serve_float32" if config.precision == "float32" else "serve_bfloat16")
+    fast = [get_backend(name) for name in names]
     dropped = [RejectedEngine(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
     out = {engine.backend for engine in dropped}
-    return [engine for engine in fast if engine.name not in out] or [get_backend(_LAST_RESORT)], dropped
+    return [engine for engine in fast if engine.name not in out] or fallback_engines(AUTO, ()), dropped
 
 
-def program_for_engine(program: Program, engine: Backend, *, streams: bool) -> Program:
+def program_for_engine(program: LoweredModel, engine: Backend, *, streams: bool) -> LoweredModel:
     """Over whole sequences where an engine is no faster, or not at all, in pieces, and no stream asks for them."""
-    if not isinstance(engine, WholeSequences) or program.split is None or streams:
+    if not isinstance(engine, WholeSequences) or program.chunked is None or streams:
         return program
-    return replace(program, split=None, split_reason=engine.whole_sequences)
+    return replace(program, chunked=None, chunking_reason=engine.whole_sequences)
 
 
-def check_max_length(engine: Backend, program: Program, config: ServingConfig) -> RejectedEngine | None:
+def check_max_length(engine: Backend, program: LoweredModel, config: ServingConfig) -> RejectedEngine | None:
     """Why an engine cannot serve the longest sequences; None where it can."""
-    if config.longest == config.grid.lengths[-1] or program.split is not None or has_dynamic_shape(engine, program):
+    if config.longest == config.grid.lengths[-1] or program.chunked is not None or has_dynamic_shape(engine, program):
         return None
     return RejectedEngine(
         engine.name,
         f"buckets.longest: {config.longest} timesteps are more than {engine.name}'s largest bucket will hold "
-        f"({config.grid.lengths[-1]}), for the model runs over whole sequences ({program.split_reason}): add that "
+        f"({config.grid.lengths[-1]}), for the model runs over whole sequences ({program.chunking_reason}): add that "
         "length to buckets.length",
     )
 
 
-def has_dynamic_shape(engine: Backend, program: Program) -> bool:
+def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:
     """Whether an engine will run a program in every shape, not only in the grid's."""
     free = engine.polymorphic and engine.any_shape
     return free and program.any_shape and program.takes_lengths and program.padding == "masked"
 
 
 def fallback_engines(wanted: str, tried: Sequence[str]) -> list[Backend]:
-    """What to try when every engine refused the program: eager under `auto`, else nothing."""
-    return [get_backend(_LAST_RESORT)] if wanted == AUTO and _LAST_RESORT not in tried else []
+    """Return the engines to try if every engine rejected the program: under `auto` the fallback, else none."""
+    return [get_backend(name) for name in auto_engines("fallback") if name not in tried] if wanted == AUTO else []
 
 
 def _by_name(config: ServingConfig) -> Backend:
@@ -144,9 +140,10 @@ def _other_precision(engine: Backend, wanted: Precision) -> str:
     if "float32" not in engine.precisions:
         known = " or ".join(engine.precisions)
         return f"{engine.name} computes in {known} alone, not in {wanted}: write precision: {known} if that will do"
+    others = [name for name in auto_engines("serve_bfloat16") if wanted in get_backend(name).precisions]
     return (
         f"{engine.name} computes in float32 alone, not in {wanted}: leave precision out, or write backend: {AUTO} to "
-        f"have it compete with engines that do ({', '.join(_FAST_IN_BFLOAT16)})"
+        f"have it compete with engines that do ({', '.join(others)})"
     )
 
 

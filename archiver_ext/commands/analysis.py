@@ -14,14 +14,13 @@ from ...backends.interface import Backend, CompileError, CompileSettings, Select
 from ...backends.partitioning.operator_support import RejectionReasons, unsupported_operators
 from ...backends.partitioning.partition import at_sizes, torch_operator_name
 from ...backends.registry import backend_names, get_backend
-from ...bucketing.shapes import Bucket
+from ...bucketing.shapes import Bucket, role_buckets
 from ...config.load import load_config
 from ...config.partitioner import PartitionerConfig
 from ...config.schema import ServingConfig
 from ...lowering import lower
 from ...lowering.errors import node_line
-from ...lowering.program import Program
-from ..build.evaluate import role_buckets
+from ...lowering.program import LoweredModel
 from ..build.partitioning import partitioner_config
 from ..errors import PackagingError
 from ..user_model import construct, importable, load_class, load_model
@@ -68,11 +67,11 @@ class Analysis:
 
 def lower_from_files(
     model_file: Path, config_file: Path, serialized_file: Path | None
-) -> tuple[Program, ServingConfig]:
+) -> tuple[LoweredModel, ServingConfig]:
     """The user's model as it would be compiled; without a serialized file it has the weights it is made with.
 
     Raises:
-        PackagingError, ConfigError, LoweringRefused: there is no such model; says what to do.
+        PackagingError, ConfigError, LoweringError: there is no such model; says what to do.
     """
     config = load_config(config_file)
     for file in filter(None, (model_file, serialized_file)):
@@ -87,7 +86,7 @@ def lower_from_files(
 
 
 def analyze(
-    program: Program, config: ServingConfig, beside: Path, backends: Sequence[str] | None = None
+    program: LoweredModel, config: ServingConfig, beside: Path, backends: Sequence[str] | None = None
 ) -> list[Analysis]:
     """What each engine takes of a program, in the smallest bucket; of all there are, unless some are named.
 

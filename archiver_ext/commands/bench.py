@@ -36,7 +36,7 @@ def _bench(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ...config.histogram import LengthsError, read_lengths
-    from ..archive.reader import unpacked
+    from ..archive.reader import ArchiveReader
     from ..errors import PackagingError
     from .bench_archive import measure_archive, sample_batches
     from .bench_report import print_result, to_json
@@ -45,7 +45,7 @@ def _bench(options: argparse.Namespace) -> None:
         histogram = read_lengths(options.lengths)
     except LengthsError as error:
         raise PackagingError(f"{options.lengths}: {error}") from error
-    with unpacked(options.archive) as directory:
+    with ArchiveReader(options.archive).unpacked() as directory:
         found = measure_archive(directory, sample_batches(histogram, options.batch), options.threads, options.rounds)
     if options.json:
         sys.stdout.write(json.dumps(to_json(found), indent=2) + "\n")

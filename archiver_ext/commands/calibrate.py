@@ -41,10 +41,10 @@ def _run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ...config.manifest import manifest_text
-    from ..archive.reader import unpacked
+    from ..archive.reader import ArchiveReader
     from ..archive.writer import rewrite_manifest
 
-    with unpacked(options.archive) as directory:
+    with ArchiveReader(options.archive).unpacked() as directory:
         before, after = _measured(directory, options.threads, Console(stderr=True))
     rewrite_manifest(options.archive, manifest_text(after), options.output or options.archive)
     if options.json:

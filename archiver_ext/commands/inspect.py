@@ -25,9 +25,10 @@ def add_to(commands: Any) -> None:
 def _inspect(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from .inspect_archive import print_manifest, read_manifest_text
+    from ..archive.reader import ArchiveReader
+    from .inspect_archive import print_manifest
 
-    text = read_manifest_text(options.archive)
+    text = ArchiveReader(options.archive).manifest_json()
     manifest = json.loads(text)
     times = _step_times(manifest)
     if not options.json:

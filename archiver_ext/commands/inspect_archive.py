@@ -2,87 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import tarfile
-import zipfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ...config.manifest import FILE_NAME
-from ..archive.reader import check_to_the_end, damage_told, no_archive
-from ..errors import PackagingError
-
 if TYPE_CHECKING:
     from .step_times import StepTime
-
-_STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
-
-
-def read_manifest_text(archive: Path) -> str:
-    """The text of variants.json, a JSON object, in a .mar, a .tar.gz or a folder.
-
-    Raises:
-        PackagingError: it is none of these, is damaged, or was not packaged with the handler neuron_lstm.
-    """
-    if not archive.exists():
-        raise PackagingError(f"there is no archive {archive}")
-    try:
-        written = _read(archive, FILE_NAME)
-    except (KeyError, FileNotFoundError) as error:
-        raise PackagingError(f"{archive} has no {FILE_NAME}: it was not packaged with --handler neuron_lstm") from error
-    try:
-        text = written.decode("utf-8")
-        manifest = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise PackagingError(f"{archive} is damaged: {FILE_NAME} is not JSON ({error})") from error
-    if not isinstance(manifest, dict):
-        raise PackagingError(f"{archive} is damaged: {FILE_NAME} is no JSON object")
-    return text
-
-
-def read_model_name(archive: Path) -> str:
-    """The name that the archive was given, under which TorchServe serves it unless it is told another.
-
-    Raises:
-        PackagingError: the archive does not say, or is damaged.
-    """
-    try:
-        name = json.loads(_read(archive, _STOCK_MANIFEST))["model"]["modelName"]
-    except (ValueError, RecursionError) as error:
-        raise PackagingError(f"{archive} is damaged: {_STOCK_MANIFEST} is not JSON ({error}); give --name") from error
-    except (KeyError, TypeError, FileNotFoundError) as error:
-        raise PackagingError(f"{archive} does not say what its model is called: give --name") from error
-    return str(name)
-
-
-def _read(archive: Path, name: str) -> bytes:
-    if archive.is_dir():
-        return (archive / name).read_bytes()
-    with damage_told(archive):
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as file:
-                return file.read(name)
-        if tarfile.is_tarfile(archive):
-            return _read_from_tar(archive, name)
-    raise no_archive(archive)
-
-
-def _read_from_tar(archive: Path, name: str) -> bytes:
-    """All files of such an archive lie in one folder, which is named after the model."""
-    content = None
-    with tarfile.open(archive) as file:
-        for member in file:
-            if content is None and member.name.partition("/")[2] == name and (found := file.extractfile(member)):
-                content = found.read()
-        check_to_the_end(file)
-    if content is None:
-        raise KeyError(name)
-    return content
 
 
 def print_manifest(manifest: Mapping[str, Any], console: Console, times: Sequence[StepTime] = ()) -> None:

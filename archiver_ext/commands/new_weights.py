@@ -28,8 +28,9 @@ from ...config.manifest import (
     write_manifest,
 )
 from ...handlers.runtime.loader import load_archive
-from ...lowering.streaming import with_weights
-from ..archive.reader import unpacked
+from ...lowering.streaming import with_weight_digests
+from ..archive.layout import STOCK_MANIFEST
+from ..archive.reader import ArchiveReader
 from ..archive.workspace import private_directory, temporary_files_in
 from ..archive.writer import rewrite_archive
 from ..build.evaluate import verify_archive
@@ -40,7 +41,6 @@ from ..progress import show_progress
 from ..user_model import importable, load_model
 
 _REBUILD = "package the model again, with the new file as --serialized-file"
-_STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             agree with the model in eager mode; or the archive cannot be read or written. Nothing was written then.
         CannotLoad: this host cannot run the archive.
     """
-    with private_directory() as private, temporary_files_in(private), unpacked(archive) as found:
+    with private_directory() as private, temporary_files_in(private), ArchiveReader(archive).unpacked() as found:
         # A folder is unpacked already, and stays as it is until all is well.
         tree = Path(shutil.copytree(found, private / "archive")) if archive.is_dir() else found
         try:
@@ -131,7 +131,7 @@ def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
     digest = digest_files(tree)[weights]
     streaming = manifest.streaming
     if streaming is not None:
-        streaming = replace(streaming, state=with_weights(streaming.state, [digest]))
+        streaming = replace(streaming, state=with_weight_digests(streaming.state, [digest]))
     return replace(manifest, files={**manifest.files, weights: digest}, streaming=streaming, checks=())
 
 
@@ -141,7 +141,7 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     Raises:
         Missed: an answer differs from eager by more than the tolerance.
     """
-    names = json.loads((tree / _STOCK_MANIFEST).read_text(encoding="utf-8"))["model"]
+    names = json.loads((tree / STOCK_MANIFEST).read_text(encoding="utf-8"))["model"]
     config = load_block(tree / names["configFile"])
     with importable(tree), simulation.enable_emulation():
         model = load_model(tree / names["modelFile"], tree / weights, config.model.args)

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...config.manifest import ManifestError, parse_manifest
 from ...config.session_settings import SessionSettings
 from ...handlers.streaming.sessions import open_store
 from ...sessions.sqlite_store import SqliteStore
 from ...sessions.store import StoreTotals, StoreUnavailableError
+from ..archive.reader import ArchiveReader
 from ..errors import PackagingError
 from ..report import human_size
-from .inspect_archive import read_manifest_text, read_model_name
 
 
 @dataclass(frozen=True)
@@ -36,8 +35,9 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     Raises:
         PackagingError: the archive does not stream, its clients carry the sessions, or the store cannot be read.
     """
-    settings = _settings(archive)
-    model = read_model_name(archive) if name is None else name
+    reader = ArchiveReader(archive)
+    settings = _settings(reader)
+    model = reader.model_name() if name is None else name
     try:
         store = open_store(settings, model, environment)
         if isinstance(store, SqliteStore):
@@ -80,13 +80,12 @@ def to_json(found: OpenSessions) -> dict[str, Any]:
     }
 
 
-def _settings(archive: Path) -> SessionSettings:
-    try:
-        settings = parse_manifest(read_manifest_text(archive)).streaming
-    except ManifestError as error:
-        raise PackagingError(f"{archive}: {error}") from error
+def _settings(archive: ArchiveReader) -> SessionSettings:
+    settings = archive.manifest().streaming
     if settings is None:
-        raise PackagingError(f"{archive} does not stream: it was packaged without `streaming`, and keeps no sessions")
+        raise PackagingError(
+            f"{archive.path} does not stream: it was packaged without `streaming`, and keeps no sessions"
+        )
     if settings.store == "client":
-        raise PackagingError(f"{archive} keeps no sessions: with `store: client` each client carries its own")
+        raise PackagingError(f"{archive.path} keeps no sessions: with `store: client` each client keeps its own")
     return settings

@@ -127,11 +127,12 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Pr
     from ...bucketing.bucket_lengths import cost_per_row
     from ...bucketing.cost import CostModel
     from ...config.load import load_config
+    from ..archive.reader import ArchiveReader
     from ..errors import PackagingError
     from .tuning.proposal import propose
 
     config = None if options.config is None else load_config(options.config)
-    manifest = None if options.archive is None else _manifest(options.archive)
+    manifest = None if options.archive is None else ArchiveReader(options.archive).manifest()
     _refuse_lengths_not_to_tune(config, manifest, options)
     source = config or manifest
     costs = {} if manifest is None else {c.bucket: c.milliseconds for c in manifest.costs if c.part == manifest.kind}
@@ -148,17 +149,6 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Pr
     except ValueError as error:
         raise PackagingError(str(error)) from error
     return proposal, _notes(source, manifest)
-
-
-def _manifest(archive: Path) -> Manifest:
-    from ...config.manifest import ManifestError, parse_manifest
-    from ..errors import PackagingError
-    from .inspect_archive import read_manifest_text
-
-    try:
-        return parse_manifest(read_manifest_text(archive))
-    except ManifestError as error:
-        raise PackagingError(f"{archive}: {error}") from error
 
 
 def _refuse_lengths_not_to_tune(

@@ -44,9 +44,9 @@ def _compile(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     inputs = tuple(torch.load(str(folder / "inputs.pt")))
     with torch.no_grad():
         traced = toolchain.trace(module, inputs, **job["options"])
-    if job["hollow"]:
+    if job["strip_weights"]:
         # Weights that the compiler keeps apart are handed over anew at every load: saved are their sizes alone.
-        toolchain.replace_weights(traced, {name: _hollow(tensor) for name, tensor in module.state_dict().items()})
+        toolchain.replace_weights(traced, {name: _without_data(tensor) for name, tensor in module.state_dict().items()})
     torch.jit.save(traced, job["output"])
     return {
         "module": job["module"],
@@ -57,14 +57,14 @@ def _compile(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _module(folder: Path) -> torch.nn.Module:
-    plain, unrolled = (import_module(name) for name in _BESIDE)
+    source_module, unrolled = (import_module(name) for name in _BESIDE)
     operators = {"lstm": unrolled.lstm, "rnn": unrolled.rnn}
     source = (folder / "program.py").read_text(encoding="utf-8")
-    module: torch.nn.Module = plain.Plain(source, torch.load(str(folder / "tensors.pt")), operators)
+    module: torch.nn.Module = source_module.SourceModule(source, torch.load(str(folder / "tensors.pt")), operators)
     return module.eval()
 
 
-def _hollow(tensor: torch.Tensor) -> torch.Tensor:
+def _without_data(tensor: torch.Tensor) -> torch.Tensor:
     """Of the same sizes, with one number in memory."""
     return tensor.new_zeros(()).expand(tensor.shape)
 

@@ -81,7 +81,7 @@ class NeuronArtifact:
     """The tensors that the program takes, in its order, as the state dict calls them."""
     made_by: dict[str, str]
     """The toolchain: module, version, torch, python."""
-    added: dict[str, torch.Tensor]
+    extra_tensors: dict[str, torch.Tensor]
     """Those of the tensors that are not among the archive's weights and constants."""
     source: str
 
@@ -91,15 +91,15 @@ def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, s
     write_signature(program.signature, directory)
     (directory / _SOURCE).write_text(program.source, encoding="utf-8")
     (directory / _FACTS).write_text(json.dumps({"names": program.names, "made_by": made_by}), encoding="utf-8")
-    if program.added:
-        torch.save(program.added, directory / _ADDED)
+    if program.extra_tensors:
+        torch.save(program.extra_tensors, directory / _ADDED)
 
 
 def read_artifact(directory: Path) -> NeuronArtifact:
     """Read what `write_artifact` wrote.
 
     Raises:
-        CannotLoad: a file is missing or damaged.
+        LoadError: a file is missing or damaged.
     """
     signature = read_signature(directory)
     try:
@@ -109,7 +109,7 @@ def read_artifact(directory: Path) -> NeuronArtifact:
             signature=signature,
             names=tuple(facts["names"]),
             made_by=dict(facts["made_by"]),
-            added=torch.load(added, weights_only=True) if added.is_file() else {},
+            extra_tensors=torch.load(added, weights_only=True) if added.is_file() else {},
             source=(directory / _SOURCE).read_text(encoding="utf-8"),
         )
     except Exception as error:
@@ -120,9 +120,9 @@ def artifact_tensors(compiled: NeuronArtifact, weights: Weights) -> list[torch.T
     """The tensors in the program's order, shared and not copied.
 
     Raises:
-        CannotLoad: one is missing, or not what the program was compiled with.
+        LoadError: one is missing, or not what the program was compiled with.
     """
-    given = {**compiled.signature.pick_weights(weights), **compiled.added}
+    given = {**compiled.signature.pick_weights(weights), **compiled.extra_tensors}
     return [given[name].detach() for name in compiled.names]
 
 
@@ -130,7 +130,7 @@ def require_toolchain(toolchain: Toolchain, compiled: NeuronArtifact) -> Any:
     """The toolchain's package on a host that serves.
 
     Raises:
-        CannotLoad: it is missing, a placeholder, or of another line than what the program was compiled with.
+        LoadError: it is missing, a placeholder, or of another line than what the program was compiled with.
     """
     lacking = unavailable_reason(toolchain)
     if lacking is not None:
@@ -181,7 +181,7 @@ def load_on_cpu(compiled: NeuronArtifact, weights: Weights, threads: int) -> Loa
     """The text of a program on this CPU: what the compiler was given, not what it made.
 
     Raises:
-        CannotLoad: the weights are others.
+        LoadError: the weights are others.
     """
     given = dict(zip(compiled.names, artifact_tensors(compiled, weights), strict=True))
     torch.set_num_threads(threads)

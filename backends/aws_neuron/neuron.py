@@ -93,7 +93,7 @@ class Neuron:
         """Trace the program for one bucket, and save the ScriptModule with its weights.
 
         Raises:
-            CannotCompile: no bucket is named, there is no toolchain, or it refuses the program.
+            CompileError: no bucket is named, there is no toolchain, or it refuses the program.
         """
         if bucket is None:
             raise CompileError("neuron compiles for one bucket at a time")
@@ -103,13 +103,13 @@ class Neuron:
             plain,
             weights_of(program),
             directory / PROGRAM,
-            options_for(settings),
+            trace_options(settings),
             settings.python,
-            hollow=False,
+            strip_weights=False,
         )
         if answer.error:
             raise CompileError(_refusal(answer, bucket))
-        write_artifact(directory, plain, answer.facts)
+        write_artifact(directory, plain, answer.versions)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load the program onto this process's core, or what stands in for it.
@@ -117,7 +117,7 @@ class Neuron:
         `weights` must be those that it was compiled with.
 
         Raises:
-            CannotLoad: the toolchain or the device is missing, or the weights are of other shapes.
+            LoadError: the toolchain or the device is missing, or the weights are of other shapes.
         """
         compiled = read_artifact(directory)
         if self.simulation() is not None:
@@ -140,10 +140,10 @@ class Neuron:
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Why neuron-cc cannot take a call; None where it can, by its published list."""
-        return aws_operators.refusal_by_neuron(node)
+        return aws_operators.neuron_refusal(node)
 
 
-def options_for(settings: CompileSettings) -> dict[str, Any]:
+def trace_options(settings: CompileSettings) -> dict[str, Any]:
     """The keywords for `torch_neuron.trace`."""
     # By default the compiler computes in bfloat16 whatever can be.
     chosen = any(word.startswith(("--fast-math", "--fp32-cast")) for word in settings.args)

@@ -97,7 +97,7 @@ class NeuronX:
         With `--target` among the arguments nothing of it needs a device (`cpu_backend`).
 
         Raises:
-            CannotCompile: no bucket is named, there is no toolchain, or it refuses the program.
+            CompileError: no bucket is named, there is no toolchain, or it refuses the program.
         """
         if bucket is None:
             raise CompileError("neuronx compiles for one bucket at a time")
@@ -107,19 +107,19 @@ class NeuronX:
             plain,
             weights_of(program),
             directory / PROGRAM,
-            options_for(settings),
+            trace_options(settings),
             settings.python,
-            hollow=True,
+            strip_weights=True,
         )
         if answer.error:
             raise CompileError(_refusal(answer, bucket, settings.args))
-        write_artifact(directory, plain, answer.facts)
+        write_artifact(directory, plain, answer.versions)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load the program onto this process's core, and the weights with it; or what stands in for it.
 
         Raises:
-            CannotLoad: the toolchain or the device is missing, or the weights are others.
+            LoadError: the toolchain or the device is missing, or the weights are others.
         """
         return self.load_on(0, directory, weights, host, threads)
 
@@ -137,7 +137,7 @@ class NeuronX:
         """The same, on another core.
 
         Raises:
-            CannotLoad: as `load`, or there is no such core.
+            LoadError: as `load`, or there is no such core.
         """
         compiled = read_artifact(directory)
         if self.simulation() is not None:
@@ -164,10 +164,10 @@ class NeuronX:
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Why neuronx-cc cannot take a call; None where it can, as far as is documented."""
-        return aws_operators.refusal_by_neuronx(node)
+        return aws_operators.neuronx_refusal(node)
 
 
-def options_for(settings: CompileSettings) -> dict[str, Any]:
+def trace_options(settings: CompileSettings) -> dict[str, Any]:
     """The keywords for `torch_neuronx.trace`."""
     words = [*settings.args, *_casting(settings)]
     options: dict[str, Any] = {"compiler_args": words, "inline_weights_to_neff": False}

@@ -83,7 +83,7 @@ _EXPORTED_AS = {
 """What torch.export calls some operators of that list, which programs go to the compiler with."""
 
 
-def refusal_by_neuronx(node: torch.fx.Node) -> str | None:
+def neuronx_refusal(node: torch.fx.Node) -> str | None:
     """Why neuronx-cc does not take a call of an exported program; None where nothing says so."""
     found = _aten_name(node)
     if isinstance(found, _Refused):
@@ -95,7 +95,7 @@ def refusal_by_neuronx(node: torch.fx.Node) -> str | None:
     return _of_its_type(node)
 
 
-def refusal_by_neuron(node: torch.fx.Node) -> str | None:
+def neuron_refusal(node: torch.fx.Node) -> str | None:
     """Why neuron-cc does not take a call of an exported program; None where its list has the operator."""
     found = _aten_name(node)
     if isinstance(found, _Refused):

@@ -48,13 +48,13 @@ class SourceProgram:
     """Defines `forward(tensors, *inputs)`."""
     names: tuple[str, ...]
     """The tensors it takes, by their names in the model's state dict and among its constants."""
-    added: dict[str, torch.Tensor]
+    extra_tensors: dict[str, torch.Tensor]
     """Those of them that neither the state dict nor the constants hold: exporting for fixed sizes brought them."""
     signature: Signature
 
     def module(self, weights: Weights) -> SourceModule:
         """The program as a module over these weights, shared and not copied."""
-        return build_source_module(self.source, {**weights, **self.added}, self.names)
+        return build_source_module(self.source, {**weights, **self.extra_tensors}, self.names)
 
     @property
     def examples(self) -> tuple[torch.Tensor, ...]:
@@ -81,7 +81,7 @@ def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> Sour
     """Write a program out for one bucket.
 
     Raises:
-        CannotCompile: it branches on data, which a traced program cannot.
+        CompileError: it branches on data, which a traced program cannot.
     """
     signature = signature_of(program, bucket)
     fixed = _fixed(program, signature)
@@ -93,7 +93,7 @@ def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> Sour
     return SourceProgram(
         source="\n".join(_lines(fixed, placeholders, taken, used)) + "\n",
         names=used,
-        added={name: all_of_fixed[name] for name in used if name not in known},
+        extra_tensors={name: all_of_fixed[name] for name in used if name not in known},
         signature=signature,
     )
 

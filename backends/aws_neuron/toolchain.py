@@ -42,7 +42,7 @@ class Toolchain:
 class CompileReply:
     """What a compiler did with a program."""
 
-    facts: dict[str, str]
+    versions: dict[str, str]
     """Of what made it: module, version, torch, python. Empty where it failed."""
     error: str
     """The name of the exception that it failed with; empty where it did not."""
@@ -58,20 +58,25 @@ def trace(
     options: Mapping[str, Any],
     python: Path | None,
     *,
-    hollow: bool,
+    strip_weights: bool,
 ) -> CompileReply:
     """Have `toolchain.module.trace(module, inputs, **options)` save its ScriptModule to `output`.
 
-    `options` are what JSON can hold. `python` is the interpreter; None: this one. `hollow`: save it without the
+    `options` are what JSON can hold. `python` is the interpreter; None: this one. `strip_weights`: save it without the
     weights, which the compiler keeps apart.
 
     Raises:
-        CannotCompile: the interpreter does not start or lacks the toolchain, or it died of the program.
+        CompileError: the interpreter does not start or lacks the toolchain, or it died of the program.
     """
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         folder = Path(scratch)
         _hand_over(folder, program, weights)
-        job = {"module": toolchain.module, "options": dict(options), "output": str(output), "hollow": hollow}
+        job = {
+            "module": toolchain.module,
+            "options": dict(options),
+            "output": str(output),
+            "strip_weights": strip_weights,
+        }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         log = _run(folder, python)
         return _answer(toolchain, folder / "reply.json", log, python)
@@ -81,7 +86,7 @@ def _hand_over(folder: Path, program: SourceProgram, weights: Weights) -> None:
     for name in _TRAVELS:
         shutil.copyfile(_HERE / name, folder / name)
     (folder / "program.py").write_text(program.source, encoding="utf-8")
-    given = {**weights, **program.added}
+    given = {**weights, **program.extra_tensors}
     tensors = {parameter_name(index): given[name].detach() for index, name in enumerate(program.names)}
     torch.save(tensors, folder / "tensors.pt")
     torch.save(list(program.examples), folder / "inputs.pt")

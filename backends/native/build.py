@@ -43,7 +43,7 @@ def build(directory: Path) -> None:
     """Write every library.
 
     Raises:
-        CannotCompile: the compiler refuses the source, which it does where it knows no vector extensions.
+        CompileError: the compiler refuses the source, which it does where it knows no vector extensions.
     """
     for one in instruction_sets():
         (directory / one.library).write_bytes(_library(cpp_compiler.compiler(), SOURCE, one.isa))

@@ -61,7 +61,7 @@ class Native:
         """Write the program with nothing but the shapes of its weights, and the kernel where there is work for it.
 
         Raises:
-            CannotCompile: the C++ compiler refuses the kernel.
+            CompileError: the C++ compiler refuses the kernel.
         """
         write_signature(signature_of(program, None), directory)
         save_weight_stripped(program, directory / _PROGRAM)
@@ -72,7 +72,7 @@ class Native:
         """Map the kernel and bring the weights of the recurrences into its order.
 
         Raises:
-            CannotLoad: this machine lacks what the kernel was compiled for, or cannot map it; this torch cannot read
+            LoadError: this machine lacks what the kernel was compiled for, or cannot map it; this torch cannot read
                 the program; or the weights are others.
         """
         cpp_compiler.check_host(host)

@@ -82,7 +82,7 @@ class RecurrentLibrary:
         """Load it.
 
         Raises:
-            CannotLoad: it cannot be mapped, or is another library.
+            LoadError: it cannot be mapped, or is another library.
         """
         try:
             _refuse_torn(file)
@@ -138,7 +138,7 @@ class ThreadPool:
         """Start them.
 
         Raises:
-            CannotLoad: there are as many threads as the system allows.
+            LoadError: there are as many threads as the system allows.
         """
         self.library = library
         self.handle = library.code.recurrence_open_pool(threads)

@@ -82,7 +82,7 @@ class PartitionedBackend:
         """Divide the program for one bucket and write every segment into a folder of its own.
 
         Raises:
-            CannotCompile: no bucket is named, the options of the partitioner cannot be kept, or the engine refuses a
+            CompileError: no bucket is named, the options of the partitioner cannot be kept, or the engine refuses a
                 segment after all.
         """
         from ...config.partitioner import PartitionerConfig
@@ -103,11 +103,11 @@ class PartitionedBackend:
         (directory / _FILE).write_text(json.dumps(_written(segments)), encoding="utf-8")
         own = _of_segments(settings, config)
         for index, segment in enumerate(segments.segments):
-            self._compile(segment, bucket, directory / _folder(index, segment.place), _numbered(own, index))
+            self._compile(segment, bucket, directory / _folder(index, segment.target), _numbered(own, index))
 
     def _compile(self, segment: Segment, bucket: Bucket, directory: Path, settings: CompileSettings) -> None:
         directory.mkdir()
-        if segment.place == "cpu":
+        if segment.target == "cpu":
             self._write_for_cpu(segment, bucket, directory)
             return
         try:
@@ -142,7 +142,7 @@ class PartitionedBackend:
         """Load every segment, those of the CPU last: they set the threads that torch has.
 
         Raises:
-            CannotLoad: a segment cannot be loaded on this host, a file is damaged, or the weights are others.
+            LoadError: a segment cannot be loaded on this host, a file is damaged, or the weights are others.
         """
         signature = read_signature(directory)
         plan = _read(directory / _FILE)
@@ -197,7 +197,7 @@ def cpu_operators(directory: Path) -> tuple[str, ...]:
     """The operators, each once, that the CPU computes of a variant beside its engine; empty where there are none.
 
     Raises:
-        CannotLoad: the file that says so is damaged.
+        LoadError: the file that says so is damaged.
     """
     if not (directory / _FILE).is_file():
         return ()
@@ -251,7 +251,7 @@ def _written(segments: Segments) -> dict[str, Any]:
         "inputs": segments.inputs,
         "outputs": segments.outputs,
         "segments": [
-            {"place": one.place, "takes": one.takes, "gives": one.gives, "operators": one.operators}
+            {"place": one.target, "takes": one.inputs, "gives": one.outputs, "operators": one.operators}
             for one in segments.segments
         ],
     }

@@ -45,7 +45,7 @@ def single_operator_program(node: torch.fx.Node) -> torch.export.ExportedProgram
     """One call of a program of fixed sizes as a program, with the tensors it takes as inputs.
 
     Raises:
-        CannotCompile: it takes what is no tensor.
+        CompileError: it takes what is no tensor.
     """
     graph = torch.fx.Graph()
     copies = {source: graph.placeholder(f"input_{index}") for index, source in enumerate(node.all_input_nodes)}

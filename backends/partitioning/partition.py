@@ -43,12 +43,12 @@ class PartitionError(ValueError):
 class Segment:
     """A part of a program that runs in one place."""
 
-    place: Target
+    target: Target
     program: torch.export.ExportedProgram
     """Of fixed sizes; takes and returns tensors alone. Weights are named as in the whole program."""
-    takes: tuple[str, ...]
+    inputs: tuple[str, ...]
     """The values that are its inputs, in order: inputs of the whole, or what earlier segments give."""
-    gives: tuple[str, ...]
+    outputs: tuple[str, ...]
     """Names of the values that it returns, in order."""
     operators: tuple[str, ...]
     """What it computes, in torch's words, as in ("aten::linear", "aten::lstm")."""
@@ -73,8 +73,8 @@ def partition(
     `supported` is asked about each operator that `config` does not name itself.
 
     Raises:
-        CannotPartition: what comes out is not what `config` asks for.
-        CannotCompile: the program has control flow, or writes to its own buffers.
+        PartitionError: what comes out is not what `config` asks for.
+        CompileError: the program has control flow, or writes to its own buffers.
     """
     config = config or PartitionerConfig()
     graph = _graph_of(program)
@@ -142,7 +142,7 @@ def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.Graph:
     """The program's graph to be changed, without assertions.
 
     Raises:
-        CannotCompile: it has what cannot be divided.
+        CompileError: it has what cannot be divided.
     """
     graph: torch.fx.Graph = copy.deepcopy(program.graph)
     if any(node.op == "get_attr" for node in graph.nodes):
@@ -197,7 +197,7 @@ def _check_segments(segments: Sequence[Segment], config: PartitionerConfig) -> N
 
 
 def _listed(segments: Sequence[Segment]) -> str:
-    return "; ".join(f"{segment.place}: {', '.join(dict.fromkeys(segment.operators))}" for segment in segments)
+    return "; ".join(f"{segment.target}: {', '.join(dict.fromkeys(segment.operators))}" for segment in segments)
 
 
 def _without_inputs(
@@ -275,13 +275,13 @@ class _Order:
         # The part's inputs, in their order, stand for the arguments of its call.
         given = dict(zip(part.graph.find_nodes(op="placeholder"), call.args, strict=True))
         weights = {node: self._tensors[arg.name] for node, arg in given.items() if arg.name in self._tensors}
-        takes = tuple(self._names[arg] for node, arg in given.items() if node not in weights)
-        gives = tuple(self._given(call, index) for index in range(len(_flat(part.graph.output_node().args[0]))))
+        inputs = tuple(self._names[arg] for node, arg in given.items() if node not in weights)
+        outputs = tuple(self._given(call, index) for index in range(len(_flat(part.graph.output_node().args[0]))))
         return Segment(
-            place="device" if str(call.target).startswith("device_") else "cpu",
+            target="device" if str(call.target).startswith("device_") else "cpu",
             program=_exported(part, weights),
-            takes=takes,
-            gives=gives,
+            inputs=inputs,
+            outputs=outputs,
             operators=tuple(torch_operator_name(node) for node in operators_of(part.graph)),
         )
 
@@ -345,7 +345,7 @@ def example_input(node: torch.fx.Node) -> torch.Tensor:
     """A tensor of ones of the sizes of a value.
 
     Raises:
-        CannotCompile: the value is no tensor.
+        CompileError: the value is no tensor.
     """
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):

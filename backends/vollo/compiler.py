@@ -43,7 +43,7 @@ def accelerator_config(arguments: Sequence[str]) -> str:
     """The accelerator that the compiler's arguments name, as the compiler calls it now.
 
     Raises:
-        CannotCompile: none is named, or one that the compiler does not know; lists those that it does.
+        CompileError: none is named, or one that the compiler does not know; lists those that it does.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
@@ -80,7 +80,7 @@ def build_program(
     With `streaming_axis` it takes one timestep of its inputs at a time, and keeps the state on the accelerator.
 
     Raises:
-        CannotCompile: the compiler does not take the module, or the program does not fit the accelerator.
+        CompileError: the compiler does not take the module, or the program does not fit the accelerator.
     """
     from vollo_compiler import AllocationError, Config
     from vollo_torch.fx import nnir, prepare_shape

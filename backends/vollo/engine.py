@@ -90,7 +90,7 @@ class Vollo:
         """Write the device's programs, and beside them what runs on the CPU.
 
         Raises:
-            CannotCompile: no bucket or no accelerator is named, the program has an operator that Vollo cannot take, or
+            CompileError: no bucket or no accelerator is named, the program has an operator that Vollo cannot take, or
                 does not fit the accelerator.
         """
         from ...config.partitioner import PartitionerConfig
@@ -119,7 +119,7 @@ class Vollo:
         """Put the programs on accelerators, or on the VM where there is none.
 
         Raises:
-            CannotLoad: there is neither, there are fewer accelerators than programs, or the weights are others.
+            LoadError: there is neither, there are fewer accelerators than programs, or the weights are others.
         """
         return select_loader(_Device(), directory).load(directory, weights, host, threads)
 
@@ -129,9 +129,9 @@ class Vollo:
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Why it can take an operator of an exported program neither on the device nor on the CPU beside it."""
-        from .rewrite import lstm_refusal, operator_refusal
+        from .rewrite import operator_refusal, recurrence_refusal
 
-        return lstm_refusal(node) or operator_refusal(node)
+        return recurrence_refusal(node) or operator_refusal(node)
 
     def simulation(self) -> str | None:
         """What runs programs on this host in place of an accelerator; None where there is one."""
@@ -290,7 +290,7 @@ class VolloContext:
         """Take the next accelerator of the host. `program` is a `vollo_compiler.Program` or the path of its file.
 
         Raises:
-            CannotLoad: there is no further one.
+            LoadError: there is no further one.
         """
         import vollo_rt
 

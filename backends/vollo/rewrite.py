@@ -28,7 +28,7 @@ _ours = torch.ops.neuron_lstm
 _LSTM = _ours.lstm.default
 _RNN = _ours.rnn.default
 _VOLLO_LSTM = _ours.vollo_lstm.default
-_CLEANED = _ours.cleaned.default
+_MASK_PADDING = _ours.mask_padding.default
 
 _ZEROS = {_aten.zeros.default, _aten.new_zeros.default, _aten.zeros_like.default}
 _FULL = {_aten.full.default: 1, _aten.new_full.default: 2}
@@ -47,8 +47,9 @@ _STEPWISE = {
 }  # fmt: skip
 """Operators that compute each timestep of their first argument x[B, T, F] by itself; all else they take are weights."""
 _BESIDE = _KEEP_VALUES | {
-    _ours.cleaned.default, _ours.last.default, _ours.mirrored.default, _aten.embedding.default, _aten.gather.default,
-    _aten.index.Tensor, _aten.index_select.default, _aten.where.self, _aten.where.ScalarSelf, _aten.where.ScalarOther,
+    _ours.mask_padding.default, _ours.last_timestep.default, _ours.reverse_sequence.default,
+    _aten.embedding.default, _aten.gather.default, _aten.index.Tensor, _aten.index_select.default,
+    _aten.where.self, _aten.where.ScalarSelf, _aten.where.ScalarOther,
     _aten.masked_fill.Scalar, _aten.masked_fill.Tensor, _aten.flip.default, _aten.new_zeros.default,
     _aten.zeros_like.default, _aten.new_full.default, _aten.new_ones.default, _aten.ones_like.default,
     _aten.cat.default, _aten.stack.default, _aten.split.Tensor, _aten.split_with_sizes.default, _aten.chunk.default,
@@ -67,7 +68,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _TORCH = Path(torch.__file__).parent
 
 
-def lstm_refusal(node: torch.fx.Node) -> str | None:
+def recurrence_refusal(node: torch.fx.Node) -> str | None:
     """Why Vollo cannot take a recurrence of an exported program; None where it can, or `node` is none."""
     if node.target is _RNN:
         return f"its compiler has no {node.args[4]}, but LSTMs"
@@ -109,10 +110,10 @@ def reject_recurrences(program: torch.export.ExportedProgram) -> None:
     """Refuse a program with a recurrence that Vollo cannot take.
 
     Raises:
-        CannotCompile: says why, and on which line of the model.
+        CompileError: says why, and on which line of the model.
     """
     for node in program.graph.nodes:
-        if reason := lstm_refusal(node):
+        if reason := recurrence_refusal(node):
             raise CompileError(f"Vollo cannot take {_name(node)}{_line(node)}: {reason}")
 
 
@@ -120,7 +121,7 @@ def reject_operators(fixed: torch.export.ExportedProgram, program: torch.export.
     """Refuse a rewritten program that computes what neither Vollo nor the CPU beside it does.
 
     Raises:
-        CannotCompile: says what, and why, and on which line of the model, as `program` has it.
+        CompileError: says what, and why, and on which line of the model, as `program` has it.
     """
     lines = {str(node.target): _line(node) for node in reversed(program.graph.nodes)}
     refused = {str(node.target): reason for node in fixed.graph.nodes if (reason := operator_refusal(node))}
@@ -149,7 +150,7 @@ def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.Exporte
     """A program of fixed sizes, without a recurrence that Vollo refuses, with what it takes in place of every LSTM.
 
     Raises:
-        CannotCompile: an LSTM has to be written out step by step, and has too many.
+        CompileError: an LSTM has to be written out step by step, and has too many.
     """
     for node in fixed.graph.nodes:
         if node.target is _LSTM:
@@ -187,7 +188,7 @@ def _lstm(
         own = weights[index * size : (index + 1) * size]
         x, ends = (_two_directions if both else _one_direction)(x, lengths, own, bias)
         finals += ends
-    y = x if lengths is None else _ours.cleaned(x, lengths)
+    y = x if lengths is None else _ours.mask_padding(x, lengths)
     return y, torch.stack(finals), torch.zeros_like(c_0)
 
 
@@ -198,7 +199,7 @@ def _written_out(
     size, steps = len(weights) // layers, x.shape[1]
     runs = None
     if lengths is not None and steps > 1:
-        runs, x = _still_running(lengths, steps, x.dtype), _ours.cleaned(x, lengths)  # 0 x inf is not 0
+        runs, x = _still_running(lengths, steps, x.dtype), _ours.mask_padding(x, lengths)  # 0 x inf is not 0
     finals: list[tuple[torch.Tensor, torch.Tensor]] = []
     for index in range(layers):
         w_ih, w_hh, b_ih, b_hh = (*weights[index * size : (index + 1) * size], None, None)[:4]
@@ -211,7 +212,7 @@ def _written_out(
             given.append(after[0])
         x = torch.stack(given, 1)
         finals.append(state)
-    y = x if lengths is None else _ours.cleaned(x, lengths)
+    y = x if lengths is None else _ours.mask_padding(x, lengths)
     return y, torch.stack([h for h, _ in finals]), torch.stack([c for _, c in finals])
 
 
@@ -239,7 +240,7 @@ def _chosen(
 
 def _one_direction(x: Any, lengths: Any, weights: Any, bias: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
     y = _ours.vollo_lstm(x, weights, bias, False)
-    return y, [y[:, -1] if lengths is None else _ours.last(y, lengths)]
+    return y, [y[:, -1] if lengths is None else _ours.last_timestep(y, lengths)]
 
 
 def _two_directions(x: Any, lengths: Any, weights: Any, bias: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -248,9 +249,9 @@ def _two_directions(x: Any, lengths: Any, weights: Any, bias: bool) -> tuple[tor
         y = _ours.vollo_lstm(x, weights, bias, True)
         return y, [y[:, -1, :hidden], y[:, 0, hidden:]]
     onward = _ours.vollo_lstm(x, weights[:half], bias, False)
-    back = _ours.vollo_lstm(_ours.mirrored(x, lengths), weights[half:], bias, False)
-    y = torch.cat([onward, _ours.mirrored(back, lengths)], 2)
-    return y, [_ours.last(onward, lengths), _ours.last(back, lengths)]
+    back = _ours.vollo_lstm(_ours.reverse_sequence(x, lengths), weights[half:], bias, False)
+    y = torch.cat([onward, _ours.reverse_sequence(back, lengths)], 2)
+    return y, [_ours.last_timestep(onward, lengths), _ours.last_timestep(back, lengths)]
 
 
 def _take_from_stacks(graph: torch.fx.Graph) -> None:
@@ -267,9 +268,9 @@ def _take_from_stacks(graph: torch.fx.Graph) -> None:
 
 
 def _leave_out_zeros(graph: torch.fx.Graph) -> None:
-    """Give what lies below `cleaned` to those who cannot tell the difference."""
+    """Give what lies below `mask_padding` to those who cannot tell the difference."""
     for node in graph.nodes:
-        if node.target is _CLEANED:
+        if node.target is _MASK_PADDING:
             value, lengths = node.args
             for user in list(node.users):
                 if user.op != "output" and _cannot_tell(user, node, lengths, set()):
@@ -284,7 +285,7 @@ def _cannot_tell(user: torch.fx.Node, value: torch.fx.Node, lengths: Any, seen: 
     if user.op == "output" or user in seen:
         return True
     seen.add(user)
-    if user.target in (_ours.last.default, _ours.mirrored.default, _CLEANED):
+    if user.target in (_ours.last_timestep.default, _ours.reverse_sequence.default, _MASK_PADDING):
         return user.args[1] is lengths
     if user.target is _VOLLO_LSTM:
         return user.args[3] is False and _read_as_far(user, lengths, seen)

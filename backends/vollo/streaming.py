@@ -28,7 +28,7 @@ class StreamingProgram:
         self._program = program
         self.estimate_us = program.compute_duration_per_inference_us() if estimate_us is None else estimate_us
         """Microseconds that one timestep computes, by the compiler's own count."""
-        self.takes = tuple(program.model_input_shape(0, 0))
+        self.input_shape = tuple(program.model_input_shape(0, 0))
         """The shape of one timestep."""
         self.simulation = Vollo().simulation()
         """What stands in for the accelerator here; None where there is one."""
@@ -41,7 +41,7 @@ class StreamingProgram:
         The model takes one tensor and answers in one, both with time; `config` is the name of an accelerator.
 
         Raises:
-            CannotCompile: the compiler is not installed, does not know the accelerator or does not take the model, or
+            CompileError: the compiler is not installed, does not know the accelerator or does not take the model, or
                 the program does not fit.
         """
         missing = Vollo().unavailable()
@@ -57,7 +57,7 @@ class StreamingProgram:
         """What `save` wrote.
 
         Raises:
-            CannotLoad: there is nothing of it.
+            LoadError: there is nothing of it.
         """
         from vollo_compiler import Program
 
@@ -76,10 +76,10 @@ class StreamingProgram:
         Raises:
             WrongInput: another shape or dtype.
         """
-        if x.dtype is not torch.float32 or tuple(x.shape) != self.takes:
+        if x.dtype is not torch.float32 or tuple(x.shape) != self.input_shape:
             raise WrongInput(
                 f"a timestep is {dtype_name(x)} {list(x.shape)}, but the program was compiled for float32 "
-                f"{list(self.takes)}"
+                f"{list(self.input_shape)}"
             )
         (answer,) = self._call([x.detach().contiguous()])
         return answer

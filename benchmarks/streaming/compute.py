@@ -10,7 +10,7 @@ from statistics import median
 
 import torch
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, time_interleaved
 from torchserve_neuron_lstm.bucketing.execute_chunks import ResumedState
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
@@ -47,7 +47,7 @@ def measure_compute(archive: Path, model: TokenClassifier, rows: Sequence[int], 
     Raises:
         WrongAnswer: the two differ from the model.
     """
-    with unpacked(archive) as directory:
+    with ArchiveReader(archive).unpacked() as directory:
         variants = load_archive(directory, threads=1)
         return [_measured(variants, model, count, rounds) for count in rows]
 

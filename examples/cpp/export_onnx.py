@@ -12,7 +12,7 @@ from pathlib import Path
 import onnx
 import torch
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.backends.weights import read_weights
 from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
 
@@ -23,7 +23,7 @@ def export_onnx(archive: Path, target: Path, part: str | None = None) -> None:
     Raises:
         SystemExit: the archive's engine has no ONNX graph, or it is not said which of several parts is meant.
     """
-    with unpacked(archive) as folder:
+    with ArchiveReader(archive).unpacked() as folder:
         manifest = read_manifest(folder)
         model = onnx.load(folder / _program_of(manifest, part), load_external_data=False)
         files = [folder / file for file in (manifest.weights, manifest.constants) if file is not None]

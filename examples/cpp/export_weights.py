@@ -12,14 +12,14 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.backends.weights import read_weights
 from torchserve_neuron_lstm.config.manifest import read_manifest
 
 
 def export_weights(archive: Path, target: Path) -> None:
     """Write every tensor that a program of the archive may be given at load."""
-    with unpacked(archive) as folder:
+    with ArchiveReader(archive).unpacked() as folder:
         manifest = read_manifest(folder)
         files = [folder / file for file in (manifest.weights, manifest.constants) if file is not None]
         tensors = {name: tensor for file in files for name, tensor in read_weights(file).items()}

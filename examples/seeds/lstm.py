@@ -42,7 +42,7 @@ def show(engine: Engine) -> Shown:
     shown.refuses(tracing.WrongInput, lambda: trace(torch.randn(STEPS + 1, INPUT_SIZE)))
     backend = get_backend(engine.name)
     if isinstance(backend, Estimating):
-        shown.latency_us = backend.estimate_us(trace.folder / trace.contents.programs[0].directory)
+        shown.latency_us = backend.estimate_us(trace.directory / trace.description.programs[0].directory)
     return shown
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
@@ -53,7 +53,7 @@ def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(project:
 
     assert code == 0, error
     assert "runs as sequence: my_kernel:choose chooses a bucket for the whole of a sequence" in output
-    with unpacked(project.folder / "tiny.mar") as folder:
+    with ArchiveReader(project.folder / "tiny.mar").unpacked() as folder:
         manifest = read_manifest(folder)
         assert (manifest.kernel, manifest.kind, manifest.shapes) == ("my_kernel:choose", "sequence", "grid")
         assert "my_kernel.py" in manifest.files

@@ -106,6 +106,6 @@ def test_an_archive_of_another_handler_is_told_apart(capsys: Capture, project: P
 def test_what_is_no_archive_is_told(capsys: Capture, tmp_path: Path) -> None:
     """A file of another kind, and none at all."""
     assert cli.main(["inspect", "model.py"]) == 1
-    assert "model.py is no archive" in capsys.readouterr().err
+    assert "model.py is not an archive" in capsys.readouterr().err
     assert cli.main(["inspect", str(tmp_path / "nothing")]) == 1
     assert "there is no archive" in capsys.readouterr().err

@@ -20,6 +20,7 @@ SOURCES = (
     "bucketing",
     "config",
     "handlers",
+    "lowering",
     "sessions",
     "tracing",
     "training",

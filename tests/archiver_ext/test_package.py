@@ -20,7 +20,8 @@ import torch
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
-from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import print_manifest, read_manifest_text
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
+from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import print_manifest
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
@@ -234,7 +235,7 @@ FAILURES: list[tuple[Callable[[Project], list[str]], str]] = [
     (bad_config, "model-config.yaml:1: batchSize"),
     (packed_answer, "model.py:"),
     (other_weights, "lstm.weight_hh_l0: the model has [24, 6], the file [28, 7]"),
-    (taken_name, "variants.json would stand in the place"),
+    (taken_name, "variants.json would replace a file"),
     (same_name_twice, "model.py: another file of that name"),
     (lambda project: ["--extra-files", "nowhere.txt"], "nowhere.txt"),
     (lambda project: ["--requirements-file", "nowhere.txt"], "there is no file nowhere.txt"),
@@ -344,7 +345,7 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     outcome = json.loads(output)
     console = Console(record=True, width=200, file=io.StringIO())
     calibrated = cli.main(["calibrate", outcome["archive"]])
-    manifest = json.loads(read_manifest_text(Path(outcome["archive"])))
+    manifest = json.loads(ArchiveReader(Path(outcome["archive"])).manifest_json())
     print_manifest(manifest, console)
 
     assert code == 0, error

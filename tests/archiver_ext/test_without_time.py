@@ -13,7 +13,7 @@ import torch
 from fake_context import FakeContext
 
 from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers import torchserve
@@ -133,7 +133,7 @@ def test_it_is_packaged_and_served_as_the_model_answers(name: str, engine: str, 
     shapes = {key: [size for size in shape if isinstance(size, int)] for key, shape in source.inputs.items()}
     requests = [{key: torch.randn(shape) for key, shape in shapes.items()} for _ in range(3)]
 
-    with unpacked(packaged(source, engine)) as folder:
+    with ArchiveReader(packaged(source, engine)).unpacked() as folder:
         assert read_manifest(folder).grid == BucketGrid(source.batches or (1,), (1,))
         context = FakeContext(headers=[{}] * 4, model_dir=folder)
         service = torchserve.load(context)

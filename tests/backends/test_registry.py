@@ -52,7 +52,7 @@ def test_ours_are_found_by_name() -> None:
 
 def test_an_unknown_name_is_answered_by_what_there_is() -> None:
     """The refusal lists every backend and says how others are found."""
-    with pytest.raises(LoadError, match=r"no backend 'tensorrt' here, but native, inductor, .*, eager.*entry point"):
+    with pytest.raises(LoadError, match=r"no backend 'tensorrt'\. Available: native, inductor, .*, eager.*entry point"):
         registry.get_backend("tensorrt")
 
 
@@ -80,33 +80,20 @@ def test_a_broken_distribution_is_named() -> None:
         registry.get_backend("broken")
 
 
-def test_an_archive_leaves_the_other_engines_out() -> None:
-    """The files of all engines but one, so that an archive carries one; and eager, which runs what that leaves out."""
-    out = left_out("onnxruntime")
-
-    assert {
-        "native/engine.py",
-        "native/library.py",
-        "inductor.py",
-        "openvino.py",
-        "vollo/engine.py",
-        "vollo/translate.py",
-    } <= out
-    assert not {"onnxruntime.py", "eager.py", "cpp_compiler.py", "partitioning/backend.py"} & out
-    assert left_out("doubling") == {*out, "onnxruntime.py"}
+def test_auto_tries_the_engines_in_the_order_of_their_ranks() -> None:
+    """For each purpose; only engines that are here."""
+    assert registry.auto_engines("serve_float32") == ("native", "inductor", "onnxruntime")
+    assert registry.auto_engines("serve_bfloat16") == ("native", "inductor", "onnxruntime", "openvino")
+    assert registry.auto_engines("fallback") == ("eager",)
+    assert registry.auto_engines("trace") == ("inductor", "onnxruntime", "eager")
+    assert registry.auto_engines("choose_lengths") == ("onnxruntime", "eager")
 
 
-def test_an_archive_keeps_the_folder_that_its_engine_needs() -> None:
-    """And only that one."""
-    out = left_out("native")
+def test_no_two_engines_have_the_same_rank() -> None:
+    """The order does not depend on the order of the table."""
+    ranks = [item for spec in registry.ENGINES.values() for item in spec.auto.items()]
 
-    assert {"inductor.py", "onnxruntime.py", "vollo/translate.py"} <= out
-    assert not {file for file in out if file.startswith("native")}
-
-
-def left_out(name: str) -> set[str]:
-    """The files that an archive for an engine does without, by their paths below `backends`."""
-    return {file.relative_to(registry._HERE).as_posix() for file in registry.files_of_others(name)}
+    assert len(set(ranks)) == len(ranks)
 
 
 def test_asking_for_one_imports_no_other() -> None:

@@ -167,10 +167,10 @@ def test_a_host_without_the_distribution_refuses_and_names_it(unpacked: Path, tm
 
 def test_the_archive_carries_no_engine_of_ours(unpacked: Path) -> None:
     """Nor the other's: its own distribution brings it."""
-    here, there = Path(registry.__file__).parent, unpacked / "torchserve_neuron_lstm" / "backends"
-    others = {file.relative_to(here) for file in registry.files_of_others("numpy")}
+    package = unpacked / "torchserve_neuron_lstm"
 
-    assert others & {file.relative_to(there) for file in there.rglob("*.py")} == set()
+    assert {file.relative_to(package) for file in package.rglob("*.py")} == set(registry.travelling_files("numpy"))
+    assert not any((package / "backends" / Path(spec.files[0])).is_file() for spec in registry.ENGINES.values())
     assert list(unpacked.rglob("neuron_lstm_numpy*")) == []
 
 

@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.bucketing.plan import Plan, single_bucket_plan
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.program import Program
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 TOLERANCE = 1e-5
 GARBAGE = (0.0, -1e4, 1e30)
@@ -44,7 +44,7 @@ class Served:
     def __init__(self, case: Case, backend: str, buckets: Mapping[ProgramRole, Bucket | None], folder: Path) -> None:
         torch.manual_seed(0)
         self.model, self.config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
-        self.program: Program = lower(self.model, self.config)
+        self.program: LoweredModel = lower(self.model, self.config)
         engine = get_backend(backend)
         weights = {**self.model.state_dict(), **self.program.constants}
         self.runs: dict[ProgramRole, LoadedProgram] = {}
@@ -55,13 +55,13 @@ class Served:
 
     def check(self, plan: Plan, lengths: Sequence[int], seed: int, garbage: float) -> None:
         """Follow a plan, and compare every answer to the one alone."""
-        assert self.program.split is not None
+        assert self.program.chunked is not None
         requests = ragged(self.program.inputs, lengths, seed)
         answers = execute_chunks(
             plan,
             requests.items,
             lengths,
-            ChunkSignature(self.program.inputs, self.program.outputs, self.program.split.carried),
+            ChunkSignature(self.program.inputs, self.program.outputs, self.program.chunked.carried),
             lambda part, bucket, tensors: self.runs[part](tensors),
             pad_with(garbage),
         )

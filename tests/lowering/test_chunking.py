@@ -19,9 +19,9 @@ from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, exec
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, ProgramRole
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.carry_analysis import CannotSplit
-from torchserve_neuron_lstm.lowering.chunk_check import check_pieces
-from torchserve_neuron_lstm.lowering.program import Program
+from torchserve_neuron_lstm.lowering.carry_analysis import NotChunkable
+from torchserve_neuron_lstm.lowering.chunk_check import check_chunked_equivalence
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 TOLERANCE = 1e-5
 Value = tuple[str, tuple[int | str, ...], float | None]
@@ -125,10 +125,10 @@ def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
     """States, last steps, sums and extremes; a program for each end where there is something to compute."""
     program = lowered(case).program
 
-    assert program.split is not None, program.split_reason
-    carried = [(value.spec.name, value.spec.shape, value.fill) for value in program.split.carried]
+    assert program.chunked is not None, program.chunking_reason
+    carried = [(value.spec.name, value.spec.shape, value.fill) for value in program.chunked.carried]
     assert carried == CARRIED[case.name]
-    assert program.split_reason == f"pieces of time hand on {', '.join(name for name, _, _ in carried)}"
+    assert program.chunking_reason == f"pieces of time hand on {', '.join(name for name, _, _ in carried)}"
     parts: set[ProgramRole] = {"chunk"}
     parts |= {"start"} if any(fill is None for _, _, fill in carried) else set()
     parts |= {"head"} if any(spec.time_dim is None for spec in program.outputs) else set()
@@ -141,10 +141,10 @@ def test_a_model_that_needs_whole_sequences_says_why(case: Case) -> None:
     program = lowered(case).program
     reason, line = WHOLE[case.name]
 
-    assert program.split is None
+    assert program.chunked is None
     assert program.parts == {"sequence": program.exported}
-    assert program.split_reason.startswith(reason)
-    assert line in program.split_reason
+    assert program.chunking_reason.startswith(reason)
+    assert line in program.chunking_reason
 
 
 @pytest.mark.parametrize("case", cases(CARRIED))
@@ -180,16 +180,18 @@ def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
                     assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, plan, garbage)
 
 
-def runner(program: Program) -> tuple[Callable[[ProgramRole, Bucket, list[Tensor]], Sequence[Tensor]], ChunkSignature]:
+def runner(
+    program: LoweredModel,
+) -> tuple[Callable[[ProgramRole, Bucket, list[Tensor]], Sequence[Tensor]], ChunkSignature]:
     """A split program run in eager mode."""
-    assert program.split is not None, program.split_reason
+    assert program.chunked is not None, program.chunking_reason
     modules = {part: exported.module() for part, exported in program.parts.items()}
 
     def run(part: ProgramRole, bucket: Bucket, tensors: list[Tensor]) -> Sequence[Tensor]:
         answers: Sequence[Tensor] = modules[part](*tensors)
         return [answer.contiguous() for answer in answers]
 
-    return run, ChunkSignature(program.inputs, program.outputs, program.split.carried)
+    return run, ChunkSignature(program.inputs, program.outputs, program.chunked.carried)
 
 
 class Model(nn.Module):
@@ -307,7 +309,7 @@ def test_what_goes_from_step_to_step_is_cut(function: Callable[[Model, Tensor, T
     """Other spellings of the same."""
     program = lower(Model(function), parse_config(YAML, "model-config.yaml"))
 
-    assert program.split is not None, program.split_reason
+    assert program.chunked is not None, program.chunking_reason
 
 
 @pytest.mark.parametrize(("function", "reason"), WHOLES.values(), ids=WHOLES.keys())
@@ -317,26 +319,26 @@ def test_what_needs_more_of_the_sequence_is_not_cut(
     """Though no short sequence may show it; the reason names this file."""
     program = lower(Model(function), parse_config(YAML, "model-config.yaml"))
 
-    assert program.split is None
-    assert program.split_reason.startswith(reason)
-    assert "test_chunking.py:" in program.split_reason or reason.startswith("there is no")
+    assert program.chunked is None
+    assert program.chunking_reason.startswith(reason)
+    assert "test_chunking.py:" in program.chunking_reason or reason.startswith("there is no")
 
 
 def test_pieces_that_differ_from_the_whole_are_not_served() -> None:
     """The last word has a comparison on ragged sequences: here, what is handed on begins with another number."""
     program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
-    assert program.split is not None
-    wrong = replace(program.split, carried=tuple(replace(value, fill=0.5) for value in program.split.carried))
+    assert program.chunked is not None
+    wrong = replace(program.chunked, carried=tuple(replace(value, fill=0.5) for value in program.chunked.carried))
 
-    with pytest.raises(CannotSplit, match="in pieces its output output is another than in one piece"):
-        check_pieces(program.exported, wrong, program.inputs, program.outputs)
+    with pytest.raises(NotChunkable, match="in pieces its output output is another than in one piece"):
+        check_chunked_equivalence(program.exported, wrong, program.inputs, program.outputs)
 
 
 def test_pieces_that_do_not_run_are_not_served() -> None:
     """Whatever goes wrong in them is told."""
     program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
-    assert program.split is not None
-    wrong = replace(program.split, carried=program.split.carried[::-1][:1])
+    assert program.chunked is not None
+    wrong = replace(program.chunked, carried=program.chunked.carried[::-1][:1])
 
-    with pytest.raises(CannotSplit, match="its pieces cannot be run"):
-        check_pieces(program.exported, wrong, program.inputs, program.outputs)
+    with pytest.raises(NotChunkable, match="its pieces cannot be run"):
+        check_chunked_equivalence(program.exported, wrong, program.inputs, program.outputs)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.lowering import LoweringRefused, lower
+from torchserve_neuron_lstm.lowering import LoweringError, lower
 
 YAML = """\
 neuron_lstm:
@@ -195,7 +195,7 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
     """The message has the operator or the reason, and the user's line where there is one."""
     torch.manual_seed(0)
 
-    with pytest.raises(LoweringRefused) as refused:
+    with pytest.raises(LoweringError) as refused:
         lower(model(), parse_config(YAML, "model-config.yaml"))
 
     assert expected in str(refused.value)
@@ -220,7 +220,7 @@ def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expecte
             return self.lstm(x)[0]  # per step
 
     yaml = f"neuron_lstm:\n  inputs: {{x: {declared}}}\n  buckets: {{batch: [1, 4], length: [4]}}\n"
-    with pytest.raises(LoweringRefused) as refused:
+    with pytest.raises(LoweringError) as refused:
         lower(PerStep(), parse_config(yaml, "model-config.yaml"))
 
     assert expected in str(refused.value)
@@ -229,7 +229,7 @@ def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expecte
 
 def test_every_refused_use_of_packed_data_names_the_resolution() -> None:
     """The seed's advice comes with the message."""
-    with pytest.raises(LoweringRefused, match=r"Resolution: pad the result with pad_packed_sequence\(\)"):
+    with pytest.raises(LoweringError, match=r"Resolution: pad the result with pad_packed_sequence\(\)"):
         lower(MaxOfPacked(), parse_config(YAML, "model-config.yaml"))
 
 
@@ -241,7 +241,7 @@ def test_names_of_outputs_must_fit_their_number() -> None:
         def forward(self, x: Tensor, lengths: Tensor) -> Any:
             return self.lstm(x)[0]
 
-    with pytest.raises(LoweringRefused, match="outputs: 2 names"):
+    with pytest.raises(LoweringError, match="outputs: 2 names"):
         lower(PerStep(), config)
 
 
@@ -262,5 +262,5 @@ def test_a_program_with_a_smallest_length_is_measured_within_it(buckets: str) ->
     config = parse_config(yaml, "model-config.yaml")
 
     assert lower(ShiftedByOne(), config).padding == "masked"
-    with pytest.raises(LoweringRefused, match="# shifted sum"):
+    with pytest.raises(LoweringError, match="# shifted sum"):
         lower(ShiftedAndSummed(), config)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from zoo import CASES, Case, lowered
 
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.lowering import LoweringRefused, lower
-from torchserve_neuron_lstm.lowering.program import Program
-from torchserve_neuron_lstm.lowering.streaming import refuse_what_cannot_stream, state_id, with_weights
+from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.program import LoweredModel
+from torchserve_neuron_lstm.lowering.streaming import check_streamable, state_compatibility_id, with_weight_digests
 
 YAML = """\
 neuron_lstm:
@@ -83,7 +83,7 @@ class BeginsWithWeights(Plain):
         return self.linear(self.lstm(x, (state, torch.zeros_like(state)))[0])
 
 
-def program_of(model: nn.Module, buckets: str = BUCKETS) -> Program:
+def program_of(model: nn.Module, buckets: str = BUCKETS) -> LoweredModel:
     """As packaging makes it."""
     return lower(model.eval(), parse_config(YAML % buckets, "f"))
 
@@ -91,12 +91,12 @@ def program_of(model: nn.Module, buckets: str = BUCKETS) -> Program:
 @pytest.mark.parametrize("name", ["CausalPerStep", "MaskedMeanPooling", "LearnedState", "GruGivenState"])
 def test_a_model_of_the_past_alone_streams(name: str) -> None:
     """Answers per step, answers of all so far, and states that are learned or given."""
-    refuse_what_cannot_stream(lowered(ZOO[name]).program)
+    check_streamable(lowered(ZOO[name]).program)
 
 
 def test_a_score_picked_at_each_step_streams() -> None:
     """Nothing of another timestep is in it."""
-    refuse_what_cannot_stream(program_of(PicksAScore()))
+    check_streamable(program_of(PicksAScore()))
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_a_score_picked_at_each_step_streams() -> None:
 def test_a_model_that_needs_the_future_is_refused_with_its_line(name: str, blamed: str, line: str) -> None:
     """The operator, the line of the model, and what to do."""
     case: Case = ZOO[name]
-    with pytest.raises(LoweringRefused) as refused:
-        refuse_what_cannot_stream(lowered(case).program)
+    with pytest.raises(LoweringError) as refused:
+        check_streamable(lowered(case).program)
 
     said = str(refused.value)
     assert said.startswith("streaming: a piece of a sequence cannot be answered before the rest of it is there, for ")
@@ -124,8 +124,8 @@ def test_a_model_that_needs_the_future_is_refused_with_its_line(name: str, blame
 
 def test_a_first_state_made_of_the_length_is_refused() -> None:
     """How long a stream will be is not known when it begins."""
-    with pytest.raises(LoweringRefused, match="the recurrence begins with what is known only at the end"):
-        refuse_what_cannot_stream(program_of(BeginsWithLength()))
+    with pytest.raises(LoweringError, match="the recurrence begins with what is known only at the end"):
+        check_streamable(program_of(BeginsWithLength()))
 
 
 class StartOfLengths(nn.Module):
@@ -140,27 +140,29 @@ def test_a_program_for_the_beginning_that_reads_lengths_is_refused() -> None:
     program = program_of(BeginsWithWeights())
     rows = torch.export.Dim("rows", min=1, max=8)
     start = torch.export.export(StartOfLengths(), (torch.tensor([3, 2]),), dynamic_shapes=({0: rows},))
-    assert program.split is not None
-    changed = replace(program, split=replace(program.split, start=start))
+    assert program.chunked is not None
+    changed = replace(program, chunked=replace(program.chunked, start=start))
 
-    with pytest.raises(LoweringRefused, match="streaming: what a sequence begins with is computed from its length"):
-        refuse_what_cannot_stream(changed)
+    with pytest.raises(LoweringError, match="streaming: what a sequence begins with is computed from its length"):
+        check_streamable(changed)
 
 
 def test_a_first_state_that_only_counts_the_rows_streams() -> None:
     """A program may take lengths and not read them."""
-    refuse_what_cannot_stream(program_of(BeginsWithWeights()))
+    check_streamable(program_of(BeginsWithWeights()))
 
 
 @pytest.mark.parametrize("buckets", ["{batch: [1, 4], length: [4, 9]}", "{batch: [2, 3, 8], length: [64]}"])
 def test_the_same_model_in_other_buckets_goes_on_from_its_sessions(buckets: str) -> None:
     """An upgrade of how it is served loses no session."""
-    assert state_id(program_of(Plain(), buckets), ["abc"]) == state_id(program_of(Plain()), ["abc"])
+    assert state_compatibility_id(program_of(Plain(), buckets), ["abc"]) == state_compatibility_id(
+        program_of(Plain()), ["abc"]
+    )
 
 
 def test_the_state_is_told_by_32_hex_digits() -> None:
     """As the manifest wants it."""
-    told = state_id(program_of(Plain()), [])
+    told = state_compatibility_id(program_of(Plain()), [])
 
     assert len(told) == 32
     assert set(told) <= set("0123456789abcdef")
@@ -169,23 +171,27 @@ def test_the_state_is_told_by_32_hex_digits() -> None:
 @pytest.mark.parametrize("other", [lambda: Plain(2.0), Wider, Shifted])
 def test_a_model_of_other_code_does_not(other: Any) -> None:
     """Another factor, other sizes, another operator."""
-    assert state_id(program_of(other()), ["abc"]) != state_id(program_of(Plain()), ["abc"])
+    assert state_compatibility_id(program_of(other()), ["abc"]) != state_compatibility_id(program_of(Plain()), ["abc"])
 
 
 def test_nor_does_one_of_other_weights() -> None:
     """By the digests of their files."""
     program = program_of(Plain())
 
-    assert len({state_id(program, weights) for weights in ([], ["abc"], ["abd"])}) == 3
+    assert len({state_compatibility_id(program, weights) for weights in ([], ["abc"], ["abd"])}) == 3
 
 
 def test_other_weights_need_no_other_look_at_the_program() -> None:
     """What is told of a model says what would be told of it with others."""
     program = program_of(Plain())
 
-    assert with_weights(state_id(program, ["abc"]), ["abd"]) == state_id(program, ["abd"])
+    assert with_weight_digests(state_compatibility_id(program, ["abc"]), ["abd"]) == state_compatibility_id(
+        program, ["abd"]
+    )
 
 
 def test_nor_does_one_with_another_number_in_its_code() -> None:
     """A tensor that forward() makes is no weight, and the code reads the same."""
-    assert state_id(program_of(Shifted()), []) != state_id(program_of(ShiftedElsewhere()), [])
+    assert state_compatibility_id(program_of(Shifted()), []) != state_compatibility_id(
+        program_of(ShiftedElsewhere()), []
+    )

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from torchserve_neuron_lstm.backends import registry
+
 PACKAGE = "torchserve_neuron_lstm"
 
 FOLDERS = (
@@ -62,32 +64,23 @@ WITH_TORCH = (
     "bucketing/execute_chunks.py",
 )
 
-ENGINE_FILES = {
-    "backends/onnxruntime.py": ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript"),
-    "backends/openvino.py": ("onnx", "openvino"),
-    "backends/vollo/engine.py": ("vollo_compiler", "vollo_rt"),
-    "backends/vollo/compiler.py": ("vollo_compiler", "vollo_torch"),
-    "backends/vollo/streaming.py": ("vollo_compiler",),
-    "sessions/redis_store.py": ("redis",),
-    "sessions/redis_client.py": ("redis",),
-}
-"""Third-party packages of one backend or store, for its functions only."""
 
-ENGINES = (
-    "onnx",
-    "onnx_ir",
-    "onnxruntime",
-    "onnxscript",
-    "openvino",
-    "redis",
-    "torch._dynamo",
-    "torch._inductor",
-    "torch_neuronx",
-    "vollo_compiler",
-    "vollo_rt",
-    "vollo_torch",
+def _place(spec: registry.EngineSpec) -> str:
+    """The engine's folder, or its file where it has none."""
+    folder, _, _ = spec.module.partition(".")
+    return f"backends/{folder}/" if folder != spec.module else f"backends/{folder}.py"
+
+
+ENGINE_FILES = (
+    *((_place(spec), spec.packages) for spec in registry.ENGINES.values()),
+    ("backends/onnx_export.py", ("onnx", "onnx_ir", "onnxscript")),
+    ("sessions/redis_store.py", ("redis",)),
+    ("sessions/redis_client.py", ("redis",)),
 )
-"""Heavy or optional: imported inside functions, wherever it is."""
+"""Third-party packages of one backend or store, for its functions only; a folder ends in a slash."""
+
+ENGINES = tuple(sorted({name for _, names in ENGINE_FILES for name in names} - {"numpy"} | {"torch._dynamo"}))
+"""Heavy or optional packages: imported inside functions, in every room."""
 
 OPTIONAL = ("orjson",)
 """May be used by the serving half where it is there: inside `try` with an answer to ImportError."""
@@ -219,7 +212,7 @@ def _broken_third_party(found: Import) -> Iterator[str]:
 
 
 def _may_travel(found: Import) -> bool:
-    engine = found.in_function and found.top in ENGINE_FILES.get(found.file, ())
+    engine = found.in_function and any(found.within(place) and found.top in names for place, names in ENGINE_FILES)
     optional = found.guarded and found.top in OPTIONAL and not found.within(*WITHOUT_TORCH)
     return found.top in ("torch", *ONE_DOOR) or engine or optional
 

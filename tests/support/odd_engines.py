@@ -6,7 +6,7 @@ from pathlib import Path
 
 CODE = '''
 import os, subprocess, sys, time
-from torchserve_neuron_lstm.backends.interface import CannotCompile
+from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.eager import Eager
 
 
@@ -23,7 +23,7 @@ class Good(Eager):
 class Refuses(Good):
     name = "refuses"
     def compile(self, program, bucket, directory, settings):
-        raise CannotCompile(f"no {bucket.batch} x {bucket.length} here")
+        raise CompileError(f"no {bucket.batch} x {bucket.length} here")
 
 
 class Raises(Good):

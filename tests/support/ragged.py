@@ -12,7 +12,7 @@ from torchserve_neuron_lstm.bucketing.execute import Pad
 from torchserve_neuron_lstm.bucketing.padding import torch_dtype
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.config.schema import ServingConfig
-from torchserve_neuron_lstm.lowering.export import bind
+from torchserve_neuron_lstm.lowering.export import bind_arguments
 
 GARBAGE = (0.0, 1e4, 1e30, float("nan"), float("inf"))
 
@@ -67,7 +67,7 @@ def alone(model: nn.Module, config: ServingConfig, item: Sequence[torch.Tensor],
         for spec, tensor in zip(config.input_specs, item, strict=True)
     ]
     with torch.no_grad():
-        answer = model(**bind(config, batch, torch.tensor([length])))
+        answer = model(**bind_arguments(config, batch, torch.tensor([length])))
     return [leaf for leaf in torch.utils._pytree.tree_leaves(answer) if isinstance(leaf, torch.Tensor)]
 
 

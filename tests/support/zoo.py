@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.program import Program
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 Answer = Any  # tensors in any nesting
 
@@ -406,7 +406,7 @@ class Lowered:
 
     model: nn.Module
     config: ServingConfig
-    program: Program
+    program: LoweredModel
 
 
 @cache

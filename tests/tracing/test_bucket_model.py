@@ -11,8 +11,8 @@ from torch import nn
 from traceable import Step, TimeMajor, pad_right, plain_kernel, scripted_kernel
 
 from torchserve_neuron_lstm import tracing
-from torchserve_neuron_lstm.tracing.bucket_kernel import chosen, made_by
-from torchserve_neuron_lstm.tracing.state import State
+from torchserve_neuron_lstm.tracing.bucket_kernel import call_factory, select_bucket
+from torchserve_neuron_lstm.tracing.state import StateBuffer
 
 
 class Reader(nn.Module):
@@ -83,7 +83,7 @@ def test_another_batch_than_the_bucket_was_traced_with_is_refused(reader: tracin
 def test_an_answer_of_the_kernel_without_a_bucket_is_refused(answer: Any, error: type[Exception], message: str) -> None:
     """Nothing, an index beyond, one from behind, another kind of answer."""
     with pytest.raises(error, match=message):
-        chosen(lambda _: answer, [torch.rand(2, 3)], [[(2, 4)], [(2, 8)]])
+        select_bucket(lambda _: answer, [torch.rand(2, 3)], [[(2, 4)], [(2, 8)]])
 
 
 def test_equal_weights_of_buckets_are_kept_once(reader: tracing.Traced) -> None:
@@ -116,7 +116,7 @@ def test_a_scripted_kernel_is_saved_as_it_is_and_a_plain_one_by_its_name(
     reader.save(tmp_path / "scripted")
     plain, x = tracing.load(tmp_path / "scripted"), torch.rand(2, 3, 4)
     plain.save(tmp_path / "again")
-    plain.kernel = made_by(plain_kernel)
+    plain.kernel = call_factory(plain_kernel)
     plain.save(tmp_path / "plain")
 
     for name in ("again", "plain"):
@@ -127,7 +127,7 @@ def test_a_kernel_that_cannot_be_found_again_is_not_saved(tmp_path: Path, reader
     """It works until then."""
     reader.save(tmp_path / "traced")
     own = tracing.load(tmp_path / "traced")
-    own.kernel = made_by(lambda: pad_right)
+    own.kernel = call_factory(lambda: pad_right)
 
     assert own(torch.rand(2, 3, 4)).shape == (2, 4, 5)
     with pytest.raises(ValueError, match=r"<lambda>.* cannot be imported where .* torch.jit.script"):
@@ -139,7 +139,7 @@ def test_a_kernel_that_cannot_be_found_again_is_not_saved(tmp_path: Path, reader
 def test_a_kernel_is_given_as_a_function_that_makes_it(given: Any) -> None:
     """Anything else is refused before a bucket is compiled."""
     with pytest.raises(TypeError, match="as a function that returns the function"):
-        made_by(given)
+        call_factory(given)
 
 
 def test_arguments_of_each_bucket_are_its_own() -> None:
@@ -252,7 +252,7 @@ def whole() -> Any:
 )
 def test_a_preprocessor_must_give_views_of_the_buckets_shapes(preprocessor: Any, message: str) -> None:
     """Else the next state would be lost, or the program refuse it."""
-    state = State((torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)), [[[1, 1, 5], [1, 1, 5]]], preprocessor())
+    state = StateBuffer((torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)), [[[1, 1, 5], [1, 1, 5]]], preprocessor())
 
     with pytest.raises(ValueError, match=message):
         state.views(0)

@@ -13,7 +13,7 @@ from traceable import Conv, PackedTagger, Step, TimeMajor
 
 from torchserve_neuron_lstm import tracing
 from torchserve_neuron_lstm.backends.signature import Signature, TensorType
-from torchserve_neuron_lstm.tracing.row_batches import chunks, in_chunks
+from torchserve_neuron_lstm.tracing.row_batches import batch_ranges, run_in_batches
 
 
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
@@ -41,11 +41,11 @@ def test_chunks_are_run_at_the_traced_size_and_put_together_again(rows: int, siz
         signature.check_inputs(inputs)
         return [inputs[0].sum(1), inputs[1] + 1]
 
-    total, following = in_chunks(run, signature, [x, torch.arange(rows)])  # type: ignore[arg-type]
+    total, following = run_in_batches(run, signature, [x, torch.arange(rows)])  # type: ignore[arg-type]
 
     assert torch.equal(total, x.sum(1))
     assert torch.equal(following, torch.arange(rows) + 1)
-    assert len(list(chunks(rows, size))) == -(-rows // size)
+    assert len(list(batch_ranges(rows, size))) == -(-rows // size)
 
 
 def test_it_is_done_in_place_and_given_back() -> None:

@@ -32,7 +32,7 @@ def test_a_divided_function_is_one_function(backend: str, tmp_path: Path) -> Non
     """In two segments on disk, saved and loaded as one, with any batch."""
     model, x = Sorted().eval(), torch.rand(5, 6)
     traced = tracing.trace(model, torch.rand(2, 6), partitioner_config=SORT_ON_CPU, backend=backend)
-    segments = {path.name for path in (traced.folder / "programs" / "0").iterdir() if path.is_dir()}
+    segments = {path.name for path in (traced.directory / "programs" / "0").iterdir() if path.is_dir()}
     traced.save(tmp_path / "traced")
 
     with torch.no_grad():

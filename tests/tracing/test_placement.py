@@ -14,7 +14,7 @@ from traceable import Conv
 from torchserve_neuron_lstm import tracing
 from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX
 from torchserve_neuron_lstm.backends.eager import Eager
-from torchserve_neuron_lstm.tracing.devices import on_core
+from torchserve_neuron_lstm.tracing.devices import pinned_to_core
 
 
 @pytest.mark.parametrize("backend", ["eager", "onnxruntime"])
@@ -53,7 +53,7 @@ def test_a_call_is_on_its_core_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_failed_call_gives_the_core_back() -> None:
     """Whatever happens on it."""
     cores = os.sched_getaffinity(0)
-    with pytest.raises(RuntimeError), on_core(Eager(), min(cores)):
+    with pytest.raises(RuntimeError), pinned_to_core(Eager(), min(cores)):
         raise RuntimeError
     assert os.sched_getaffinity(0) == cores
 

@@ -67,7 +67,7 @@ def test_saving_leaves_one_file_and_replaces_another(tmp_path: Path) -> None:
 def test_the_programs_on_disk_go_with_the_trace() -> None:
     """A trace leaves nothing behind."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
-    folder = traced.folder
+    folder = traced.directory
     assert folder.is_dir()
 
     del traced

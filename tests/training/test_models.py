@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from zoo import CASES, Case, FinalStateOnly, NoTime, PackedSorted
 
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.lowering.export import bind
+from torchserve_neuron_lstm.lowering.export import bind_arguments
 from torchserve_neuron_lstm.training import lower, recurrence
 
 LENGTHS = ([16, 11, 11, 6, 5, 2, 1, 1], [9, 9, 9], [7, 1])
@@ -25,7 +25,7 @@ SORTED_BEFORE = (PackedSorted, FinalStateOnly)
 @pytest.fixture(autouse=True)
 def cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches are not worth a cut; here they are cut all the same."""
-    monkeypatch.setattr(recurrence, "price", lambda weights: 8)
+    monkeypatch.setattr(recurrence, "call_overhead", lambda weights: 8)
 
 
 def call_of(case: Case, lengths: list[int], seed: int = 0) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def call_of(case: Case, lengths: list[int], seed: int = 0) -> dict[str, Any]:
     config = parse_config(case.yaml, "model-config.yaml")
     requests = ragged(config.input_specs, lengths, seed)
     tensors = [padded(requests, spec, index, max(lengths), 0.0) for index, spec in enumerate(config.input_specs)]
-    return bind(config, tensors, torch.tensor(lengths))
+    return bind_arguments(config, tensors, torch.tensor(lengths))
 
 
 def answers(model: nn.Module, arguments: dict[str, Any]) -> list[Tensor]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import _VF, Tensor
 
-from torchserve_neuron_lstm.training.packing import pack, put, put_flagged, take, unpack
+from torchserve_neuron_lstm.training.packing import gather, pack, scatter, scatter_with_mask, unpack
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=9).map(lambda rows: sorted(rows, reverse=True))
 
@@ -104,11 +104,11 @@ def test_gradients_of_gradients() -> None:
     values = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     padded = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
 
-    assert torch.autograd.gradgradcheck(lambda v: put(v, index, 4).square(), values)
-    assert torch.autograd.gradgradcheck(lambda v: put_flagged(v, index, 4).square(), values)
-    assert torch.autograd.gradgradcheck(lambda p: take(p, index).square(), padded)
+    assert torch.autograd.gradgradcheck(lambda v: scatter(v, index, 4).square(), values)
+    assert torch.autograd.gradgradcheck(lambda v: scatter_with_mask(v, index, 4).square(), values)
+    assert torch.autograd.gradgradcheck(lambda p: gather(p, index).square(), padded)
 
 
 def test_the_flag_stands_where_no_values_do() -> None:
     """One column more, 1 on padding."""
-    assert put_flagged(torch.tensor([[5.0], [6.0]]), torch.tensor([2, 0]), 3).tolist() == [[6, 0], [0, 1], [5, 0]]
+    assert scatter_with_mask(torch.tensor([[5.0], [6.0]]), torch.tensor([2, 0]), 3).tolist() == [[6, 0], [0, 1], [5, 0]]

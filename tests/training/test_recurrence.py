@@ -9,18 +9,18 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.training import recurrence
-from torchserve_neuron_lstm.training.vf_patch import intercepting
+from torchserve_neuron_lstm.training.vf_patch import patch_vf
 
 FEATURES, HIDDEN, PROJECTED = 5, 6, 4
 LENGTHS = ([9, 9, 6, 5, 5, 1], [4, 4, 4], [7], [1, 1])
 
 
-@pytest.fixture(params=["one stretch", "many stretches"], autouse=True)
+@pytest.fixture(params=["one segment", "many segments"], autouse=True)
 def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Small batches are not worth a cut; here they are cut all the same."""
-    if request.param == "many stretches":
-        monkeypatch.setattr(recurrence, "price", lambda weights: 3)
-        monkeypatch.setattr(recurrence, "largest", lambda gates: 13)
+    if request.param == "many segments":
+        monkeypatch.setattr(recurrence, "call_overhead", lambda weights: 3)
+        monkeypatch.setattr(recurrence, "max_segment", lambda gates: 13)
 
 
 def packed(lengths: list[int], dtype: torch.dtype = torch.float32) -> PackedSequence:
@@ -84,7 +84,7 @@ def test_answers_and_gradients_are_those_of_torch(kind: Any, options: dict[str, 
     for lengths in LENGTHS:
         state = states(layer, len(lengths)) if given else None
         theirs, their_gradients = answers_and_gradients(layer, packed(lengths), state)
-        with intercepting():
+        with patch_vf():
             ours, gradients = answers_and_gradients(layer, packed(lengths), state)
 
         for mine, other in zip(ours, theirs, strict=True):
@@ -99,7 +99,7 @@ def test_other_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, 2, bidirectional=True).to(dtype)
     theirs = layer(packed(LENGTHS[0], dtype))[0].data
-    with intercepting():
+    with patch_vf():
         ours = layer(packed(LENGTHS[0], dtype))[0].data
     ours.sum().backward()
 
@@ -119,7 +119,7 @@ def test_autocast_gives_the_dtypes_of_torch(
     state = states(layer, len(LENGTHS[0])) if given else None
     with torch.autocast("cpu", narrow):
         theirs = leaves(layer(packed(LENGTHS[0]), state))
-        with intercepting():
+        with patch_vf():
             ours = leaves(layer(packed(LENGTHS[0]), state))
     ours[0].float().sum().backward()
 
@@ -134,7 +134,7 @@ def test_gradients_of_gradients() -> None:
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN)
     penalties = []
-    for context in (torch.enable_grad, intercepting):
+    for context in (torch.enable_grad, patch_vf):
         x = packed(LENGTHS[0])
         with context():
             y = layer(x)[0].data
@@ -152,7 +152,7 @@ def test_dropout_stands_between_layers_in_training_alone() -> None:
     silenced = nn.LSTM(FEATURES, HIDDEN, 2, dropout=1.0)
     silenced.load_state_dict(layer.state_dict())
     x = packed(LENGTHS[0])
-    with intercepting():
+    with patch_vf():
         once, twice = layer(x)[0].data, layer(x)[0].data
         silent, silent_state = silenced(x)
         calm = layer.eval()(x)[0].data
@@ -174,7 +174,7 @@ def test_what_stands_in_the_padding_has_no_influence() -> None:
         x = clean.clone()
         x[1, 3:] = x[2, 1:] = garbage
         x.requires_grad_()
-        with intercepting():
+        with patch_vf():
             sequence = pack_padded_sequence(x, torch.tensor([5, 3, 1]), batch_first=True)
             y, (_, c) = layer(sequence)
             padded, _ = pad_packed_sequence(y, batch_first=True)
@@ -189,7 +189,7 @@ def test_packed_outputs_may_be_written_to() -> None:
     """As torch's may: the gradients do not need them."""
     layer = nn.LSTM(FEATURES, HIDDEN)
     for lengths in LENGTHS:
-        with intercepting():
+        with patch_vf():
             y = layer(packed(lengths))[0].data
             y.mul_(2.0)
         y.sum().backward()
@@ -202,7 +202,7 @@ def test_what_torch_refuses_is_refused(kind: Any) -> None:
     x, state = packed(LENGTHS[0]), states(layer, 7)
     with pytest.raises(RuntimeError) as theirs:
         layer(x, state)
-    with intercepting(), pytest.raises(RuntimeError) as ours:
+    with patch_vf(), pytest.raises(RuntimeError) as ours:
         layer(x, state)
 
     assert str(ours.value).splitlines()[0] == str(theirs.value).splitlines()[0]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tiny_archive import make_archive
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.config.manifest import read_manifest, verify_files
 
@@ -48,7 +48,7 @@ def as_tar(folder: Path) -> Path:
 def test_a_packed_archive_is_unpacked_for_as_long_as_it_is_needed(folder: Path, temporary: Path, pack: Pack) -> None:
     """Whole, in a place of its own."""
     archive = pack(folder)
-    with unpacked(archive) as directory:
+    with ArchiveReader(archive).unpacked() as directory:
         verify_files(directory, read_manifest(directory))
         assert temporary in directory.parents
 
@@ -57,7 +57,7 @@ def test_a_packed_archive_is_unpacked_for_as_long_as_it_is_needed(folder: Path, 
 
 def test_a_folder_is_used_where_it_is(folder: Path) -> None:
     """Nothing is copied, and it stays."""
-    with unpacked(folder) as directory:
+    with ArchiveReader(folder).unpacked() as directory:
         assert directory == folder
 
     assert (folder / "variants.json").is_file()
@@ -76,13 +76,13 @@ def test_what_is_no_archive_of_ours_is_told(tmp_path: Path) -> None:
     beginning.write_bytes(other.read_bytes()[:-30])
     expected = {
         tmp_path / "nothing": "there is no archive",
-        text: "is no archive: expected a .mar",
+        text: "is not an archive: expected a .mar",
         cut: "is damaged",
         beginning: "is damaged: its end is missing",
         other: "has no variants.json: it was not packaged with --handler neuron_lstm",
     }
     for path, said in expected.items():
-        with pytest.raises(PackagingError, match=said), unpacked(path):
+        with pytest.raises(PackagingError, match=said), ArchiveReader(path).unpacked():
             pass
 
 
@@ -91,7 +91,7 @@ def test_a_file_that_would_land_outside_is_refused(tmp_path: Path, temporary: Pa
     archive = tmp_path / "evil.tar.gz"
     with tarfile.open(archive, "w:gz") as file:
         file.add(__file__, "../outside")
-    with pytest.raises(PackagingError, match="damaged"), unpacked(archive):
+    with pytest.raises(PackagingError, match="damaged"), ArchiveReader(archive).unpacked():
         pass
 
     assert list(tmp_path.rglob("outside")) == []

@@ -11,6 +11,7 @@ import pytest
 import torch
 from zoo import CASES
 
+from torchserve_neuron_lstm.archiver_ext.archive import layout
 from torchserve_neuron_lstm.archiver_ext.build import evaluate
 from torchserve_neuron_lstm.archiver_ext.build.evaluate import BuildInput, compile_jobs
 from torchserve_neuron_lstm.archiver_ext.build.selection import CandidateResult
@@ -102,10 +103,10 @@ def attempted(engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.Monke
     subject = BuildInput(tmp_path, "weights.pt", config, program, threads=1)
     evaluate.write_constants(subject)
     for part, exported in program.parts.items():
-        directory = tmp_path / evaluate.variant_directory(engine, part, None)
+        directory = tmp_path / layout.variant_directory(engine.name, part, None)
         directory.mkdir(parents=True)
         engine.compile(exported, None, directory)
-    monkeypatch.setattr(evaluate, "check", lambda variants, cases, report: {})  # what it answers is not in question
+    monkeypatch.setattr(evaluate, "verify_archive", lambda variants, cases, report: {})  # what it answers is not in question
     return evaluate.evaluate_engine(subject, engine, (), (), lambda done, total, text: None), subject
 
 

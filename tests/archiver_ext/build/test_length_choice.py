@@ -17,7 +17,7 @@ from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.program import Program
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 from ..conftest import Project
 
@@ -50,7 +50,7 @@ def case(name: str) -> Case:
     return next(case for case in CASES if case.name == name)
 
 
-def configured(tmp_path: Path, name: str, length: str, backend: str = "auto") -> tuple[ServingConfig, Program]:
+def configured(tmp_path: Path, name: str, length: str, backend: str = "auto") -> tuple[ServingConfig, LoweredModel]:
     """A model's configuration with these lengths, and its program."""
     (tmp_path / "lengths.txt").write_text(" ".join(f"{length}:{number}" for length, number in SEEN.items()))
     written = case(name).yaml.split("  buckets:")[0]

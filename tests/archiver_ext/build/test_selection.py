@@ -13,7 +13,7 @@ from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.program import Program
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 
 def config(**keys: object) -> ServingConfig:
@@ -63,31 +63,31 @@ class Whole(Eager):
     whole_sequences = "its rows end by themselves"
 
 
-def lowered(name: str) -> Program:
+def lowered(name: str) -> LoweredModel:
     """A model of the zoo."""
     case = next(case for case in CASES if case.name == name)
     return lower(case.make().eval(), parse_config(case.yaml, "model-config.yaml"))
 
 
 @pytest.fixture(scope="module")
-def split() -> Program:
+def split() -> LoweredModel:
     """A model that can be cut in time."""
     program = lowered("ResidualStack")
-    assert program.split is not None
+    assert program.chunked is not None
     return program
 
 
-def test_only_an_engine_that_gains_nothing_by_pieces_is_given_whole_sequences(split: Program) -> None:
+def test_only_an_engine_that_gains_nothing_by_pieces_is_given_whole_sequences(split: LoweredModel) -> None:
     """With its own reason; everything else of the program is as it was, and the others keep the pieces."""
     taken = program_for_engine(split, Whole(), streams=False)
 
-    assert (taken.split, taken.split_reason) == (None, "its rows end by themselves")
-    assert replace(taken, split=split.split, split_reason=split.split_reason) == split
+    assert (taken.chunked, taken.chunking_reason) == (None, "its rows end by themselves")
+    assert replace(taken, chunked=split.chunked, chunking_reason=split.chunking_reason) == split
     assert set(taken.parts) == {"sequence"}
     assert program_for_engine(split, Eager(), streams=False) is split
 
 
-def test_streams_need_pieces_whatever_an_engine_gains(split: Program) -> None:
+def test_streams_need_pieces_whatever_an_engine_gains(split: LoweredModel) -> None:
     """A session's state is what pieces hand on."""
     assert program_for_engine(split, Whole(), streams=True) is split
 
@@ -96,6 +96,6 @@ def test_streams_need_pieces_whatever_an_engine_gains(split: Program) -> None:
 def test_a_model_that_is_not_cut_keeps_its_own_reason(streams: bool) -> None:
     """The line that needs the whole sequence, not what the engine would say."""
     program = lowered("AttentionPooling")
-    assert program.split is None
+    assert program.chunked is None
 
     assert program_for_engine(program, Whole(), streams=streams) is program

@@ -37,16 +37,9 @@ from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, Resu
 from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
-from torchserve_neuron_lstm.bucketing.shapes import (
-    DynamicShape,
-    Bucket,
-    BucketGrid,
-    CarriedValue,
-    ProgramRole,
-    TensorSpec,
-)
+from torchserve_neuron_lstm.bucketing.shapes import DynamicShape, Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.lowering.program import Program, Split
+from torchserve_neuron_lstm.lowering.program import LoweredModel, ChunkPrograms
 
 GRID = BucketGrid((1, 4), (3, 8))
 LONGEST = 20
@@ -56,10 +49,10 @@ Right = Callable[[Tensors], list[torch.Tensor]]
 Piece = Callable[[ProgramRole, Tensors], list[torch.Tensor]]
 
 CARRIED = (CarriedValue(TensorSpec("so_far", "float32", ("batch", 2)), 0.0),)
-SPLIT = Split(cast(torch.export.ExportedProgram, None), None, None, CARRIED)
+SPLIT = ChunkPrograms(cast(torch.export.ExportedProgram, None), None, None, CARRIED)
 
 
-def program(**changes: Any) -> Program:
+def program(**changes: Any) -> LoweredModel:
     """Sums up to every step of x[T, B, 2], and the whole sum: two answers, in two layouts."""
     facts: dict[str, Any] = {
         "inputs": (
@@ -71,11 +64,11 @@ def program(**changes: Any) -> Program:
         "padding": "masked",
         "padding_reason": "",
         "constants": {},
-        "split": None,
+        "chunked": None,
         "split_reason": "",
         "any_shape": True,
     }
-    return Program(exported=cast(torch.export.ExportedProgram, None), **{**facts, **changes})
+    return LoweredModel(exported=cast(torch.export.ExportedProgram, None), **{**facts, **changes})
 
 
 @dataclass
@@ -83,7 +76,7 @@ class Whole:
     """What is verified, over whole sequences: a function of padded tensors, planned over the grid."""
 
     run: Right
-    made: Program = field(default_factory=program)
+    made: LoweredModel = field(default_factory=program)
     manifest: Manifest = field(default_factory=make_manifest)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
@@ -176,7 +169,7 @@ def silent(done: int, total: int, text: str) -> None:
     """No progress to tell."""
 
 
-def check(run: Right, made: Program | None = None) -> list[VerificationResult]:
+def check(run: Right, made: LoweredModel | None = None) -> list[VerificationResult]:
     """Every bucket of the grid."""
     made = made or program()
     cases = draw_cases(made, GRID, eager, silent)
@@ -238,7 +231,7 @@ def wrong_head(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
 
 def check_pieces(run: Piece, longest: int = LONGEST) -> list[VerificationResult]:
     """Every bucket of the grid, with sequences longer than the longest of them."""
-    made = program(split=SPLIT)
+    made = program(chunked=SPLIT)
     cases = draw_cases(made, GRID, eager, silent, longest=longest)
     return [verify_bucket(InPieces(run), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
 
@@ -263,7 +256,7 @@ def test_every_piece_hands_its_state_on_where_there_is_a_longer_bucket() -> None
 
 def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
     """An error in a shape between the buckets is found there alone."""
-    made = program(split=SPLIT)
+    made = program(chunked=SPLIT)
     cases = draw_cases(made, GRID, eager, silent)
     seen: set[int] = set()
 
@@ -343,17 +336,12 @@ def test_every_bucket_sees_its_longest_and_the_shortest_request(
 @given(st.integers(1, 9), st.integers(1, 30))
 def test_a_piece_sees_what_needs_several_of_it(batch: int, length: int) -> None:
     """But not so many that it takes long."""
-    cases = [
-        VerificationCase(ReferenceRequest(timesteps, ()), ())
-        for timesteps in lengths_to_try((length, 100), padded=True)
-    ]
-    lengths = {case.request.length for case in cases_for_bucket(Bucket(batch, length), cases, program(split=SPLIT))}
+    cases = [VerificationCase(ReferenceRequest(timesteps, ()), ()) for timesteps in lengths_to_try((length, 100), padded=True)]
+    lengths = {case.request.length for case in cases_for_bucket(Bucket(batch, length), cases, program(chunked=SPLIT))}
 
     assert lengths == {case.request.length for case in cases if case.request.length <= 3 * length}
     assert max(lengths) > length
-    batches = compose_batches(
-        Bucket(batch, length), cases_for_bucket(Bucket(batch, length), cases, program(split=SPLIT))
-    )
+    batches = compose_batches(Bucket(batch, length), cases_for_bucket(Bucket(batch, length), cases, program(chunked=SPLIT)))
     assert max(case.request.length for made in batches for case in made.cases) == max(lengths)
 
 

@@ -21,7 +21,7 @@ from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import DynamicShape, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.lowering.program import Program, Split
+from torchserve_neuron_lstm.lowering.program import LoweredModel, ChunkPrograms
 
 ROWS, LONGEST = 4, 24
 TOLERANCE = (1e-5, 1e-5)
@@ -33,10 +33,10 @@ INPUTS = (TensorSpec("x", "float32", ("time", "batch", 2)), TensorSpec("ids", "i
 OUTPUTS = (TensorSpec("sums", "float32", ("batch", "time", 2)), TensorSpec("whole", "float32", ("batch",)))
 
 
-def program() -> Program:
+def program() -> LoweredModel:
     """Sums up to every step of x[T, B, 2], and the whole sum with an id: two answers, in two layouts."""
     nothing = cast(torch.export.ExportedProgram, None)
-    return Program(
+    return LoweredModel(
         exported=nothing,
         inputs=INPUTS,
         takes_lengths=True,
@@ -44,8 +44,8 @@ def program() -> Program:
         constants={},
         padding="masked",
         padding_reason="",
-        split=Split(nothing, None, None, CARRIED),
-        split_reason="",
+        chunked=ChunkPrograms(nothing, None, None, CARRIED),
+        chunking_reason="",
         any_shape=True,
     )
 
@@ -176,7 +176,7 @@ def test_a_batch_holds_sessions_that_begin_and_sessions_that_go_on() -> None:
 
     assert any(not past.rows for past in model.pasts)
     assert any(past.rows and 0 not in past.rows for past in model.pasts)
-    assert any(len(set(past.timesteps)) > 1 for past in model.pasts)
+    assert any(len(set(past.offsets)) > 1 for past in model.pasts)
 
 
 def test_the_same_seed_tries_the_same_cuts() -> None:
@@ -185,4 +185,4 @@ def test_the_same_seed_tries_the_same_cuts() -> None:
     check(first)
     check(second)
 
-    assert [past.timesteps for past in first.pasts] == [past.timesteps for past in second.pasts]
+    assert [past.offsets for past in first.pasts] == [past.offsets for past in second.pasts]

@@ -11,7 +11,7 @@ import pytest
 from streaming_archive import streaming_manifest, write_streaming_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import read_manifest_text, read_model_name
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 
@@ -79,10 +79,10 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-def is_refused(read: Callable[[Path], str], archive: Path, expected: str) -> bool:
+def is_refused(read: Callable[[ArchiveReader], str], archive: Path, expected: str) -> bool:
     """Whether an archive is refused; else what is read must be what was written."""
     try:
-        assert read(archive) == expected
+        assert read(ArchiveReader(archive)) == expected
     except PackagingError:
         return True
     return False
@@ -116,7 +116,7 @@ def test_a_damaged_manifest_of_torchserve_is_a_refusal(content: bytes, folder: P
 def test_whatever_bytes_are_damaged(pack: Damage, folder: Path) -> None:
     """Bytes anywhere, and every tenth length: what is read is the same, or refused."""
     archive = pack(folder)
-    content, text = archive.read_bytes(), read_manifest_text(archive)
+    content, text = archive.read_bytes(), ArchiveReader(archive).manifest_json()
     draw = random.Random(0)
     damaged = [content[:length] for length in range(0, len(content), 10)]
     for _ in range(300):
@@ -126,6 +126,7 @@ def test_whatever_bytes_are_damaged(pack: Damage, folder: Path) -> None:
     refused = 0
     for one in damaged:
         archive.write_bytes(one)
-        refused += is_refused(read_manifest_text, archive, text) + is_refused(read_model_name, archive, "tiny")
+        refused += is_refused(ArchiveReader.manifest_json, archive, text)
+        refused += is_refused(ArchiveReader.model_name, archive, "tiny")
 
     assert refused > len(damaged) // 2

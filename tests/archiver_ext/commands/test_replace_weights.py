@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.reader import unpacked
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, manifest_text, read_manifest, write_manifest
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
-from torchserve_neuron_lstm.lowering.streaming import with_weights
+from torchserve_neuron_lstm.lowering.streaming import with_weight_digests
 
 from ..conftest import MODEL, Project, save_weights
 
@@ -109,7 +109,7 @@ def trained_further(folder: Path) -> None:
 
 def as_format(archive: Path, suffix: str) -> Path:
     """The same archive in another format, as `--archive-format` makes it."""
-    with unpacked(archive) as folder:
+    with ArchiveReader(archive).unpacked() as folder:
         if suffix == "":
             return Path(shutil.copytree(folder, archive.with_suffix("")))
         if suffix == ".tar.gz":
@@ -126,7 +126,7 @@ def as_format(archive: Path, suffix: str) -> Path:
 def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
     """Of one batch of ragged sequences."""
     lengths = [4, 1, 3, 2]
-    with unpacked(archive) as folder:
+    with ArchiveReader(archive).unpacked() as folder:
         variants = load_archive(folder, threads=1)
         requests = [[(torch.arange(length) * 5 + length) % 11] for length in lengths]
         found, _ = variants.run_plan(variants.plan(lengths), requests, lengths)
@@ -135,7 +135,7 @@ def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
 
 def manifest_of(archive: Path) -> Manifest:
     """What is written in an archive, whose files are as it says."""
-    with unpacked(archive) as folder:
+    with ArchiveReader(archive).unpacked() as folder:
         manifest = read_manifest(folder)
         assert manifest.files == digest_files(folder)
     return manifest
@@ -224,7 +224,7 @@ def test_weights_of_another_format_are_written_in_the_archives(project: Project,
 def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace_weights: Replace) -> None:
     """It computes the same with others; given the old ones again, it goes on from the old sessions again."""
     old = Path("tiny.mar")
-    state = with_weights("0123456789abcdef" * 2, [manifest_of(old).files["weights.pt"]])
+    state = with_weight_digests("0123456789abcdef" * 2, [manifest_of(old).files["weights.pt"]])
     settings = StreamingConfig().settings(state)
     rewrite_manifest(old, manifest_text(replace(manifest_of(old), streaming=settings)), Path("old.mar"))
 

@@ -114,13 +114,13 @@ def test_an_archive_that_does_not_stream_says_so(tmp_path: Path, capsys: Capture
     archive = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None))
 
     assert cli.main(["sessions", str(archive)]) == 1
-    assert "does not stream: it was packaged without `streaming`" in capsys.readouterr().err
+    assert "has no sessions: it was packaged without `streaming`" in capsys.readouterr().err
 
 
 def test_sessions_that_clients_carry_are_nowhere_to_count(packaged: Packaged, capsys: Capture) -> None:
     """The same."""
     assert cli.main(["sessions", packaged(store="client")]) == 1
-    assert "keeps no sessions: with `store: client` each client carries its own" in capsys.readouterr().err
+    assert "keeps no sessions: with `store: client` each client keeps its own" in capsys.readouterr().err
 
 
 def test_an_archive_without_a_name_asks_for_one(archive: str, directory: Path, capsys: Capture) -> None:

@@ -18,7 +18,7 @@ from recurrent import BATCH, GARBAGE, TIME, Case, Several, exported, largest_err
 from torch import nn
 
 from torchserve_neuron_lstm.backends import simulation
-from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX, options_for
+from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX, trace_options
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -245,7 +245,7 @@ def test_a_host_without_cores_cannot_load(double: pytest.MonkeyPatch, doubled: P
 )
 def test_matrices_are_multiplied_in_the_precision_asked_for(settings: CompileSettings, told: str) -> None:
     """The compiler's own default has changed between releases; what the user says to it goes before."""
-    assert " ".join(options_for(settings)["compiler_args"]) == told
+    assert " ".join(trace_options(settings)["compiler_args"]) == told
 
 
 def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path) -> None:

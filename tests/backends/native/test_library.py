@@ -205,7 +205,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
     assert ended.returncode == 0, ended.stderr
     refusal, more = ended.stdout.splitlines()
-    assert refusal.startswith("CannotLoad the system starts no 5000 threads: allow more (ulimit -u")
+    assert refusal.startswith("LoadError the system starts no 5000 threads: allow more (ulimit -u")
     assert more == "0"
 
 

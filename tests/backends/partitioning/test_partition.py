@@ -72,8 +72,8 @@ def run(segments: Segments, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor
     values: dict[str, torch.Tensor] = dict(zip(segments.inputs, inputs, strict=True))
     for segment in segments.segments:
         with torch.no_grad():
-            given = segment.program.module()(*(values[name] for name in segment.takes))
-        values.update(zip(segment.gives, given, strict=True))
+            given = segment.program.module()(*(values[name] for name in segment.inputs))
+        values.update(zip(segment.outputs, given, strict=True))
     return [values[name] for name in segments.outputs]
 
 
@@ -86,7 +86,7 @@ def assert_same(segments: Segments) -> None:
 
 def places(segments: Segments) -> list[str]:
     """Where each runs."""
-    return [segment.place for segment in segments.segments]
+    return [segment.target for segment in segments.segments]
 
 
 @given(refused=st.sets(st.sampled_from(OPERATORS)))
@@ -100,7 +100,9 @@ def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refus
     wanted["aten::clone"] += 2  # of an input and of a buffer that are answers
     assert everything == wanted
     for segment in segments.segments:
-        assert all((name in refused) == (segment.place == "cpu") for name in segment.operators if name != "aten::clone")
+        assert all(
+            (name in refused) == (segment.target == "cpu") for name in segment.operators if name != "aten::clone"
+        )
 
 
 def test_weights_keep_their_names_and_their_memory() -> None:
@@ -140,9 +142,9 @@ def test_a_recurrence_is_put_on_the_cpu_by_either_of_its_names(name: str) -> Non
     x, lengths = ragged_batch(0.0)
     program = at_sizes(exported(layer, x, lengths), Bucket(*x.shape[:2]))
     segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={name}))
-    on_cpu = [segment.operators for segment in segments.segments if segment.place == "cpu"]
+    on_cpu = [segment.operators for segment in segments.segments if segment.target == "cpu"]
     assert any("aten::lstm" in operators for operators in on_cpu)
-    assert all("aten::lstm" not in segment.operators for segment in segments.segments if segment.place == "device")
+    assert all("aten::lstm" not in segment.operators for segment in segments.segments if segment.target == "device")
     with torch.no_grad():
         assert largest_error(run(segments, [x, lengths]), layer.alone(x, lengths)) < 1e-5
 
@@ -161,7 +163,7 @@ def test_what_needs_no_input_is_made_where_it_is_read() -> None:
     """Else the engine would have a segment that takes nothing, before the CPU's."""
     program = fixed(Decayed(), torch.rand(2, 3))
     segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort", "aten::add"}))
-    by_place = {segment.place: set(segment.operators) for segment in segments.segments}
+    by_place = {segment.target: set(segment.operators) for segment in segments.segments}
     assert by_place["device"] == {"aten::exp"}
     on_cpu = {"aten::arange", "aten::expand", "aten::exp", "aten::add", "aten::sum", "aten::sort"}
     assert by_place["cpu"] == on_cpu

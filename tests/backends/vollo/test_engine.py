@@ -12,8 +12,8 @@ from recurrent import exported
 from torch import nn
 from vollo_models import BATCH, TIME, Answers, batch, program_of, real
 
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.cli import main
-from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import read_manifest_text
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput
@@ -171,7 +171,7 @@ def test_an_archive_tells_estimates_of_every_bucket(
     assert main(["inspect", "m.mar"]) == 0
     inspected = capfd.readouterr().out
 
-    manifest = json.loads(read_manifest_text(Path("m.mar")))
+    manifest = json.loads(ArchiveReader(Path("m.mar")).manifest_json())
     assert manifest["kind"] == ("chunk" if streaming else "sequence")
     assert len(manifest["variants"]) == 4
     assert all(0.1 < variant["estimate_us"] < 10 for variant in manifest["variants"])

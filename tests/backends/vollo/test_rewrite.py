@@ -60,13 +60,13 @@ def test_layers_and_what_follows_them_in_time_stay_together(layers: int) -> None
     program = rewrite(InTime(layers))
     segments = partition(program, lambda node: translate.refusal(node) is None, ANY).segments
 
-    assert not any("cleaned" in target for target in targets(program))
-    assert [segment.place for segment in segments] == ["device"]
+    assert not any("mask_padding" in target for target in targets(program))
+    assert [segment.target for segment in segments] == ["device"]
 
 
 def test_zeros_stay_where_a_sum_over_time_would_see_the_padding() -> None:
     """`y.sum(1)` of what pad_packed_sequence gives counts on them."""
-    assert sum("cleaned" in target for target in targets(rewrite(Answers()))) == 1
+    assert sum("mask_padding" in target for target in targets(rewrite(Answers()))) == 1
 
 
 TAILS: dict[str, Callable[[Answers, torch.Tensor, torch.Tensor], torch.Tensor]] = {
@@ -195,7 +195,7 @@ def test_weights_that_are_used_again_are_there_once() -> None:
     layers = [
         layer
         for segment in segments
-        if segment.place == "device"
+        if segment.target == "device"
         for layer in translate.to_vollo_module(segment.program).children()
         if isinstance(layer, nn.Linear) and layer.out_features == 4 * 16
     ]

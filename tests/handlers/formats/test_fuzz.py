@@ -150,11 +150,8 @@ def _outcome(body: bytes, manifest: Manifest) -> object:
     except RequestError as error:
         return error.status, error.kind, error.message
     tensors = [[(tensor.dtype, tensor.tolist()) for tensor in item.tensors] for item in request.sequences]
-    return (
-        request._replace(sequences=(), format=request.format.name),
-        [item.length for item in request.sequences],
-        repr(tensors),
-    )
+    lengths = [sequence.length for sequence in request.sequences]
+    return request.format.name, request[2:], lengths, repr(tensors)
 
 
 def _check_same_outcome(body: bytes, manifest: Manifest) -> None:

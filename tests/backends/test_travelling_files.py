@@ -1,0 +1,108 @@
+"""The files that travel in an archive: exactly those that serving with one engine imports."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+from import_rules import imports_of
+
+from torchserve_neuron_lstm.backends import registry
+
+ROOT = Path(__file__).parents[2]
+ENTRY_POINTS = ("handlers/torchserve.py", "handlers/neuron_lstm.py")
+
+COMPILE_ONLY = {
+    "backends/partitioning/operator_support.py",
+    "backends/partitioning/partition.py",
+    "backends/vollo/compiler.py",
+    "backends/vollo/rewrite.py",
+    "backends/vollo/translate.py",
+    "config/partitioner.py",
+}
+"""Files that travelling files import inside functions which only packaging calls."""
+
+LINES = 10_100
+"""Most lines of source in an archive that onnxruntime serves."""
+
+
+def travelling(name: str) -> set[str]:
+    """The listed files, but for the package's own `__init__.py`, which imports a room inside a function."""
+    return {file.as_posix() for file in registry.travelling_files(name)} - {"__init__.py"}
+
+
+def entry_points(name: str) -> list[str]:
+    """Where serving begins."""
+    module = registry.ENGINES[name].module.replace(".", "/")
+    return [*ENTRY_POINTS, f"backends/{module}.py"]
+
+
+def closure(start: Collection[str], excluded: Collection[str], *, functions: bool) -> set[str]:
+    """The files that are imported from `start`, directly or not; with `functions`, inside functions too."""
+    found: set[str] = set()
+    pending = list(start)
+    while pending:
+        file = pending.pop()
+        if file in found or file in excluded:
+            continue
+        found.add(file)
+        pending += [f"{folder}/__init__.py" for folder in Path(file).parents if folder != Path()]
+        pending += [
+            imported
+            for one in imports_of(ROOT / file, ROOT)
+            if one.ours and not one.typing_only and (functions or not one.in_function)
+            if (imported := file_of(one.module)) is not None
+        ]
+    return found
+
+
+def file_of(module: str) -> str | None:
+    """The file of an imported module or of an imported name's module."""
+    whole = module.replace(".", "/")
+    for path in (f"{whole}.py", f"{whole}/__init__.py"):
+        if (ROOT / path).is_file():
+            return path
+    return file_of(module.rpartition(".")[0]) if "." in module else None
+
+
+@pytest.mark.parametrize("name", registry.ENGINES)
+def test_an_archive_has_what_importing_the_engine_needs(name: str) -> None:
+    """No import at the head of a file can fail on a host."""
+    assert closure(entry_points(name), (), functions=False) - travelling(name) == set()
+
+
+@pytest.mark.parametrize("name", registry.ENGINES)
+def test_an_archive_has_exactly_what_serving_imports(name: str) -> None:
+    """Nothing missing and nothing unused; imports inside functions count, except of packaging and other engines."""
+    others = {file for other in registry.ENGINES for file in travelling(other)} - travelling(name)
+    imported = closure(entry_points(name), others | COMPILE_ONLY, functions=True)
+
+    assert imported == travelling(name)
+
+
+def test_the_files_of_packaging_do_not_travel() -> None:
+    """Each of them is imported by some travelling file inside a function, and travels with no engine."""
+    everything = {file for name in registry.ENGINES for file in travelling(name)}
+    reached = {file_of(one.module) for file in everything for one in imports_of(ROOT / file, ROOT) if one.ours}
+
+    assert COMPILE_ONLY & everything == set()
+    assert COMPILE_ONLY - reached == set()
+
+
+@pytest.mark.parametrize("name", registry.ENGINES)
+def test_every_pattern_names_a_file(name: str) -> None:
+    """A file that was renamed is noticed."""
+    patterns = [*registry.BASE, *(f"backends/{file}" for file in registry.ENGINES[name].files)]
+
+    assert [pattern for pattern in patterns if not list(ROOT.glob(pattern)) and pattern != "__init__.py"] == []
+
+
+def test_an_engine_of_another_distribution_adds_no_file() -> None:
+    """It travels with its own distribution; no engine of ours goes along."""
+    assert travelling("elsewhere") == set.intersection(*map(travelling, registry.ENGINES))
+
+
+def test_an_archive_is_small() -> None:
+    """Lines of source are counted, so that a file of packaging does not slip in."""
+    assert sum(len((ROOT / file).read_text("utf-8").splitlines()) for file in travelling("onnxruntime")) <= LINES

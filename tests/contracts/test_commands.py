@@ -1,0 +1,130 @@
+"""The command line and the YAML: names of commands, options, arguments and keys, and exit codes."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchserve_neuron_lstm.archiver_ext.cli import main
+
+from .conftest import call
+from .projects import ARCHIVER, DATA, environment_of, run, write_project
+from .shapes import arguments, flags, keys, schema_facts
+
+COMMANDS = json.loads((DATA / "commands.json").read_text())
+KEYS = json.loads((DATA / "keys.json").read_text())
+ENGINE = """
+from torchserve_neuron_lstm.backends.interface import DEFAULTS, CannotCompile, CannotLoad, CompileSettings, Requirement
+
+
+class Twin:
+    name = "twin"
+    polymorphic = True
+    any_shape = True
+    precisions = ("float32",)
+    options = ()
+
+    def unavailable(self):
+        return None
+
+    def requirements(self):
+        return (Requirement("torch", "torch", "2.13.0"),)
+
+    def host(self):
+        return {}
+
+    def refusal(self, node):
+        return "not today" if "linear" in str(node.target) else None
+
+    def compile(self, program, bucket, directory, settings=DEFAULTS):
+        raise CannotCompile("not today")
+
+    def load(self, directory, weights, host, threads):
+        raise CannotLoad("not today")
+"""
+
+
+def help_of(*words: str) -> str:
+    """What `--help` prints."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.setenv("COLUMNS", "300")
+        with pytest.raises(SystemExit) as end:
+            main([*words, "--help"])
+    assert end.value.code in (0, None)
+    return out.getvalue()
+
+
+def test_the_commands_are_those_that_were_kept() -> None:
+    """In the order of `--help`."""
+    listed = [line.split()[0] for line in help_of().splitlines() if line.startswith("    ")]
+    assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_takes_the_options_that_were_kept(command: str) -> None:
+    """And its arguments, in order; more of them would be no breach, but is written down too."""
+    text = help_of(command)
+    assert {"flags": flags(text), "arguments": arguments(text)} == COMMANDS[command]
+
+
+def test_analyze_says_it_with_the_same_keys(tmp_path: Path) -> None:
+    """Of an engine that takes all, and of one of another distribution that lacks something."""
+    write_project("tagger_eager", tmp_path / "user")
+    site = tmp_path / "site"
+    info = site / "twin-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "twin_engine.py").write_text(ENGINE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: twin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[torchserve_neuron_lstm.backends]\ntwin = twin_engine:Twin\n")
+    words = "--model-file model.py --config-file model-config.yaml --backend eager --backend twin --json"
+    command = [str(ARCHIVER.with_name("neuron-lstm")), "analyze", *words.split()]
+    done = run(command, tmp_path / "user", {**environment_of("tagger_eager"), "PYTHONPATH": str(site)})
+
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [one["backend"] for one in told] == ["eager", "twin"]
+    assert [one["reason"] for one in told[1]["unsupported_operators"]] == ["not today"] * 2
+    assert [path for path in keys(told) if "::" not in path] == KEYS["analyze"]
+
+
+def test_the_schema_is_the_one_that_was_kept() -> None:
+    """Keys, types, defaults and choices of the YAML; not its prose."""
+    assert schema_facts(json.loads(call("schema"))) == json.loads((DATA / "schema.json").read_text())
+
+
+def test_what_init_writes_is_good(tmp_path: Path) -> None:
+    """By verify-config, which says how many buckets there are."""
+    write_project("tagger_eager", tmp_path / "user")
+    file = tmp_path / "made.yaml"
+    call("init", "--model-file", tmp_path / "user" / "model.py", "-o", file)
+    assert call("verify-config", file) == f"{file}: good, 16 buckets\n"
+
+
+def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One message for what is refused, and 1; 2 for a wrong command line."""
+    (tmp_path / "bad.yaml").write_text("neuron_lstm: {inputs: {}}\n")
+
+    assert main(["verify-config", str(tmp_path / "bad.yaml")]) == 1
+    assert main(["inspect", str(tmp_path / "missing.mar")]) == 1
+    assert capsys.readouterr().err.count("error: ") == 2
+    with pytest.raises(SystemExit) as end:
+        main(["no-such-command"])
+    assert end.value.code == 2
+
+
+def test_the_entry_points_are_the_same_command() -> None:
+    """`neuron-lstm`, and the module run as a program."""
+    told = [
+        run([*command, "schema"], Path.cwd(), environment_of("tagger_eager")).stdout
+        for command in (
+            [str(ARCHIVER.with_name("neuron-lstm"))],
+            [sys.executable, "-m", "torchserve_neuron_lstm.archiver_ext.cli"],
+        )
+    ]
+    assert told[0] == told[1] != ""

@@ -1,0 +1,26 @@
+"""`variants.json` of small projects: what serving halves that are in archives and programs of users read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from .conftest import Packaged
+from .projects import DATA, PROJECTS
+from .shapes import golden, keys
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", PROJECTS)
+def test_a_manifest_is_the_one_that_was_kept(name: str, packaged: Packaged) -> None:
+    """But for digests, versions, measurements and the wording of reasons."""
+    manifest = packaged.manifest(name)
+    kept = json.loads((DATA / "manifests" / f"{name}.json").read_text())
+
+    assert golden(manifest) == kept
+    assert list(golden(manifest)) == list(kept)
+    assert {"torch", "python", "torch-model-archiver", "torchserve-neuron-lstm"} <= set(manifest["produced_by"])
+    assert all(len(digest) == 64 for digest in manifest["files"].values())
+    if packaged.told(name) is not None:
+        assert keys(packaged.told(name)) == json.loads((DATA / "keys.json").read_text())["archive"][name]

@@ -1,0 +1,42 @@
+"""ARCHITECTURE.md names files that exist, rooms that exist, and the layers that the import rules allow."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from import_rules import ALLOWED_SISTERS, FOLDERS
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
+
+
+def test_every_file_that_is_named_exists() -> None:
+    """A path in backticks is a file or folder of the repository; a bare name is one beside a path of its line."""
+    named = re.findall(r"`([\w/]+/(?:[\w.]+)?)`", TEXT)
+
+    assert len(named) > 40
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_room_has_a_paragraph() -> None:
+    """A room of the package is introduced by its name in bold."""
+    assert {name for name in FOLDERS if f"**`{name}/`**" not in TEXT} == set()
+
+
+def test_arrows_are_allowed_imports() -> None:
+    """The diagram draws no import that the rules forbid, and puts every room into a layer."""
+    diagram = TEXT[TEXT.index("```mermaid") : TEXT.index("```", TEXT.index("```mermaid") + 3)]
+    arrows = re.findall(r"(\w+) --> (\w+)", diagram)
+
+    assert len(arrows) >= 8
+    allowed = {room: {name.partition(".")[0] for name in sisters} for room, sisters in ALLOWED_SISTERS.items()}
+    assert [(above, below) for above, below in arrows if below not in allowed[above]] == []
+    assert {room for room in FOLDERS if not re.search(rf"\b{room}\b", diagram)} == set()
+
+
+def test_nobody_reads_a_long_table_cell() -> None:
+    """A cell of a table has at most 300 characters."""
+    cells = [cell.strip() for line in TEXT.splitlines() if line.startswith("|") for cell in line.split("|")]
+
+    assert [cell for cell in cells if len(cell) > 300] == []
