@@ -204,15 +204,6 @@ class Simulating(Backend, Protocol):
         """Return what emulates the device on this host, and why; None if the device is present."""
 
 
-def precision_of(engine: Backend, wanted: Precision) -> Precision:
-    """Return the precision of an engine if `wanted` is configured: `wanted`, else the engine's first.
-
-    Some engines support only float32, whose outputs are within every tolerance that bfloat16's are. An engine without
-    float32 must not be tried if float32 is configured.
-    """
-    return wanted if wanted in engine.precisions else engine.precisions[0]
-
-
 @runtime_checkable
 class TorchPinned(Backend, Protocol):
     """An engine whose programs may run only on the minor version of torch that compiled them."""
@@ -229,3 +220,12 @@ class CoreAssigning(Backend, Protocol):
 
     def core_environment(self, index: int) -> Mapping[str, str]:
         """Return the variables that assign the core of this index to a process."""
+
+
+def precision_of(engine: Backend, wanted: Precision) -> Precision:
+    """Return the precision of an engine if `wanted` is configured: `wanted`, else the engine's first.
+
+    Some engines support only float32, whose outputs are within every tolerance that bfloat16's are. An engine without
+    float32 must not be tried if float32 is configured.
+    """
+    return wanted if wanted in engine.precisions else engine.precisions[0]

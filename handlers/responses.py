@@ -12,34 +12,20 @@ from typing import NamedTuple
 JSON = "application/json"
 NPY = "application/x-npy"
 
-STATUSES: Mapping[str, int] = MappingProxyType(
-    {
-        "MalformedBody": 400,
-        "InvalidInput": 400,
-        "InvalidSessionId": 400,
-        "InvalidToken": 400,
-        "NotAcceptable": 406,
-        "PieceBeforeFailed": 409,
-        "SessionBusy": 409,
-        "SessionExists": 409,
-        "StepGap": 409,
-        "StepTaken": 409,
-        "ModelChanged": 410,
-        "SessionEnded": 410,
-        "SessionUnknown": 410,
-        "AnswerTooLarge": 413,
-        "SequenceTooLong": 413,
-        "TooManySequences": 413,
-        "LengthNotAccepted": 422,
-        "TooManySessions": 429,
-        "AnswerNotFinite": 500,
-        "InternalError": 500,
-        "SessionDamaged": 500,
-        "ExplanationsNotSupported": 501,
-        "StoreUnavailable": 503,
-        "StoreFull": 507,
-    }
-)
+_KINDS = {
+    400: ("MalformedBody", "InvalidInput", "InvalidSessionId", "InvalidToken"),
+    406: ("NotAcceptable",),
+    409: ("PieceBeforeFailed", "SessionBusy", "SessionExists", "StepGap", "StepTaken"),
+    410: ("ModelChanged", "SessionEnded", "SessionUnknown"),
+    413: ("AnswerTooLarge", "SequenceTooLong", "TooManySequences"),
+    422: ("LengthNotAccepted",),
+    429: ("TooManySessions",),
+    500: ("AnswerNotFinite", "InternalError", "SessionDamaged"),
+    501: ("ExplanationsNotSupported",),
+    503: ("StoreUnavailable",),
+    507: ("StoreFull",),
+}
+STATUSES: Mapping[str, int] = {kind: status for status, kinds in _KINDS.items() for kind in kinds}
 """The HTTP status of each error kind."""
 
 

@@ -59,7 +59,7 @@ BROKEN = [
     ("bucketing/padding.py", "import numpy", "numpy cannot travel in an archive"),
     (
         "config/a.py",
-        "from ..handlers.formats import codec",
+        "from ..handlers.formats import custom",
         "config must not import handlers.formats.custom: it may import bucketing",
     ),
     ("config/a.py", "from ..backends.interface import Run", "config must not import backends.interface.Run"),

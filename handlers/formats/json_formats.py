@@ -9,15 +9,7 @@ from typing import ClassVar, TypeVar
 
 from ..responses import JSON, NPY, RequestError, abbreviate, malformed
 from .json_text import fast_json, to_json
-from .request import (
-    Body,
-    FormatContext,
-    InferenceRequest,
-    Outputs,
-    check_sequence_count,
-    read_sequence,
-    read_sequences,
-)
+from .request import Body, FormatContext, InferenceRequest, Outputs, check_sequence_count, read_sequence, read_sequences
 
 _DecodedT = TypeVar("_DecodedT")
 _BINARY = (bytes, bytearray)

@@ -65,7 +65,7 @@ def program(**changes: Any) -> LoweredModel:
         "padding_reason": "",
         "constants": {},
         "chunked": None,
-        "split_reason": "",
+        "chunking_reason": "",
         "any_shape": True,
     }
     return LoweredModel(exported=cast(torch.export.ExportedProgram, None), **{**facts, **changes})

@@ -106,7 +106,7 @@ def test_its_errors_stay_with_their_request(folder: Path, caplog: pytest.LogCapt
     [
         ("words_codec:Missing", "AttributeError"),
         ("no_such_codec:Words", "No module named 'no_such_codec'"),
-        ("json:JSONDecoder", "another module of this name is already there"),
+        ("json:JSONDecoder", "another module of this name is already imported"),
         ("lame_codec:Lame", "has no method 'encode'"),
         ("lame_codec:Failing", "ZeroDivisionError"),
     ],
