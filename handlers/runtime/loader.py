@@ -12,7 +12,7 @@ import torch
 
 from ...backends.interface import Chaining, Weights
 from ...backends.interface import LoadedProgram as Program
-from ...backends.partitioning.backend import select_loader
+from ...backends.partitioning.partitioned_program import load_compiled
 from ...backends.registry import get_backend
 from ...backends.weights import read_weights
 from ...bucketing.cost import CostModel
@@ -183,9 +183,7 @@ def _load_programs(
     weights = _load_weights(directory, manifest)
     loaded: dict[ProgramRole, dict[Bucket | None, Program]] = {}
     for variant in manifest.variants:
-        program_directory = directory / variant.directory
-        loader = select_loader(backend, program_directory)
-        program = loader.load(program_directory, weights, manifest.host, threads)
+        program = load_compiled(backend, directory / variant.directory, weights, manifest.host, threads)
         loaded.setdefault(variant.part, {})[variant.bucket] = program
     return loaded
 

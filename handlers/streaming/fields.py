@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from ...config.session_settings import SessionFields
+from ...sessions.settings import SessionFields, normalize_field_name
 from ..formats.json_formats import decode_json
 from ..formats.request import BODY_FIELDS, Body, TorchServeRequest
 from ..responses import RequestError, abbreviate, invalid
@@ -38,19 +38,15 @@ def read_session_fields(
     Raises:
         RequestError: 400, a field is not valid, or two places have different values of it.
     """
-    keys = {_normalize(getattr(names, key)): key for key in SessionFieldValues._fields}
+    keys = {normalize_field_name(getattr(names, key)): key for key in SessionFieldValues._fields}
     found: dict[str, object] = {}
     for name, value in _fields_outside_body(request):
-        if (key := keys.get(_normalize(name))) is not None:
+        if (key := keys.get(normalize_field_name(name))) is not None:
             _add(found, key, name, value)
     in_body, rest = _split_body(request, keys, is_json)
     for name, key, value in in_body:
         _add(found, key, name, value)
     return _validated(found, names), rest
-
-
-def _normalize(name: str) -> str:
-    return name.lower().replace("-", "_")
 
 
 def _fields_outside_body(request: TorchServeRequest) -> Iterator[tuple[str, object]]:
@@ -72,12 +68,18 @@ def _split_body(
     value = decode_json(body, lambda parsed: parsed)
     if not isinstance(value, dict):
         return [], request
-    found = [(name, keys[_normalize(name)], value[name]) for name in value if _normalize(name) in keys]
+    found = [
+        (name, keys[normalize_field_name(name)], value[name]) for name in value if normalize_field_name(name) in keys
+    ]
     parameters = value.get("parameters")
     if isinstance(parameters, Mapping):
         known = {**keys, **_V2_PARAMETERS}
-        found += [(name, known[_normalize(name)], parameters[name]) for name in parameters if _normalize(name) in known]
-    rest = {name: part for name, part in value.items() if _normalize(name) not in keys}
+        found += [
+            (name, known[normalize_field_name(name)], parameters[name])
+            for name in parameters
+            if normalize_field_name(name) in known
+        ]
+    rest = {name: part for name, part in value.items() if normalize_field_name(name) not in keys}
     row = request.row
     field = next((name for name in BODY_FIELDS if isinstance(row, Mapping) and name in row), BODY_FIELDS[0])
     return found, TorchServeRequest({field: rest}, request.headers)

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 
 from ...bucketing.execute_chunks import ResumedState
-from ...config.session_settings import SessionFields
 from ...sessions.decision import ChunkRequest, Reject, Replay, StartSession, decide
 from ...sessions.ids import check_id, make_id
 from ...sessions.session import Reply, Session
+from ...sessions.settings import SessionFields
 from ..batch import BatchStats, infer, merge_stats, run_with_isolation
 from ..formats import Codec
 from ..formats.json_text import to_json

@@ -16,7 +16,7 @@ from archiving import Source, archive, archived, write_source
 from bare_host import can_import, make_bare_host
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
-from torchserve_neuron_lstm.archiver_ext.build.selection import candidate_engines
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import candidate_engines
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.interface import Backend, CompileError, CompileSettings, LoadError, Selective
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
@@ -196,7 +196,7 @@ def test_a_key_that_it_does_not_take_is_refused(
     done = archive(Source(folder, source.model), "tagger", tmp_path)
 
     assert done.returncode == 1
-    assert "neuron_lstm.compiler_workdir: numpy has nothing to do with it, but takes compiler_args" in done.stdout
+    assert "neuron_lstm.compiler_workdir: numpy does not support this option; it supports compiler_args" in done.stdout
 
 
 @torch.no_grad()

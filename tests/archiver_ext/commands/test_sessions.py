@@ -12,10 +12,10 @@ from streaming_archive import streaming_manifest, write_streaming_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
-from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import Limits, RecordUpdate
+from torchserve_neuron_lstm.sessions.store import RecordUpdate
 
 Capture = pytest.CaptureFixture[str]
 Packaged = Callable[..., str]
@@ -97,7 +97,7 @@ def test_people_get_a_sentence(archive: str, directory: Path, capsys: Capture) -
 
     assert cli.main(["sessions", archive]) == 0
     sentence = capsys.readouterr().out
-    assert sentence.startswith("tiny: 1 of 3 sessions open, 0 KB of 98 KB, none waits longer than 0 s")
+    assert sentence.startswith("tiny: 1 of 3 sessions open, 0 KB of 98 KB, the oldest was last used 0 s ago")
     assert sentence.endswith(f"in {directory / 'tiny.sessions'}\n")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
@@ -33,7 +33,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
         flags = model_archiver.parse(
             [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), "--force"]
         )
-        code = cli.archive(flags, model_archiver.manifest_json(flags))
+        code = archive_command.archive(flags, model_archiver.manifest_json(flags))
         return code, *capfd.readouterr()
 
     return run
@@ -135,7 +135,7 @@ def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package
         ('{ops_to_partition: ["aten::lstm"], max_subgraph_count: 1}', "max_subgraph_count: the program falls into 3"),
         ('{ops_to_partition: ["aten::lstm"], min_subgraph_size: 2}', "min_subgraph_size: "),
         ("{min_subgraph_size: 100}", "min_subgraph_size: 1 of 1 segments"),
-        ("{trace_kwargs: {compiler_args: -O1}}", "trace_kwargs.compiler_args: eager has nothing to do with it"),
+        ("{trace_kwargs: {compiler_args: -O1}}", "trace_kwargs.compiler_args: eager does not support this option"),
     ],
 )
 def test_limits_that_are_not_kept_are_refused_by_their_path(
