@@ -27,6 +27,7 @@ from ..interface import (
 )
 from ..signature import weights_of
 from .device import (
+    CORE_VARIABLES,
     PROGRAM,
     Toolchain,
     artifact_tensors,
@@ -53,11 +54,16 @@ class NeuronBackend(ABC):
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
     inlines_weights: bool
+    core_variables = CORE_VARIABLES
     toolchain: Toolchain
 
     def unavailable(self) -> str | None:
         """Return why the toolchain cannot be used here, and how to install it; None if it can."""
         return unavailable_reason(self.toolchain)
+
+    def core_environment(self, index: int) -> Mapping[str, str]:
+        """Return the variable that assigns one NeuronCore to a process."""
+        return {CORE_VARIABLES[0]: str(index)}
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch. The toolchain is checked for each program: it may be in another interpreter here."""

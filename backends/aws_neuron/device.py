@@ -31,7 +31,8 @@ _EXTRA_TENSORS = "added.pt"
 _PLACEHOLDER = "1.0"
 """The only version of AWS's packages on PyPI, which is empty."""
 
-_CORE_VARIABLES = ("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES")
+CORE_VARIABLES = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
+"""The variables that give a process its NeuronCores: by index, or by number."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def import_toolchain(toolchain: Toolchain) -> Any:
 
     Workers are processes, and processes do not share cores: the first would take them all.
     """
-    if not any(name in os.environ for name in _CORE_VARIABLES):
+    if not any(name in os.environ for name in CORE_VARIABLES):
         os.environ["NEURON_RT_NUM_CORES"] = "1"  # read when the package is imported, or soon after
     return import_module(toolchain.module)
 

@@ -70,7 +70,7 @@ def sequence(length: int) -> torch.Tensor:
 def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float:
     """Between a ragged batch's answers and the model's, each sequence alone."""
     sequences = [sequence(length) for length in LENGTHS]
-    answers = variants.answer(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
+    answers, _ = variants.run_plan(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
     alone = [model(one[None], torch.tensor([len(one)]))[0] for one in sequences]
     return max(float((answer[0] - right).abs().max()) for answer, right in zip(answers, alone, strict=True))
 

@@ -60,7 +60,7 @@ def assert_answers(project: Project, host: Path) -> None:
     """Each of a batch is answered as the user's model answers it alone."""
     variants = load_archive(host, threads=1)
     rows = [(torch.arange(length) * 7 + length) % 11 for length in LENGTHS]
-    ours = variants.answer(variants.plan(LENGTHS), [[row] for row in rows], LENGTHS)
+    ours, _ = variants.run_plan(variants.plan(LENGTHS), [[row] for row in rows], LENGTHS)
     names: dict[str, Any] = {}
     exec((project.folder / "model.py").read_text(), names)
     model = names["Tiny"]().eval()
