@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..bucketing.padding import torch_dtype
+from ..bucketing.padding import zeros
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.schema import NeuronLstmBlock, ServingConfig
 from .errors import LoweringError, explained_export_errors, reject_non_tensors
@@ -67,7 +67,7 @@ def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> 
 
 def example_tensor(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
     """Create a valid tensor of one input: zeros, which are ids of every vocabulary."""
-    return torch.zeros(spec.sizes(batch, length), dtype=torch_dtype(spec))
+    return zeros(spec, length, batch)
 
 
 def dynamic_shape(spec: TensorSpec, dims: Mapping[Axis, Any]) -> dict[int, Any]:

@@ -291,8 +291,8 @@ def _read_last_step(mode: PackedSequenceMode, tensor: torch.Tensor, key: Any) ->
     ):
         return NotImplemented
     if Ellipsis in keys:
-        index = keys.index(Ellipsis)
-        keys = (*keys[:index], *[slice(None)] * (tensor.dim() - len(keys) + 1), *keys[index + 1 :])
+        gap = keys.index(Ellipsis)
+        keys = (*keys[:gap], *[slice(None)] * (tensor.dim() - len(keys) + 1), *keys[gap + 1 :])
     steps = [dim for dim, k in enumerate(keys) if k in (-1, _LAST_SLICE) and same_size(tensor.shape[dim], mode.time)]
     rows = [dim for dim, size in enumerate(tensor.shape) if same_size(size, mode.batch)]
     if len(steps) != 1 or not rows or rows[0] == steps[0]:

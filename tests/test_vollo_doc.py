@@ -59,7 +59,7 @@ def test_its_yaml_is_one_that_is_taken() -> None:
 def test_its_numbers_and_names_are_the_codes() -> None:
     """Steps that are written out, the former name, and what the class for streams is called with."""
     assert f"up to {rewrite._MOST_STEPS} timesteps" in TEXT
-    assert vollo_build._FORMER["ia_840f_c3b64"] in TEXT
+    assert vollo_build._FORMER_NAMES["ia_840f_c3b64"] in TEXT
     assert "ia_840f_c3b64" in TEXT
     (code,) = blocks("python")
     for name in ("compile", "step", "restart"):

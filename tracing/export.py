@@ -121,7 +121,8 @@ def _flat_forward(
         return tuple(leaves)
 
     names = _names(own if called is module else called, in_tree, count, held)
-    return with_parameter_names(forward, names)
+    named: Callable[..., Any] = with_parameter_names(forward, names)
+    return named
 
 
 def _rows(tensors: Sequence[torch.Tensor]) -> int | None:

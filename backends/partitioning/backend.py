@@ -6,14 +6,14 @@ them as exported programs. `partitioned_program.py` loads both.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ...bucketing.shapes import Bucket
+from ...config.json_codec import write_json
 from ...config.partitioner import PartitionerConfig
 from ..exported_program import save_weight_stripped, specialize
 from ..interface import (
@@ -99,7 +99,7 @@ class PartitionedBackend:
         except PartitionError as error:
             raise CompileError(f"partitioner_config.{error}") from error
         write_signature(signature_of(program, bucket), directory)
-        (directory / SEGMENTS).write_text(json.dumps(asdict(_segment_list(segments))), encoding="utf-8")
+        write_json(SegmentList, _segment_list(segments), directory / SEGMENTS)
         overridden = _overridden(settings, config)
         for index, segment in enumerate(segments.segments):
             folder = directory / segment_directory(index, segment.target)

@@ -67,7 +67,7 @@ def unpacked(archive: Path, into: Path) -> Path:
 def answers(folder: Path, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
     """What an unpacked archive answers to a batch of sequences of these lengths."""
     variants = load_archive(folder, threads=1)
-    return variants.answer(variants.plan(lengths), [[sequence(length)] for length in lengths], lengths)
+    return variants.run_plan(variants.plan(lengths), [[sequence(length)] for length in lengths], lengths)[0]
 
 
 def sequence(length: int) -> torch.Tensor:

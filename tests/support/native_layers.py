@@ -1,4 +1,4 @@
-"""The recurrent library of `native` for every set of instructions that runs here, and layers with what torch makes of them."""
+"""The recurrent library of `native` for every instruction set that runs here, and reference layers of torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recurrent library, for every set of instructions: torch's layers on each row alone, whoever computes them, and with whom."""
+"""The recurrent library, for every instruction set: equal to torch's layers on each row alone, on any threads."""
 
 from __future__ import annotations
 
