@@ -51,7 +51,6 @@ class Inductor:
     precisions: tuple[Precision, ...] = ("float32",)
     pins_torch_minor = True
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
-    pins_torch_minor = True
 
     def unavailable(self) -> str | None:
         """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not supported."""
