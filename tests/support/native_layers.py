@@ -102,11 +102,11 @@ def stack_of(shape: Shape, core: nn.RNNBase, threads: ThreadPool) -> LayerStack:
     """The recurrent library's layers with the weights of torch's."""
     weights = [core.get_parameter(name).detach() for name in core._flat_weights_names]
     each = len(weights) // (shape.layers * shape.directions)
-    at_once = threads.library.interleaved_gates(shape.cell)
+    interleave = threads.library.interleaved_gates(shape.cell)
     packed = [
         part
         for first in range(0, len(weights), each)
-        for part in pack_recurrence(shape.cell, weights[first : first + each], threads.library.lanes, at_once)
+        for part in pack_recurrence(shape.cell, weights[first : first + each], threads.library.lanes, interleave)
     ]
     return LayerStack(threads, shape.cell, shape.layers, shape.directions, shape.inputs, shape.hidden, packed)
 

@@ -36,10 +36,10 @@ from pathlib import Path
 import torch
 sys.path.insert(0, {str(Path(__file__).parents[2] / "support")!r})
 from native_layers import Shape, answers_of, batch_for, stack_of
-from torchserve_neuron_lstm.backends.native.library import Library, Pool
-library = Library(Path({str(file)!r}))
+from torchserve_neuron_lstm.backends.native.library import RecurrentLibrary, ThreadPool
+library = RecurrentLibrary(Path({str(file)!r}))
 shape = Shape(hidden=17, layers=2, directions=2)
-pool = Pool(library, 3)
+pool = ThreadPool(library, 3)
 stack, batch = stack_of(shape, shape.core(), pool), batch_for(shape, [9, 4] * 12, 9)
 """
     command = [sys.executable, "-c", begin + code]
@@ -196,7 +196,7 @@ def test_more_threads_than_the_system_has_are_refused(file: Path) -> None:
 before = len(os.listdir("/proc/self/task"))
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 try:
-    Pool(library, 5000)
+    ThreadPool(library, 5000)
 except Exception as error:
     print(type(error).__name__, error)
 print(len(os.listdir("/proc/self/task")) - before)
@@ -228,6 +228,6 @@ print(torch.equal(answers_of(stack, batch)[0], before))
     )
 
     assert ended.stdout.splitlines() == [
-        "no memory is left for recurrences over 20 x 400000 timesteps",
+        "out of memory for recurrences over 20 x 400000 timesteps",
         "True",
     ], ended.stderr
