@@ -159,7 +159,9 @@ def _costs_from_estimates(estimated: Estimates) -> Costs:
 def verify_archive(
     loaded: LoadedArchive, cases: Sequence[VerificationCase], report: ProgressCallback
 ) -> dict[Bucket, VerificationResult]:
-    """Verify loaded programs against eager mode in each bucket of the grid; planned batches count for the largest.
+    """Verify loaded programs against eager mode in each bucket of the grid.
+
+    Batches in planned shapes, and sessions, count for the largest bucket.
 
     Raises:
         ToleranceExceeded: an output differs from eager mode by more than the tolerance.
@@ -185,7 +187,7 @@ def _planned_total_ms(loaded: LoadedArchive) -> float:
 
 
 def _measured_total_ms(loaded: LoadedArchive) -> float:
-    """Measured milliseconds of the same batches: whole batches take more, or less, than their plans add up to."""
+    """Measured milliseconds of the same batches; they differ from the sums of their plans."""
     calls: dict[int, Call] = {}
     for lengths in _batches(loaded.manifest):
         requests = [[zero_item(spec, length) for spec in loaded.manifest.inputs] for length in lengths]
@@ -206,7 +208,7 @@ def _spread(count: int, manifest: Manifest) -> list[int]:
 
 
 def install_engine(tree: Path, engine: Backend, compiled: Path) -> None:
-    """Move an engine's programs from below `compiled` into the tree, and copy the serving half beside them."""
+    """Move an engine's programs from `compiled` into the tree, and copy the serving files beside them."""
     target = tree / layout.PROGRAMS / engine.name
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)

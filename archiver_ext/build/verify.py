@@ -109,7 +109,7 @@ def draw_cases(
     seed: int = 0,
     longest: int = 1,
 ) -> tuple[VerificationCase, ...]:
-    """Draw requests of the lengths that matter in every bucket, with the eager model's outputs for each alone.
+    """Draw requests of relevant lengths for every bucket, with the eager model's outputs for each alone.
 
     Raises:
         PackagingError: the eager model fails on a request, or all its outputs are NaN or infinite.
@@ -180,7 +180,7 @@ def cases_for_bucket(bucket: Bucket, cases: Sequence[VerificationCase], program:
 
 
 def compose_batches(bucket: Bucket, fitting: Sequence[VerificationCase], seed: int = 0) -> tuple[CaseBatch, ...]:
-    """Compose batches for one bucket from requests that fit it, the longest and the shortest always included.
+    """Compose batches for one bucket of requests that fit it, always with the longest and the shortest.
 
     One batch has all rows at the bucket's length, three are ragged in random order with each kind of fill, and one has
     dummy rows.

@@ -177,7 +177,7 @@ def _padded(
 
 
 def smallest_bucket(manifest: Manifest, rows: int, longest: int) -> Bucket:
-    """Return the smallest bucket for as many of the rows as possible, and for the longest or else a chunk of it."""
+    """Return the smallest bucket for as many rows as possible, with the longest or a chunk of it."""
     shapes = supported_shapes(manifest)
     if isinstance(shapes, DynamicShape):
         return Bucket(min(rows, shapes.batch), longest)
