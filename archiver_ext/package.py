@@ -27,13 +27,14 @@ from . import model_archiver
 from .archive import layout
 from .archive.workspace import private_directory, temporary_files_in
 from .archive.writer import publish
-from .build import evaluate
-from .build.evaluate import ToleranceExceeded
-from .build.length_choice import choose_lengths
-from .build.manifest_builder import BuildInput
-from .build.partitioning import cpu_operators_in, partitioner_config, with_cpu_fallback
-from .build.reference import make_reference
-from .build.selection import (
+from .errors import PackagingError
+from .evaluation import evaluate
+from .evaluation.evaluate import ToleranceExceeded
+from .evaluation.length_choice import choose_lengths
+from .evaluation.manifest_builder import BuildInput
+from .evaluation.partitioning import cpu_operators_in, partitioner_config, with_cpu_fallback
+from .evaluation.reference import make_reference
+from .evaluation.selection import (
     Candidate,
     CandidateResult,
     RejectedEngine,
@@ -43,8 +44,7 @@ from .build.selection import (
     make_candidate,
     select_fastest,
 )
-from .build.verify import VerificationCase, draw_cases
-from .errors import PackagingError
+from .evaluation.verify import VerificationCase, draw_cases
 from .progress import show_progress
 from .user_model import check_bucket_selector, check_codec, importable, load_model, with_bucket_selector
 

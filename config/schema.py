@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import keyword
-import math
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator
 from typing_extensions import Self
 
 from ..bucketing.bucket_lengths import CostOfLength
 from ..bucketing.shapes import Axis, BucketGrid, DType, TensorSpec
-from .buckets import MAX_SIZE, UNIQUE_ITEMS, AutoLengths, Buckets, Sizes
-from .compiler import CompilerArguments, PartitionerConfig, PathText, compiler_option_errors
+from ..sessions.settings import normalize_field_name
+from .buckets import AutoLengths, Buckets
+from .compiler import PartitionerBlock, compiler_option_errors
 from .diagnostics import Location
+from .fields import (
+    ClassPath,
+    CompilerArguments,
+    EngineName,
+    InputName,
+    Name,
+    Names,
+    NonNegativeFloat,
+    PadValue,
+    PathText,
+    PositiveInt,
+    Shape,
+    Sizes,
+)
 from .frontend import Frontend
-from .streaming import StreamingConfig, normalize_field_name
-from .strict import Strict, as_mapping, closest_key, custom_error, format_value, tuple_from_list
+from .streaming import StreamingConfig
+from .strict import Strict, as_mapping, format_value, tuple_from_list
 
 BLOCK = "neuron_lstm"
 
 _AXES: tuple[str, ...] = get_args(Axis)
-NAME_PATTERN = "[A-Za-z_][A-Za-z0-9_]*"
 _WHOLE = {
     "bool": (0, 1),
     "uint8": (0, 2**8 - 1),
@@ -48,109 +50,12 @@ _LARGEST = {
     "float64": 1.7976931348623157e308,
 }
 
-
-def _argument_name(name: str) -> str:
-    if not re.fullmatch(NAME_PATTERN, name) or keyword.iskeyword(name):
-        raise custom_error(f"expected the name of a Python argument, got {format_value(name)}")
-    return name
-
-
-def _input_name(name: str) -> str:
-    """An argument's name, or `state.0` for the first element of a tuple argument `state`."""
-    argument, dot, position = name.partition(".")
-    if dot and not (position.isascii() and position.isdigit()):
-        raise custom_error(
-            f"expected the name of a Python argument (`state.0` for a tuple's element), got {format_value(name)}"
-        )
-    _argument_name(argument)
-    return name
-
-
-def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    for name, times in Counter(names).items():
-        if not name.isprintable():
-            raise custom_error(f"expected printable names, got {format_value(name)}")
-        if times > 1:
-            raise custom_error(f"expected different names, got {name} {times} times")
-    return names
-
-
-def _dimension(value: Any) -> int | str:
-    if value in _AXES or (type(value) is int and 1 <= value <= MAX_SIZE):
-        return value  # type: ignore[no-any-return]
-    near = closest_key(value, _AXES) if isinstance(value, str) else None
-    advice = f": did you mean {near}?" if near else ""
-    raise custom_error(f"expected batch, time or a size of 1 or more, got {format_value(value)}{advice}")
-
-
-def _each_axis_once(shape: tuple[int | Axis, ...]) -> tuple[int | Axis, ...]:
-    for axis in _AXES:
-        if shape.count(axis) > 1:
-            raise custom_error(f"expected {axis} once at most, got it {shape.count(axis)} times")
-    return shape
-
-
-def _number(value: Any) -> int | float:
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    raise custom_error(f"expected a finite number, got {format_value(value)}")
-
-
-def _class_path(path: str) -> str:
-    if not re.fullmatch(rf"{NAME_PATTERN}(\.{NAME_PATTERN})*:{NAME_PATTERN}", path):
-        raise custom_error(f"expected module:Class, as in my_codec:TextCodec, got {format_value(path)}")
-    return path
-
-
-def _engine_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
-        raise custom_error(f"expected auto or the name of an engine, as in onnxruntime, got {format_value(name)}")
-    return name
-
-
-Name = Annotated[str, Field(json_schema_extra={"pattern": f"^{NAME_PATTERN}$"}), AfterValidator(_argument_name)]
-InputName = Annotated[
-    str, Field(json_schema_extra={"pattern": rf"^{NAME_PATTERN}(\.[0-9]+)?$"}), AfterValidator(_input_name)
-]
-Dimension = Annotated[
-    int | Axis,
-    PlainValidator(_dimension),
-    WithJsonSchema({"anyOf": [{"type": "string", "enum": list(_AXES)}, {"type": "integer", "minimum": 1}]}),
-]
-Shape = Annotated[
-    tuple[Dimension, ...], Field(min_length=1), BeforeValidator(tuple_from_list), AfterValidator(_each_axis_once)
-]
-Names = Annotated[
-    tuple[Annotated[str, Field(min_length=1)], ...],
-    Field(min_length=1, json_schema_extra=UNIQUE_ITEMS),
-    BeforeValidator(tuple_from_list),
-    AfterValidator(_each_once),
-]
-ClassPath = Annotated[
-    str,
-    Field(json_schema_extra={"pattern": rf"^{NAME_PATTERN}(\.{NAME_PATTERN})*:{NAME_PATTERN}$"}),
-    AfterValidator(_class_path),
-]
-Engine = Annotated[
-    str,
-    Field(
-        json_schema_extra={
-            "examples": ["auto", "native", "inductor", "onnxruntime", "eager"],
-            "pattern": "^[A-Za-z0-9_-]+$",
-        }
-    ),
-    AfterValidator(_engine_name),
-]
-Bound = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
 _BOUNDS = {"bfloat16": 1e-2}
-"""The tolerance that is left out, for answers in less than float32. A bfloat16 has 8 bits: 0.4 % of a number."""
+"""Default tolerance of outputs in less than float32. A bfloat16 has 8 bits: 0.4 % of a number."""
 
 
 class ModelArguments(Strict):
-    """What the user's class and its forward() take besides tensors."""
+    """Arguments of the user's class and its forward() that are not tensors."""
 
     args: dict[Name, Any] = Field(default_factory=dict)
     """Keyword arguments of the model class."""
@@ -165,8 +70,8 @@ class InputConfig(Strict):
     """The element type that forward() expects, as in int64 for ids or float32 for features."""
     shape: Shape
     """`batch`, `time` and fixed sizes, in forward()'s own order, as in [batch, time] or [time, batch, 12]."""
-    pad_value: Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})] = 0
-    """What stands on padded timesteps. It never reaches an answer; an embedding must accept it."""
+    pad_value: PadValue = 0
+    """The value on padded timesteps. It never affects an output; an embedding must accept it."""
 
     @field_validator("pad_value")
     @classmethod
@@ -175,70 +80,73 @@ class InputConfig(Strict):
         if dtype in _WHOLE:
             return _whole(value, dtype)
         if dtype in _LARGEST and not abs(value) <= _LARGEST[dtype]:
-            raise custom_error(f"expected a finite {dtype}, got {format_value(value)}")
+            raise ValueError(f"expected a finite {dtype}, got {format_value(value)}")
         return value
 
 
 def _whole(value: float, dtype: str) -> int:
     least, most = _WHOLE[dtype]
     if not (least <= value <= most and value == int(value)):
-        raise custom_error(f"expected a whole number from {least} to {most} for {dtype}, got {format_value(value)}")
+        raise ValueError(f"expected a whole number from {least} to {most} for {dtype}, got {format_value(value)}")
     return int(value)
 
 
 class Tolerance(Strict):
-    """How far an answer may lie from eager: |ours - eager| <= atol + rtol x |eager|."""
+    """The largest difference of an output from eager mode: |output - eager| <= atol + rtol x |eager|."""
 
-    atol: Bound = 1e-5
-    """The absolute part, in the unit of the answer; left out, 1e-5, or 1e-2 with precision: bfloat16."""
-    rtol: Bound = 1e-5
-    """The part relative to eager's answer; left out, 1e-5, or 1e-2 with precision: bfloat16."""
+    atol: NonNegativeFloat = 1e-5
+    """The absolute part, in the unit of the output; left out, 1e-5, or 1e-2 with precision: bfloat16."""
+    rtol: NonNegativeFloat = 1e-5
+    """The part relative to the output of eager mode; left out, 1e-5, or 1e-2 with precision: bfloat16."""
 
 
 class NeuronLstmBlock(Strict):
-    """What the plug-in compiles, and how it serves it."""
+    """The model that the plug-in compiles, and the way it is served."""
 
     model: ModelArguments = ModelArguments()
-    """Arguments of the model that are no tensors."""
+    """Arguments of the model that are not tensors."""
     inputs: Annotated[
         dict[InputName, InputConfig], Field(min_length=1, json_schema_extra={"additionalProperties": False})
     ]
-    """The tensor arguments of forward(), in order, by name; state.0 and state.1 are those of a tuple called state."""
+    """The tensor arguments of forward(), in order, by name; state.0 and state.1 are elements of a tuple `state`."""
     lengths: Name | None = None
     """The argument of forward() that takes the true lengths [B]; left out if it has none."""
     outputs: Names | None = None
     """Names of the outputs, in order; left out, they are named after what forward() returns."""
     buckets: Buckets
     """The sizes to compile for: `batch` and `length`, each an ascending list; lengths can be chosen for the traffic."""
-    backend: Engine = "auto"
-    """The engine: auto (the fastest that verifies), native, inductor, onnxruntime, eager, or one of another package."""
+    backend: EngineName = "auto"
+    """The backend: auto (the fastest one that is verified), native, inductor, onnxruntime, eager, or one of another
+    package."""
     compiler_workdir: PathText | None = None
-    """Where the engine's compiler leaves its intermediate files; left out, they are thrown away."""
+    """The folder for the compiler's intermediate files; left out, they are deleted."""
     compiler_args: CompilerArguments | None = None
-    """Arguments for the engine's compiler, as a text or a list, as in [--target, trn1]."""
+    """Arguments for the backend's compiler, as a text or a list, as in [--target, trn1]."""
     compiler_python: PathText | None = None
-    """The Python interpreter in which the engine's compiler is installed, where that is not this one."""
-    partitioner_config: PartitionerConfig | None = None
-    """Run on the CPU what the engine cannot take; left out, such a model is refused. {} takes all the defaults."""
+    """The Python interpreter in which the backend's compiler is installed, where that is not this one."""
+    partitioner_config: PartitionerBlock | None = None
+    """Run operators on the CPU that the backend does not support; left out, such a model is refused. {} takes all the
+    defaults."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """The least precision that programs may compute in; with bfloat16 whichever is measured faster, float32 or that."""
+    """The lowest precision that programs may compute in; with bfloat16, float32 is used where it is measured faster."""
     tolerance: Annotated[Tolerance, Field(validate_default=True)] = Tolerance()
-    """How far an answer may lie from eager; a program that misses it is not packaged."""
+    """The largest difference of an output from eager mode; a program that exceeds it is not packaged."""
     overflow: Literal["reject", "truncate"] = "reject"
-    """What becomes of a sequence longer than the largest length: refused with 413, or cut to it."""
+    """Treatment of a sequence longer than the largest length: refused with 413, or cut to it."""
     codec: ClassPath | None = None
-    """`module:Class` that turns request bodies into inputs and outputs into answers; its file is an extra file."""
+    """`module:Class` that converts request bodies to inputs, and outputs to responses; its file is an extra file."""
     streaming: StreamingConfig | None = None
-    """Serve pieces of sequences as they come; left out, a request is a whole sequence. {} takes all the defaults."""
-    threads: Annotated[int, Field(ge=1)] | None = None
-    """Threads per worker; left out, the host's cores are shared out over maxWorkers."""
+    """Serve sequences in sessions of several requests; left out, a request is a whole sequence. {} takes all the
+    defaults."""
+    threads: PositiveInt | None = None
+    """Threads per worker; left out, the host's cores divided by maxWorkers."""
     placement: Literal["cores"] | None = None
-    """cores: each worker keeps to cores of its own; left out, the system places them."""
+    """cores: each worker is pinned to cores of its own; left out, the system places the workers."""
 
     @field_validator("tolerance", mode="before")
     @classmethod
     def _of_the_precision(cls, value: Any, info: ValidationInfo) -> Any:
-        """What is left out of the tolerance follows from the precision."""
+        # The default of the tolerance depends on the precision.
         written = value.model_dump(exclude_unset=True) if isinstance(value, Tolerance) else value
         bound = _BOUNDS.get(info.data.get("precision", "float32"))
         if bound is None or not isinstance(written, Mapping):
@@ -247,7 +155,7 @@ class NeuronLstmBlock(Strict):
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Inputs, buckets, lengths and constants that do not go together, and what a stream cannot have."""
+        """Yield inputs, buckets, lengths and constants that contradict each other, and keys that streaming excludes."""
         yield from _not_of_streams(given)
         yield from compiler_option_errors(given)
         inputs = as_mapping(given.get("inputs"))
@@ -258,7 +166,7 @@ class NeuronLstmBlock(Strict):
 
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:
-        """The inputs in forward()'s order."""
+        """The inputs in the order of forward()."""
         return tuple(TensorSpec(name, entry.dtype, entry.shape, entry.pad_value) for name, entry in self.inputs.items())
 
 
@@ -268,13 +176,13 @@ class ServingConfig(NeuronLstmBlock):
     frontend: Frontend = Frontend()
     """TorchServe's own keys."""
     histogram: dict[int, int] | None = None
-    """How many sequences of each length the histogram's file holds; None where none is named."""
+    """Number of sequences of each length in the histogram's file; None where no file is named."""
     resolved_lengths: Sizes | None = None
-    """The lengths that took the place of `{auto: ...}` for good."""
+    """The final lengths in place of `{auto: ...}`."""
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Those of the block, and a histogram without a sequence that would be served."""
+        """Yield the errors of the block, and a histogram without a sequence that would be served."""
         yield from super().cross_field_errors(given)
         auto = as_mapping(given.get("buckets")).get("length")
         observed: dict[Any, Any] = as_mapping(given.get("histogram"))
@@ -284,29 +192,29 @@ class ServingConfig(NeuronLstmBlock):
 
     @property
     def grid(self) -> BucketGrid:
-        """The buckets to compile; a dimension that no input has counts 1.
+        """The buckets to compile; a dimension that no input has is 1.
 
-        Until `{auto: ...}` lengths are chosen by measured cost, those that compute the fewest timesteps stand in.
+        Until `{auto: ...}` lengths are chosen by measured cost, those with the fewest timesteps are used.
         """
         return BucketGrid(self.buckets.batch or (1,), self.resolved_lengths or self._lengths())
 
     @property
     def longest(self) -> int:
-        """Timesteps of the longest sequence that is to be served."""
+        """Timesteps of the longest sequence that is served."""
         return max(self.buckets.longest or 1, self.grid.lengths[-1])
 
     @property
     def needs_measurement(self) -> bool:
-        """Whether the lengths are yet to be chosen by what they cost: see `with_measured_lengths`."""
+        """Whether the lengths must still be chosen by measured cost: see `with_measured_lengths`."""
         auto = self.buckets.length
         by_cost = isinstance(auto, AutoLengths) and auto.objective == "cost"
         return by_cost and self.histogram is not None and self.resolved_lengths is None
 
     def with_measured_lengths(self, cost_of_length: CostOfLength) -> Self:
-        """The same with the lengths that cost least, by what one sequence costs that is padded to a length.
+        """Return a copy with the lengths that cost least, by the cost of one sequence that is padded to a length.
 
         Raises:
-            ValueError: nothing is to be measured, or a cost is no positive number.
+            ValueError: there is nothing to measure, or a cost is not a positive number.
         """
         auto = self.buckets.length
         if not (self.needs_measurement and self.histogram and isinstance(auto, AutoLengths)):
@@ -314,7 +222,7 @@ class ServingConfig(NeuronLstmBlock):
         return self.with_lengths(auto.lengths_by_cost(self.histogram, cost_of_length, truncate=self._truncates))
 
     def with_lengths(self, lengths: tuple[int, ...]) -> Self:
-        """The same with these lengths, ascending, in place of those that `buckets` asks for."""
+        """Return a copy with these lengths, ascending, in place of those of `buckets`."""
         return self.model_copy(update={"resolved_lengths": lengths})
 
     @property
@@ -336,13 +244,19 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     if given.get("streaming") is None:
         return
     if isinstance(buckets := given.get("buckets"), Mapping | Buckets) and as_mapping(buckets).get("kernel") is not None:
-        yield ("buckets", "kernel"), "expected none: it chooses by a sequence's whole length, which no piece tells"
+        yield (
+            ("buckets", "kernel"),
+            "expected none: it chooses by the length of the whole sequence, which is not known in a session",
+        )
     if given.get("overflow") == "truncate":
-        yield ("overflow",), "expected reject: what is cut from a piece would be missing in the middle of its sequence"
+        yield (
+            ("overflow",),
+            "expected reject: timesteps cut from a request would be missing in the middle of the session's sequence",
+        )
     if as_mapping(given["streaming"]).get("store") == "client" and given.get("codec") is not None:
         yield (
             ("streaming", "store"),
-            "expected disk or redis: the session goes to the client in the answer's body, which is the codec's own",
+            "expected disk or redis: the response body, which would hold the session token, has the codec's own format",
         )
     outputs = tuple_from_list(given.get("outputs"))
     names = [*as_mapping(given.get("inputs")), *(outputs if isinstance(outputs, tuple) else ())]
@@ -356,7 +270,7 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
 def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     lengths = given.get("lengths")
     if isinstance(lengths, str) and lengths in inputs:
-        yield ("lengths",), f"expected an argument of forward() beside the inputs, got {lengths}, which is an input"
+        yield ("lengths",), f"expected an argument of forward() that is not an input, got the input {lengths}"
     arguments = [lengths, *(str(name).split(".")[0] for name in inputs)]
     for name in as_mapping(as_mapping(given.get("model")).get("forward")):
         if name in arguments:
@@ -388,7 +302,7 @@ def _bucket_for_axis(
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a whole model-config.yaml, for editors to check and complete from."""
+    """Return the JSON Schema (draft 2020-12) of a whole model-config.yaml, for editors."""
     keys = {key: _without_null(entry) for key, entry in Frontend.model_json_schema()["properties"].items()}
     block = NeuronLstmBlock.model_json_schema()
     definitions = block.pop("$defs")
@@ -405,7 +319,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _without_null(entry: dict[str, Any]) -> dict[str, Any]:
-    """One of TorchServe's keys: None stands for a key left out, which is not to be written as null.
+    """Remove null from the schema of one of TorchServe's keys: it means a key that is left out, and is not written.
 
     >>> _without_null({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None, "title": "Min"})
     {'title': 'Min', 'type': 'integer'}

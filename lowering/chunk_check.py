@@ -1,4 +1,4 @@
-"""Holding a model in pieces of time against the same model in one piece, on ragged batches cut at random."""
+"""Equivalence check of chunked execution: ragged batches, cut at random, against whole sequences."""
 
 from __future__ import annotations
 
@@ -12,53 +12,54 @@ from ..bucketing.padding import pad
 from ..bucketing.plan import Plan, ProgramCall
 from ..bucketing.shapes import Bucket, ProgramRole, TensorSpec
 from .carry_analysis import NotChunkable
+from .differential import random_tensor
 from .program import ChunkPrograms
 
 _LENGTHS = (9, 7, 7, 4, 2, 1)
 _TRIALS = 6
-_TOLERANCE = 1e-4  # far above rounding, far below what a wrong cut does
+_TOLERANCE = 1e-4  # far above rounding errors, far below the effect of a wrong carried value
 _ANY_ID = 8
-"""Below this, ids for an input whose vocabulary is not known."""
+"""Bound of the ids for an input of unknown vocabulary."""
 
 Requests = list[list[torch.Tensor]]
 
 
 def check_chunked_equivalence(
     exported: torch.export.ExportedProgram,
-    pieces: ChunkPrograms,
+    chunked: ChunkPrograms,
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
 ) -> None:
-    """Run the same requests alone in one piece, and together in pieces.
+    """Run the same requests alone as whole sequences, and together in chunks.
 
     Raises:
-        NotChunkable: an answer differs, or a piece cannot be run.
+        NotChunkable: an output differs, or a program fails.
     """
     requests = _requests(inputs)
     whole = exported.module()
-    parts = {part: program.module() for part, program in pieces.parts.items()}
-    layout = ChunkSignature(inputs, outputs, pieces.carried)
+    parts = {part: program.module() for part, program in chunked.parts.items()}
+    layout = ChunkSignature(inputs, outputs, chunked.carried)
 
     def run(part: ProgramRole, bucket: Bucket, tensors: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        answers: Sequence[torch.Tensor] = parts[part](*tensors)
-        return [answer.contiguous() for answer in answers]
+        results: Sequence[torch.Tensor] = parts[part](*tensors)
+        return [result.contiguous() for result in results]
 
     with torch.no_grad():
         try:
             expected = [_alone(whole, item, length, inputs) for item, length in zip(requests, _LENGTHS, strict=True)]
         except Exception as error:
-            raise NotChunkable(f"it cannot be run on sequences of every length: {error}") from error
+            raise NotChunkable(f"the model cannot be run on sequences of every length: {error}") from error
         for seed in range(_TRIALS):
             plan = random_chunk_plan(_LENGTHS, random.Random(seed))  # noqa: S311 - nothing here is secret
             try:
-                answers = execute_chunks(plan, requests, _LENGTHS, layout, run)
+                results = execute_chunks(plan, requests, _LENGTHS, layout, run)
             except Exception as error:
-                raise NotChunkable(f"its pieces cannot be run: {error}") from error
-            _compare(answers, expected, outputs)
+                raise NotChunkable(f"the chunk programs cannot be run: {error}") from error
+            _compare(results, expected, outputs)
 
 
 def random_chunk_plan(lengths: Sequence[int], rng: random.Random) -> Plan:
-    """Any way of cutting the time of a batch: all rows that are still alive go on together.
+    """Cut the time of a batch into chunks at random; each chunk runs all active rows.
 
     >>> len(random_chunk_plan([3, 5], random.Random(0)).heads[0].rows)
     2
@@ -66,24 +67,20 @@ def random_chunk_plan(lengths: Sequence[int], rng: random.Random) -> Plan:
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     runs = []
     start = 0
-    while alive := tuple(row for row in order if lengths[row] > start):
+    while active := tuple(row for row in order if lengths[row] > start):
         step = rng.randint(1, lengths[order[0]] - start)
-        runs.append(ProgramCall(Bucket(len(alive), step), alive, start))
+        runs.append(ProgramCall(Bucket(len(active), step), active, start))
         start += step
     return Plan(tuple(runs), (ProgramCall(Bucket(len(order), 1), tuple(order)),))
 
 
 def _requests(inputs: Sequence[TensorSpec]) -> Requests:
     rng = torch.Generator().manual_seed(0)
-    return [[_random(spec, length, rng) for spec in inputs] for length in _LENGTHS]
+    return [[_request(spec, length, rng) for spec in inputs] for length in _LENGTHS]
 
 
-def _random(spec: TensorSpec, length: int, rng: torch.Generator) -> torch.Tensor:
-    shape = [length if size == "time" else int(size) for size in spec.item_shape]
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    if dtype.is_floating_point:
-        return torch.randn(shape, generator=rng).to(dtype)
-    return torch.randint(0, 2 if dtype is torch.bool else spec.vocabulary or _ANY_ID, shape, generator=rng).to(dtype)
+def _request(spec: TensorSpec, length: int, rng: torch.Generator) -> torch.Tensor:
+    return random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID)
 
 
 def _alone(
@@ -94,10 +91,10 @@ def _alone(
 
 
 def _compare(
-    answers: Sequence[Sequence[torch.Tensor]], expected: Sequence[Sequence[torch.Tensor]], outputs: Sequence[TensorSpec]
+    results: Sequence[Sequence[torch.Tensor]], expected: Sequence[Sequence[torch.Tensor]], outputs: Sequence[TensorSpec]
 ) -> None:
-    for answer, right in zip(answers, expected, strict=True):
-        for ours, theirs, spec in zip(answer, right, outputs, strict=True):
+    for chunked, whole in zip(results, expected, strict=True):
+        for ours, theirs, spec in zip(chunked, whole, outputs, strict=True):
             alone = theirs if spec.batch_dim is None else theirs.select(spec.batch_dim, 0)
             if not torch.allclose(ours.double(), alone.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
-                raise NotChunkable(f"in pieces its output {spec.name} is another than in one piece")
+                raise NotChunkable(f"chunked execution changes output {spec.name}")

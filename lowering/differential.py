@@ -1,8 +1,8 @@
-"""Finding the line through which padding reaches an answer, by running the graph twice with other padding in it.
+"""Differential test for padding: the graph runs with different padding, and the outputs are compared.
 
-For a model that is given lengths and masks by them, the graph alone often cannot show that the masks are right (a
-masked softmax, a pooling). So the same requests are run alone and in two longer buckets, with different garbage in the
-padding: an answer that differs has been reached, and the first value made wrong out of timesteps names the line.
+For a model that masks by lengths, the graph alone often cannot show that the masks are right (a masked softmax, a
+pooling). So the same requests run alone and in two longer buckets, with different random values in the padding. If an
+output differs, the first value that differs and is computed from equal timesteps gives the line.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 
 import torch
 
+from ..bucketing.padding import torch_dtype
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from .errors import LoweringError, node_line, source_suffix
 from .outputs import axis_of, output_nodes, symbolic_sizes
 
 _LENGTHS = (8, 5, 3, 2, 1, 1)
-_TOLERANCE = 1e-4  # far above rounding (1e-6), far below what garbage of size 1e3 does
+_TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of padding of size 1e3
 
 NodeValues = dict[str, Any]
 
@@ -27,10 +28,10 @@ NodeValues = dict[str, Any]
 def reject_padding_sensitive_outputs(
     exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid
 ) -> None:
-    """Run requests alone and in two longer buckets, and compare.
+    """Run requests alone and in two longer buckets, and compare the outputs.
 
     Raises:
-        LoweringError: an answer changes with the padding, naming the user's line.
+        LoweringError: an output changes with the padding; names the user's line.
     """
     lengths = [min(length, grid.lengths[-1]) for length in _LENGTHS]
     if not any(spec.batch_dim is not None for spec in inputs):
@@ -40,8 +41,8 @@ def reject_padding_sensitive_outputs(
     layouts = _layouts(exported, axes)
 
     def run(rows: Sequence[int], timesteps: int, seed: int) -> NodeValues:
-        """As near to these sizes as the program allows: `x[:, :-1]` holds it to its smallest bucket."""
-        rows = [rows[place % len(rows)] for place in range(_allowed(exported, axes, "batch", len(rows)))]
+        """Run at the nearest sizes that the program allows: `x[:, :-1]` excludes some."""
+        rows = [rows[index % len(rows)] for index in range(_allowed(exported, axes, "batch", len(rows)))]
         return _values(graph, _batch(inputs, lengths, rows, _allowed(exported, axes, "time", timesteps), seed))
 
     lengths = _ends(lengths, _allowed(exported, axes, "batch", len(lengths)))
@@ -58,21 +59,21 @@ def reject_padding_sensitive_outputs(
     if any(node in differing for node in output_nodes(exported)):
         culprit = _first_mixing(differing, layouts)
         raise LoweringError(
-            f"padding reaches an answer in spite of `lengths`: {_operator(culprit)} mixes real and padded timesteps"
-            f"{source_suffix(node_line(culprit))}. A request would get another answer in a longer bucket than alone. "
+            f"padding reaches an output in spite of `lengths`: {_operator(culprit)} mixes real and padded timesteps"
+            f"{source_suffix(node_line(culprit))}. A request would get different outputs in a longer bucket. "
             "Mask the padded timesteps before that line, or divide by lengths instead of the padded size."
         )
 
 
 def _allowed(exported: torch.export.ExportedProgram, axes: dict[Axis, Any], axis: Axis, wish: int) -> int:
-    """The size nearest to the wish that the program was exported for."""
+    """Return the size nearest to `wish` that the program was exported for."""
     size = axes.get(axis)
     allowed = exported.range_constraints.get(size.node.expr) if isinstance(size, torch.SymInt) else None
     return wish if allowed is None else int(max(allowed.lower, min(allowed.upper, wish)))
 
 
 def _ends(lengths: Sequence[int], count: int) -> list[int]:
-    """At most so many of them, the longest and the shortest first of all.
+    """Return at most `count` of the lengths, with the longest and the shortest.
 
     >>> _ends([8, 5, 3, 1], 2)
     [8, 1]
@@ -81,10 +82,10 @@ def _ends(lengths: Sequence[int], count: int) -> list[int]:
 
 
 def _first_mixing(differing: Sequence[torch.fx.Node], layouts: dict[str, _Layout]) -> torch.fx.Node:
-    """The first value made wrong out of timesteps, or of their number; not one that inherits it."""
+    """Return the first differing value computed from equal timesteps or from their number."""
 
     def mixes(source: torch.fx.Node) -> bool:
-        if isinstance(source.meta.get("val"), (tuple, list)):  # y.max(1) gives values and indices
+        if isinstance(source.meta.get("val"), (tuple, list)):  # y.max(1) returns values and indices
             return any(mixes(further) for further in source.all_input_nodes)
         return source not in differing and source.name in layouts and bool(layouts[source.name].time)
 
@@ -93,7 +94,7 @@ def _first_mixing(differing: Sequence[torch.fx.Node], layouts: dict[str, _Layout
 
 
 def _operator(node: torch.fx.Node) -> str:
-    """`aten.mean`; for an element of a tuple the operator that gave the tuple."""
+    """Name the operator (`aten.mean`); for an element of a tuple, the operator that returned the tuple."""
     while node.target is operator.getitem:
         node = node.all_input_nodes[0]
     return ".".join(str(node.target).split(".")[:2])
@@ -102,38 +103,41 @@ def _operator(node: torch.fx.Node) -> str:
 def _batch(
     inputs: Sequence[TensorSpec], lengths: Sequence[int], rows: Sequence[int], padded: int, seed: int
 ) -> list[torch.Tensor]:
-    """Some of the requests, the same ones whatever the seed; the seed fills the padding."""
+    """Build a batch of requests; they are the same for every seed, which determines the padding."""
     tensors = []
     for spec in inputs:
-        tensor = _random(spec, spec.sizes(len(rows), padded), torch.Generator().manual_seed(seed), scale=1e3)
-        for place, row in enumerate(rows):
+        tensor = random_tensor(spec, spec.sizes(len(rows), padded), torch.Generator().manual_seed(seed), scale=1e3)
+        for index, row in enumerate(rows):
             request = torch.Generator().manual_seed(1000 + row)
-            part = tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, place)
+            part = tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, index)
             if spec.time_dim is not None:
                 part = part.narrow(spec.item_shape.index("time"), 0, lengths[row])
-            part.copy_(_random(spec, tuple(part.shape), request, scale=1.0))
+            part.copy_(random_tensor(spec, tuple(part.shape), request))
         tensors.append(tensor)
     return [*tensors, torch.tensor([lengths[row] for row in rows])]
 
 
-def _random(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, scale: float) -> torch.Tensor:
-    dtype: torch.dtype = getattr(torch, spec.dtype)
+def random_tensor(
+    spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, *, scale: float = 1.0, unknown_ids: int = 2
+) -> torch.Tensor:
+    """Draw a tensor of an input; ids are below its vocabulary, or below `unknown_ids` if that is unknown."""
+    dtype = torch_dtype(spec)
     if dtype.is_floating_point:
         return (torch.randn(shape, generator=generator) * scale).to(dtype)
-    top = spec.vocabulary if spec.vocabulary is not None else 2
-    return torch.randint(0, top, shape, generator=generator).to(dtype)
+    limit = 2 if dtype is torch.bool else spec.vocabulary or unknown_ids
+    return torch.randint(0, limit, shape, generator=generator).to(dtype)
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where batch and time are in a node's tensor; a node that *is* the number of timesteps has time alone."""
+    """Dimensions of batch and time in a node's tensor; a node that *is* the number of timesteps has time only."""
 
     batch: int | None
     time: tuple[int, ...]
 
 
 def _layouts(exported: torch.export.ExportedProgram, axes: dict[Axis, Any]) -> dict[str, _Layout]:
-    """The nodes whose real part can be told: those in which batch and time are not folded into one dimension."""
+    """Find the nodes whose real part is known: those that do not merge batch and time into one dimension."""
     layouts: dict[str, _Layout] = {}
     for node in exported.graph.nodes:
         value = node.meta.get("val")
@@ -152,23 +156,23 @@ def _layouts(exported: torch.export.ExportedProgram, axes: dict[Axis, Any]) -> d
 
 
 def _values(graph: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> NodeValues:
-    """What every node of the graph computes."""
-    seen: NodeValues = {}
+    """Run the graph and return the value of every node."""
+    values: NodeValues = {}
 
     class Recorder(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
-            seen[n.name] = super().run_node(n)
-            return seen[n.name]
+            values[n.name] = super().run_node(n)
+            return values[n.name]
 
     with torch.no_grad():
         Recorder(graph).run(*tensors)
-    return seen
+    return values
 
 
 def _differs(
     name: str, layouts: dict[str, _Layout], alone: Sequence[NodeValues], padded: NodeValues, lengths: Sequence[int]
 ) -> bool:
-    """Whether the real part of a value in the padded batch is another than in a request alone."""
+    """Whether the real part of a value in the padded batch differs from a request alone."""
     layout = layouts[name]
     for row, length in enumerate(lengths):
         ours, theirs = padded[name], alone[row][name]

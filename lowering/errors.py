@@ -1,4 +1,4 @@
-"""Refusing a model with the line of the user's code that is to blame."""
+"""Lowering errors that name the line of the user's model, and explanations of the exporter's errors."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import linecache
 import re
 import sys
 import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -14,32 +16,32 @@ import torch
 _TORCH = str(Path(torch.__file__).resolve().parent)
 _HERE = Path(__file__).resolve().parent
 _OURS = (str(_HERE), str(_HERE.parent / "tracing"))
-"""The rooms whose frames stand between the exporter and the user's model."""
+"""Folders whose frames lie between the exporter and the user's model."""
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 class LoweringError(Exception):
-    """The model cannot be served by padded programs; the message says which line and what to do instead."""
+    """A model that cannot become a program; the message names the line and a way out."""
 
 
 LoweringRefused = LoweringError  # the name of earlier releases
 
 
 def is_user_file(filename: str) -> bool:
-    """Whether a frame belongs to the user's model: neither torch's, nor ours, nor made up by exec."""
-    # A frame of this package can be seen through a link or by its real path.
+    """Whether a file is part of the user's model: not of torch, Python or this package, not made by exec."""
+    # A frame of this package may have the path of a symbolic link or the real path.
     real = str(Path(filename).resolve())
     return not filename.startswith("<") and not real.startswith((_TORCH, *_OURS)) and "/lib/python3" not in real
 
 
 def format_source_line(filename: str, line: int) -> str:
-    """`model.py:12: return torch.max(packed.data)`."""
+    """Format a line of source as `model.py:12: return torch.max(packed.data)`."""
     code = linecache.getline(filename, line).strip()
     return f"{Path(filename).name}:{line}: {code}" if code else f"{Path(filename).name}:{line}"
 
 
 def calling_line() -> str | None:
-    """The innermost line of the user's model on the call stack."""
+    """Find the innermost line of the user's model on the call stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_user_file(frame.f_code.co_filename):
@@ -49,7 +51,7 @@ def calling_line() -> str | None:
 
 
 def raising_line(error: BaseException) -> str | None:
-    """The innermost line of the user's model on the traceback of `error`."""
+    """Find the innermost line of the user's model in the traceback of `error`."""
     for entry in reversed(traceback.extract_tb(error.__traceback__)):
         if is_user_file(entry.filename) and entry.lineno is not None:
             return format_source_line(entry.filename, entry.lineno)
@@ -57,7 +59,7 @@ def raising_line(error: BaseException) -> str | None:
 
 
 def node_line(node: torch.fx.Node) -> str | None:
-    """The innermost line of the user's model that made a node of an exported graph."""
+    """Find the innermost line of the user's model that created a node of an exported graph."""
     for match in reversed(list(_FRAME.finditer(node.meta.get("stack_trace") or ""))):
         if is_user_file(match["file"]):
             return format_source_line(match["file"], int(match["line"]))
@@ -65,5 +67,64 @@ def node_line(node: torch.fx.Node) -> str | None:
 
 
 def source_suffix(line: str | None) -> str:
-    """` (at model.py:12: ...)`, or nothing where no line is known."""
+    """Format a line as ` (at model.py:12: ...)`; empty if no line is known."""
     return f" (at {line})" if line else ""
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and the chain of errors that led to it, outermost first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@contextmanager
+def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Iterator[None]:
+    """Turn an error of the exporter into a `LoweringError` about the function `name`, with the user's line.
+
+    Raises:
+        LoweringError: any error within; one that is already among its causes is raised as it is.
+    """
+    try:
+        yield
+    except LoweringError:
+        raise
+    except Exception as error:
+        for cause in causes(error):
+            if isinstance(cause, LoweringError):
+                raise cause from None
+        raise LoweringError(explain_export_error(name, error, dynamic_shapes=dynamic_shapes)) from error
+
+
+def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -> str:
+    """Explain why the function `name` cannot be exported, with the user's line if the traceback has one."""
+    text = str(error).strip()
+    first = text.splitlines()[0] if text else type(error).__name__
+    line = source_suffix(next((found for cause in causes(error) if (found := raising_line(cause))), None))
+    if dynamic_shapes and ("onstraint" in text or ("specializ" in text and "data-dependent" not in text)):
+        return (
+            f"{name} fixes the batch or time dimension (a loop over timesteps, an LSTMCell, a constant size, or code "
+            "that reads a size as a number); use nn.LSTM or nn.GRU over the whole sequence. The exporter's message: "
+            f"{first}{line}"
+        )
+    kinds = {type(cause).__name__ for cause in causes(error)}
+    if "data-dependent" in text or kinds & {"DataDependentOutputException", "DynamicOutputShapeException"}:
+        return (
+            f"the shapes or the control flow of {name} depend on the values of its inputs, which a compiled program "
+            f"cannot follow: {first}{line}"
+        )
+    return f"{name} could not be traced: {type(error).__name__}: {first}{line}"
+
+
+def reject_non_tensors(name: str, outputs: Sequence[object], *, allow_none: bool = False) -> None:
+    """Refuse outputs of the function `name` that are not tensors.
+
+    Raises:
+        LoweringError: names the type and the value.
+    """
+    for output in outputs:
+        if not isinstance(output, torch.Tensor) and not (allow_none and output is None):
+            raise LoweringError(
+                f"{name} returns a {type(output).__name__} ({output!r}); every output must be a tensor"
+                f"{' (or None)' if allow_none else ''}"
+            )

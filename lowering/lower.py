@@ -1,11 +1,11 @@
-"""The whole way from a model to a program, in the order in which it is decided."""
+"""All steps of lowering a model, in the order of its decisions."""
 
 from __future__ import annotations
 
 import torch
 from torch.utils._sympy.numbers import int_oo
 
-from ..backends.exported_program import mark_time
+from ..backends.signature import mark_time
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .carry_analysis import NotChunkable
@@ -21,23 +21,23 @@ from .timestep_rules import Tainted
 
 
 def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
-    """Lower `model` (in eval mode) to a program over padded tensors that is exactly the model on each request alone.
+    """Lower `model` (in eval mode) to programs over padded tensors, equal to the model on each request alone.
 
     Raises:
-        LoweringError: with the line of the model and what to do.
+        LoweringError: names the line of the model and a way out.
     """
     traced = export_model(model.eval(), config)
-    _check_longest(traced, config)
+    _check_max_length(traced, config)
     reject_random_operators(traced.exported)
     inputs = with_vocabularies(traced.exported, config.input_specs)
     outputs = output_specs(traced, inputs, config.outputs)
-    reached = find_padding_leak(traced.exported, inputs, traced.takes_lengths)
-    if reached is not None and config.lengths is not None:
+    leak = find_padding_leak(traced.exported, inputs, traced.takes_lengths)
+    if leak is not None and config.lengths is not None:
         reject_padding_sensitive_outputs(traced.exported, inputs, config.grid)
-    exact = reached is not None and config.lengths is None
-    pieces, why = _in_pieces(traced, inputs, outputs, exact)
-    for program in (traced.exported, *(() if pieces is None else (pieces.chunk,))):
-        _note_time(program, inputs)
+    exact = leak is not None and config.lengths is None
+    chunked, chunking_reason = _chunk(traced, inputs, outputs, exact)
+    for program in (traced.exported, *(() if chunked is None else (chunked.chunk,))):
+        _mark_time_dims(program, inputs)
     return LoweredModel(
         exported=traced.exported,
         inputs=inputs,
@@ -45,40 +45,42 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
         outputs=outputs,
         constants=_constants(traced.exported),
         padding="exact_lengths" if exact else "masked",
-        padding_reason=_reason(reached, exact),
-        chunked=pieces,
-        chunking_reason=why,
+        padding_reason=_padding_reason(leak, exact),
+        chunked=chunked,
+        chunking_reason=chunking_reason,
         any_shape=_any_shape(traced.exported),
     )
 
 
-def _in_pieces(
+def _chunk(
     traced: ModelExport, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], exact: bool
 ) -> tuple[ChunkPrograms | None, str]:
-    """The model in pieces of time and what they hand on, or why it has to run over whole sequences."""
+    """Build the chunk programs, or say why the model runs over whole sequences."""
     if exact:
-        return None, "padding would reach an answer, so only whole sequences are run"
+        return None, "padding would reach an output, so only whole sequences are run"
     try:
-        pieces = build_chunk_programs(traced.exported, inputs, traced.takes_lengths)
-        check_chunked_equivalence(traced.exported, pieces, inputs, outputs)
+        chunked = build_chunk_programs(traced.exported, inputs, traced.takes_lengths)
+        check_chunked_equivalence(traced.exported, chunked, inputs, outputs)
     except NotChunkable as error:
         return None, str(error)
-    names = ", ".join(value.spec.name for value in pieces.carried)
-    return pieces, f"pieces of time hand on {names}"
+    names = ", ".join(value.spec.name for value in chunked.carried)
+    return chunked, f"each chunk of time passes {names} to the next"
 
 
-def _note_time(program: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...]) -> None:
-    """Which dimension of the declared inputs is time: a program without a recurrence does not show it."""
-    named = zip(program.graph_signature.user_inputs, inputs, strict=False)  # lengths and what is carried come after
+def _mark_time_dims(program: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...]) -> None:
+    """Mark the time dimension of the declared inputs: a program without a recurrence does not show it."""
+    named = zip(
+        program.graph_signature.user_inputs, inputs, strict=False
+    )  # lengths and carried values come after these
     mark_time(program, {str(name): spec.shape.index("time") for name, spec in named if "time" in spec.shape})
 
 
 def _any_shape(exported: torch.export.ExportedProgram) -> bool:
-    """Whether the exporter found nothing that bounds batch or time."""
+    """Whether the exporter found no bound of batch or time."""
     return all(bounds.lower <= 1 and bounds.upper == int_oo for bounds in exported.range_constraints.values())
 
 
-def _check_longest(traced: ModelExport, config: ServingConfig) -> None:
+def _check_max_length(traced: ModelExport, config: ServingConfig) -> None:
     if traced.max_length is not None and config.grid.lengths[-1] > traced.max_length[0]:
         total, line = traced.max_length
         raise LoweringError(
@@ -88,7 +90,7 @@ def _check_longest(traced: ModelExport, config: ServingConfig) -> None:
 
 
 def reject_random_operators(exported: torch.export.ExportedProgram) -> None:
-    """Refuse a program that answers the same question in several ways.
+    """Refuse a program that draws random numbers.
 
     Raises:
         LoweringError: names the operator and the line.
@@ -97,27 +99,27 @@ def reject_random_operators(exported: torch.export.ExportedProgram) -> None:
         if _draws(node):
             raise LoweringError(
                 f"{'.'.join(str(node.target).split('.')[:2])}{source_suffix(node_line(node))} is random in eval mode "
-                "too; a served model must give the same answer every time (for dropout use nn.Dropout, or pass "
-                "training=self.training)"
+                "too; a served model must return the same outputs for equal requests (for dropout use nn.Dropout, or "
+                "pass training=self.training)"
             )
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    """Whether a call draws random numbers: some operators do while they train alone, or with a probability."""
+    """Whether a call draws random numbers: some operators do so only in training, or with a probability."""
     operator = node.target
     if not isinstance(operator, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in operator.tags:
         return False
-    given = {
-        argument.name: node.args[place] if place < len(node.args) else node.kwargs.get(argument.name, default)
-        for place, argument in enumerate(operator._schema.arguments)
+    arguments = {
+        argument.name: node.args[index] if index < len(node.args) else node.kwargs.get(argument.name, default)
+        for index, argument in enumerate(operator._schema.arguments)
         for default in [argument.default_value]
     }
-    switches = [given[name] for name in ("train", "training", "dropout_p") if name in given]
+    switches = [arguments[name] for name in ("train", "training", "dropout_p") if name in arguments]
     return not switches or any(switch not in (False, 0) for switch in switches)
 
 
 def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
-    """What the program needs beside the state dict: tensors lifted out of the code and non-persistent buffers."""
+    """Collect the tensors outside the state dict: constants of the code and non-persistent buffers."""
     return {
         name: value.detach().contiguous()
         for name, value in exported.constants.items()
@@ -125,9 +127,9 @@ def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor
     }
 
 
-def _reason(reached: Tainted | None, exact: bool) -> str:
-    if reached is None:
-        return "proved on the graph: padding cannot reach an answer"
+def _padding_reason(leak: Tainted | None, exact: bool) -> str:
+    if leak is None:
+        return "the graph proves that padding cannot reach an output"
     if exact:
-        return f"padding would reach an answer through {reached}; only exact bucket lengths are served"
-    return f"not provable on the graph ({reached}), so measured: no answer changed with what stood in the padding"
+        return f"padding would reach an output through {leak}; only exact bucket lengths are served"
+    return f"the graph proves nothing about {leak}; a test with different padding changed no output"

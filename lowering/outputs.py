@@ -1,4 +1,4 @@
-"""The layout of a program's tensors, read off the exported graph, never guessed from values."""
+"""Layouts of a program's tensors, read off the exported graph and never guessed from values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from torch.utils import _pytree as pytree
 
+from ..backends.signature import dtype_name
 from ..bucketing.shapes import Axis, DType, TensorSpec
 from .errors import LoweringError, node_line, source_suffix
 from .export import ModelExport
@@ -40,13 +41,13 @@ _KEEPS_VALUES = {
 
 
 def user_inputs(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
-    """The placeholders of the declared inputs (and lengths), in order."""
+    """Return the placeholders of the declared inputs (and lengths), in order."""
     by_name = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
     return [by_name[cast(str, name)] for name in exported.graph_signature.user_inputs]
 
 
 def symbolic_sizes(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> dict[Axis, Any]:
-    """The symbolic size of batch and of time."""
+    """Map batch and time to their symbolic sizes."""
     found: dict[Axis, Any] = {}
     for spec, node in zip(inputs, user_inputs(exported), strict=False):
         for index, size in enumerate(spec.shape):
@@ -56,7 +57,7 @@ def symbolic_sizes(exported: torch.export.ExportedProgram, inputs: Sequence[Tens
 
 
 def axis_of(size: Any, axes: dict[Axis, Any]) -> Axis | None:
-    """Which varying dimension a symbolic size is."""
+    """Return the dynamic dimension that a symbolic size belongs to, if any."""
     if isinstance(size, torch.SymInt):
         for axis, symbol in axes.items():
             if isinstance(symbol, torch.SymInt) and size.node.expr == symbol.node.expr:
@@ -65,14 +66,14 @@ def axis_of(size: Any, axes: dict[Axis, Any]) -> Axis | None:
 
 
 def output_nodes(exported: torch.export.ExportedProgram) -> list[torch.fx.Node]:
-    """The nodes of the answers, in order."""
+    """Return the nodes of the outputs, in order."""
     return list(exported.graph.output_node().args[0])
 
 
 def output_specs(
     trace: ModelExport, inputs: Sequence[TensorSpec], names: Sequence[str] | None
 ) -> tuple[TensorSpec, ...]:
-    """Name and layout of every answer.
+    """Return the name and the layout of every output.
 
     Raises:
         LoweringError: the number of names differs, or a size is neither constant, batch nor time.
@@ -89,11 +90,11 @@ def output_specs(
     return tuple(_output_spec(node, name, axes, has_batch) for node, name in zip(nodes, names or own, strict=True))
 
 
-def output_names(answer: pytree.TreeSpec, nodes: Sequence[torch.fx.Node]) -> list[str]:
-    """Names after the nesting of forward()'s answer: a dict's `logits`, a tuple's `1.0`, a bare tensor's `output`."""
-    marks = pytree.tree_unflatten(list(range(answer.num_leaves)), answer)
+def output_names(tree: pytree.TreeSpec, nodes: Sequence[torch.fx.Node]) -> list[str]:
+    """Name the outputs by their position: `logits` in a dict, `1.0` in nested tuples, `output` for a single tensor."""
+    marks = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
     paths = [".".join(_key_name(key) for key in path) for path, _ in pytree.tree_leaves_with_path(marks)]
-    if len(paths) != len(nodes):  # some leaves are None and are no answers
+    if len(paths) != len(nodes):  # leaves that are None are no outputs
         paths = [str(index) for index in range(len(nodes))]
     return [path or "output" for path in paths]
 
@@ -112,20 +113,21 @@ def _output_spec(node: torch.fx.Node, name: str, axes: dict[Axis, Any], has_batc
         axis = axis_of(size, axes)
         if axis is None and isinstance(size, torch.SymInt):
             raise LoweringError(
-                f"answer {name} has a dimension of size {size}, which is neither constant, batch nor time"
-                f"{source_suffix(node_line(node))}; its part for one request cannot be told"
+                f"output {name} has a dimension of size {size}, which is neither constant, batch nor time"
+                f"{source_suffix(node_line(node))}; it cannot be cut into one part per request"
             )
         shape.append(axis if axis is not None else int(size))
     if has_batch and shape.count("batch") != 1:
         raise LoweringError(
-            f"answer {name} of shape {list(value.shape)} has {shape.count('batch')} batch dimensions instead of one"
-            f"{source_suffix(node_line(node))}: each request of a batch must get an answer of its own"
+            f"output {name} has the shape [{', '.join(map(str, shape))}], with {shape.count('batch')} batch dimensions "
+            f"instead of one{source_suffix(node_line(node))}: every request of a batch needs its own output. Check "
+            "that `inputs` declares the dimensions in the order in which forward() takes them"
         )
-    return TensorSpec(name, cast(DType, str(value.dtype).removeprefix("torch.")), tuple(shape))
+    return TensorSpec(name, cast(DType, dtype_name(value)), tuple(shape))
 
 
 def with_vocabularies(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """The inputs with the bound of every id that indexes an embedding: some engines abort on an id beyond it."""
+    """Add the vocabulary size to inputs that index an embedding: some engines abort on an id beyond it."""
     bounds: dict[str, int] = {}
     for node in exported.graph.nodes:
         if node.op == "call_function" and str(node.target) == "aten.embedding.default":
@@ -140,7 +142,7 @@ def with_vocabularies(exported: torch.export.ExportedProgram, inputs: Sequence[T
 
 
 def value_source(node: torch.fx.Node) -> torch.fx.Node:
-    """Where a tensor's values come from, through operators that only move or convert them."""
+    """Return the node that computes a tensor's values, through operators that only move or convert them."""
     while node.op == "call_function" and str(node.target).rsplit(".", 1)[0] in _KEEPS_VALUES:
         node = cast(torch.fx.Node, node.args[0])
     return node

@@ -1,8 +1,9 @@
-"""PackedSequence code, met while the user's forward() runs, replaced by the abstract masked operators.
+"""PackedSequence tracing mode: PackedSequence code of the user's forward() becomes abstract masked operators.
 
-A TorchFunctionMode sees the functions under `pack_padded_sequence`, `nn.LSTM` and `pad_packed_sequence` whatever way
-the user imported them. Packed data is a stand-in tensor that carries the padded one: only a recurrence or
-`pad_packed_sequence` may take it, any other use is refused with the operator's name, as the Neuron compiler does.
+A TorchFunctionMode intercepts the functions below `pack_padded_sequence`, `nn.LSTM` and `pad_packed_sequence`, however
+the user imported them. Packed data is represented by a placeholder tensor that refers to the padded one. Only a
+recurrence or `pad_packed_sequence` may take it; any other use is refused with the operator's name, as the Neuron
+compiler does.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..backends import masked as _masked  # noqa: F401  registers the operators
 from .errors import LoweringError, calling_line, source_suffix
 
 _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
-_FACTS = {"dtype", "device", "is_cuda", "layout", "requires_grad", "is_nested"}  # tell nothing of the packed shape
+_FACTS = {"dtype", "device", "is_cuda", "layout", "requires_grad", "is_nested"}  # independent of the packed shape
 _TAG = "_neuron_lstm_packed"
 _IDENTITY = "_neuron_lstm_identity"
 _LAST_SLICE = slice(-1, None)
@@ -34,18 +35,18 @@ _LAST_SLICE = slice(-1, None)
 
 @dataclass(frozen=True)
 class PackedPlaceholder:
-    """What a stand-in for packed data stands for."""
+    """The padded tensor and lengths that a placeholder of packed data represents."""
 
     padded: torch.Tensor  # [B, T, ...]
     lengths: torch.Tensor  # [B]
     producer: str
     zero_on_padding: bool
     line: str | None
-    """Where the user's model made it."""
+    """The line of the user's model that created it."""
 
 
 class TracedLengths(list[int]):
-    """`lengths.tolist()` while tracing: good for pack_padded_sequence, refuses to be looked into."""
+    """Result of `lengths.tolist()` while tracing: pack_padded_sequence takes it, reading it is refused."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         super().__init__()
@@ -54,26 +55,26 @@ class TracedLengths(list[int]):
     def _refuse(self, *_: object) -> Any:
         raise LoweringError(
             f"the model reads the values of `lengths` in Python{source_suffix(calling_line())}. Its graph must not "
-            "depend on them: keep lengths a tensor, and hand it to pack_padded_sequence as it is."
+            "depend on them: keep lengths a tensor, and pass it to pack_padded_sequence unchanged."
         )
 
     __iter__ = __getitem__ = __len__ = __bool__ = __contains__ = _refuse
 
 
 def same_size(a: Any, b: Any) -> bool:
-    """Whether two sizes are the same number or the same symbol (never by the value a symbol has just now)."""
+    """Whether two sizes are the same number or the same symbol (never compared by a symbol's example value)."""
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
         return bool(a.node.expr == b.node.expr)
     return isinstance(a, int) and isinstance(b, int) and a == b
 
 
 def placeholder_of(value: object) -> PackedPlaceholder | None:
-    """What a tensor stands for, if it is a stand-in."""
+    """Return the packed data that a tensor represents, if it is a placeholder."""
     return getattr(value, _TAG, None) if isinstance(value, torch.Tensor) else None
 
 
 def packed_use_error(packed: PackedPlaceholder, operator: str, line: str | None) -> LoweringError:
-    """The Neuron compiler's message: which operator made the packed data, which one used it, and the way out."""
+    """Create the error for unsupported use of packed data, in the words of the Neuron compiler."""
     if packed.producer == "aten::_pack_padded_sequence":
         head = (
             'A PackedSequence made by "aten::_pack_padded_sequence" can only be supported when it is consumed by a '
@@ -90,23 +91,23 @@ def packed_use_error(packed: PackedPlaceholder, operator: str, line: str | None)
     )
 
 
-def reject_packed_outputs(answers: object) -> None:
+def reject_packed_outputs(outputs: object) -> None:
     """Refuse a forward() that returns packed data."""
-    for leaf in pytree.tree_leaves(answers):
+    for leaf in pytree.tree_leaves(outputs):
         if (packed := placeholder_of(leaf)) is not None:
             raise packed_use_error(packed, "prim::Return", packed.line)
 
 
 @contextlib.contextmanager
 def packed_sequence_mode(batch: Any, time: Any, lengths: torch.Tensor | None) -> Iterator[PackedSequenceMode]:
-    """Everything that must be in force while the user's forward() is traced.
+    """Activate the tracing mode and the patches that it needs while the user's forward() is traced.
 
-    `batch` and `time` are the (symbolic) sizes; `lengths` [B] is what every recurrence over them is masked by.
+    `batch` and `time` are the (symbolic) sizes; `lengths` [B] masks every recurrence over them.
     """
     with contextlib.ExitStack() as stack:
         # nn.GRU and nn.RNN compare the state with int(batch_sizes[0]), which would fix the batch size of the program.
         stack.enter_context(_replaced(rnn_modules.RNNBase, "check_forward_args", _check_forward_args))
-        # The exporter's own tensors take tolist() apart in Python, out of the mode's sight.
+        # The exporter's tensor classes run tolist() in Python, where the mode does not see it.
         for tensor_class in (FunctionalTensor, FakeTensor):
             stack.enter_context(_replaced(tensor_class, "tolist", partial(_tolist, batch)))
         yield stack.enter_context(PackedSequenceMode(batch, time, lengths))
@@ -114,7 +115,7 @@ def packed_sequence_mode(batch: Any, time: Any, lengths: torch.Tensor | None) ->
 
 @contextlib.contextmanager
 def _replaced(owner: type, name: str, make: Callable[[Any], Any]) -> Iterator[None]:
-    """A method replaced by what `make` makes of the original."""
+    """Replace a method by `make(original)`."""
     original = getattr(owner, name)
     setattr(owner, name, make(original))
     try:
@@ -141,13 +142,13 @@ def _tolist(batch: Any, original: Any) -> Any:
 
 
 class PackedSequenceMode(TorchFunctionMode):
-    """Sees every torch function of the user's forward()."""
+    """Mode that intercepts every torch function of the user's forward()."""
 
     def __init__(self, batch: Any, time: Any, lengths: torch.Tensor | None) -> None:
         super().__init__()
         self.batch, self.time, self.lengths = batch, time, lengths
         self.max_length: tuple[int, str | None] | None = None
-        """The shortest total_length any pad_packed_sequence asked for, with its line."""
+        """The smallest total_length of all pad_packed_sequence calls, with its line."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -155,9 +156,9 @@ class PackedSequenceMode(TorchFunctionMode):
         caller = sys._getframe(1)
         rule = _RULES.get(name)
         if rule is not None:
-            answer = rule(self, caller.f_code, args, kwargs)
-            if answer is not NotImplemented:
-                return answer
+            result = rule(self, caller.f_code, args, kwargs)
+            if result is not NotImplemented:
+                return result
         for value in pytree.tree_leaves((args, kwargs)):
             packed = placeholder_of(value)
             if packed is not None and caller.f_code.co_filename not in _TORCH_RNN_FILES:
@@ -167,14 +168,14 @@ class PackedSequenceMode(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def mask_lengths(self, x: torch.Tensor) -> torch.Tensor | None:
-        """The lengths to mask a recurrence over x[B, T, ...] by; None where x is over other dimensions."""
+        """Return the lengths that mask a recurrence over x[B, T, ...]; None if x has other dimensions."""
         if self.lengths is None or not same_size(x.shape[0], self.batch) or not same_size(x.shape[1], self.time):
             return None
         return self.lengths
 
 
-def _stand_in(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zero_on_padding: bool) -> torch.Tensor:
-    """A tensor with the rank and features of packed data; dead code in the graph."""
+def _placeholder(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zero_on_padding: bool) -> torch.Tensor:
+    """Create a tensor with the rank and features of packed data; it is dead code in the graph."""
     data = padded.select(1, 0)
     setattr(data, _TAG, PackedPlaceholder(padded, lengths, producer, zero_on_padding, calling_line()))
     return data
@@ -183,10 +184,10 @@ def _stand_in(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zero_o
 def _pack(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     data, lengths, batch_first = args
     padded = data if batch_first else data.transpose(0, 1)
-    standing = _stand_in(padded, lengths, "aten::_pack_padded_sequence", zero_on_padding=False)
+    data = _placeholder(padded, lengths, "aten::_pack_padded_sequence", zero_on_padding=False)
     batch_sizes = lengths.new_empty(0)
-    setattr(batch_sizes, _TAG, placeholder_of(standing))
-    return standing, batch_sizes
+    setattr(batch_sizes, _TAG, placeholder_of(data))
+    return data, batch_sizes
 
 
 def _pad(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
@@ -199,7 +200,7 @@ def _pad(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
         valid = torch.arange(padded.shape[1]) < packed.lengths.unsqueeze(1)
         valid = valid.reshape(*valid.shape, *[1] * (padded.dim() - 2))
         padded = torch.where(valid, padded, padding_value)
-    # 0 is the length of the stand-in for batch_sizes: no total_length was given.
+    # 0 is the length of the placeholder of batch_sizes: no total_length was given.
     if not same_size(total_length, 0) and not same_size(total_length, padded.shape[1]):
         if not isinstance(total_length, int):
             raise LoweringError(
@@ -214,7 +215,7 @@ def _pad(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _recurrence(cell: str) -> Callable[..., Any]:
-    """The rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
+    """Return the rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
 
     def rule(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
         packed = placeholder_of(args[0])
@@ -231,7 +232,7 @@ def _recurrence(cell: str) -> Callable[..., Any]:
         else:
             y, *states = torch.ops.neuron_lstm.rnn(x, lengths, state, weights, cell, bias, layers, bidirectional)
         if packed is not None:
-            return _stand_in(y, packed.lengths, f"aten::{cell}", zero_on_padding=True), *states
+            return _placeholder(y, packed.lengths, f"aten::{cell}", zero_on_padding=True), *states
         return y if batch_first else y.transpose(0, 1), *states
 
     return rule
@@ -270,10 +271,10 @@ def _getitem(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> A
 
 
 def _select(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
-    given = (*args, *kwargs.values())
-    if len(given) != 3:
+    arguments = (*args, *kwargs.values())
+    if len(arguments) != 3:
         return NotImplemented
-    tensor, dim, index = given
+    tensor, dim, index = arguments
     if not isinstance(tensor, torch.Tensor) or not isinstance(dim, int) or index != -1:
         return NotImplemented
     dim = dim % tensor.dim()
@@ -281,7 +282,7 @@ def _select(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> An
 
 
 def _read_last_step(mode: PackedSequenceMode, tensor: torch.Tensor, key: Any) -> Any:
-    """`y[:, -1]` or `y[:, -1:]` over time means each row's own last step: a request alone has no padding behind it."""
+    """Read each row's own last step for `y[:, -1]` or `y[:, -1:]` over time, as for a request without padding."""
     keys = key if isinstance(key, tuple) else (key,)
     if (
         mode.lengths is None
@@ -290,8 +291,8 @@ def _read_last_step(mode: PackedSequenceMode, tensor: torch.Tensor, key: Any) ->
     ):
         return NotImplemented
     if Ellipsis in keys:
-        place = keys.index(Ellipsis)
-        keys = (*keys[:place], *[slice(None)] * (tensor.dim() - len(keys) + 1), *keys[place + 1 :])
+        gap = keys.index(Ellipsis)
+        keys = (*keys[:gap], *[slice(None)] * (tensor.dim() - len(keys) + 1), *keys[gap + 1 :])
     steps = [dim for dim, k in enumerate(keys) if k in (-1, _LAST_SLICE) and same_size(tensor.shape[dim], mode.time)]
     rows = [dim for dim, size in enumerate(tensor.shape) if same_size(size, mode.batch)]
     if len(steps) != 1 or not rows or rows[0] == steps[0]:
@@ -319,7 +320,7 @@ def _iterate(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> A
 
 
 def _len(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
-    # Python makes a plain int of what len() gives, which fixes the size: the exporter refuses it later, without a line.
+    # Python converts the result of len() to an int, which fixes the size: the exporter refuses it without a line.
     size = args[0].shape[0] if args[0].dim() else None
     if placeholder_of(args[0]) is not None or not isinstance(size, torch.SymInt):
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Showing on the graph that what stands in the padding cannot reach an answer.
+"""Padding taint analysis: a proof on the graph that the contents of the padding cannot reach an output.
 
 The analysis is an abstract interpretation of the graph over three taints. `INDEPENDENT`: a value depends on no padding
 at all. `PER_TIMESTEP`: it has one time dimension, and its values at a timestep depend on no padded timestep (its padded
@@ -34,66 +34,66 @@ from .timestep_rules import (
 def find_padding_leak(
     exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool
 ) -> Tainted | None:
-    """None if no answer depends on padding; otherwise the first operator through which one may."""
+    """Return the first operator through which padding may reach an output; None if the outputs are independent."""
     axes = symbolic_sizes(exported, inputs)
     if "time" not in axes:
         return None
-    states = TaintMap(axes, user_inputs(exported)[-1] if takes_lengths else None)
+    taints = TaintMap(axes, user_inputs(exported)[-1] if takes_lengths else None)
     for node in exported.graph.nodes:
         if node.op != "output":
-            states.of[node] = transfer(states, node)
-    answers = (states.of[node] for node in output_nodes(exported))
-    return next((state for state in answers if isinstance(state, Tainted)), None)
+            taints.of[node] = transfer(taints, node)
+    outputs = (taints.of[node] for node in output_nodes(exported))
+    return next((taint for taint in outputs if isinstance(taint, Tainted)), None)
 
 
-def transfer(states: TaintMap, node: torch.fx.Node) -> Taint:
-    """The state of a node, given those of all nodes before it."""
+def transfer(taints: TaintMap, node: torch.fx.Node) -> Taint:
+    """Compute the taint of a node from the taints of all nodes before it."""
     if node.op == "placeholder":
-        return PER_TIMESTEP if states.time_dims(node) else INDEPENDENT
+        return PER_TIMESTEP if taints.time_dims(node) else INDEPENDENT
     if node.op == "call_function":
-        return _judge_call(states, node)
+        return _transfer_call(taints, node)
     return INDEPENDENT
 
 
-def _judge_call(states: TaintMap, node: torch.fx.Node) -> Taint:
-    sources = [states.of[source] for source in node.all_input_nodes]
-    for state in sources:
-        if isinstance(state, Tainted):
-            return state
+def _transfer_call(taints: TaintMap, node: torch.fx.Node) -> Taint:
+    sources = [taints.of[source] for source in node.all_input_nodes]
+    for taint in sources:
+        if isinstance(taint, Tainted):
+            return taint
     name = operator_name(node)
     if name in ("getitem", "aten.sym_size.int") or isinstance(node.meta.get("val"), (torch.SymInt, torch.SymBool, int)):
-        return _judge_number_or_element(states, node, name)
-    if _uses_time_as_value(states, node, name) or states.has_derived_time_size(node):
+        return _transfer_size_or_element(taints, node, name)
+    if _uses_time_as_value(taints, node, name) or taints.has_derived_time_size(node):
         return Tainted(name, node_line(node))
     if PER_TIMESTEP not in sources and name not in FACTORIES and name not in FILL_FACTORIES:
-        return PER_TIMESTEP if states.time_dims(node) else INDEPENDENT
-    if is_timestep_local(states, node, name):
+        return PER_TIMESTEP if taints.time_dims(node) else INDEPENDENT
+    if is_timestep_local(taints, node, name):
         return (
             PER_TIMESTEP
-            if states.time_dims(node) or (PER_TIMESTEP in sources and states.is_tuple(node))
+            if taints.time_dims(node) or (PER_TIMESTEP in sources and taints.is_tuple(node))
             else INDEPENDENT
         )
     return Tainted(name, node_line(node))
 
 
-def _judge_number_or_element(states: TaintMap, node: torch.fx.Node, name: str) -> Taint:
-    """A size is free (what is made of it is judged where it is used); an element is as its tuple and shape say."""
+def _transfer_size_or_element(taints: TaintMap, node: torch.fx.Node, name: str) -> Taint:
+    """Treat a size as independent (its uses are checked elsewhere); derive an element's taint from its tuple."""
     if name != "getitem" or not isinstance(node.meta.get("val"), torch.Tensor):
         return INDEPENDENT
     source = node.args[0]
     assert isinstance(source, torch.fx.Node)
     if operator_name(source).startswith("neuron_lstm."):
-        return PER_TIMESTEP if node.args[1] == 0 and states.is_per_timestep(source.args[0]) else INDEPENDENT
-    return states.of[source] if states.time_dims(node) else INDEPENDENT
+        return PER_TIMESTEP if node.args[1] == 0 and taints.is_per_timestep(source.args[0]) else INDEPENDENT
+    return taints.of[source] if taints.time_dims(node) else INDEPENDENT
 
 
-def _uses_time_as_value(states: TaintMap, node: torch.fx.Node, name: str) -> bool:
-    """Whether the *number* of padded timesteps goes into a value, as in `sum / T` (a shape may hold it)."""
+def _uses_time_as_value(taints: TaintMap, node: torch.fx.Node, name: str) -> bool:
+    """Whether a value depends on the *number* of padded timesteps, as in `sum / T` (a shape may contain it)."""
     if name in TAKES_SIZES:
         return False
     if name in TAKES_SIZES_FIRST:
-        return any(states.is_time_expression(argument) for argument in [*node.args[1:], *node.kwargs.values()])
+        return any(taints.is_time_expression(argument) for argument in [*node.args[1:], *node.kwargs.values()])
     if name == "aten.slice":
-        ends_with_time = bool(states.time_dims(node)) and not any(states.is_time_expression(a) for a in node.args[2:3])
-        return not ends_with_time and any(states.is_time_expression(a) for a in node.args)
-    return any(states.is_time_expression(source) for source in node.all_input_nodes)
+        ends_with_time = bool(taints.time_dims(node)) and not any(taints.is_time_expression(a) for a in node.args[2:3])
+        return not ends_with_time and any(taints.is_time_expression(a) for a in node.args)
+    return any(taints.is_time_expression(source) for source in node.all_input_nodes)

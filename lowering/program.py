@@ -1,4 +1,4 @@
-"""What lowering hands to the rest of packaging."""
+"""Result of lowering, for the rest of packaging."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from ..bucketing.shapes import CarriedValue, ProgramRole, TensorSpec
 
 @dataclass(frozen=True)
 class ChunkPrograms:
-    """The model as programs over pieces of time.
+    """The model as programs over chunks of time.
 
-    A piece has any number of timesteps of every row; `lengths` counts each row's own within it, at least one. Whatever
-    is carried is an input of `chunk` and its last outputs. `start` and `head` take the inputs without time and the
-    whole lengths[B]; None where there is nothing to compute.
+    A chunk has any number of timesteps of every row; `lengths` counts each row's own timesteps within it, at least one.
+    The carried values are the last inputs and the last outputs of `chunk`. `start` and `head` take the inputs without
+    time and the lengths[B] of the whole sequences; None if there is nothing to compute.
     """
 
     chunk: torch.export.ExportedProgram
-    """Inputs of the piece, lengths, carried values -> the outputs that have time, carried values."""
+    """Program: inputs of the chunk, lengths, carried values -> outputs with time, carried values."""
     head: torch.export.ExportedProgram | None
-    """Inputs without time, lengths, carried values -> the outputs without time."""
+    """Program: inputs without time, lengths, carried values -> outputs without time."""
     start: torch.export.ExportedProgram | None
-    """Inputs without time, lengths -> those carried values that do not begin as a number."""
+    """Program: inputs without time, lengths -> the initial carried values that are no constants."""
     carried: tuple[CarriedValue, ...]
 
     @property
     def parts(self) -> dict[ProgramRole, torch.export.ExportedProgram]:
-        """The programs there are."""
+        """Programs that exist, by role."""
         ends: dict[ProgramRole, torch.export.ExportedProgram | None] = {"start": self.start, "head": self.head}
         return {"chunk": self.chunk, **{part: end for part, end in ends.items() if end is not None}}
 
@@ -40,8 +40,8 @@ class LoweredModel:
 
     `exported` takes the declared inputs in order, then lengths[B] int64 where `takes_lengths`, and returns a flat tuple
     of outputs. Batch and time are symbolic, recurrences are the abstract operators of `backends.masked`. Its parameters
-    and persistent buffers are named as in the model's state dict; `constants` are the tensors besides, by the name the
-    exported program gives them.
+    and persistent buffers are named as in the model's state dict; `constants` are all other tensors, by their names in
+    the exported program.
     """
 
     exported: torch.export.ExportedProgram
@@ -50,22 +50,22 @@ class LoweredModel:
     outputs: tuple[TensorSpec, ...]
     constants: dict[str, torch.Tensor]
     padding: Literal["masked", "exact_lengths"]
-    """Whether requests may be padded to a bucket, or only bucket lengths themselves are served."""
+    """Padding mode: requests are padded to a bucket, or only exact bucket lengths are served."""
     padding_reason: str
-    """Why, for people: what was proved, or which line of the model padding would reach."""
+    """Reason for the padding mode, for people: the proof, or the line of the model that padding would reach."""
     chunked: ChunkPrograms | None
-    """The model in pieces of time, where it can be cut; it is served so."""
+    """Chunk programs, if the model can be chunked; they are then served."""
     chunking_reason: str
-    """Why, for people: what goes on from piece to piece, or which line needs a whole sequence."""
+    """Reason for people: the carried values, or the line that needs a whole sequence."""
     any_shape: bool
-    """Whether batch and time may be any number, not only what the grid spans."""
+    """Whether batch and time may be any number, not only those in the range of the grid."""
 
     @property
     def kind(self) -> Literal["sequence", "chunk"]:
-        """Whether it is served over whole sequences or in pieces of time."""
+        """Execution mode: whole sequences or chunks of time."""
         return "sequence" if self.chunked is None else "chunk"
 
     @property
     def parts(self) -> dict[ProgramRole, torch.export.ExportedProgram]:
-        """What is compiled and served."""
+        """Programs that are compiled and served, by role."""
         return {"sequence": self.exported} if self.chunked is None else self.chunked.parts

@@ -1,4 +1,4 @@
-"""Whether a model can be served as a stream, and which models can go on from each other's sessions."""
+"""Streaming: models that support sessions, and the compatibility of their states."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ _HALF_BYTES = 8
 
 
 def check_streamable(program: LoweredModel) -> None:
-    """Refuse a model whose answers need more than the timesteps so far.
+    """Refuse a model whose outputs need more than the timesteps received so far.
 
     Raises:
-        LoweringError: with the line of the model.
+        LoweringError: names the line of the model.
     """
     if program.chunked is None:
         raise LoweringError(
-            f"streaming: a piece of a sequence cannot be answered before the rest of it is there, for "
-            f"{program.chunking_reason}; leave `streaming` out, or write the model without it"
+            "streaming: the outputs of a chunk depend on timesteps that have not arrived: "
+            f"{program.chunking_reason}; remove `streaming`, or change the model"
         )
     start = program.chunked.start
     if start is not None and _reads_lengths(start):
         raise LoweringError(
-            "streaming: what a sequence begins with is computed from its length, which is not known before its end; "
-            "leave `streaming` out, or begin with what does not depend on it"
+            "streaming: the initial state is computed from the length of the sequence, which is known only at its end; "
+            "remove `streaming`, or use an initial state that does not depend on the length"
         )
 
 
 def _reads_lengths(start: torch.export.ExportedProgram) -> bool:
-    """Whether the last input is more than a way to count the rows."""
+    """Whether the values of the last input are used, not only its number of rows."""
     name = start.graph_signature.user_inputs[-1]
     (lengths,) = (node for node in start.graph.nodes if node.op == "placeholder" and node.name == name)
     return any(user.target is not torch.ops.aten.sym_size.int for user in lengths.users)
 
 
 def state_compatibility_id(program: LoweredModel, weights: Iterable[str]) -> str:
-    """Equal for models that can go on from each other's sessions, whatever engine and grid they are served with.
+    """Identify the states of a model: models with equal ids can resume each other's sessions.
 
-    They compute the same piece, which the first half tells, with the same weights, which the second half tells;
-    `weights` are the digests of the files.
+    The first half digests the chunk program, the second half the weights; `weights` are the digests of the files. The
+    engine and the grid do not matter.
     """
     assert program.chunked is not None
     digest = blake2b(digest_size=_HALF_BYTES)
@@ -57,7 +57,7 @@ def state_compatibility_id(program: LoweredModel, weights: Iterable[str]) -> str
 
 
 def with_weight_digests(state: str, weights: Iterable[str]) -> str:
-    """What `state_compatibility_id` says of the same model with other weights.
+    """Return the `state_compatibility_id` of the same model with other weights.
 
     >>> with_weight_digests("0123456789abcdef" * 2, []) == with_weight_digests("0123456789abcdef" + "0" * 16, [])
     True

@@ -1,21 +1,18 @@
-"""Parts of an exported graph as exported programs of their own."""
+"""Extraction of subgraphs of an exported graph as exported programs."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..bucketing.shapes import Axis, TensorSpec
-from .export import dynamic_shape, example_tensor
+from .export import EXAMPLE_SIZES, NEED_CELL, dynamic_shape, example_tensor, export_quietly
 from .outputs import axis_of, user_inputs
 
-_EXAMPLE: dict[Axis, int] = {"batch": 3, "time": 7}  # as in trace.py
-_NEED_CELL = 8  # its place among the arguments of neuron_lstm::lstm
 _aten = torch.ops.aten
-# What is made after another tensor's dtype alone, and how to make it without that tensor.
+# Factories that take only the dtype of another tensor, and their forms without that tensor.
 _WITHOUT_SOURCE: dict[Any, Any] = {
     _aten.new_zeros.default: _aten.zeros.default,
     _aten.new_ones.default: _aten.ones.default,
@@ -23,13 +20,13 @@ _WITHOUT_SOURCE: dict[Any, Any] = {
     _aten.new_full.default: _aten.full.default,
 }
 CASTS_LIKE = {_aten.type_as.default, _aten.to.other}
-"""What converts its first argument to the dtype of its second."""
+"""Operators that convert the first argument to the dtype of the second."""
 
 
 class SubgraphBuilder:
-    """A graph under construction, made of nodes of `exported` on demand.
+    """Builder of a graph from copies of nodes of `exported`.
 
-    `inputs` stands for the user's inputs in order, lengths last; None is one that the copy does not take.
+    `inputs` are the layouts of the user's inputs in order, lengths last; None for an input that the subgraph lacks.
     """
 
     def __init__(
@@ -50,30 +47,30 @@ class SubgraphBuilder:
                 self._copies[node] = self._lengths = self.placeholder(node.name)
 
     def placeholder(self, name: str) -> torch.fx.Node:
-        """A further input, after those there are."""
+        """Append an input."""
         while name in self._names:
             name += "_"
         self._names.add(name)
         return self._graph.placeholder(name)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> torch.fx.Node:
-        """A further call, at the end."""
+        """Append a call."""
         return self._graph.call_function(function, arguments)
 
     def substitute(self, nodes: Iterable[torch.fx.Node], value: torch.fx.Node) -> None:
-        """`value` takes the place of `nodes`, and of whatever only they need."""
+        """Use `value` instead of `nodes`; nodes that only these need are not copied."""
         self._copies.update(dict.fromkeys(nodes, value))
 
     def replace_argument(self, node: torch.fx.Node, position: int, value: torch.fx.Node) -> None:
-        """One argument of one call is to be `value`."""
+        """Use `value` as one argument of one call."""
         self._arguments.setdefault(node, {})[position] = value
 
     def keep_cell_states(self) -> None:
-        """Let every LSTM give its exact last cell state."""
+        """Make every LSTM compute its exact last cell state."""
         self._keeps_cells = True
 
     def copy_nodes(self, wanted: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-        """The copies of some nodes, and of all they need, in the order of the graph."""
+        """Copy nodes and all that they need, in the order of the graph; return the copies."""
         needed = self._needed(wanted)
         for node in self._exported.graph.nodes:
             if node in needed:
@@ -81,7 +78,7 @@ class SubgraphBuilder:
         return [self._copies[node] for node in wanted]
 
     def _needed(self, wanted: Sequence[torch.fx.Node]) -> set[torch.fx.Node]:
-        """What is still to be copied."""
+        """Collect the nodes that are not copied yet."""
         needed: set[torch.fx.Node] = set()
         pending = list(wanted)
         while pending:
@@ -103,7 +100,7 @@ class SubgraphBuilder:
         return [n for n in _flat(kept) if isinstance(n, torch.fx.Node)]
 
     def _is_batch(self, node: torch.fx.Node) -> bool:
-        """Whether a node is the number of rows, which the copy may have to take from another input."""
+        """Whether a node is the batch size, which the subgraph may have to take from another input."""
         return node.op == "call_function" and axis_of(node.meta.get("val"), self._axes) == "batch"
 
     def _copy(self, node: torch.fx.Node) -> torch.fx.Node:
@@ -113,8 +110,8 @@ class SubgraphBuilder:
             return self._tensor(node)
         if node.target in _WITHOUT_SOURCE:
             sizes = torch.fx.map_arg(node.args[1:], lambda n: self._copies[n])
-            made = {"dtype": node.meta["val"].dtype}
-            return self._graph.call_function(_WITHOUT_SOURCE[node.target], sizes, made)
+            dtype = {"dtype": node.meta["val"].dtype}
+            return self._graph.call_function(_WITHOUT_SOURCE[node.target], sizes, dtype)
         if node.target in CASTS_LIKE:
             return self.call(_aten.to.dtype, self._copies[node.all_input_nodes[0]], node.meta["val"].dtype)
         replaced = self._arguments.get(node, {})
@@ -126,15 +123,15 @@ class SubgraphBuilder:
             torch.fx.map_arg(node.kwargs, lambda n: self._copies[n]),
         )
         if self._keeps_cells and node.target is torch.ops.neuron_lstm.lstm.default:
-            copied.update_arg(_NEED_CELL, True)
+            copied.update_arg(NEED_CELL, True)
         copied.meta["stack_trace"] = node.meta.get("stack_trace")
         return copied
 
     def _tensor(self, node: torch.fx.Node) -> torch.fx.Node:
-        """A parameter, buffer or constant, under its own name.
+        """Add a parameter, buffer or constant under its own name.
 
         Raises:
-            ValueError: it is an input that the copy does not take.
+            ValueError: it is an input that the subgraph does not take.
         """
         signature = self._exported.graph_signature
         names = {
@@ -143,7 +140,7 @@ class SubgraphBuilder:
             **signature.inputs_to_lifted_tensor_constants,
         }
         if node.name not in names:
-            raise ValueError(f"it needs {node.name}, of which a piece has no more than its own timesteps")
+            raise ValueError(f"it needs the input {node.name}, of which a chunk has only its own timesteps")
         target = names[node.name]
         known = self._exported.state_dict.get(target, self._exported.constants.get(target))
         assert isinstance(known, torch.Tensor)
@@ -151,15 +148,12 @@ class SubgraphBuilder:
         return self._graph.get_attr(target)
 
     def export(self, outputs: Sequence[torch.fx.Node], specs: Sequence[TensorSpec]) -> torch.export.ExportedProgram:
-        """The program for any shape. `specs` are the layouts of its inputs in order."""
+        """Export the subgraph for every shape; `specs` are the layouts of its inputs in order."""
         self._graph.output(tuple(outputs))
         module = torch.fx.GraphModule(self._root(), self._graph)
         dims = {name: torch.export.Dim(name, min=1) for name in self._axes}
-        tensors = tuple(example_tensor(spec, _EXAMPLE["batch"], _EXAMPLE["time"]) for spec in specs)
-        shapes = tuple(dynamic_shape(spec, dims) for spec in specs)
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the exporter's own, about its internals
-            return torch.export.export(module, tensors, dynamic_shapes=shapes, strict=False)
+        tensors = [example_tensor(spec, EXAMPLE_SIZES["batch"], EXAMPLE_SIZES["time"]) for spec in specs]
+        return export_quietly(module, tensors, [dynamic_shape(spec, dims) for spec in specs])
 
     def _root(self) -> torch.nn.Module:
         root = torch.nn.Module()

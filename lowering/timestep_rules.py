@@ -1,7 +1,7 @@
-"""A rule for each operator that keeps timesteps apart: whether this call of it does.
+"""Transfer rules of the padding taint analysis: whether a call of an operator is timestep-local.
 
-A rule sees a call of which some input is STEPS and none is Reached, and says whether the result is free of padding, or
-holds at each timestep only what depends on no padded one.
+A rule is given a call with at least one PER_TIMESTEP input and no Tainted one. It decides whether the result is
+independent of the padding, or depends at each timestep on no padded timestep.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .outputs import axis_of
 
 @dataclass(frozen=True)
 class Tainted:
-    """Padding reaches a value, or cannot be shown not to."""
+    """Taint of a value that padding reaches, or may reach."""
 
     operator: str
     line: str | None
@@ -29,20 +29,20 @@ class Tainted:
         return f"{self.operator}{source_suffix(self.line)}"
 
 
-Taint = Literal["free", "steps"] | Tainted
-INDEPENDENT: Taint = "free"
-PER_TIMESTEP: Taint = "steps"
+Taint = Literal["independent", "per_timestep"] | Tainted
+INDEPENDENT: Taint = "independent"
+PER_TIMESTEP: Taint = "per_timestep"
 
 
 class TaintMap:
-    """The states of the nodes seen so far, and where time is in them."""
+    """Taints of the nodes visited so far, and the time dimensions of nodes."""
 
     def __init__(self, axes: dict[Axis, Any], lengths: torch.fx.Node | None) -> None:
         self.axes, self.lengths = axes, lengths
         self.of: dict[torch.fx.Node, Taint] = {}
 
     def is_time_expression(self, argument: object) -> bool:
-        """Whether an argument is a number made of the number of padded timesteps."""
+        """Whether an argument is a number computed from the number of padded timesteps."""
         value = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
         return isinstance(value, (torch.SymInt, torch.SymFloat)) and self.has_time(value)
 
@@ -51,34 +51,34 @@ class TaintMap:
         return not isinstance(size, int) and self.axes["time"].node.expr in size.node.expr.free_symbols
 
     def has_derived_time_size(self, node: torch.fx.Node) -> bool:
-        """Whether a tensor has a dimension made of time that is not time, as `x[:, 1:]` has."""
+        """Whether a tensor has a size computed from time but not equal to it, as `x[:, 1:]` has."""
         value = node.meta.get("val")
         shape = value.shape if isinstance(value, torch.Tensor) else ()
         return any(self.has_time(size) and axis_of(size, self.axes) is None for size in shape)
 
     def time_dims(self, node: object) -> list[int]:
-        """Which dimensions of a node's tensor are time."""
+        """Return the dimensions of a node's tensor that are time."""
         value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         if not isinstance(value, torch.Tensor):
             return []
         return [dim for dim, size in enumerate(value.shape) if axis_of(size, self.axes) == "time"]
 
     def time_dim_of(self, node: object) -> int | None:
-        """The one time dimension of a node, or None where there is none or more than one."""
+        """Return the only time dimension of a node; None if it has none or several."""
         dims = self.time_dims(node)
         return dims[0] if len(dims) == 1 else None
 
     def is_tuple(self, node: torch.fx.Node) -> bool:
-        """Whether a node gives several tensors."""
+        """Whether a node returns several tensors."""
         return isinstance(node.meta.get("val"), (list, tuple))
 
     def is_per_timestep(self, node: object) -> bool:
-        """Whether a node is a tensor over timesteps that depends on no padded one."""
+        """Whether a node is a tensor over time that depends on no padded timestep."""
         return isinstance(node, torch.fx.Node) and self.of.get(node) == PER_TIMESTEP
 
 
 def operator_name(node: torch.fx.Node) -> str:
-    """`aten.sum` for every overload; `getitem` for an element of a tuple."""
+    """Return the operator's name without overload (`aten.sum`), or `getitem` for an element of a tuple."""
     if node.target is operator.getitem:
         return "getitem"
     target = str(node.target)
@@ -86,7 +86,7 @@ def operator_name(node: torch.fx.Node) -> str:
 
 
 def base_name(target: str) -> str:
-    """`aten.sum.dim_IntList` -> `aten.sum`."""
+    """Drop the overload: `aten.sum.dim_IntList` becomes `aten.sum`."""
     parts = target.split(".")
     return ".".join(parts[:2]) if len(parts) >= 2 else target
 
@@ -98,31 +98,31 @@ def _rank(node: torch.fx.Node) -> int:
     return len(node.meta["val"].shape)
 
 
-def _pointwise(states: TaintMap, node: torch.fx.Node) -> bool:
+def _pointwise(taints: TaintMap, node: torch.fx.Node) -> bool:
     """Broadcasting aligns dimensions from the right: time must meet time."""
-    places = {_rank(s) - dim for s in node.all_input_nodes for dim in states.time_dims(s)}
-    return len(places) <= 1
+    positions = {_rank(s) - dim for s in node.all_input_nodes for dim in taints.time_dims(s)}
+    return len(positions) <= 1
 
 
-def _feature_wise(states: TaintMap, node: torch.fx.Node) -> bool:
+def _feature_wise(taints: TaintMap, node: torch.fx.Node) -> bool:
     """linear(x, weight, bias): mixes the last dimension only."""
     x, *others = node.all_input_nodes
-    time = states.time_dim_of(x)
-    return time is not None and time != _rank(x) - 1 and not any(states.time_dims(other) for other in others)
+    time = taints.time_dim_of(x)
+    return time is not None and time != _rank(x) - 1 and not any(taints.time_dims(other) for other in others)
 
 
-def _matmul(states: TaintMap, node: torch.fx.Node) -> bool:
+def _matmul(taints: TaintMap, node: torch.fx.Node) -> bool:
     """matmul(a, b) with time among the rows of a, not in what is summed over."""
     a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node.args[0], node.args[0])
-    return states.time_dim_of(a) not in (None, _rank(a) - 1) and not states.time_dims(b) and states.of[b] == INDEPENDENT  # type: ignore[arg-type,index]
+    return taints.time_dim_of(a) not in (None, _rank(a) - 1) and not taints.time_dims(b) and taints.of[b] == INDEPENDENT  # type: ignore[arg-type,index]
 
 
-def _embedding(states: TaintMap, node: torch.fx.Node) -> bool:
-    return states.of[node.all_input_nodes[0]] == INDEPENDENT
+def _embedding(taints: TaintMap, node: torch.fx.Node) -> bool:
+    return taints.of[node.all_input_nodes[0]] == INDEPENDENT
 
 
 def dims_argument(node: torch.fx.Node) -> list[int] | None:
-    """The `dim` of a reduction or normalisation over dimensions, non-negative; None: all of them."""
+    """Return the non-negative `dim` argument of a reduction or normalisation; None if it covers all dimensions."""
     schema = node.target._schema.arguments  # type: ignore[union-attr]
     names = [argument.name for argument in schema]
     for name in ("dim", "dims"):
@@ -140,50 +140,50 @@ def dims_argument(node: torch.fx.Node) -> list[int] | None:
     return None
 
 
-def _over_other_dims(states: TaintMap, node: torch.fx.Node) -> bool:
+def _over_other_dims(taints: TaintMap, node: torch.fx.Node) -> bool:
     """A reduction, softmax, split, ... along dimensions that are not time."""
-    dims, time = dims_argument(node), states.time_dim_of(node.all_input_nodes[0])
+    dims, time = dims_argument(node), taints.time_dim_of(node.all_input_nodes[0])
     return dims is not None and time is not None and time not in dims
 
 
-def _cumulative(states: TaintMap, node: torch.fx.Node) -> bool:
-    """A running sum along time looks back only."""
-    return states.time_dim_of(node.all_input_nodes[0]) is not None
+def _cumulative(taints: TaintMap, node: torch.fx.Node) -> bool:
+    """A cumulative sum along time uses earlier timesteps only."""
+    return taints.time_dim_of(node.all_input_nodes[0]) is not None
 
 
-def _layer_norm(states: TaintMap, node: torch.fx.Node) -> bool:
+def _layer_norm(taints: TaintMap, node: torch.fx.Node) -> bool:
     x = node.all_input_nodes[0]
-    time = states.time_dim_of(x)
+    time = taints.time_dim_of(x)
     return time is not None and time < _rank(x) - len(node.args[1])  # type: ignore[arg-type]
 
 
-def _batch_norm(states: TaintMap, node: torch.fx.Node) -> bool:
+def _batch_norm(taints: TaintMap, node: torch.fx.Node) -> bool:
     """In eval mode a fixed affine map per channel (dimension 1)."""
     x = node.all_input_nodes[0]
-    return True not in node.args[5:6] and states.time_dim_of(x) not in (None, 1)
+    return True not in node.args[5:6] and taints.time_dim_of(x) not in (None, 1)
 
 
-def _cat(states: TaintMap, node: torch.fx.Node) -> bool:
+def _cat(taints: TaintMap, node: torch.fx.Node) -> bool:
     tensors = node.args[0]
     dim = int(node.args[1]) if len(node.args) > 1 else 0  # type: ignore[arg-type]
     rank = _rank(node)
-    places = {d for t in tensors for d in states.time_dims(t)}  # type: ignore[union-attr]
+    places = {d for t in tensors for d in taints.time_dims(t)}  # type: ignore[union-attr]
     return len(places) <= 1 and dim % rank not in places
 
 
-def _stack(states: TaintMap, node: torch.fx.Node) -> bool:
-    return len({d for t in node.args[0] for d in states.time_dims(t)}) <= 1  # type: ignore[union-attr]
+def _stack(taints: TaintMap, node: torch.fx.Node) -> bool:
+    return len({d for t in node.args[0] for d in taints.time_dims(t)}) <= 1  # type: ignore[union-attr]
 
 
-def _moves_dims(states: TaintMap, node: torch.fx.Node) -> bool:
-    """transpose, permute, expand, ...: every step stays one step."""
-    return len(states.time_dims(node)) == 1
+def _moves_dims(taints: TaintMap, node: torch.fx.Node) -> bool:
+    """transpose, permute, expand, ...: each timestep stays one timestep."""
+    return len(taints.time_dims(node)) == 1
 
 
-def _view(states: TaintMap, node: torch.fx.Node) -> bool:
-    """A reshape keeps steps apart if the same dimensions stand before time and after it."""
+def _view(taints: TaintMap, node: torch.fx.Node) -> bool:
+    """A reshape is timestep-local if the sizes before time multiply to the same number, and so do those after."""
     source = node.all_input_nodes[0]
-    before, after = states.time_dim_of(source), states.time_dim_of(node)
+    before, after = taints.time_dim_of(source), taints.time_dim_of(node)
     if before is None or after is None:
         return False
     old, new = source.meta["val"].shape, node.meta["val"].shape
@@ -191,72 +191,72 @@ def _view(states: TaintMap, node: torch.fx.Node) -> bool:
 
 
 def _product(sizes: Sequence[Any]) -> Any:
-    """A product of sizes as an expression, so that comparing two sets no guard."""
+    """Multiply sizes as expressions, so that a comparison adds no guard."""
     result: Any = 1
     for size in sizes:
         result = result * (size.node.expr if isinstance(size, torch.SymInt) else size)
     return result
 
 
-def _slice(states: TaintMap, node: torch.fx.Node) -> bool:
+def _slice(taints: TaintMap, node: torch.fx.Node) -> bool:
     """A slice of other dimensions, or all of time."""
-    return states.time_dims(node) == states.time_dims(node.all_input_nodes[0])
+    return taints.time_dims(node) == taints.time_dims(node.all_input_nodes[0])
 
 
-def _select(states: TaintMap, node: torch.fx.Node) -> bool:
+def _select(taints: TaintMap, node: torch.fx.Node) -> bool:
     """One index of another dimension, or the first timestep, which every request has."""
     x = node.all_input_nodes[0]
     dim, index = int(node.args[1]) % _rank(x), node.args[2]  # type: ignore[arg-type]
-    return dim != states.time_dim_of(x) or bool(index == 0)
+    return dim != taints.time_dim_of(x) or bool(index == 0)
 
 
-def _gather(states: TaintMap, node: torch.fx.Node) -> bool:
-    """Each row's own last timestep: gather along time at lengths - 1. Along other dimensions, each step from itself."""
+def _gather(taints: TaintMap, node: torch.fx.Node) -> bool:
+    """Along time, each row's own last timestep (lengths - 1); along other dimensions, each timestep from itself."""
     x, dim, index = node.args[:3]
-    time = states.time_dim_of(x)
+    time = taints.time_dim_of(x)
     if time is None:
         return False
     if int(dim) % _rank(x) == time:  # type: ignore[arg-type]
-        return is_last_step(states, index)
-    return states.time_dims(index) == states.time_dims(x)
+        return is_last_step(taints, index)
+    return taints.time_dims(index) == taints.time_dims(x)
 
 
-def _index(states: TaintMap, node: torch.fx.Node) -> bool:
-    """The same written `x[arange(B), lengths - 1]`, or with both the other way round where time comes first."""
+def _index(taints: TaintMap, node: torch.fx.Node) -> bool:
+    """`x[arange(B), lengths - 1]`, or `x[lengths - 1, arange(B)]` if time comes first."""
     x, indices = node.args[0], list(node.args[1])  # type: ignore[arg-type]
-    time = states.time_dim_of(x)
+    time = taints.time_dim_of(x)
     if time not in (0, 1) or len(indices) != 2:
         return False
     rows, last = indices[1 - time], indices[time]
-    return _is_every_row(states, rows) and is_last_step(states, last) and _rank(last) == 1
+    return _is_every_row(taints, rows) and is_last_step(taints, last) and _rank(last) == 1
 
 
-def _is_every_row(states: TaintMap, node: object) -> bool:
+def _is_every_row(taints: TaintMap, node: object) -> bool:
     """Whether a node is 0, 1, ..., B - 1."""
     if not isinstance(node, torch.fx.Node) or base_name(str(node.target)) != "aten.arange":
         return False
     (count,) = node.meta["val"].shape
-    return node.args[:-1] in ((), (0,)) and axis_of(count, states.axes) == "batch"
+    return node.args[:-1] in ((), (0,)) and axis_of(count, taints.axes) == "batch"
 
 
-def is_last_step(states: TaintMap, node: object) -> bool:
-    """Whether an index is lengths - 1, spread over other dimensions."""
+def is_last_step(taints: TaintMap, node: object) -> bool:
+    """Whether an index is lengths - 1, broadcast over other dimensions."""
     if not isinstance(node, torch.fx.Node):
         return False
     while base_name(str(node.target)) in VALUE_PRESERVING:
         node = node.all_input_nodes[0]
-    return base_name(str(node.target)) == "aten.sub" and _is_lengths(states, node.args[0]) and node.args[1:] == (1,)
+    return base_name(str(node.target)) == "aten.sub" and _is_lengths(taints, node.args[0]) and node.args[1:] == (1,)
 
 
-def _is_lengths(states: TaintMap, node: object) -> bool:
-    """The true lengths themselves, in some dtype: not a part of them, nor in another order."""
+def _is_lengths(taints: TaintMap, node: object) -> bool:
+    """Whether a node is the true lengths in some dtype: not a part of them, and in the same order."""
     while isinstance(node, torch.fx.Node) and base_name(str(node.target)) in CONVERSIONS:
         node = node.all_input_nodes[0]
-    return node is states.lengths
+    return node is taints.lengths
 
 
-def _recurrence(states: TaintMap, node: torch.fx.Node) -> bool:
-    """A masked recurrence over time is exact whatever stands in the padding of x; its states must be free of it."""
+def _recurrence(taints: TaintMap, node: torch.fx.Node) -> bool:
+    """A masked recurrence is exact for any padding of x; its initial states must be independent of padding."""
     x, lengths, *states_and_weights = node.args
     rest = [
         n
@@ -264,20 +264,20 @@ def _recurrence(states: TaintMap, node: torch.fx.Node) -> bool:
         for n in (a if isinstance(a, (list, tuple)) else [a])
         if isinstance(n, torch.fx.Node)
     ]
-    if any(states.of[n] != INDEPENDENT for n in rest):
+    if any(taints.of[n] != INDEPENDENT for n in rest):
         return False
-    if states.time_dim_of(x) is None:
-        return states.of[x] == INDEPENDENT  # type: ignore[index]
-    return states.time_dim_of(x) == 1 and _is_lengths(states, lengths)
+    if taints.time_dim_of(x) is None:
+        return taints.of[x] == INDEPENDENT  # type: ignore[index]
+    return taints.time_dim_of(x) == 1 and _is_lengths(taints, lengths)
 
 
-def _arange(states: TaintMap, node: torch.fx.Node) -> bool:
-    """0, 1, 2, ...: what stands at a timestep does not depend on how many there are."""
+def _arange(taints: TaintMap, node: torch.fx.Node) -> bool:
+    """The value of `arange` at a timestep does not depend on the number of timesteps."""
     numbers = [a for a in node.args if a not in (0, 1)]
     return len(numbers) <= 1
 
 
-def _factory(states: TaintMap, node: torch.fx.Node) -> bool:
+def _factory(taints: TaintMap, node: torch.fx.Node) -> bool:
     return True
 
 
@@ -294,7 +294,7 @@ _SHAPE_RULES = _table(
 FILL_FACTORIES = _table((_factory, "full full_like new_full"))
 FACTORIES = _table((_arange, "arange"), (_factory, "zeros ones empty zeros_like ones_like new_zeros new_ones"))
 TAKES_SIZES = {*_SHAPE_RULES, *FACTORIES}
-TAKES_SIZES_FIRST = {*FILL_FACTORIES}  # what comes after the sizes is a value
+TAKES_SIZES_FIRST = {*FILL_FACTORIES}  # the argument after the sizes is a value
 CONVERSIONS = {f"aten.{name}" for name in ("to", "_to_copy", "cpu", "clone", "detach", "alias", "contiguous")}
 COMPARISONS = {f"aten.{name}" for name in ("lt", "le", "gt", "ge")}
 VALUE_PRESERVING = {
@@ -327,9 +327,9 @@ _RULES: dict[str, Rule] = {
 }
 
 
-def is_timestep_local(states: TaintMap, node: torch.fx.Node, name: str) -> bool:
-    """Whether the rule for this operator says so; an operator without a rule does not."""
+def is_timestep_local(taints: TaintMap, node: torch.fx.Node, name: str) -> bool:
+    """Whether this call keeps timesteps apart, by its operator's rule; False for an operator without a rule."""
     rule = _RULES.get(name)
     if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
         rule = _pointwise
-    return rule is not None and rule(states, node)
+    return rule is not None and rule(taints, node)

@@ -8,14 +8,16 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from torch.utils import _pytree as pytree
 
 from ..backends.interface import LoadError
-from ..backends.signature import Signature, TensorType
+from ..backends.signature import Signature
+from ..config import json_codec
+from ..config.json_codec import NO_OTHER_KEYS, Key
 
 
 class TempDirectory:
@@ -32,8 +34,6 @@ def _remove(path: Path, owner: int) -> None:
 
 
 FORMAT = 1
-_KEYS = {"in_tree": "takes", "out_tree": "gives"}
-"""Fields that have another name in the file."""
 
 _WEIGHT, _CONSTANT = "weights/", "constants/"
 
@@ -46,7 +46,7 @@ class TracedProgram:
     """Where it lies in the directory of the trace."""
     signature: Signature
     """All it takes, states included, in order."""
-    weight_keys: Mapping[str, str]
+    weight_keys: Annotated[Mapping[str, str], Key("stored")]
     """For each weight by the program's name, where it is among all tensors of the trace: `weights/NAME` or, where
     buckets differ in it, `weights/NAME@BUCKET`; what was lifted out of code below `constants/`."""
 
@@ -58,9 +58,9 @@ class TraceDescription:
     backend: str
     host: Mapping[str, str]
     programs: tuple[TracedProgram, ...]
-    in_tree: str
+    in_tree: Annotated[str, Key("takes")]
     """The arguments of a call, without states, as pytree writes it."""
-    out_tree: str
+    out_tree: Annotated[str, Key("gives")]
     """The answers, without states."""
     aliases: tuple[tuple[int, int], ...]
     """For each state, its place among the inputs and the place of its next value among the outputs."""
@@ -75,6 +75,9 @@ class TraceDescription:
     """The same for what shapes the shared state."""
 
 
+_EXACTLY: Any = Annotated[TraceDescription, NO_OTHER_KEYS]
+
+
 def weight_key(name: str, is_constant: bool) -> str:
     """Where a tensor is kept."""
     return (_CONSTANT if is_constant else _WEIGHT) + name
@@ -86,41 +89,24 @@ def is_weight(key: str) -> bool:
 
 
 def to_json(description: TraceDescription) -> str:
-    """As text."""
-    written = asdict(description)
-    for field, key in _KEYS.items():
-        written[key] = written.pop(field)
-    for program in written["programs"]:
-        program["stored"] = program.pop("weight_keys")
-    return json.dumps({"format": FORMAT, **written})
+    """Convert a description to text."""
+    return json.dumps({"format": FORMAT, **json_codec.to_json(TraceDescription, description)})
 
 
 def from_json(text: str) -> TraceDescription:
-    """The way back.
+    """Convert the text of `to_json` back.
 
     Raises:
         LoadError: it is damaged or of another format.
     """
     try:
-        written = json.loads(text)
+        written = json_codec.parse_json(text)
         if written.pop("format") != FORMAT:
             raise LoadError(f"the traced file is not of format {FORMAT}: trace the function again with this version")
-        programs = tuple(_compiled(entry) for entry in written.pop("programs"))
-        written |= {field: written.pop(key) for field, key in _KEYS.items()}
-        aliases = tuple((int(state), int(answer)) for state, answer in written.pop("aliases"))
-        description = TraceDescription(**written, programs=programs, aliases=aliases)
+        description: TraceDescription = json_codec.from_json(_EXACTLY, written)
         for spec in (description.in_tree, description.out_tree):
             pytree.treespec_loads(spec)
     # NotImplementedError is what torch raises of a structure that was written in another way than it knows.
     except (ValueError, KeyError, TypeError, AttributeError, NotImplementedError) as error:
         raise LoadError(f"the description in the traced file is damaged ({error}): trace the function again") from error
     return description
-
-
-def _compiled(entry: Mapping[str, Any]) -> TracedProgram:
-    signature = Signature(_types(entry["signature"]["inputs"]), _types(entry["signature"]["weights"]))
-    return TracedProgram(entry["directory"], signature, dict(entry["stored"]))
-
-
-def _types(written: Mapping[str, Mapping[str, Any]]) -> dict[str, TensorType]:
-    return {name: TensorType(entry["dtype"], tuple(entry["shape"])) for name, entry in written.items()}

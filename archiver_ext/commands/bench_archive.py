@@ -16,8 +16,8 @@ from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, supported_shapes
-from ..build.verify import item_sizes, random_tensor
 from ..errors import PackagingError
+from ..evaluation.verify import item_sizes, random_tensor
 from .timing import TimingConfig, gemm, gemm_gflops, on_threads, time_interleaved
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
@@ -181,14 +181,13 @@ def smallest_bucket(manifest: Manifest, rows: int, longest: int) -> Bucket:
     shapes = supported_shapes(manifest)
     if isinstance(shapes, DynamicShape):
         return Bucket(min(rows, shapes.batch), longest)
-    batch = next((size for size in shapes.batches if size >= rows), shapes.batches[-1])
-    return Bucket(batch, next((length for length in shapes.lengths if length >= longest), shapes.lengths[-1]))
+    return shapes.smallest_holding(rows, longest)
 
 
 def _call_of(archive: LoadedArchive, steps: Sequence[PlannedBatch]) -> Call:
     def call() -> None:
         for step in steps:
-            archive.answer(step.plan(step.lengths), step.requests, step.lengths)
+            archive.run_plan(step.plan(step.lengths), step.requests, step.lengths)
 
     return call
 

@@ -49,8 +49,8 @@ def _run(options: argparse.Namespace) -> None:
 def _measured(directory: Path, threads: int | None, console: Any) -> tuple[Manifest, Manifest]:
     """Return the manifest as it is, and with this host's milliseconds."""
     from ...handlers.runtime.loader import load_archive
-    from ..build.calibrate import measure_costs, measure_padding
-    from ..build.manifest_builder import with_costs
+    from ..evaluation.calibrate import measure_costs, measure_padding
+    from ..evaluation.manifest_builder import with_costs
     from ..progress import show_progress
 
     loaded = load_archive(directory, threads)

@@ -168,10 +168,10 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     from ...config.load import load_block
     from ...handlers.runtime.loader import load_archive
     from ..archive.layout import STOCK_MANIFEST
-    from ..build.evaluate import verify_archive
-    from ..build.manifest_builder import with_errors
-    from ..build.reference import make_reference
-    from ..build.verify import draw_cases
+    from ..evaluation.evaluate import verify_archive
+    from ..evaluation.manifest_builder import with_errors
+    from ..evaluation.reference import make_reference
+    from ..evaluation.verify import draw_cases
     from ..progress import show_progress
     from ..user_model import importable, load_model
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import add_archive, print_json
 
 if TYPE_CHECKING:
-    from ...config.session_settings import SessionSettings
+    from ...sessions.settings import SessionSettings
     from ...sessions.store import StoreTotals
     from ..archive.reader import ArchiveReader
 

@@ -163,15 +163,15 @@ neuron_lstm:
 """
 
 EVERYTHING_SAID = """\
-model-config.yaml:1: minWorkers: expected maxWorkers beside it: TorchServe ignores the one without the other
+model-config.yaml:1: minWorkers: requires maxWorkers as well: TorchServe ignores the one without the other
 model-config.yaml:2: batch_size: is not a key of TorchServe or of the plug-in: did you mean batchSize?
 model-config.yaml:3: maxBatchDelay: expected 1 or more, got 0: TorchServe takes 0 as not given and waits 100 ms
 model-config.yaml:4: responseTimeout: expected a whole number, got the text '60'; TorchServe would ignore it without \
 a word (without the quotes it is no text)
-model-config.yaml:5: startupTimeout: expected a whole number, got 2.0; TorchServe would ignore it without a word
+model-config.yaml:5: startupTimeout: expected a whole number, got 2.0; TorchServe would ignore it without an error
 model-config.yaml:6: deviceType: expected 'cpu' or 'gpu', got the text 'neuron'; TorchServe would ignore it without a \
 word
-model-config.yaml:7: useVenv: expected true or false, got nothing; TorchServe would ignore it without a word
+model-config.yaml:7: useVenv: expected true or false, got nothing; TorchServe would ignore it without an error
 model-config.yaml:8: jobQueueSize: expected 2147483647 or less, got 3000000000; TorchServe would ignore it without a \
 word
 model-config.yaml:9: handler['3']: is given twice, first on line 9: expected each key once
@@ -196,7 +196,7 @@ is meant)
 model-config.yaml:19: neuron_lstm.outputs: expected different names, got a 2 times
 model-config.yaml:21: neuron_lstm.buckets.batch: expected ascending sizes, each once, got [4, 1]: write [1, 4]
 model-config.yaml:22: neuron_lstm.buckets.lenght: is not a key here: did you mean length?
-model-config.yaml:23: neuron_lstm.backend: expected auto or the name of an engine, as in onnxruntime, got the text \
+model-config.yaml:23: neuron_lstm.backend: expected auto or the name of a backend, as in onnxruntime, got the text \
 'a/b'
 model-config.yaml:24: neuron_lstm.precision: expected 'float32' or 'bfloat16', got the text 'bf16'
 model-config.yaml:25: neuron_lstm.tolerance.atol: expected a number, got the text '1e-5' (YAML takes 1e-5 for text: \

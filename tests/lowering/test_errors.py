@@ -1,4 +1,4 @@
-"""What cannot be served exactly is refused with the operator, the line and the way out."""
+"""Models that cannot be served exactly: the error names the operator, the line and a way out."""
 
 from __future__ import annotations
 
@@ -176,11 +176,11 @@ SEED = (
         (CutsToLongest, "depend on the values of its inputs", "# cut"),
         (TakesLen, "Take its size(0) instead", "# len"),
         (LoopsOverTime, "fixes the batch or time dimension", None),
-        (SumsPaddingToo, "padding reaches an answer in spite of `lengths`: aten.sum", "# sum"),
-        (MeanOverPaddedTime, "padding reaches an answer in spite of `lengths`: aten.mean", "# mean"),
-        (UnmaskedMaximum, "padding reaches an answer in spite of `lengths`: aten.max", "# maximum"),
-        (ReversesPaddedTime, "padding reaches an answer in spite of `lengths`: aten.flip", "# flip"),
-        (MixesRequests, "each request of a batch must get an answer of its own", "# mixes"),
+        (SumsPaddingToo, "padding reaches an output in spite of `lengths`: aten.sum", "# sum"),
+        (MeanOverPaddedTime, "padding reaches an output in spite of `lengths`: aten.mean", "# mean"),
+        (UnmaskedMaximum, "padding reaches an output in spite of `lengths`: aten.max", "# maximum"),
+        (ReversesPaddedTime, "padding reaches an output in spite of `lengths`: aten.flip", "# flip"),
+        (MixesRequests, "output output has the shape [time, 4], with 0 batch dimensions", "# mixes"),
         (DataDependentShape, "neither constant, batch nor time", "# select"),
         (TotalLengthTooShort, "no sequence can be longer than that", "# total"),
         (OtherArgument, "cannot be called with the arguments the configuration names", None),
@@ -228,7 +228,7 @@ def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expecte
 
 
 def test_every_refused_use_of_packed_data_names_the_resolution() -> None:
-    """The seed's advice comes with the message."""
+    """The message contains the compiler's advice."""
     with pytest.raises(LoweringError, match=r"Resolution: pad the result with pad_packed_sequence\(\)"):
         lower(MaxOfPacked(), parse_config(YAML, "model-config.yaml"))
 

@@ -33,41 +33,41 @@ def kind_of(decision: Decision) -> str:
 
 
 CASES = [
-    ("a beginning", START, None, "Begin"),
-    ("a beginning without its step", replace(START, step=None), None, "Begin"),
+    ("a beginning", START, None, "StartSession"),
+    ("a beginning without its step", replace(START, step=None), None, "StartSession"),
     ("a beginning at a later step", replace(START, step=3), None, "409 StepGap"),
     ("a beginning at a later step of a session", replace(START, step=7), OPEN, "409 StepGap"),
     ("a piece of no session", NEXT, None, "410 SessionUnknown"),
     ("a piece of no session, without its step", replace(NEXT, step=None), None, "410 SessionUnknown"),
-    ("the next piece", NEXT, OPEN, "GoOn"),
-    ("the next piece, without its step", replace(NEXT, step=None), OPEN, "GoOn"),
-    ("the last piece", replace(NEXT, end=True), OPEN, "GoOn"),
-    ("a retry", LAST, OPEN, "Again"),
-    ("the same content without a step", replace(LAST, step=None), OPEN, "GoOn"),
-    ("the same content at the next step", replace(LAST, step=7), OPEN, "GoOn"),
+    ("the next piece", NEXT, OPEN, "ContinueSession"),
+    ("the next piece, without its step", replace(NEXT, step=None), OPEN, "ContinueSession"),
+    ("the last piece", replace(NEXT, end=True), OPEN, "ContinueSession"),
+    ("a retry", LAST, OPEN, "Replay"),
+    ("the same content without a step", replace(LAST, step=None), OPEN, "ContinueSession"),
+    ("the same content at the next step", replace(LAST, step=7), OPEN, "ContinueSession"),
     ("other content at the last step", replace(LAST, digest=b"other"), OPEN, "409 StepTaken"),
     ("the last content, but as an end", replace(LAST, end=True), OPEN, "409 StepTaken"),
     ("a piece too early", replace(NEXT, step=8), OPEN, "409 StepGap"),
     ("a piece of long ago", replace(NEXT, step=2), OPEN, "409 StepGap"),
     ("a second beginning", START, OPEN, "409 SessionExists"),
     ("a second beginning of other content", START, FIRST, "409 SessionExists"),
-    ("a beginning again", replace(START, digest=b"last", timesteps=4), FIRST, "Again"),
-    ("a beginning again, without its step", replace(START, step=None, digest=b"last", timesteps=4), FIRST, "Again"),
+    ("a beginning again", replace(START, digest=b"last", timesteps=4), FIRST, "Replay"),
+    ("a beginning again, without its step", replace(START, step=None, digest=b"last", timesteps=4), FIRST, "Replay"),
     ("the content of the last piece as a beginning", replace(LAST, start=True, step=None), OPEN, "409 SessionExists"),
-    ("the end again", replace(LAST, end=True), ENDED, "Again"),
+    ("the end again", replace(LAST, end=True), ENDED, "Replay"),
     ("the end's content without its step", replace(LAST, end=True, step=None), ENDED, "410 SessionEnded"),
     ("a piece after the end", NEXT, ENDED, "410 SessionEnded"),
     ("a piece after the end, without its step", replace(NEXT, step=None), ENDED, "410 SessionEnded"),
     ("another piece in the end's place", replace(LAST, digest=b"other", end=True), ENDED, "410 SessionEnded"),
-    ("a beginning after the end", START, ENDED, "Begin"),
+    ("a beginning after the end", START, ENDED, "StartSession"),
     ("a piece after an upgrade", NEXT, replace(OPEN, model=OTHER), "410 ModelChanged"),
-    ("a retry after an upgrade", LAST, replace(OPEN, model=OTHER), "Again"),
-    ("a beginning after an upgrade", START, replace(OPEN, model=OTHER), "Begin"),
+    ("a retry after an upgrade", LAST, replace(OPEN, model=OTHER), "Replay"),
+    ("a beginning after an upgrade", START, replace(OPEN, model=OTHER), "StartSession"),
     (
         "the same beginning after an upgrade",
         replace(START, digest=b"last", timesteps=4),
         replace(FIRST, model=OTHER),
-        "Begin",
+        "StartSession",
     ),
     ("a piece after the end and an upgrade", NEXT, replace(ENDED, model=OTHER), "410 SessionEnded"),
 ]
@@ -87,7 +87,7 @@ def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
     assert decide(LAST, OPEN, MINE) == Replay(REPLY)
     gap = decide(replace(NEXT, step=9), OPEN, MINE)
     assert isinstance(gap, Reject)
-    assert gap.message == "this piece is for step 9, and the session is at step 7"
+    assert gap.message == "this request is for step 9, and the session is at step 7"
 
 
 def test_pieces_without_timesteps_are_in_nobodys_way() -> None:

@@ -213,7 +213,7 @@ def branches(x: torch.Tensor) -> torch.Tensor:
         (branches, "depend on the values of its inputs.*test_trace.py"),
         (
             lambda x: x.nonzero(),
-            "the shape of what aten.nonzero.default gives depends on the values of the inputs",
+            "the shape of the output of aten.nonzero.default depends on the values of the inputs",
         ),
         (lambda x: torch.dropout(x, 0.5, train=True), r"aten\.dropout is random in eval mode too"),
         (lambda x: torch.alpha_dropout(x, 0.5, train=True), r"aten\.alpha_dropout is random in eval mode too"),

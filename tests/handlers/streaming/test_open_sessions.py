@@ -9,7 +9,6 @@ import pytest
 from streaming_archive import streaming_manifest
 
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.config.session_settings import SessionSettings
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.streaming.sessions import (
     LoadedSession,
@@ -21,6 +20,7 @@ from torchserve_neuron_lstm.handlers.streaming.sessions import (
     session_directory,
 )
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.settings import SessionSettings
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 
 STATE, KEY = "0" * 32, "ab" * 32
@@ -67,7 +67,7 @@ def test_a_store_is_touched_by_the_first_piece_alone(tmp_path: Path) -> None:
 
     assert isinstance(sessions, StoreSessions)
     assert not (tmp_path / "kept").exists()
-    assert sessions.find([SessionKey("a", None)]) == [LoadedSession(None)]
+    assert sessions.load([SessionKey("a", None)]) == [LoadedSession(None)]
     assert stat.S_IMODE((tmp_path / "kept").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "kept" / "tagger.sessions").stat().st_mode) == 0o600
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +11,10 @@ import torch
 from zoo import CASES
 
 from torchserve_neuron_lstm.archiver_ext.archive import layout
-from torchserve_neuron_lstm.archiver_ext.build import evaluate
-from torchserve_neuron_lstm.archiver_ext.build.evaluate import compile_jobs
-from torchserve_neuron_lstm.archiver_ext.build.manifest_builder import BuildInput
-from torchserve_neuron_lstm.archiver_ext.build.selection import CandidateResult, make_candidate
-from torchserve_neuron_lstm.archiver_ext.progress import ProgressCallback
+from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate
+from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import compile_jobs
+from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import CandidateResult, make_candidate
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.backends.registry import get_backend
@@ -94,7 +92,9 @@ class NotRagged(SlowWherePadded):
     ragged = False
 
 
-def attempted(engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[CandidateResult, BuildInput]:
+def attempted(
+    engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[CandidateResult, BuildInput]:
     """The trial of an engine with a model over whole sequences, and what was tried."""
     monkeypatch.setattr("torchserve_neuron_lstm.handlers.runtime.loader.get_backend", lambda name: engine)
     case = next(case for case in CASES if case.name == "AttentionPooling")
@@ -108,8 +108,13 @@ def attempted(engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.Monke
         directory = tmp_path / layout.variant_directory(engine.name, part, None)
         directory.mkdir(parents=True)
         engine.compile(exported, None, directory)
-    monkeypatch.setattr(evaluate, "verify_archive", lambda variants, cases, report: {})  # what it answers is not in question
-    report: ProgressCallback = lambda done, total, text: None
+    monkeypatch.setattr(
+        evaluate, "verify_archive", lambda variants, cases, report: {}
+    )  # what it answers is not in question
+
+    def report(done: int, total: int, text: str) -> None:
+        """Nobody waits here."""
+
     return evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report), build
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from zoo import CASES
 
-from torchserve_neuron_lstm.archiver_ext.build.selection import candidate_engines, make_candidate
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import candidate_engines, make_candidate
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
