@@ -80,7 +80,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Iterator[None]:
-    """Turn an error of the exporter into a `LoweringError` about the function `name`, with the user's line.
+    """Turn an exporter's error into a `LoweringError` about the function `name`, with the user's line.
 
     Raises:
         LoweringError: any error within; one that is already among its causes is raised as it is.

@@ -1,4 +1,4 @@
-"""Which models run in pieces of time, with what handed on; and why the others do not. In pieces they are the same."""
+"""Chunking: the carried values of models, the reasons of models that cannot be chunked, and equal outputs."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ CARRIED: dict[str, list[Value]] = {
     "TiedWeights": states(8),
     "Switched": states(8),
 }
-"""Models in pieces of time: the name of each value that is handed on, its layout, and what it begins with."""
+"""Models in chunks of time: name, layout and initial value of each carried value."""
 
 WHOLE = {
     "Tagger": ("the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
@@ -92,19 +92,19 @@ WHOLE = {
     "AttentionPooling": ("the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
     "VanillaRnn": ("the recurrence is bidirectional (at zoo.py:", "self.rnn("),
     "SelfAttention": ("aten.matmul mixes timesteps (at zoo.py:", "y @ y.transpose"),
-    "MeanOverTime": ("padding would reach an answer, so only whole sequences are run", ""),
+    "MeanOverTime": ("padding would reach an output, so only whole sequences are run", ""),
     "NoBatch": ("input x has no batch dimension", ""),
     "NoTime": ("no input has a time dimension", ""),
-    "FirstStep": ("aten.select needs more than one piece of the sequence (at causal_models.py:", "# the first"),
+    "FirstStep": ("aten.select needs timesteps of more than one chunk (at causal_models.py:", "# the first"),
     "PositionsEmbedded": ("aten.embedding counts timesteps from the beginning or the end (at", "# embedded"),
     "PositionsSliced": ("aten.slice counts timesteps from the beginning (at", "# sliced"),
     "FirstHundred": ("aten.lt counts timesteps from the beginning or the end (at", "# early"),
     "AllButTheLast": ("aten.lt counts timesteps from the beginning or the end (at", "# inner"),
     "PositionsAreAnAnswer": ("aten.expand counts timesteps from the beginning or the end (at", "# numbers"),
-    "EncoderDecoder": ("the recurrence begins with what is known only at the end of the sequence (at", "# decoder"),
+    "EncoderDecoder": ("the initial state of a recurrence is known only at the end of the sequence (at", "# decoder"),
     "EndAsQuery": ("aten.mul needs the end of the sequence at every timestep (at", "# query"),
     "RunningSum": ("aten.cumsum needs all timesteps before (at", "# running"),
-    "PlaceOfTheMaximum": ("aten.max gives the place of a timestep among all (at", "# places"),
+    "PlaceOfTheMaximum": ("aten.max returns the index of a timestep within the sequence (at", "# places"),
     "WritesIntoAView": ("aten.clamp_ writes into a tensor that is used elsewhere (at", "# bounded"),
     "StateWrittenInPlace": ("aten.fill_ writes into a tensor that is used elsewhere (at", "# ones"),
     "FoldedSum": ("sum_1 is not one value for each sequence (at", "# folded"),
@@ -128,7 +128,9 @@ def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
     assert program.chunked is not None, program.chunking_reason
     carried = [(value.spec.name, value.spec.shape, value.fill) for value in program.chunked.carried]
     assert carried == CARRIED[case.name]
-    assert program.chunking_reason == f"pieces of time hand on {', '.join(name for name, _, _ in carried)}"
+    assert (
+        program.chunking_reason == f"each chunk of time passes {', '.join(name for name, _, _ in carried)} to the next"
+    )
     parts: set[ProgramRole] = {"chunk"}
     parts |= {"start"} if any(fill is None for _, _, fill in carried) else set()
     parts |= {"head"} if any(spec.time_dim is None for spec in program.outputs) else set()
@@ -289,7 +291,7 @@ WHOLES: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
     "positions summed": (lambda m, x, n: m.lstm(x)[1][0][0] + steps(x)[:, 0], "aten.select"),
     "a state of lengths": (
         lambda m, x, n: m.lstm(x, (n.float()[None, :, None].repeat(1, 1, 4),) * 2)[0],
-        "the recurrence begins with what is known only at the end",
+        "the initial state of a recurrence is known only at the end",
     ),
     "weights of the end": (
         lambda m, x, n: m.other(m.lstm(x)[0] + m.lstm(x)[1][0].transpose(0, 1))[0],
@@ -325,12 +327,12 @@ def test_what_needs_more_of_the_sequence_is_not_cut(
 
 
 def test_pieces_that_differ_from_the_whole_are_not_served() -> None:
-    """The last word has a comparison on ragged sequences: here, what is handed on begins with another number."""
+    """The comparison on ragged sequences decides: here, a carried value has a wrong initial number."""
     program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
     assert program.chunked is not None
     wrong = replace(program.chunked, carried=tuple(replace(value, fill=0.5) for value in program.chunked.carried))
 
-    with pytest.raises(NotChunkable, match="in pieces its output output is another than in one piece"):
+    with pytest.raises(NotChunkable, match="chunked execution changes output output"):
         check_chunked_equivalence(program.exported, wrong, program.inputs, program.outputs)
 
 
@@ -340,5 +342,5 @@ def test_pieces_that_do_not_run_are_not_served() -> None:
     assert program.chunked is not None
     wrong = replace(program.chunked, carried=program.chunked.carried[::-1][:1])
 
-    with pytest.raises(NotChunkable, match="its pieces cannot be run"):
+    with pytest.raises(NotChunkable, match="the chunk programs cannot be run"):
         check_chunked_equivalence(program.exported, wrong, program.inputs, program.outputs)

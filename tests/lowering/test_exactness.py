@@ -126,7 +126,7 @@ def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
     assert needs == {"Tagger": [False], "PackedSorted": [True]}
 
 
-def test_whether_padding_is_harmless_is_proved_or_measured_or_only_exact_lengths_are_served() -> None:
+def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_are_served() -> None:
     """Three kinds of models, told apart by the graph."""
     kinds: dict[tuple[str, str], set[str]] = {}
     for name in (*PROVED, *MEASURED, "MeanOverTime"):
@@ -136,6 +136,6 @@ def test_whether_padding_is_harmless_is_proved_or_measured_or_only_exact_lengths
 
     assert kinds == {
         ("exact_lengths", "padding"): {"MeanOverTime"},
-        ("masked", "not"): MEASURED,
+        ("masked", "tested,"): MEASURED,
         ("masked", "proved"): PROVED,
     }

@@ -104,7 +104,7 @@ def test_a_score_picked_at_each_step_streams() -> None:
     [
         ("Tagger", "the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
         ("SelfAttention", "aten.matmul mixes timesteps (at zoo.py:", "y @ y.transpose"),
-        ("EncoderDecoder", "the recurrence begins with what is known only at the end", "# decoder"),
+        ("EncoderDecoder", "the initial state of a recurrence is known only at the end", "# decoder"),
         ("BackAndForth", "aten.add needs the end of the sequence at every timestep (at", "# added"),
         ("FirstHundred", "aten.lt counts timesteps", "# early"),
     ],
@@ -116,15 +116,15 @@ def test_a_model_that_needs_the_future_is_refused_with_its_line(name: str, blame
         check_streamable(lowered(case).program)
 
     said = str(refused.value)
-    assert said.startswith("streaming: a piece of a sequence cannot be answered before the rest of it is there, for ")
+    assert said.startswith("streaming: the outputs of a chunk depend on timesteps that have not arrived: ")
     assert blamed in said
     assert line in said
-    assert "leave `streaming` out, or write the model without it" in said
+    assert "remove `streaming`, or change the model" in said
 
 
 def test_a_first_state_made_of_the_length_is_refused() -> None:
     """How long a stream will be is not known when it begins."""
-    with pytest.raises(LoweringError, match="the recurrence begins with what is known only at the end"):
+    with pytest.raises(LoweringError, match="the initial state of a recurrence is known only at the end"):
         check_streamable(program_of(BeginsWithLength()))
 
 
@@ -143,7 +143,7 @@ def test_a_program_for_the_beginning_that_reads_lengths_is_refused() -> None:
     assert program.chunked is not None
     changed = replace(program, chunked=replace(program.chunked, start=start))
 
-    with pytest.raises(LoweringError, match="streaming: what a sequence begins with is computed from its length"):
+    with pytest.raises(LoweringError, match="streaming: the initial state is computed from the length of the sequence"):
         check_streamable(changed)
 
 

@@ -72,12 +72,12 @@ def test_another_batch_than_the_bucket_was_traced_with_is_refused(reader: tracin
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (([], torch.tensor(0)), tracing.WrongInput, r"no bucket for \[2, 3\]: the bucket kernel gave back no tensors"),
+        (([], torch.tensor(0)), tracing.WrongInput, r"no bucket for \[2, 3\]: the bucket kernel returned no tensors"),
         (([torch.rand(2, 4)], torch.tensor(2)), tracing.WrongInput, "the bucket kernel chose 2"),
         (([torch.rand(2, 4)], torch.tensor(-1)), tracing.WrongInput, "the bucket kernel chose -1"),
-        ((None, torch.tensor(0)), TypeError, "a list of tensors first, it gave None"),
-        (([torch.rand(2, 4)], "first"), TypeError, "a tensor of one number, it gave 'first'"),
-        ([torch.rand(2, 4)], TypeError, r"must give \(tensors, index\), it gave list"),
+        ((None, torch.tensor(0)), TypeError, "a list of tensors first, it returned None"),
+        (([torch.rand(2, 4)], "first"), TypeError, "a tensor of one number, it returned 'first'"),
+        ([torch.rand(2, 4)], TypeError, r"must return \(tensors, index\), it returned list"),
     ],
 )
 def test_an_answer_of_the_kernel_without_a_bucket_is_refused(answer: Any, error: type[Exception], message: str) -> None:
@@ -168,7 +168,7 @@ def total(*tensors: torch.Tensor) -> torch.Tensor:
 def test_buckets_must_be_alike() -> None:
     """Two inputs in one and one in the other; no example at all; a function that forgets the aliases."""
     config = tracing.BucketModelConfig(plain_kernel)
-    with pytest.raises(ValueError, match="bucket 1 takes"):
+    with pytest.raises(ValueError, match="the inputs of bucket 1 are"):
         tracing.bucket_model_trace(lambda: (total, {}), [(EXAMPLES[0],) * 2, (EXAMPLES[0],)], config)
     with pytest.raises(ValueError, match="example_inputs is empty"):
         tracing.bucket_model_trace(make_reader, [], config)
@@ -248,7 +248,7 @@ def whole() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("preprocessor", "message"), [(copied, "gave a copy of the state"), (whole, "gave .* bucket 0")]
+    ("preprocessor", "message"), [(copied, "returned a copy of the state"), (whole, "returned .* bucket 0")]
 )
 def test_a_preprocessor_must_give_views_of_the_buckets_shapes(preprocessor: Any, message: str) -> None:
     """Else the next state would be lost, or the program refuse it."""
@@ -261,9 +261,12 @@ def test_a_preprocessor_must_give_views_of_the_buckets_shapes(preprocessor: Any,
 @pytest.mark.parametrize(
     ("buffer", "message"),
     [
-        (None, "the buckets' states have other shapes"),
+        (None, "the states of the buckets have different shapes"),
         ([torch.zeros(1, 2, 5)], "holds 1 tensors for 2 states"),
-        ([torch.zeros(1, 1, 5)] * 2, r"a state of \[1, 1, 5\] has no part of \[1, 2, 5\]: make shared_state_buffer"),
+        (
+            [torch.zeros(1, 1, 5)] * 2,
+            r"a state of shape \[1, 1, 5\] is too small for \[1, 2, 5\]: enlarge shared_state_buffer",
+        ),
         ([torch.zeros(1, 2, 5).double()] * 2, "holds torch.float64, but the state is torch.float32"),
     ],
 )
@@ -276,12 +279,12 @@ def test_a_shared_state_must_fit_all_buckets(buffer: Any, message: str) -> None:
 
 
 def test_a_preprocessor_without_a_state_is_refused() -> None:
-    """It has nothing to shape."""
-    with pytest.raises(ValueError, match="give shared_state_buffer as well"):
+    """Without a buffer, it has no purpose."""
+    with pytest.raises(ValueError, match="requires shared_state_buffer as well"):
         tracing.BucketModelConfig(rows_kernel, shared_state_buffer_preprocessor=narrowed)
 
 
 def test_buckets_are_not_cut_into_batches(reader: tracing.Traced) -> None:
     """The kernel chooses."""
-    with pytest.raises(ValueError, match="a trace of buckets chooses one by its kernel"):
+    with pytest.raises(ValueError, match="a trace with buckets selects one by its kernel"):
         tracing.dynamic_batch(reader)

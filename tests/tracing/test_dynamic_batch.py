@@ -102,14 +102,14 @@ def fixed_batch(x: torch.Tensor) -> torch.Tensor:
     ("func", "example", "message"),
     [
         (torch.add, (torch.rand(1, 2), torch.rand(3, 2)), r"not the same size in all inputs: \[1, 2\], \[3, 2\]"),
-        (TimeMajor(), torch.rand(6, 2, 4), "answer 0 of a row changes with the rows before it or behind it"),
-        (TimeMajor(), torch.rand(1, 2, 4), "answer 0 of a row changes"),
+        (TimeMajor(), torch.rand(6, 2, 4), "output 0 of a row depends on other rows"),
+        (TimeMajor(), torch.rand(1, 2, 4), "output 0 of a row depends"),
         (Step(), (torch.rand(2, 3, 4), torch.rand(1, 2, 5), torch.rand(1, 2, 5)), "not the same size in all inputs"),
-        (Step(), (torch.rand(1, 3, 4), torch.rand(1, 1, 5), torch.rand(1, 1, 5)), "takes no other size there"),
-        (reverses_rows, torch.rand(2, 3), "answer 0 of a row changes"),
-        (mean_of_rows, torch.rand(2, 3), "answer 0 of a row changes"),
-        (fixed_batch, torch.rand(2, 3), "the function itself takes no other size there"),
-        (torch.sum, torch.rand(2, 3), "answer 0 of a row changes"),
+        (Step(), (torch.rand(1, 3, 4), torch.rand(1, 1, 5), torch.rand(1, 1, 5)), "accepts no other size there"),
+        (reverses_rows, torch.rand(2, 3), "output 0 of a row depends"),
+        (mean_of_rows, torch.rand(2, 3), "output 0 of a row depends"),
+        (fixed_batch, torch.rand(2, 3), "the function accepts no other size there"),
+        (torch.sum, torch.rand(2, 3), "output 0 of a row depends"),
     ],
 )
 def test_what_has_no_batch_in_dimension_0_is_a_value_error(func: object, example: object, message: str) -> None:

@@ -80,5 +80,5 @@ def test_compiling_for_a_device_that_is_not_here_names_it() -> None:
 @pytest.mark.parametrize("backend", ["neuron", "vollo"])
 def test_engines_that_compile_weights_in_do_not_keep_them_apart(backend: str) -> None:
     """Installed or not."""
-    with pytest.raises(ValueError, match=f"inline_weights_to_neff=False: {backend} keeps the weights inside"):
+    with pytest.raises(ValueError, match=f"inline_weights_to_neff=False: {backend} compiles the weights into"):
         tracing.trace(Conv(), torch.rand(1, 1, 3, 3), inline_weights_to_neff=False, backend=backend)

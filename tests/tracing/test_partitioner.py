@@ -74,7 +74,7 @@ def test_segments_get_no_option_that_their_engine_has_no_compiler_for(option: st
     """As outside the partitioner, and named by its path."""
     config = tracing.PartitionerConfig(trace_kwargs={option: "x"})
 
-    with pytest.raises(ValueError, match=f"partitioner_config.trace_kwargs.{option}: eager has no compiler"):
+    with pytest.raises(ValueError, match=f"partitioner_config.trace_kwargs.{option}: not supported by eager"):
         tracing.trace(torch.relu, torch.ones(2), partitioner_config=config, backend="eager")
 
 

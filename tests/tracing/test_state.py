@@ -81,11 +81,11 @@ def test_an_answer_that_is_an_old_state_stays_what_it_was() -> None:
 @pytest.mark.parametrize(
     ("aliases", "message"),
     [
-        ({7: 1}, r"7 is neither the place of an example's tensor \(0 to 2\)"),
+        ({7: 1}, r"7 is neither the index of an example's tensor \(0 to 2\)"),
         ({torch.rand(2, 2): 1}, r"a tensor \[2, 2\] is neither"),
         ({1: 1, 2: 1}, "two states share an output"),
-        ({1: 3}, "there is no output 3, the function gives 3"),
-        ({1: "1"}, "expected the place of an output, got .1."),
+        ({1: 3}, "there is no output 3, the function returns 3"),
+        ({1: "1"}, "expected the index of an output, got .1."),
         ({1: 0}, r"input 1 is float32 \[1, 1, 5\], but output 0 is float32 \[1, 3, 5\]"),
     ],
 )

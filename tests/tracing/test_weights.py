@@ -38,7 +38,7 @@ def test_inlined_weights_stay_and_people_are_told() -> None:
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(model, x, backend="eager")
 
-    with pytest.warns(UserWarning, match="the weights of this trace are inlined, so they stay"):
+    with pytest.warns(UserWarning, match="the weights of this trace are inlined and cannot be replaced"):
         tracing.replace_weights(traced, Conv())
 
     with torch.no_grad():
