@@ -39,11 +39,11 @@ class EngineSpec:
 
 _NEURON_FILES = (
     "aws_neuron/__init__.py",
+    "aws_neuron/base.py",
     "aws_neuron/device.py",
     "aws_neuron/operators.py",
     "aws_neuron/source_module.py",
     "aws_neuron/source_program.py",
-    "aws_neuron/toolchain.py",
     "aws_neuron/unrolled.py",
     "simulation.py",
 )
@@ -111,7 +111,6 @@ BASE = (
     "config/__init__.py",
     "config/manifest.py",
     "config/json_codec.py",
-    "config/session_settings.py",
     "backends/__init__.py",
     "backends/interface.py",
     "backends/registry.py",
@@ -120,7 +119,7 @@ BASE = (
     "backends/weights.py",
     "backends/masked.py",
     "backends/partitioning/__init__.py",
-    "backends/partitioning/backend.py",
+    "backends/partitioning/partitioned_program.py",
 )
 """Files of the package that every archive carries; glob patterns."""
 

@@ -29,11 +29,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 
 from redis_server import RedisServer, running, server_programs
 
-from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
 from torchserve_neuron_lstm.sessions.session import Reply, Session, decode_session, encode_session
+from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import Limits, RecordUpdate, Store, Written
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, Written
 
 BATCH = 32
 STATE_BYTES = 4096

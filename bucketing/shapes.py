@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from .errors import LengthNotAccepted, SequenceTooLong
 
@@ -164,7 +164,7 @@ class CarriedValue:
 
     spec: TensorSpec
     """Its rows are in front, so that those of a batch's first sequences are a stretch of it."""
-    fill: float | None
+    fill: Annotated[float, "infinite"] | None
     """What it holds before the first timestep; None where a program computes that."""
 
 

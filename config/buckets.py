@@ -1,55 +1,19 @@
-"""`buckets:` of the YAML: the sizes that programs are compiled for, written down or chosen for the traffic."""
+"""`buckets:` of the YAML: the sizes that programs are compiled for, listed or chosen for the traffic."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-)
+from pydantic import ConfigDict, Field, TypeAdapter, ValidatorFunctionWrapHandler, WrapValidator
 
 from ..bucketing.bucket_lengths import CostOfLength, Histogram, clip_histogram, geometric_lengths, optimal_lengths
 from .diagnostics import Location
-from .strict import Strict, custom_error, format_value, tuple_from_list
+from .fields import FunctionPath, Size, Sizes
+from .strict import Strict, format_value
 
-MAX_SIZE = 2**31 - 1
-UNIQUE_ITEMS = {"uniqueItems": True}
-_MOST_CHOSEN = 256
-_PATH = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
-
-
-def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    in_order = sorted(set(sizes))
-    if list(sizes) != in_order:
-        raise custom_error(f"expected ascending sizes, each once, got {list(sizes)}: write {in_order}")
-    return sizes
-
-
-Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
-Sizes = Annotated[
-    tuple[Size, ...],
-    Field(min_length=1, json_schema_extra=UNIQUE_ITEMS),
-    BeforeValidator(tuple_from_list),
-    AfterValidator(_ascending),
-]
-
-
-def _function_path(path: str) -> str:
-    if not re.fullmatch(_PATH, path):
-        raise custom_error(f"expected module:function, as in my_kernel:choose, got {format_value(path)}")
-    return path
-
-
-FunctionPath = Annotated[str, Field(json_schema_extra={"pattern": f"^{_PATH}$"}), AfterValidator(_function_path)]
+_MAX_CHOSEN = 256
 
 
 class AutoLengths(Strict):
@@ -57,7 +21,7 @@ class AutoLengths(Strict):
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["histogram"]}, {"required": ["longest"]}]})
 
-    auto: Annotated[int, Field(ge=1, le=_MOST_CHOSEN)]
+    auto: Annotated[int, Field(ge=1, le=_MAX_CHOSEN)]
     """How many lengths there may be at most; each is compiled for every batch size."""
     histogram: Annotated[str, Field(min_length=1)] | None = None
     """A file of lengths seen in traffic, relative to this one: a list, or a TorchServe log with the handler's lines."""
@@ -117,7 +81,7 @@ def _written_or_chosen(value: Any, handler: ValidatorFunctionWrapHandler) -> Any
         return AutoLengths.model_validate(value)
     if isinstance(value, list | tuple):
         return _WRITTEN.validate_python(value)
-    raise custom_error(
+    raise ValueError(
         f"expected a list, or {{auto: 8, histogram: FILE}} to have the lengths chosen, got {format_value(value)}"
     )
 

@@ -13,14 +13,14 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from .diagnostics import Location
-from .strict import Strict, closest_key, custom_error, tuple_from_list
+from .strict import Strict, closest_key, tuple_from_list
 
 _LARGEST = 2**31 - 1
 
 
 def _not_unset(milliseconds: int) -> int:
     if milliseconds == 0:
-        raise custom_error("expected 1 or more, got 0: TorchServe takes 0 as not given and waits 100 ms")
+        raise ValueError("expected 1 or more, got 0: TorchServe takes 0 as not given and waits 100 ms")
     return milliseconds
 
 

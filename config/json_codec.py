@@ -1,21 +1,38 @@
-"""Reading variants.json value by value: each is asked for by type, and what is wrong is refused by name."""
+"""JSON codec for dataclasses, driven by the types of their fields. Standard library only.
+
+Dataclasses and named tuples are JSON objects with one key per field, tuples and collections are lists, paths are
+strings. Every key must be present, defaults or not. Types are not converted: an integer is accepted as a float and
+stays an integer. `Annotated` adds what a type cannot say:
+
+- `INFINITE`: a float that may be infinite. JSON has no infinity, so it is written as "inf" or "-inf".
+- `NO_OTHER_KEYS`: an object without keys that its class does not know. Elsewhere such keys are ignored.
+- a function that raises a ValueError for a wrong value.
+
+A dataclass can also check its values itself, in `__post_init__`. The message of such a ValueError begins with
+"expected", or with the name of the field that is wrong; the codec puts the path of the value in front of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from math import inf
-from pathlib import PurePosixPath
-from typing import Any, TypeVar, cast
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from functools import cache
+from math import inf, isfinite
+from pathlib import Path, PurePosixPath
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-FILE_NAME = "variants.json"
 REPACKAGE = "package the model again"
+INFINITE = "infinite"
+NO_OTHER_KEYS = "no other keys"
 
-ValueT = TypeVar("ValueT")
+T = TypeVar("T")
 
-_KINDS = {
-    str: "a text",
-    int: "a whole number",
+_NAMES = {
+    str: "a string",
+    int: "an integer",
     float: "a number",
     bool: "true or false",
     list: "a list",
@@ -23,108 +40,254 @@ _KINDS = {
 }
 
 
-class ManifestError(RuntimeError):
-    """An archive that must not be served: says which file, what is wrong with it, and what to do.
+class JsonError(ValueError):
+    """A JSON value of the wrong type, or out of range; the message begins with the path of the value."""
 
-    A RuntimeError, because TorchServe reports no other kind while it loads a model.
+
+def parse_json(text: str) -> Any:
+    """Parse JSON text; refuse duplicate keys, NaN and infinity.
+
+    Raises:
+        ValueError: the text is not JSON.
     """
+    try:
+        return json.loads(text, object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_nan)
+    except RecursionError as error:
+        raise ValueError("too many levels of lists and objects") from error
 
 
-@dataclass(frozen=True)
-class JsonReader:
-    """A JSON object whose values are asked for by type; a value of another type is refused by name."""
+def read_json(kind: type[T], path: Path) -> T:
+    """Read a JSON file that holds one value of type `kind`.
 
-    values: Any
-    at: str
-    """Its path in the file, with a dot at the end; "" for the whole."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.values, dict):
-            raise invalid_value(self.at.rstrip(".") or "the whole", "an object", self.values)
-
-    def get_any(self, key: str) -> Any:
-        """The value of a key, whatever it is."""
-        if key not in self.values:
-            raise ManifestError(f"{FILE_NAME}: {self.at}{key} is missing: {REPACKAGE}")
-        return self.values[key]
-
-    def get(self, key: str, kind: type[ValueT]) -> ValueT:
-        """A value of one type."""
-        value = self.get_any(key)
-        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-            raise invalid_value(f"{self.at}{key}", _KINDS[kind], value)
-        return value
-
-    def text(self, key: str) -> str:
-        """A text."""
-        return self.get(key, str)
-
-    def whole(self, key: str) -> int:
-        """A whole number."""
-        return self.get(key, int)
-
-    def number(self, key: str) -> float:
-        """A finite number."""
-        value = self.get(key, int if type(self.values.get(key)) is int else float)
-        if abs(value) == inf:  # 1e999 is JSON
-            raise invalid_value(f"{self.at}{key}", "a finite number", value)
-        return value
-
-    def one_of(self, key: str, allowed: tuple[ValueT, ...]) -> ValueT:
-        """One of the texts that are allowed."""
-        value: Any = self.text(key)
-        if value not in allowed:
-            raise invalid_value(f"{self.at}{key}", " or ".join(map(str, allowed)), value)
-        return cast(ValueT, value)
-
-    def path(self, key: str) -> str:
-        """A path below the archive's root."""
-        return relative_path(self.text(key), f"{self.at}{key}")
-
-    def optional(self, key: str, read: Callable[[str], ValueT]) -> ValueT | None:
-        """null, or what `read` makes of the key."""
-        return None if key in self.values and self.values[key] is None else read(key)
-
-    def texts(self, key: str) -> dict[str, str]:
-        """An object whose values are texts."""
-        inner = self.inner(key)
-        return {name: inner.text(name) for name in inner.values}
-
-    def inner(self, key: str) -> JsonReader:
-        """An object within this one."""
-        return JsonReader(self.get(key, dict), f"{self.at}{key}.")
-
-    def each(self, key: str) -> Iterator[JsonReader]:
-        """The objects of a list."""
-        for index, value in enumerate(self.get(key, list)):
-            yield JsonReader(value, f"{self.at}{key}[{index}].")
+    Raises:
+        JsonError: the file is missing or damaged; the message names it and tells to package the model again.
+    """
+    try:
+        return from_json(kind, parse_json(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise JsonError(f"{path} cannot be read ({error}): {REPACKAGE}") from error
 
 
-def relative_path(name: str, where: str) -> str:
-    """A path that stays below the archive's root, as it is.
+def write_json(kind: type[T], value: T, path: Path) -> None:
+    """Write `value` to a file that `read_json` reads."""
+    path.write_text(json.dumps(to_json(kind, value)), encoding="utf-8")
 
-    >>> relative_path("programs/eager/any", "directory")
-    'programs/eager/any'
+
+def from_json(kind: type[T], value: Any, path: str = "") -> T:
+    """Convert a parsed JSON value to the type `kind`; `path` is its place in the file, for messages.
+
+    >>> from_json(dict[str, tuple[int, ...]], {"sizes": [1, 2]})
+    {'sizes': (1, 2)}
+    >>> from_json(dict[str, tuple[int, ...]], {"sizes": [1, "2"]})
+    Traceback (most recent call last):
+    torchserve_neuron_lstm.config.json_codec.JsonError: sizes[1]: expected an integer, got '2'
+
+    Raises:
+        JsonError: the value, or one within it, is not what its type says.
+    """
+    return cast(T, _read(kind, value, path))
+
+
+def to_json(kind: Any, value: Any) -> Any:
+    """Convert a value of type `kind` to what `json.dumps` takes.
+
+    >>> to_json(dict[str, Path], {"workdir": Path("out")})
+    {'workdir': 'out'}
+    """
+    return _WRITERS.get(_form(kind), _write_leaf)(kind, value)
+
+
+def relative_path(name: str) -> None:
+    """Refuse a path that is not below the archive's root, or not in its shortest form.
+
+    >>> relative_path("programs/../..")
+    Traceback (most recent call last):
+    ValueError: expected a path below the archive's root, got 'programs/../..'
     """
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or str(path) != name or name == "." or set(name) & set("\\:\0"):
-        raise invalid_value(where, "a path below the archive's root", name)
-    return name
+        raise ValueError(f"expected a path below the archive's root, got {abbreviate(name)}")
 
 
-def invalid_value(where: str, expected: str, got: Any) -> ManifestError:
-    """The refusal of one value; `where` is its path in the file."""
-    return ManifestError(f"{FILE_NAME}: {where}: expected {expected}, got {repr(got)[:60]}; {REPACKAGE}")
+def abbreviate(value: Any) -> str:
+    """Return the first 60 characters of a value's `repr`."""
+    return repr(value)[:60]
 
 
-def reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """For `json.loads`: an object, refused if it has a key twice."""
+def _form(kind: Any) -> Any:
+    """Classify a type: `object` for classes with fields, None for a leaf, else its generic origin."""
+    origin = get_origin(kind)
+    if origin is None:
+        return object if is_dataclass(kind) or hasattr(kind, "_fields") else None
+    return {UnionType: Union, Collection: tuple, Sequence: tuple, Mapping: dict}.get(origin, origin)
+
+
+def _write_annotated(kind: Any, value: Any) -> Any:
+    inner, *marks = get_args(kind)
+    infinite = INFINITE in marks and isinstance(value, float) and not isfinite(value)
+    return str(value) if infinite else to_json(inner, value)
+
+
+def _write_union(kind: Any, value: Any) -> Any:
+    choices = [choice for choice in get_args(kind) if choice is not NoneType]
+    return value if value is None or len(choices) > 1 else to_json(choices[0], value)
+
+
+def _write_list(kind: Any, value: Any) -> list[Any]:
+    return [to_json(each, item) for each, item in zip(_item_types(kind, len(value)), value, strict=True)]
+
+
+def _write_mapping(kind: Any, value: Any) -> dict[str, Any]:
+    _, item_type = get_args(kind)
+    return {key: to_json(item_type, item) for key, item in value.items()}
+
+
+def _write_object(kind: Any, value: Any) -> dict[str, Any]:
+    types = _field_types(kind)
+    items = value if isinstance(value, tuple) else [getattr(value, name) for name in types]
+    return {name: to_json(types[name], item) for name, item in zip(types, items, strict=True)}
+
+
+def _write_leaf(kind: Any, value: Any) -> Any:
+    return str(value) if kind is Path else value
+
+
+def _read(kind: Any, value: Any, path: str) -> Any:
+    return _READERS.get(_form(kind), _read_leaf)(kind, value, path)
+
+
+def _read_annotated(kind: Any, value: Any, path: str) -> Any:
+    inner, *marks = get_args(kind)
+    if INFINITE in marks and value in ("inf", "-inf"):
+        return float(value)
+    if NO_OTHER_KEYS in marks and isinstance(value, dict) and value.keys() - _field_types(inner).keys():
+        raise JsonError(f"{path}: expected {', '.join(_field_types(inner))}, got {', '.join(value)}")
+    found = _read(inner, value, path)
+    for check in filter(callable, marks):
+        _call(path, check, found)
+    return found
+
+
+def _read_union(kind: Any, value: Any, path: str) -> Any:
+    choices = [choice for choice in get_args(kind) if choice is not NoneType]
+    if value is None and NoneType in get_args(kind):
+        return None
+    if len(choices) == 1:
+        return _read(choices[0], value, path)
+    for choice in choices:
+        with suppress(JsonError):
+            return _read(choice, value, path)
+    raise _mismatch(kind, value, path)
+
+
+def _read_literal(kind: Any, value: Any, path: str) -> Any:
+    if value not in get_args(kind):
+        raise _mismatch(kind, value, path)
+    return value
+
+
+def _read_list(kind: Any, value: Any, path: str) -> tuple[Any, ...]:
+    items = _expect(list, value, path)
+    kinds = _item_types(kind, len(items))
+    if len(kinds) != len(items):
+        raise JsonError(f"{path}: expected {len(kinds)} values, got {len(items)}")
+    pairs = enumerate(zip(kinds, items, strict=True))
+    return tuple(_read(each, item, f"{path}[{index}]") for index, (each, item) in pairs)
+
+
+def _read_mapping(kind: Any, value: Any, path: str) -> dict[str, Any]:
+    key_type, item_type = get_args(kind)
+    items = _expect(dict, value, path).items()
+    return {_read(key_type, key, path): _read(item_type, item, _member(path, key)) for key, item in items}
+
+
+def _read_object(kind: Any, value: Any, path: str) -> Any:
+    given = _expect(dict, value, path)
+    values = {}
+    for name, field_type in _field_types(kind).items():
+        if name not in given:
+            raise JsonError(f"{_member(path, name)} is missing")
+        values[name] = _read(field_type, given[name], _member(path, name))
+    return _call(path, kind, **values)
+
+
+def _read_leaf(kind: Any, value: Any, path: str) -> Any:
+    if kind is Any:
+        return value
+    if kind is Path:
+        return Path(_expect(str, value, path))
+    accepted = (int, float) if kind is float else kind
+    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
+        raise _mismatch(kind, value, path)
+    if isinstance(value, float) and abs(value) == inf:  # JSON has 1e999
+        raise JsonError(f"{path}: expected a finite number, got {value}")
+    return value
+
+
+_WRITERS: dict[Any, Callable[[Any, Any], Any]] = {
+    Annotated: _write_annotated,
+    Union: _write_union,
+    tuple: _write_list,
+    dict: _write_mapping,
+    object: _write_object,
+}
+_READERS: dict[Any, Callable[[Any, Any, str], Any]] = {
+    Annotated: _read_annotated,
+    Union: _read_union,
+    Literal: _read_literal,
+    tuple: _read_list,
+    dict: _read_mapping,
+    object: _read_object,
+}
+
+
+def _expect(kind: type[T], value: Any, path: str) -> T:
+    if not isinstance(value, kind):
+        raise _mismatch(kind, value, path)
+    return value
+
+
+def _call(path: str, function: Callable[..., T], *args: Any, **values: Any) -> T:
+    try:
+        return function(*args, **values)
+    except ValueError as error:
+        separator = "" if not path else ": " if str(error).startswith("expected") else "."
+        raise JsonError(f"{path}{separator}{error}") from error
+
+
+def _mismatch(kind: Any, value: Any, path: str) -> JsonError:
+    return JsonError(f"{path or 'top level'}: expected {_describe(kind)}, got {abbreviate(value)}")
+
+
+def _describe(kind: Any) -> str:
+    if _form(kind) is Union:
+        return " or ".join(map(_describe, get_args(kind)))
+    return " or ".join(map(str, get_args(kind))) if get_origin(kind) is Literal else _NAMES[kind]
+
+
+def _member(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _item_types(kind: Any, count: int) -> tuple[Any, ...]:
+    arguments = get_args(kind)
+    is_fixed = get_origin(kind) is tuple and arguments[-1] is not ...
+    return arguments if is_fixed else arguments[:1] * count
+
+
+@cache
+def _field_types(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind, include_extras=True)
+    names = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields
+    return {name: hints[name] for name in names}
+
+
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         raise ValueError("a key is given twice")
     return values
 
 
-def reject_nan(name: str) -> float:
-    """For `json.loads`: NaN and infinity."""
-    raise ValueError(f"{name} is no number of JSON")
+def _reject_nan(name: str) -> float:
+    raise ValueError(f"{name} is not a number in JSON")

@@ -1,4 +1,4 @@
-"""How a program is divided between an engine and the CPU: six options and what each may be."""
+"""Options for dividing a program between a backend and the CPU, and the values they may have."""
 
 from __future__ import annotations
 
@@ -12,111 +12,140 @@ from typing import Any
 TRACE_KWARGS = ("compiler_workdir", "compiler_args")
 ANALYZE_PARAMETERS = ("compiler_workdir", "additional_ignored_ops", "max_workers")
 UNLIMITED = -1
-"""Of `min_subgraph_size` and `max_subgraph_count`: there is no such limit."""
-
-_ARGUMENTS = "trace_kwargs: compiler_args"
-_OPERATOR = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*")
+"""No limit, as `min_subgraph_size` or `max_subgraph_count`."""
+OPERATOR_PATTERN = r"[A-Za-z_]\w*::[A-Za-z_]\w*"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionerConfig:
-    """The options of the partitioner, by keyword alone.
+    """Options for dividing a program between a backend and the CPU, by keyword only.
 
     >>> PartitionerConfig(min_subgraph_size=0)
     Traceback (most recent call last):
     ValueError: min_subgraph_size: expected -1 (no limit) or 1 or more, got 0
 
     Raises:
-        ValueError: an option is not what it may be; names the option.
+        ValueError: an option is wrong; begins with its name.
     """
 
     trace_kwargs: Mapping[str, Any] | None = None
-    """For the compiler of the engine's segments: `compiler_workdir`, `compiler_args` (a text or a list of texts)."""
+    """Options for the compiler of the backend's segments: `compiler_workdir`, `compiler_args` (a string or a list)."""
     model_support_percentage_threshold: float = 0.5
-    """From 0 to 1: of the program's operators the engine must take at least so many."""
+    """The least share of the program's operators that the backend must support, from 0 to 1."""
     min_subgraph_size: int = UNLIMITED
-    """Every segment must have at least so many operators."""
+    """The least number of operators in a segment."""
     max_subgraph_count: int = UNLIMITED
-    """There must be at most so many segments, those on the CPU included."""
+    """The largest number of segments, those on the CPU included."""
     ops_to_partition: Collection[str] | None = None
-    """Operators that stay on the CPU whatever the engine takes, as in {"aten::sort"}."""
+    """Operators that run on the CPU even if the backend supports them, as in {"aten::sort"}."""
     analyze_parameters: Mapping[str, Any] | None = None
-    """For finding out what the engine takes: `compiler_workdir`, `additional_ignored_ops` (operators that are not asked
-    about: they count neither way and stay with the engine), `max_workers`."""
+    """Options for the operator-support query: `compiler_workdir`, `additional_ignored_ops` (operators that are not
+    queried: they do not count, and run on the backend), `max_workers`."""
 
     def __post_init__(self) -> None:
         _check_share(self.model_support_percentage_threshold)
         for name in ("min_subgraph_size", "max_subgraph_count"):
-            _check_limit(name, getattr(self, name))
+            check_limit(getattr(self, name), name)
         _check_operators("ops_to_partition", self.ops_to_partition)
         _check_keys("trace_kwargs", self.trace_kwargs, TRACE_KWARGS)
         _check_keys("analyze_parameters", self.analyze_parameters, ANALYZE_PARAMETERS)
         _check_operators("analyze_parameters: additional_ignored_ops", self._analyze("additional_ignored_ops"))
         if type(self.max_workers) is not int or self.max_workers < 1:
             raise ValueError(f"analyze_parameters: max_workers: expected 1 or more, got {self.max_workers!r}")
-        _check_arguments((self.trace_kwargs or {}).get("compiler_args"))
+        _ = self.compiler_args
 
     def _analyze(self, name: str) -> Any:
         return (self.analyze_parameters or {}).get(name)
 
     @property
     def on_cpu(self) -> frozenset[str]:
-        """Operators that are the CPU's."""
+        """Operators that run on the CPU whatever the backend supports."""
         return frozenset(self.ops_to_partition or ())
 
     @property
     def ignored(self) -> frozenset[str]:
-        """Operators that the engine is not asked about."""
+        """Operators that the backend is not queried about."""
         return frozenset(self._analyze("additional_ignored_ops") or ())
 
     @property
     def max_workers(self) -> int:
-        """How many operators are tried at once, where they are tried: each in a process where that is more than one."""
+        """Number of operators that are probed by compiling at a time; each has its own process where it is above 1."""
         given = self._analyze("max_workers")
         return 1 if given is None else given
 
     @property
     def analyze_workdir(self) -> Path | None:
-        """Where an engine that is asked by trying leaves what it compiles."""
+        """Directory of what is compiled to probe operators."""
         given = self._analyze("compiler_workdir")
         return None if given is None else Path(given)
 
     @property
     def compiler_workdir(self) -> Path | None:
-        """Where the compiler of the segments leaves what it writes; None: where it does in any case."""
+        """Directory of the segments' compiler; None: the one of the whole program."""
         given = (self.trace_kwargs or {}).get("compiler_workdir")
         return None if given is None else Path(given)
 
     @property
     def compiler_args(self) -> tuple[str, ...] | None:
-        """Arguments of the compiler of the segments; None: those that it has in any case."""
+        """Arguments of the segments' compiler; None: those of the whole program."""
         given = (self.trace_kwargs or {}).get("compiler_args")
-        return None if given is None else tuple(shell_words(given, _ARGUMENTS) if isinstance(given, str) else given)
+        return None if given is None else compiler_arguments(given, "trace_kwargs: compiler_args")
 
 
-def shell_words(text: str, name: str) -> tuple[str, ...]:
-    """Cut a text into arguments as a shell does.
+def compiler_arguments(given: object, option: str = "") -> tuple[str, ...]:
+    """Convert a compiler's arguments to a tuple: a list is kept, a string is split as by a shell.
+
+    Raises:
+        ValueError: they are neither, or a quotation is open; begins with `option`.
+    """
+    if isinstance(given, str):
+        return shell_words(given, option)
+    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
+        return tuple(given)
+    raise ValueError(
+        f"{_prefix(option)}expected a text or a list of texts, as in [--target, trn1], got {_shown(given)}"
+    )
+
+
+def shell_words(text: str, option: str = "") -> tuple[str, ...]:
+    """Split a string into arguments as a shell does.
 
     >>> shell_words("--target 'inf2 x'", "compiler_args")
     ('--target', 'inf2 x')
 
     Raises:
-        ValueError: a quotation is open; begins with `name`.
+        ValueError: a quotation is open; begins with `option`.
     """
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise ValueError(f"{name}: expected arguments as a shell takes them, got {text!r}: {error}") from error
+        expected = f"expected arguments as a shell takes them, got {_shown(text)}"
+        raise ValueError(f"{_prefix(option)}{expected}: {error}") from error
+
+
+def check_limit(limit: object, option: str = "") -> None:
+    """Refuse what is neither a positive number nor `UNLIMITED`.
+
+    Raises:
+        ValueError: begins with `option`.
+    """
+    if type(limit) is not int or (limit < 1 and limit != UNLIMITED):
+        raise ValueError(f"{_prefix(option)}expected {UNLIMITED} (no limit) or 1 or more, got {_shown(limit)}")
+
+
+def check_operator(name: object, option: str = "") -> None:
+    """Refuse what is not an operator's name.
+
+    Raises:
+        ValueError: begins with `option`.
+    """
+    if not isinstance(name, str) or not re.fullmatch(OPERATOR_PATTERN, name):
+        raise ValueError(f"{_prefix(option)}expected an operator as in aten::sort, got {_shown(name)}")
 
 
 def _check_share(share: object) -> None:
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise ValueError(f"model_support_percentage_threshold: expected a number from 0 to 1, got {share!r}")
-
-
-def _check_limit(name: str, limit: object) -> None:
-    if type(limit) is not int or (limit < 1 and limit != UNLIMITED):
-        raise ValueError(f"{name}: expected {UNLIMITED} (no limit) or 1 or more, got {limit!r}")
 
 
 def _check_operators(name: str, operators: object) -> None:
@@ -127,8 +156,7 @@ def _check_operators(name: str, operators: object) -> None:
             f'{name}: expected a set of operators as in {{"aten::sort"}}, got {operators!r}'
         )
     for operator in operators:
-        if not isinstance(operator, str) or not _OPERATOR.fullmatch(operator):
-            raise ValueError(f"{name}: expected an operator as in aten::sort, got {operator!r}")
+        check_operator(operator, name)
 
 
 def _check_keys(name: str, given: object, known: Collection[str]) -> None:
@@ -140,13 +168,12 @@ def _check_keys(name: str, given: object, known: Collection[str]) -> None:
         )
     for key in given:
         if key not in known:
-            raise ValueError(f"{name}: {key!r} is not taken here, but {', '.join(known)}")
+            raise ValueError(f"{name}: {key!r} is not a key here: expected one of {', '.join(known)}")
 
 
-def _check_arguments(arguments: object) -> None:
-    if arguments is None:
-        return
-    if isinstance(arguments, str):
-        shell_words(arguments, _ARGUMENTS)
-    elif not isinstance(arguments, list | tuple) or not all(isinstance(one, str) for one in arguments):
-        raise ValueError(f"{_ARGUMENTS}: expected a text or a list of texts, got {arguments!r}")
+def _prefix(option: str) -> str:
+    return f"{option}: " if option else ""
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:60]

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import keyword
-import math
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PlainValidator,
-    ValidationInfo,
-    WithJsonSchema,
-    field_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator
 from typing_extensions import Self
 
 from ..bucketing.bucket_lengths import CostOfLength
 from ..bucketing.shapes import Axis, BucketGrid, DType, TensorSpec
-from .buckets import MAX_SIZE, UNIQUE_ITEMS, AutoLengths, Buckets, Sizes
-from .compiler import CompilerArguments, PartitionerConfig, PathText, compiler_option_errors
+from ..sessions.settings import normalize_field_name
+from .buckets import AutoLengths, Buckets
+from .compiler import PartitionerBlock, compiler_option_errors
 from .diagnostics import Location
+from .fields import (
+    ClassPath,
+    CompilerArguments,
+    EngineName,
+    InputName,
+    Name,
+    Names,
+    NonNegativeFloat,
+    PadValue,
+    PathText,
+    PositiveInt,
+    Shape,
+    Sizes,
+)
 from .frontend import Frontend
-from .streaming import StreamingConfig, normalize_field_name
-from .strict import Strict, as_mapping, closest_key, custom_error, format_value, tuple_from_list
+from .streaming import StreamingConfig
+from .strict import Strict, as_mapping, format_value, tuple_from_list
 
 BLOCK = "neuron_lstm"
 
 _AXES: tuple[str, ...] = get_args(Axis)
-NAME_PATTERN = "[A-Za-z_][A-Za-z0-9_]*"
 _WHOLE = {
     "bool": (0, 1),
     "uint8": (0, 2**8 - 1),
@@ -47,103 +49,6 @@ _LARGEST = {
     "float32": 3.4028234663852886e38,
     "float64": 1.7976931348623157e308,
 }
-
-
-def _argument_name(name: str) -> str:
-    if not re.fullmatch(NAME_PATTERN, name) or keyword.iskeyword(name):
-        raise custom_error(f"expected the name of a Python argument, got {format_value(name)}")
-    return name
-
-
-def _input_name(name: str) -> str:
-    """An argument's name, or `state.0` for the first element of a tuple argument `state`."""
-    argument, dot, position = name.partition(".")
-    if dot and not (position.isascii() and position.isdigit()):
-        raise custom_error(
-            f"expected the name of a Python argument (`state.0` for a tuple's element), got {format_value(name)}"
-        )
-    _argument_name(argument)
-    return name
-
-
-def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    for name, times in Counter(names).items():
-        if not name.isprintable():
-            raise custom_error(f"expected printable names, got {format_value(name)}")
-        if times > 1:
-            raise custom_error(f"expected different names, got {name} {times} times")
-    return names
-
-
-def _dimension(value: Any) -> int | str:
-    if value in _AXES or (type(value) is int and 1 <= value <= MAX_SIZE):
-        return value  # type: ignore[no-any-return]
-    near = closest_key(value, _AXES) if isinstance(value, str) else None
-    advice = f": did you mean {near}?" if near else ""
-    raise custom_error(f"expected batch, time or a size of 1 or more, got {format_value(value)}{advice}")
-
-
-def _each_axis_once(shape: tuple[int | Axis, ...]) -> tuple[int | Axis, ...]:
-    for axis in _AXES:
-        if shape.count(axis) > 1:
-            raise custom_error(f"expected {axis} once at most, got it {shape.count(axis)} times")
-    return shape
-
-
-def _number(value: Any) -> int | float:
-    if isinstance(value, bool):
-        return int(value)
-    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    raise custom_error(f"expected a finite number, got {format_value(value)}")
-
-
-def _class_path(path: str) -> str:
-    if not re.fullmatch(rf"{NAME_PATTERN}(\.{NAME_PATTERN})*:{NAME_PATTERN}", path):
-        raise custom_error(f"expected module:Class, as in my_codec:TextCodec, got {format_value(path)}")
-    return path
-
-
-def _engine_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,100}", name):
-        raise custom_error(f"expected auto or the name of an engine, as in onnxruntime, got {format_value(name)}")
-    return name
-
-
-Name = Annotated[str, Field(json_schema_extra={"pattern": f"^{NAME_PATTERN}$"}), AfterValidator(_argument_name)]
-InputName = Annotated[
-    str, Field(json_schema_extra={"pattern": rf"^{NAME_PATTERN}(\.[0-9]+)?$"}), AfterValidator(_input_name)
-]
-Dimension = Annotated[
-    int | Axis,
-    PlainValidator(_dimension),
-    WithJsonSchema({"anyOf": [{"type": "string", "enum": list(_AXES)}, {"type": "integer", "minimum": 1}]}),
-]
-Shape = Annotated[
-    tuple[Dimension, ...], Field(min_length=1), BeforeValidator(tuple_from_list), AfterValidator(_each_axis_once)
-]
-Names = Annotated[
-    tuple[Annotated[str, Field(min_length=1)], ...],
-    Field(min_length=1, json_schema_extra=UNIQUE_ITEMS),
-    BeforeValidator(tuple_from_list),
-    AfterValidator(_each_once),
-]
-ClassPath = Annotated[
-    str,
-    Field(json_schema_extra={"pattern": rf"^{NAME_PATTERN}(\.{NAME_PATTERN})*:{NAME_PATTERN}$"}),
-    AfterValidator(_class_path),
-]
-Engine = Annotated[
-    str,
-    Field(
-        json_schema_extra={
-            "examples": ["auto", "native", "inductor", "onnxruntime", "eager"],
-            "pattern": "^[A-Za-z0-9_-]+$",
-        }
-    ),
-    AfterValidator(_engine_name),
-]
-Bound = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 _BOUNDS = {"bfloat16": 1e-2}
 """The tolerance that is left out, for answers in less than float32. A bfloat16 has 8 bits: 0.4 % of a number."""
@@ -165,7 +70,7 @@ class InputConfig(Strict):
     """The element type that forward() expects, as in int64 for ids or float32 for features."""
     shape: Shape
     """`batch`, `time` and fixed sizes, in forward()'s own order, as in [batch, time] or [time, batch, 12]."""
-    pad_value: Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})] = 0
+    pad_value: PadValue = 0
     """What stands on padded timesteps. It never reaches an answer; an embedding must accept it."""
 
     @field_validator("pad_value")
@@ -175,23 +80,23 @@ class InputConfig(Strict):
         if dtype in _WHOLE:
             return _whole(value, dtype)
         if dtype in _LARGEST and not abs(value) <= _LARGEST[dtype]:
-            raise custom_error(f"expected a finite {dtype}, got {format_value(value)}")
+            raise ValueError(f"expected a finite {dtype}, got {format_value(value)}")
         return value
 
 
 def _whole(value: float, dtype: str) -> int:
     least, most = _WHOLE[dtype]
     if not (least <= value <= most and value == int(value)):
-        raise custom_error(f"expected a whole number from {least} to {most} for {dtype}, got {format_value(value)}")
+        raise ValueError(f"expected a whole number from {least} to {most} for {dtype}, got {format_value(value)}")
     return int(value)
 
 
 class Tolerance(Strict):
     """How far an answer may lie from eager: |ours - eager| <= atol + rtol x |eager|."""
 
-    atol: Bound = 1e-5
+    atol: NonNegativeFloat = 1e-5
     """The absolute part, in the unit of the answer; left out, 1e-5, or 1e-2 with precision: bfloat16."""
-    rtol: Bound = 1e-5
+    rtol: NonNegativeFloat = 1e-5
     """The part relative to eager's answer; left out, 1e-5, or 1e-2 with precision: bfloat16."""
 
 
@@ -210,7 +115,7 @@ class NeuronLstmBlock(Strict):
     """Names of the outputs, in order; left out, they are named after what forward() returns."""
     buckets: Buckets
     """The sizes to compile for: `batch` and `length`, each an ascending list; lengths can be chosen for the traffic."""
-    backend: Engine = "auto"
+    backend: EngineName = "auto"
     """The engine: auto (the fastest that verifies), native, inductor, onnxruntime, eager, or one of another package."""
     compiler_workdir: PathText | None = None
     """Where the engine's compiler leaves its intermediate files; left out, they are thrown away."""
@@ -218,7 +123,7 @@ class NeuronLstmBlock(Strict):
     """Arguments for the engine's compiler, as a text or a list, as in [--target, trn1]."""
     compiler_python: PathText | None = None
     """The Python interpreter in which the engine's compiler is installed, where that is not this one."""
-    partitioner_config: PartitionerConfig | None = None
+    partitioner_config: PartitionerBlock | None = None
     """Run on the CPU what the engine cannot take; left out, such a model is refused. {} takes all the defaults."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """The least precision that programs may compute in; with bfloat16 whichever is measured faster, float32 or that."""
@@ -230,7 +135,7 @@ class NeuronLstmBlock(Strict):
     """`module:Class` that turns request bodies into inputs and outputs into answers; its file is an extra file."""
     streaming: StreamingConfig | None = None
     """Serve pieces of sequences as they come; left out, a request is a whole sequence. {} takes all the defaults."""
-    threads: Annotated[int, Field(ge=1)] | None = None
+    threads: PositiveInt | None = None
     """Threads per worker; left out, the host's cores are shared out over maxWorkers."""
     placement: Literal["cores"] | None = None
     """cores: each worker keeps to cores of its own; left out, the system places them."""

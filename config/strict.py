@@ -71,6 +71,8 @@ class Strict(BaseModel):
 
     @classmethod
     def _worded(cls, details: ErrorDetails) -> str:
+        if details["type"] == "value_error":
+            return str(details["ctx"]["error"])
         if details["type"] == _WORDED:
             return details["msg"]
         if details["type"] == "extra_forbidden":
@@ -78,11 +80,6 @@ class Strict(BaseModel):
         if details["type"] == "missing":
             return f"is missing: {cls.model_fields[str(details['loc'][-1])].description}"
         return _expectation(details) + cls.consequence_note
-
-
-def custom_error(message: str) -> PydanticCustomError:
-    """An error that a validator raises and nobody rewrites."""
-    return PydanticCustomError(_WORDED, "{message}", {"message": message})
 
 
 def as_mapping(value: Any) -> dict[str, Any]:
@@ -151,4 +148,4 @@ def _expectation(details: ErrorDetails) -> str:
 
 
 def _line(where: Location, message: str, value: Any) -> InitErrorDetails:
-    return {"type": custom_error(message), "loc": where, "input": value}
+    return {"type": PydanticCustomError(_WORDED, "{message}", {"message": message}), "loc": where, "input": value}

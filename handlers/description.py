@@ -8,7 +8,7 @@ from ..backends.interface import Simulating
 from ..backends.registry import get_backend
 from ..bucketing.shapes import Bucket, TensorSpec
 from ..config.manifest import Manifest
-from ..config.session_settings import SessionSettings
+from ..sessions.settings import SessionSettings
 
 
 def describe(manifest: Manifest, threads: int) -> dict[str, object]:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from .ids import store_key
-from .redis_client import RedisSettings, connect, store_error
+from .redis_client import connect, store_error
 from .redis_scripts import CONFLICT, RECORD_HEADER, TOO_MANY_SESSIONS, TOTALS, WRITE, WRITTEN
-from .store import Conflict, LimitExceeded, Limits, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
+from .settings import Limits, RedisSettings
+from .store import Conflict, LimitExceeded, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -15,10 +15,10 @@ from secrets import randbits
 from threading import Lock
 
 from .ids import store_key
+from .settings import Limits
 from .sqlite_file import FileIdentity, file_identity, open_database, store_error, store_file
 from .store import (
     LimitExceeded,
-    Limits,
     RecordInfo,
     RecordUpdate,
     StoredRecord,

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from .settings import Limits
+
 
 class RecordInfo(NamedTuple):
     """What a store knows of a record without reading it."""
@@ -75,20 +77,6 @@ class StoreUnavailableError(Exception):
 
 class StoreFullError(StoreUnavailableError):
     """What the store writes to has no room: a full disk, a server at its memory limit."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one model's sessions may take."""
-
-    sessions: int
-    """That are open at once; ended ones do not count."""
-    bytes: int
-    """Of all records, ended ones too."""
-    idle_seconds: float
-    """A session that gets no piece for so long is over."""
-    retry_seconds: float = 60.0
-    """For so long after its end a session's last piece can be sent again."""
 
 
 class StoredRecord(NamedTuple):

@@ -18,7 +18,7 @@ import torch
 for name in ("uint16", "uint32", "uint64", "export", "compiler"):
     delattr(torch, name)
 from torchserve_neuron_lstm.backends.aws_neuron import neuron
-from torchserve_neuron_lstm.backends.partitioning import backend
+from torchserve_neuron_lstm.backends.partitioning import partitioned_program
 from torchserve_neuron_lstm.handlers import service
 from torchserve_neuron_lstm.handlers.formats import v2
 from torchserve_neuron_lstm.handlers.streaming import service as sessions

@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.streaming import SessionFieldsConfig, StreamingConfig
 from torchserve_neuron_lstm.sessions.decision import Reject
 from torchserve_neuron_lstm.sessions.ids import MAX_CHARACTERS, make_id
-from torchserve_neuron_lstm.sessions.store import Limits
+from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.token import token_length
 
 ROOT = Path(__file__).parents[1]

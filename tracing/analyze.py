@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import torch
 
 from ..backends.interface import Backend, Selective
-from ..backends.partitioning.operator_support import unsupported_operators
-from ..backends.partitioning.partition import at_sizes, torch_operator_name
+from ..backends.partitioning.analysis import analyze_operators
+from ..backends.partitioning.partition import at_sizes
 from ..backends.registry import get_backend
 from ..config.partitioner import PartitionerConfig
 from ..lowering.errors import node_line
@@ -63,27 +62,10 @@ def analyze(
     engine = _engine(backend, options)
     program = export_function(func, example_inputs).program
     bucket = program_bucket(program)
-    found = unsupported_operators(engine, at_sizes(program, bucket), bucket, config, compile_settings(engine, options))
-    supported_counts = Counter(torch_operator_name(node) for node, reason in found.items() if reason is None)
-    supported: dict[str, dict[str, int]] = {}
-    for name, count in sorted(supported_counts.items()):
-        supported.setdefault(name.partition("::")[0], {})[name] = count
-    return {
-        "backend": engine.name,
-        "torch_version": torch.__version__,
-        "support_percentage": f"{100 * supported_counts.total() / len(found) if found else 100:.2f}%",
-        "supported_operators": supported,
-        "unsupported_operators": [
-            {
-                "kind": torch_operator_name(node),
-                "failureAt": "list of operators" if isinstance(engine, Selective) else "compiler",
-                "call": node_line(node),
-                "reason": reason,
-            }
-            for node, reason in found.items()
-            if reason is not None
-        ],
-    }
+    fixed = at_sizes(program, bucket)
+    result = analyze_operators(engine, fixed, bucket, config, compile_settings(engine, options), node_line).to_json()
+    keys = ("support_percentage", "supported_operators", "unsupported_operators")
+    return {"backend": engine.name, "torch_version": torch.__version__, **{key: result[key] for key in keys}}
 
 
 def _engine(name: str, options: TraceOptions) -> Backend:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from ..backends.interface import Backend, CompileError, Inlining, LoadedProgram, Placing, Weights
-from ..backends.partitioning.backend import PartitionedBackend, select_loader
+from ..backends.partitioning.backend import PartitionedBackend
+from ..backends.partitioning.partitioned_program import load_compiled
 from ..backends.registry import auto_engines, get_backend
 from ..config.partitioner import PartitionerConfig
 from .options import TraceOptions, split_arguments, unsupported_options
@@ -73,7 +74,7 @@ def load_program(
     """
     placed: Any = _OnCore(engine, core) if isinstance(engine, Placing) and core is not None else engine
     with preserve_torch_threads():
-        return select_loader(placed, directory).load(directory, weights, host, threads)
+        return load_compiled(placed, directory, weights, host, threads)
 
 
 class _OnCore:

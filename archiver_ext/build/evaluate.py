@@ -18,7 +18,7 @@ from ...backends.interface import DEFAULTS, Backend, CompileSettings, Estimating
 from ...bucketing.cost import CostModel
 from ...bucketing.shapes import Bucket, BucketGrid
 from ...bucketing.shapes import ProgramRole
-from ...config.manifest import MeasuredError, MeasuredCost, Manifest, Variant, digest_files, write_manifest
+from ...config.manifest import ErrorTolerance, RequiredPackage, MeasuredError, MeasuredCost, Manifest, Variant, digest_files, write_manifest
 from ...config.schema import ServingConfig
 from ...handlers.runtime.user_code import selected_lengths
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
@@ -257,7 +257,9 @@ def build_manifest(
     split = program.chunked
     return Manifest(
         backend=engine.name,
-        requires=tuple((need.distribution, need.module, need.version) for need in _requirements(engine, config)),
+        requires=tuple(
+            RequiredPackage(need.distribution, need.module, need.version) for need in _requirements(engine, config)
+        ),
         host=dict(engine.host()),
         inputs=program.inputs,
         takes_lengths=program.takes_lengths,
@@ -286,7 +288,7 @@ def build_manifest(
         threads=config.threads,
         streaming=None if config.streaming is None else config.streaming.settings(_state_id(subject, files)),
         precision=precision_of(engine, config.precision),
-        tolerance=subject.tolerance,
+        tolerance=ErrorTolerance(*subject.tolerance),
         files=files,
         produced_by=producer_versions(),
     )

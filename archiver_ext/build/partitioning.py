@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from ...backends.partitioning.partition import PartitionError, Segments, at_sizes, partition
-from ...backends.partitioning.backend import PartitionedBackend, cpu_operators
+from ...backends.partitioning.backend import PartitionedBackend
+from ...backends.partitioning.partitioned_program import cpu_operators
 from ...config.partitioner import PartitionerConfig
 from ...backends.partitioning.operator_support import unsupported_operators
 from ...backends.interface import Backend, CompileSettings

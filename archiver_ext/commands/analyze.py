@@ -28,12 +28,12 @@ def add_to(commands: Any) -> None:
 def _analyze(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from .analysis import analyze, lower_from_files, to_json
+    from .analysis import analyze, lower_from_files
     from .analyze_report import print_analyses
 
     program, config = lower_from_files(options.model_file, options.config_file, options.serialized_file)
     found = analyze(program, config, options.config_file.resolve().parent, options.backend)
     if options.json:
-        sys.stdout.write(json.dumps([to_json(one) for one in found], indent=2, ensure_ascii=False) + "\n")
+        sys.stdout.write(json.dumps([one.to_json() for one in found], indent=2, ensure_ascii=False) + "\n")
     else:
         print_analyses(found, Console())

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from .analysis import Analysis
+from ...backends.partitioning.analysis import Analysis
 
 _HINT = (
     "what an engine does not take can run on the CPU within the same model: name the engine as backend, and write "

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...config.session_settings import SessionSettings
 from ...handlers.streaming.sessions import open_store
+from ...sessions.settings import SessionSettings
 from ...sessions.sqlite_store import SqliteStore
 from ...sessions.store import StoreTotals, StoreUnavailableError
 from ..archive.reader import ArchiveReader

@@ -1,1 +1,1 @@
-"""What AWS's engines share: programs as text that an old torch reads, a compiler in an interpreter of its own."""
+"""AWS Neuron engines: programs as Python source that an old torch reads, a compiler in a separate interpreter."""

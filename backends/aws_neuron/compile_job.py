@@ -1,10 +1,10 @@
-"""Tracing and compiling one program, run as a script in the interpreter in which the compiler lives.
+"""Script that traces and compiles one program, in the interpreter that has the compiler.
 
-    python compile_job.py FOLDER
+    python compile_job.py DIRECTORY
 
-FOLDER holds `job.json`, `tensors.pt`, `inputs.pt` and the text of the program; what was compiled is saved where the job
-says, and `reply.json` says how it went. It imports torch (1.13 or later) and the one toolchain, none of this package
-but the two files beside it, and keeps to Python 3.8.
+DIRECTORY holds `job.json`, `tensors.pt`, `inputs.pt` and the source of the program. The script saves the compiled
+program to the path in the job, and writes its result to `reply.json`. It imports torch (1.13 or later), the toolchain
+and the two files beside it, nothing else of this package, and works with Python 3.8.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from typing import Any
 import torch
 
 _BESIDE = ("source_module", "unrolled")
-"""The files in the folder of this one, which is where Python looks first."""
+"""Modules in the directory of this file, which Python searches first."""
 
 
 def main(folder: Path) -> None:
-    """Do the job of a folder, and write the reply."""
+    """Run the job of a directory, and write the reply."""
     job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
     try:
         reply = _compile(folder, job)
-    except Exception as error:  # noqa: BLE001 - a compiler's own failure, told on the other side
+    except Exception as error:  # noqa: BLE001 - any failure of a compiler is reported to the caller
         reply = {"error": type(error).__name__, "message": str(error), "log": traceback.format_exc()}
     (folder / "reply.json").write_text(json.dumps(reply), encoding="utf-8")
 
@@ -45,7 +45,7 @@ def _compile(folder: Path, job: dict[str, Any]) -> dict[str, Any]:
     with torch.no_grad():
         traced = toolchain.trace(module, inputs, **job["options"])
     if job["strip_weights"]:
-        # Weights that the compiler keeps apart are handed over anew at every load: saved are their sizes alone.
+        # Weights that the compiler keeps apart are set at every load: only their shapes are saved.
         toolchain.replace_weights(traced, {name: _without_data(tensor) for name, tensor in module.state_dict().items()})
     torch.jit.save(traced, job["output"])
     return {
@@ -65,7 +65,7 @@ def _module(folder: Path) -> torch.nn.Module:
 
 
 def _without_data(tensor: torch.Tensor) -> torch.Tensor:
-    """Of the same sizes, with one number in memory."""
+    """Return a tensor of the same shape with one number in memory."""
     return tensor.new_zeros(()).expand(tensor.shape)
 
 

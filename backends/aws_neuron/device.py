@@ -1,7 +1,7 @@
-"""What the two Neuron engines share: their packages on a host, and what lies in a variant's directory.
+"""AWS's packages on a host, and the files of a Neuron program.
 
-A variant is `program.pt`, the ScriptModule that the compiler made; `program.py`, the text it was made from, which runs
-on any CPU; and what both take.
+The directory of a program has `program.pt`, the ScriptModule that the compiler made, `program.py`, the Python source
+that it was made from and that runs on any CPU, and the inputs and tensors of both.
 """
 
 from __future__ import annotations
@@ -23,35 +23,55 @@ from ..signature import Signature, read_signature, write_signature
 from ..simulation import emulation_enabled
 from ..weights import copy_if_aliased, storage_ptrs
 from .source_program import SourceProgram, build_source_module
-from .toolchain import Toolchain, placeholder_message
 
 PROGRAM = "program.pt"
 _SOURCE = "program.py"
 _FACTS = "compiled.json"
-_ADDED = "added.pt"
+_EXTRA_TENSORS = "added.pt"
 _PLACEHOLDER = "1.0"
-"""The only version of these names on PyPI, which is empty."""
+"""The only version of AWS's packages on PyPI, which is empty."""
 
-_CHOOSING_CORES = ("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES")
+_CORE_VARIABLES = ("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler and its runtime as a Python package."""
+
+    module: str
+    """Package with `trace`, e.g. torch_neuronx."""
+    torch: str
+    """Release of torch that the package requires: major and minor."""
+    install: str
+    """Sentence that tells users how to install the real package."""
 
 
 def unavailable_reason(toolchain: Toolchain) -> str | None:
-    """Why this interpreter cannot use the toolchain, with what to install; None where it can."""
+    """Return why this interpreter cannot use the toolchain, with what to install; None if it can."""
     distribution = toolchain.module.replace("_", "-")
     if _installed(distribution) == _PLACEHOLDER:
-        return f"here is {placeholder_message(toolchain, _PLACEHOLDER)}"
+        return f"this interpreter has {placeholder_message(toolchain, _PLACEHOLDER)}"
     if find_spec(toolchain.module) is None:
         return (
-            f"{distribution} is not installed. {toolchain.install}; an interpreter beside this one that has it can be "
-            f"named with compiler_python"
+            f"{distribution} is not installed. {toolchain.install}; if another interpreter has it, name that one with "
+            f"compiler_python"
         )
     try:
-        engine = import_toolchain(toolchain)
-    except Exception as error:  # noqa: BLE001 - whatever a broken installation raises is the answer
+        package = import_toolchain(toolchain)
+    except Exception as error:  # noqa: BLE001 - any exception of a broken installation is the reason
         return f"{distribution} cannot be imported ({type(error).__name__}: {error}). {toolchain.install}"
-    if not hasattr(engine, "trace"):
-        return f"here is {placeholder_message(toolchain, str(getattr(engine, '__version__', 'without a version')))}"
+    if not hasattr(package, "trace"):
+        release = str(getattr(package, "__version__", "without a version"))
+        return f"this interpreter has {placeholder_message(toolchain, release)}"
     return None
+
+
+def placeholder_message(toolchain: Toolchain, release: str) -> str:
+    """Describe PyPI's empty package of the toolchain's name, and how to replace it."""
+    return (
+        f"a {toolchain.module} ({release}) without trace(): the package of this name on PyPI is an empty placeholder. "
+        f"Remove it (pip uninstall {toolchain.module.replace('_', '-')}). {toolchain.install}"
+    )
 
 
 def _installed(distribution: str) -> str | None:
@@ -62,40 +82,40 @@ def _installed(distribution: str) -> str | None:
 
 
 def import_toolchain(toolchain: Toolchain) -> Any:
-    """The toolchain's package, with one core for this process unless the environment says otherwise.
+    """Import the toolchain's package, with one core for this process unless the environment configures cores.
 
     Workers are processes, and processes do not share cores: the first would take them all.
     """
-    if not any(name in os.environ for name in _CHOOSING_CORES):
+    if not any(name in os.environ for name in _CORE_VARIABLES):
         os.environ["NEURON_RT_NUM_CORES"] = "1"  # read when the package is imported, or soon after
     return import_module(toolchain.module)
 
 
 @dataclass(frozen=True)
 class NeuronArtifact:
-    """A variant's directory."""
+    """Files of a compiled program, but for the ScriptModule."""
 
     signature: Signature
     names: tuple[str, ...]
-    """The tensors that the program takes, in its order, as the state dict calls them."""
+    """Tensors that the program takes, in its order, by their names in the state dict."""
     made_by: dict[str, str]
-    """The toolchain: module, version, torch, python."""
+    """Versions of the toolchain: module, version, torch, python."""
     extra_tensors: dict[str, torch.Tensor]
-    """Those of the tensors that are not among the archive's weights and constants."""
+    """Tensors among `names` that are not in the archive's weights and constants."""
     source: str
 
 
 def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, str]) -> None:
-    """Write what goes with `program.pt`."""
+    """Write the files beside `program.pt`."""
     write_signature(program.signature, directory)
     (directory / _SOURCE).write_text(program.source, encoding="utf-8")
     (directory / _FACTS).write_text(json.dumps({"names": program.names, "made_by": made_by}), encoding="utf-8")
     if program.extra_tensors:
-        torch.save(program.extra_tensors, directory / _ADDED)
+        torch.save(program.extra_tensors, directory / _EXTRA_TENSORS)
 
 
 def read_artifact(directory: Path) -> NeuronArtifact:
-    """Read what `write_artifact` wrote.
+    """Read the files that `write_artifact` wrote.
 
     Raises:
         LoadError: a file is missing or damaged.
@@ -103,50 +123,50 @@ def read_artifact(directory: Path) -> NeuronArtifact:
     signature = read_signature(directory)
     try:
         facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
-        added = directory / _ADDED
+        extra_tensors = directory / _EXTRA_TENSORS
         return NeuronArtifact(
             signature=signature,
             names=tuple(facts["names"]),
             made_by=dict(facts["made_by"]),
-            extra_tensors=torch.load(added, weights_only=True) if added.is_file() else {},
+            extra_tensors=torch.load(extra_tensors, weights_only=True) if extra_tensors.is_file() else {},
             source=(directory / _SOURCE).read_text(encoding="utf-8"),
         )
     except Exception as error:
         raise LoadError(f"{directory} cannot be read ({error}): package the model again") from error
 
 
-def artifact_tensors(compiled: NeuronArtifact, weights: Weights) -> list[torch.Tensor]:
-    """The tensors in the program's order, shared and not copied.
+def artifact_tensors(artifact: NeuronArtifact, weights: Weights) -> list[torch.Tensor]:
+    """Return the tensors in the program's order, shared and not copied.
 
     Raises:
-        LoadError: one is missing, or not what the program was compiled with.
+        LoadError: one is missing, or differs in shape or dtype from the one the program was compiled with.
     """
-    given = {**compiled.signature.pick_weights(weights), **compiled.extra_tensors}
-    return [given[name].detach() for name in compiled.names]
+    tensors = {**artifact.signature.pick_weights(weights), **artifact.extra_tensors}
+    return [tensors[name].detach() for name in artifact.names]
 
 
-def require_toolchain(toolchain: Toolchain, compiled: NeuronArtifact) -> Any:
-    """The toolchain's package on a host that serves.
+def require_toolchain(toolchain: Toolchain, artifact: NeuronArtifact) -> Any:
+    """Import the toolchain's package on a serving host.
 
     Raises:
-        LoadError: it is missing, a placeholder, or of another line than what the program was compiled with.
+        LoadError: it is missing, a placeholder, or of another minor release than the program was compiled with.
     """
-    lacking = unavailable_reason(toolchain)
-    if lacking is not None:
-        raise LoadError(f"the programs run on a Neuron device, by {toolchain.module}: {lacking}")
-    engine = import_toolchain(toolchain)
-    here, packaged = str(getattr(engine, "__version__", "")), compiled.made_by["version"]
-    if _line(here) != _line(packaged):
+    reason = unavailable_reason(toolchain)
+    if reason is not None:
+        raise LoadError(f"the programs run on a Neuron device, by {toolchain.module}: {reason}")
+    package = import_toolchain(toolchain)
+    here, packaged = str(getattr(package, "__version__", "")), artifact.made_by["version"]
+    if _minor(here) != _minor(packaged):
         raise LoadError(
-            f"the programs were compiled with {toolchain.module} {packaged}, here is {here}: install that one, or "
+            f"the programs were compiled with {toolchain.module} {packaged}, here is {here}: install the former, or "
             f"package the model again"
         )
-    return engine
+    return package
 
 
-def _line(text: str) -> list[str]:
-    """Major and minor: those of the torch that a toolchain is for."""
-    return text.split(".")[:2]
+def _minor(release: str) -> list[str]:
+    """Return major and minor: those of the torch that a toolchain is for."""
+    return release.split(".")[:2]
 
 
 def run_of(signature: Signature, module: torch.nn.Module) -> LoadedProgram:
@@ -167,21 +187,21 @@ def run_of(signature: Signature, module: torch.nn.Module) -> LoadedProgram:
 
 
 def emulation_reason(toolchain: Toolchain) -> str | None:
-    """What stands in for the device on this host, and why; None where nothing does."""
+    """Return why the device is emulated on this host; None if it is not."""
     if not emulation_enabled() or unavailable_reason(toolchain) is None:
         return None
     return (
-        f"run by torch on this CPU from the text that {toolchain.module} was given, which cannot be used here: the "
-        f"answers are the model's, the speed is not the device's, and what was compiled has not run"
+        f"emulated by torch on this CPU, from the source that {toolchain.module} compiled, because that package cannot "
+        f"be used here: the outputs are the model's, the times are not the device's, and what was compiled has not run"
     )
 
 
-def load_on_cpu(compiled: NeuronArtifact, weights: Weights, threads: int) -> LoadedProgram:
-    """The text of a program on this CPU: what the compiler was given, not what it made.
+def load_on_cpu(artifact: NeuronArtifact, weights: Weights, threads: int) -> LoadedProgram:
+    """Load the source of a program on this CPU: the compiler's input, not its output.
 
     Raises:
-        LoadError: the weights are others.
+        LoadError: the weights do not match the program.
     """
-    given = dict(zip(compiled.names, artifact_tensors(compiled, weights), strict=True))
+    tensors = dict(zip(artifact.names, artifact_tensors(artifact, weights), strict=True))
     torch.set_num_threads(threads)
-    return run_of(compiled.signature, build_source_module(compiled.source, given, compiled.names))
+    return run_of(artifact.signature, build_source_module(artifact.source, tensors, artifact.names))

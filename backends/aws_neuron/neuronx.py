@@ -1,13 +1,13 @@
 """AWS Inferentia2 and Trainium, by torch_neuronx.trace: a program for each bucket, without weights.
 
-Not run on hardware: no such device was at hand. It was run against the documented contract of the tracing API.
+Not run on hardware: no such device was available. It was run against the documented contract of the tracing API.
 
-The package is tied to torch 2.9, so the compiler may live in an interpreter of its own. Weights are kept apart from the
-compiled code (`inline_weights_to_neff=False`) and emptied before the program is saved; at load they are the user's own
-tensors again, by `replace_weights`. So an archive holds them once, and so does the host's memory; the device holds a
-copy for each bucket, for its runtime shares them between instances of one program alone.
+The package requires torch 2.9. Weights are kept apart from the compiled code (`inline_weights_to_neff=False`) and
+stripped before the program is saved; when it is loaded, `replace_weights` sets the user's own tensors. So an archive
+holds them once, and so does the host's memory. The device holds a copy for each bucket, because its runtime shares them
+only between instances of one program.
 
-No state stays on the device (`input_output_aliases`): it would be gone with the worker. States go in and come out.
+No state stays on the device (`input_output_aliases`): it would be lost with the worker. States are inputs and outputs.
 """
 
 from __future__ import annotations
@@ -15,40 +15,22 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...bucketing.shapes import Bucket
-from ..interface import (
-    DEFAULTS,
-    CompileError,
-    CompilerOption,
-    CompileSettings,
-    LoadedProgram,
-    LoadError,
-    Precision,
-    Requirement,
-    Weights,
-)
-from ..signature import weights_of
-from . import operators as aws_operators
-from .device import (
-    PROGRAM,
-    artifact_tensors,
-    emulation_reason,
-    load_on_cpu,
-    read_artifact,
-    require_toolchain,
-    run_of,
-    unavailable_reason,
-    write_artifact,
-)
-from .source_program import export_source, parameter_name
-from .toolchain import CompileReply, Toolchain, trace
+from ..interface import CompileSettings, LoadedProgram, Weights
+from .base import NeuronBackend
+from .device import Toolchain
+from .operators import neuronx_refusal
+from .source_program import parameter_name
+
+if TYPE_CHECKING:
+    from .toolchain import CompileReply
 
 TOOLCHAIN = Toolchain(
     module="torch_neuronx",
+    torch="2.9",
     install=(
         "The real one comes from AWS's Neuron repository, for torch 2.9 and from Neuron SDK 2.31 or earlier: "
         'pip install "torch-neuronx==2.9.*" "neuronx-cc==2.*" --extra-index-url '
@@ -57,68 +39,19 @@ TOOLCHAIN = Toolchain(
 )
 
 
-class NeuronX:
-    """One program for each bucket. Not run on hardware."""
+class NeuronX(NeuronBackend):
+    """Engine for Inf2 and Trainium. Not run on hardware."""
 
     name = "neuronx"
-    polymorphic = False
-    any_shape = False
-    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
-    options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
     inlines_weights = False
+    toolchain = TOOLCHAIN
 
-    def unavailable(self) -> str | None:
-        """Whether torch_neuronx is here, and not the placeholder of its name."""
-        return unavailable_reason(TOOLCHAIN)
-
-    def requirements(self) -> tuple[Requirement, ...]:
-        """Torch. Which toolchain is needed stands with each program: it may not be that of this interpreter."""
-        return (Requirement("torch", "torch", "2.9"),)
-
-    def host(self) -> Mapping[str, str]:
-        """Any machine with a device of the kind that `--target` names; the runtime tells others."""
-        return {}
-
-    def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
-    ) -> None:
-        """Trace the program for one bucket, and save the ScriptModule without its weights.
-
-        With `--target` among the arguments nothing of it needs a device (`cpu_backend`).
-
-        Raises:
-            CompileError: no bucket is named, there is no toolchain, or it refuses the program.
-        """
-        if bucket is None:
-            raise CompileError("neuronx compiles for one bucket at a time")
-        plain = export_source(program, bucket)
-        answer = trace(
-            TOOLCHAIN,
-            plain,
-            weights_of(program),
-            directory / PROGRAM,
-            trace_options(settings),
-            settings.python,
-            strip_weights=True,
-        )
-        if answer.error:
-            raise CompileError(_refusal(answer, bucket, settings.args))
-        write_artifact(directory, plain, answer.versions)
-
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load the program onto this process's core, and the weights with it; or what stands in for it.
-
-        Raises:
-            LoadError: the toolchain or the device is missing, or the weights are others.
-        """
-        return self.load_on(0, directory, weights, host, threads)
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Return why neuronx-cc does not support a call; None if it does, as far as AWS documents it."""
+        return neuronx_refusal(node)
 
     def cores(self) -> int:
-        """Those that the runtime's environment leaves to this process: one, unless it says otherwise."""
+        """Return the number of cores that the runtime's environment gives to this process; 1 by default."""
         listed = os.environ.get("NEURON_RT_VISIBLE_CORES", "")
         if listed:
             ranges = [part.partition("-") for part in listed.split(",")]
@@ -128,78 +61,64 @@ class NeuronX:
     def load_on(
         self, core: int, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
     ) -> LoadedProgram:
-        """The same, on another core.
+        """Load the program as `load` does, onto the core of this index.
 
         Raises:
-            LoadError: as `load`, or there is no such core.
+            LoadError: as for `load`, or there is no such core.
         """
-        compiled = read_artifact(directory)
-        if self.simulation() is not None:
-            return load_on_cpu(compiled, weights, threads)
-        tensors = artifact_tensors(compiled, weights)
-        engine = require_toolchain(TOOLCHAIN, compiled)
-        torch.set_num_threads(threads)
-        try:
-            # One core, the same for code and weights: by default each load takes the next of those that are visible.
-            with engine.neuron_cores_context(start_nc=core, nc_count=1):
-                module = torch.jit.load(str(directory / PROGRAM))
-            engine.replace_weights(module, {parameter_name(index): tensor for index, tensor in enumerate(tensors)})
-            engine.move_trace_to_device(module, core)  # else they would go there again with every call
-        except Exception as error:
-            raise LoadError(
-                f"{directory} cannot be loaded onto Neuron core {core}: {error}. Are there at least as many cores as "
-                f"workers (neuron-ls), and is no other process on them?"
-            ) from error
-        return run_of(compiled.signature, module)
+        return self._load(core, directory, weights, threads)
 
-    def simulation(self) -> str | None:
-        """The text of the programs on this CPU, where that is allowed and the toolchain is not here."""
-        return emulation_reason(TOOLCHAIN)
+    def trace_options(self, settings: CompileSettings) -> dict[str, Any]:
+        """Return the keyword arguments for `torch_neuronx.trace`.
 
-    def refusal(self, node: torch.fx.Node) -> str | None:
-        """Why neuronx-cc cannot take a call; None where it can, as far as is documented."""
-        return aws_operators.neuronx_refusal(node)
+        With `--target` among the arguments nothing needs a device (`cpu_backend`).
+        """
+        arguments = [*settings.args, *_cast_arguments(settings)]
+        options: dict[str, Any] = {"compiler_args": arguments, "inline_weights_to_neff": False}
+        if settings.workdir is not None:
+            options["compiler_workdir"] = str(settings.workdir)
+        if _has_flag(arguments, "--target"):
+            options["cpu_backend"] = True
+        return options
+
+    def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> list[str]:
+        """Return how to compile without a device, and how to run an unsupported operator on the CPU."""
+        hints = []
+        if not _has_flag(settings.args, "--target") and not list(Path("/dev").glob("neuron*")):
+            hints.append(
+                "This machine has no Neuron device. To compile without one, name the instances that will serve: "
+                "compiler_args: --target inf2 (or trn1, trn1n, trn2)"
+            )
+        if "unsupported" in reply.message.lower() or "not supported" in reply.message.lower():
+            hints.append(
+                "`neuron-lstm analyze` shows the lines of the model that use unsupported operators; with "
+                "partitioner_config: {} these run on the CPU"
+            )
+        return hints
+
+    def load_module(self, package: Any, path: Path, tensors: Sequence[torch.Tensor], core: int) -> torch.nn.Module:
+        """Load the ScriptModule and its weights onto one core."""
+        # One core, the same for code and weights: by default each load takes the next of those that are visible.
+        with package.neuron_cores_context(start_nc=core, nc_count=1):
+            module: torch.nn.Module = torch.jit.load(str(path))
+        package.replace_weights(module, {parameter_name(index): tensor for index, tensor in enumerate(tensors)})
+        package.move_trace_to_device(module, core)  # otherwise the weights would be copied there with every call
+        return module
 
 
-def trace_options(settings: CompileSettings) -> dict[str, Any]:
-    """The keywords for `torch_neuronx.trace`."""
-    words = [*settings.args, *_casting(settings)]
-    options: dict[str, Any] = {"compiler_args": words, "inline_weights_to_neff": False}
-    if settings.workdir is not None:
-        options["compiler_workdir"] = str(settings.workdir)
-    if _names(words, "--target"):
-        options["cpu_backend"] = True
-    return options
-
-
-def _casting(settings: CompileSettings) -> list[str]:
-    """What matrices are multiplied in. Left out, it depends on the compiler's version."""
-    if _names(settings.args, "--auto-cast"):
+def _cast_arguments(settings: CompileSettings) -> list[str]:
+    """Return the precision of matrix products. Its default depends on the compiler's version."""
+    if _has_flag(settings.args, "--auto-cast"):
         return []
     if settings.precision == "bfloat16":
         return ["--auto-cast", "matmult", "--auto-cast-type", "bf16"]
     return ["--auto-cast", "none"]
 
 
-def _names(words: Sequence[str], flag: str) -> bool:
-    """Whether a flag is among a command line's words.
+def _has_flag(arguments: Sequence[str], flag: str) -> bool:
+    """Whether a command line has a flag.
 
-    >>> _names(["--target=inf2"], "--target"), _names(["--target", "trn1"], "--target"), _names([], "--target")
+    >>> _has_flag(["--target=inf2"], "--target"), _has_flag(["--target", "trn1"], "--target"), _has_flag([], "--target")
     (True, True, False)
     """
-    return any(word == flag or word.startswith(f"{flag}=") for word in words)
-
-
-def _refusal(answer: CompileReply, bucket: Bucket, args: Sequence[str]) -> str:
-    lines = [f"neuronx cannot compile for {bucket.batch} x {bucket.length}: {answer.error}: {answer.message}"]
-    if not _names(args, "--target") and not list(Path("/dev").glob("neuron*")):
-        lines.append(
-            "This machine has no Neuron device. To compile without one, name the instances that will serve: "
-            "compiler_args: --target inf2 (or trn1, trn1n, trn2)"
-        )
-    if "unsupported" in answer.message.lower() or "not supported" in answer.message.lower():
-        lines.append(
-            "`neuron-lstm analyze` shows which lines of the model need what the compiler does not have; with "
-            "partitioner_config: {} that runs on the CPU"
-        )
-    return "\n".join(lines)
+    return any(argument == flag or argument.startswith(f"{flag}=") for argument in arguments)

@@ -1,7 +1,7 @@
-"""Which operators of an exported program the Neuron compilers take, as far as their makers have published it.
+"""Operators of an exported program that the Neuron compilers support, as far as AWS documents it.
 
-For neuronx-cc there is no complete list: what it lowers by way of XLA is more than its own page names. So an operator
-is refused for a known reason alone. neuron-cc (Inf1) has a list, gathered from its release notes, and takes nothing
+For neuronx-cc there is no complete list: it compiles more by way of XLA than its own page names. So an operator is
+refused only for a known reason. neuron-cc (Inf1) has a list, collected from its release notes, and supports nothing
 else.
 """
 
@@ -12,7 +12,7 @@ import operator
 import torch
 
 _RECURRENT = ("neuron_lstm.lstm.default", "neuron_lstm.rnn.default")
-"""Written out as basic operators before a compiler sees them."""
+"""Operators that are unrolled into basic operators before a compiler sees them."""
 
 _NO_WORK = frozenset(
     """
@@ -20,7 +20,7 @@ _NO_WORK = frozenset(
     _assert_tensor_metadata _assert_scalar
     """.split()  # noqa: SIM905 - words, to be read
 )
-"""What is gone once the sizes are fixed."""
+"""Operators that disappear once the sizes are fixed."""
 
 _DATA_DEPENDENT = frozenset(
     {
@@ -39,7 +39,7 @@ _DATA_DEPENDENT = frozenset(
         "item",
     }
 )
-"""Their answers have sizes that depend on the data."""
+"""Operators whose outputs have sizes that depend on the data."""
 
 _MISSING = frozenset({"sort", "argsort", "msort", "searchsorted", "multinomial", "histc", "kthvalue", "mode", "cross"})
 _MISSING_FAMILIES = ("fft_", "_fft_", "linalg_", "_linalg_", "special_", "complex", "view_as_complex", "quantize")
@@ -80,52 +80,52 @@ _EXPORTED_AS = {
     "new_full": "full",
     "pad": "constant_pad_nd",
 }
-"""What torch.export calls some operators of that list, which programs go to the compiler with."""
+"""Names of torch.export for operators of that list, by which the compiler gets them."""
 
 
 def neuronx_refusal(node: torch.fx.Node) -> str | None:
-    """Why neuronx-cc does not take a call of an exported program; None where nothing says so."""
-    found = _aten_name(node)
-    if isinstance(found, _Refused):
-        return str(found)
-    if found in _DATA_DEPENDENT:
-        return f"the size of what aten::{found} answers depends on the data, and a compiled program's sizes are fixed"
-    if found in _MISSING or found.startswith(_MISSING_FAMILIES):
-        return f"neuronx-cc does not support aten::{found}"
-    return _of_its_type(node)
+    """Return why neuronx-cc does not support a call of an exported program; None if no reason is known."""
+    name = _aten_name(node)
+    if isinstance(name, _Refused):
+        return str(name)
+    if name in _DATA_DEPENDENT:
+        return f"the size of the output of aten::{name} depends on the data, and a compiled program has fixed sizes"
+    if name in _MISSING or name.startswith(_MISSING_FAMILIES):
+        return f"neuronx-cc does not support aten::{name}"
+    return _dtype_refusal(node)
 
 
 def neuron_refusal(node: torch.fx.Node) -> str | None:
-    """Why neuron-cc does not take a call of an exported program; None where its list has the operator."""
-    found = _aten_name(node)
-    if isinstance(found, _Refused):
-        return str(found)
-    if found and found not in _NO_WORK and _EXPORTED_AS.get(found, found) not in _NEURON:
-        return f"aten::{found} is not among the operators that neuron-cc supports"
-    return _of_its_type(node)
+    """Return why neuron-cc does not support a call of an exported program; None if its list has the operator."""
+    name = _aten_name(node)
+    if isinstance(name, _Refused):
+        return str(name)
+    if name and name not in _NO_WORK and _EXPORTED_AS.get(name, name) not in _NEURON:
+        return f"aten::{name} is not among the operators that neuron-cc supports"
+    return _dtype_refusal(node)
 
 
 class _Refused(str):
-    """The reason why a call is no call of an aten operator."""
+    """Reason that a call is not a call of an aten operator."""
 
     __slots__ = ()
 
 
 def _aten_name(node: torch.fx.Node) -> str:
-    """The operator without namespace and overload; empty for what is no operator or is written out by us."""
+    """Return the operator without namespace and overload; empty for other nodes and for unrolled operators."""
     if node.op in ("placeholder", "output") or node.target is operator.getitem or str(node.target) in _RECURRENT:
         return ""
     if not isinstance(node.target, torch._ops.OpOverload):
         if isinstance(node.meta.get("val"), int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
             return ""  # arithmetic on sizes
-        return _Refused("a traced program has one course of control: it cannot branch on data")
+        return _Refused("a traced program cannot branch on data")
     if node.target.namespace != "aten":
-        return _Refused(f"the compiler knows no operators but torch's own, not {node.target.namespace}'s")
+        return _Refused(f"the compiler supports only torch's own operators, not {node.target.namespace}'s")
     return node.target._opname
 
 
-def _of_its_type(node: torch.fx.Node) -> str | None:
+def _dtype_refusal(node: torch.fx.Node) -> str | None:
     value = node.meta.get("val")
     if isinstance(value, torch.Tensor) and value.dtype.is_complex:
-        return f"no tensor on the device can be {str(value.dtype).removeprefix('torch.')}"
+        return f"the device has no tensors of dtype {str(value.dtype).removeprefix('torch.')}"
     return None

@@ -1,9 +1,9 @@
-"""An exported program at the sizes of one bucket, written out in operators that every version of torch has.
+"""Source export: an exported program at one bucket's sizes as a Python function of operators that every torch has.
 
-Compilers that are tied to an old torch cannot read what a new one exports, nor trace operators of ours. Of what an old
-torch does read, the text of a function is the least bound to versions: TorchScript carries versions of its operators,
-and its archives of the format. A function can be read by people too, and the same text runs here, so that it can be
-held against the model where its compiler, or what that compiles for, is not at hand.
+Compilers that require an old torch cannot read the exported programs of a new one, nor trace custom operators. Of the
+formats that an old torch reads, Python source depends least on versions: TorchScript records versions of its operators,
+and its archives record the version of their format. People can read the function too, and it runs here as well, so it
+can be verified against the model without its compiler or its device.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from . import unrolled
 from .source_module import SourceModule
 
 OPERATORS: Mapping[str, Callable[..., Any]] = {"lstm": unrolled.lstm, "rnn": unrolled.rnn}
-"""What the text calls beside torch: the recurrences, which a compiler unrolls while it traces."""
+"""Functions that the source calls beside torch: recurrences, which a compiler unrolls while it traces."""
 
-_OURS = {f"neuron_lstm.{name}.default": name for name in OPERATORS}
-_SAME = ("aten.alias.default", "aten.detach.default", "aten.lift_fresh_copy.default")
-"""Operators whose answer is what they are given."""
+_CUSTOM_OPERATORS = {f"neuron_lstm.{name}.default": name for name in OPERATORS}
+_IDENTITIES = ("aten.alias.default", "aten.detach.default", "aten.lift_fresh_copy.default")
+"""Operators that return their input."""
 
 _LEGACY_OPERATORS: Mapping[str, str] = {
     "aten._to_copy.default": "{0}.to({kwargs})",
@@ -37,34 +37,34 @@ _LEGACY_OPERATORS: Mapping[str, str] = {
         "(torch.nn.functional.batch_norm({0}, {3}, {4}, {1}, {2}, False, {5}, {6}),)"
     ),
 }
-"""What torch.export has made of operators that old compilers know by their first names."""
+"""Calls that old compilers support, in place of the operators that torch.export makes of them."""
 
 
 @dataclass(frozen=True)
 class SourceProgram:
-    """A program in text, for exactly the sizes of its signature."""
+    """A program as Python source, for exactly the sizes of its signature."""
 
     source: str
-    """Defines `forward(tensors, *inputs)`."""
+    """Definition of `forward(tensors, *inputs)`."""
     names: tuple[str, ...]
-    """The tensors it takes, by their names in the model's state dict and among its constants."""
+    """Tensors that it takes, by their names in the model's state dict and among its constants."""
     extra_tensors: dict[str, torch.Tensor]
-    """Those of them that neither the state dict nor the constants hold: exporting for fixed sizes brought them."""
+    """Tensors that neither the state dict nor the constants hold: export at fixed sizes created them."""
     signature: Signature
 
     def module(self, weights: Weights) -> SourceModule:
-        """The program as a module over these weights, shared and not copied."""
+        """Build a module over these weights, shared and not copied."""
         return build_source_module(self.source, {**weights, **self.extra_tensors}, self.names)
 
     @property
     def examples(self) -> tuple[torch.Tensor, ...]:
-        """Inputs of the right sizes and dtypes: ones, which are lengths and ids too."""
+        """Inputs of the right sizes and dtypes: ones, which are valid lengths and ids as well."""
         kinds = self.signature.inputs.values()
         return tuple(torch.ones([int(size) for size in kind.shape], dtype=kind.torch_dtype) for kind in kinds)
 
 
 def parameter_name(index: int) -> str:
-    """What a tensor is called in a module: state dicts have dots in names, modules and compilers' files may not.
+    """Return the name of a tensor in a module: unlike names in state dicts, it has no dots.
 
     >>> parameter_name(3)
     'w3'
@@ -73,27 +73,33 @@ def parameter_name(index: int) -> str:
 
 
 def build_source_module(source: str, weights: Weights, names: tuple[str, ...]) -> SourceModule:
-    """The module of a text that takes the tensors called `names`."""
+    """Build the module of a source over the weights of these names, shared and not copied."""
     return SourceModule(source, {parameter_name(i): weights[name].detach() for i, name in enumerate(names)}, OPERATORS)
 
 
 def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> SourceProgram:
-    """Write a program out for one bucket.
+    """Export a program as Python source for one bucket.
 
     Raises:
         CompileError: it branches on data, which a traced program cannot.
     """
     signature = signature_of(program, bucket)
     fixed = _fixed(program, signature)
-    given = fixed.graph_signature
-    taken = {**given.inputs_to_parameters, **given.inputs_to_buffers, **given.inputs_to_lifted_tensor_constants}
+    graph_signature = fixed.graph_signature
+    weight_names = {
+        **graph_signature.inputs_to_parameters,
+        **graph_signature.inputs_to_buffers,
+        **graph_signature.inputs_to_lifted_tensor_constants,
+    }
     placeholders = [node for node in fixed.graph.nodes if node.op == "placeholder"]
-    used = tuple(dict.fromkeys(taken[node.name] for node in placeholders if node.name in taken and node.users))
-    known, all_of_fixed = weights_of(program), weights_of(fixed)
+    inputs = [node for node in placeholders if node.name not in weight_names]
+    weights = {node: weight_names[node.name] for node in placeholders if node.name in weight_names and node.users}
+    names = tuple(dict.fromkeys(weights.values()))
+    known, all_tensors = weights_of(program), weights_of(fixed)
     return SourceProgram(
-        source="\n".join(_lines(fixed, placeholders, taken, used)) + "\n",
-        names=used,
-        extra_tensors={name: all_of_fixed[name] for name in used if name not in known},
+        source="\n".join(_lines(fixed, inputs, weights, names)) + "\n",
+        names=names,
+        extra_tensors={name: all_tensors[name] for name in names if name not in known},
         signature=signature,
     )
 
@@ -113,17 +119,15 @@ def _fixed(program: torch.export.ExportedProgram, signature: Signature) -> torch
 
 def _lines(
     program: torch.export.ExportedProgram,
-    placeholders: list[torch.fx.Node],
-    taken: Mapping[str, str],
-    used: tuple[str, ...],
+    inputs: list[torch.fx.Node],
+    weights: Mapping[torch.fx.Node, str],
+    names: tuple[str, ...],
 ) -> Iterator[str]:
-    inputs = [python_literal(node) for node in placeholders if node.name not in taken]
-    yield f"def forward(tensors, {', '.join(inputs)}):"
-    # Compilers trace on devices of their own: what is made on the way must be where the inputs are.
-    yield f"    device = {inputs[0]}.device"
-    for node in placeholders:
-        if node.name in taken and node.users:
-            yield f"    {python_literal(node)} = tensors[{used.index(taken[node.name])}]  # {taken[node.name]!r}"
+    yield f"def forward({', '.join(['tensors', *map(python_literal, inputs)])}):"
+    # Compilers trace on devices of their own: new tensors must be on the device of the inputs.
+    yield f"    device = {_device_expression(inputs, names)}"
+    for node, name in weights.items():
+        yield f"    {python_literal(node)} = tensors[{names.index(name)}]  # {name!r}"
     for node in program.graph.nodes:
         if node.op == "placeholder" or (node.op == "call_function" and _only_asserts(node)):
             continue
@@ -135,6 +139,13 @@ def _lines(
             raise CompileError(f"the program branches on data ({node.target}), and a traced program cannot")
 
 
+def _device_expression(inputs: list[torch.fx.Node], names: tuple[str, ...]) -> str:
+    """Return the device of the first input; of the first weight for a segment without inputs, which runs on the CPU."""
+    if inputs:
+        return f"{python_literal(inputs[0])}.device"
+    return "tensors[0].device" if names else "torch.device('cpu')"
+
+
 def _only_asserts(node: torch.fx.Node) -> bool:
     return not node.users and any(word in str(node.target) for word in ("assert", "sym_constrain"))
 
@@ -143,7 +154,7 @@ def _call(node: torch.fx.Node) -> str:
     target = str(node.target)
     if node.target is operator.getitem:
         return f"{python_literal(node.args[0])}[{python_literal(node.args[1])}]"
-    if target in _SAME:
+    if target in _IDENTITIES:
         return python_literal(node.args[0])
     if not isinstance(node.target, torch._ops.OpOverload):
         raise CompileError(f"the program branches on data ({target}), and a traced program cannot")
@@ -155,11 +166,11 @@ def _call(node: torch.fx.Node) -> str:
         return _LEGACY_OPERATORS[target].format(*args, args=", ".join(args), kwargs=", ".join(kwargs))
     if target == "aten.bitwise_not.default" and node.meta["val"].dtype is torch.bool:
         return f"torch.logical_not({args[0]})"
-    return f"{_OURS.get(target, f'torch.ops.{target}')}({', '.join([*args, *kwargs])})"
+    return f"{_CUSTOM_OPERATORS.get(target, f'torch.ops.{target}')}({', '.join([*args, *kwargs])})"
 
 
 def python_literal(value: Any) -> str:
-    """A value as Python's text.
+    """Return the Python source of a value.
 
     >>> python_literal([1, float("inf"), torch.float32, None])
     "[1, float('inf'), torch.float32, None]"

@@ -1,7 +1,7 @@
-"""A compiler in an interpreter of its own: what is handed over, how it is started, and what it says.
+"""Compilation in a separate interpreter: its input files, the process, and its reply.
 
-The program goes over as text with its tensors (`plain_program.py`), into a folder with the files that read it. The
-compiler's interpreter needs torch and the compiler; it never sees this package, nor this interpreter's paths.
+The program is written as Python source with its tensors (`source_program.py`) to a directory with the files that read
+it. The compiler's interpreter needs torch and the compiler; it uses neither this package nor this interpreter's paths.
 """
 
 from __future__ import annotations
@@ -20,32 +20,23 @@ from typing import Any
 import torch
 
 from ..interface import CompileError, Weights
+from .device import Toolchain, placeholder_message
 from .source_program import SourceProgram, parameter_name
 
 _HERE = Path(__file__).parent
-_TRAVELS = ("compile_job.py", "source_module.py", "unrolled.py")
+_SCRIPTS = ("compile_job.py", "source_module.py", "unrolled.py")
 _PACKAGE = __package__.partition(".")[0]
 _LAST_LINES = 20
 
 
 @dataclass(frozen=True)
-class Toolchain:
-    """A compiler as a Python package."""
-
-    module: str
-    """The package with `trace`, e.g. torch_neuronx."""
-    install: str
-    """Where the real one comes from, as a sentence for people."""
-
-
-@dataclass(frozen=True)
 class CompileReply:
-    """What a compiler did with a program."""
+    """Result of one compilation."""
 
     versions: dict[str, str]
-    """Of what made it: module, version, torch, python. Empty where it failed."""
+    """Versions of the toolchain: module, version, torch, python. Empty if the compilation failed."""
     error: str
-    """The name of the exception that it failed with; empty where it did not."""
+    """Name of the exception; empty if the compilation succeeded."""
     message: str
     log: str
 
@@ -60,17 +51,17 @@ def trace(
     *,
     strip_weights: bool,
 ) -> CompileReply:
-    """Have `toolchain.module.trace(module, inputs, **options)` save its ScriptModule to `output`.
+    """Run `toolchain.module.trace(module, inputs, **options)` and save its ScriptModule to `output`.
 
-    `options` are what JSON can hold. `python` is the interpreter; None: this one. `strip_weights`: save it without the
-    weights, which the compiler keeps apart.
+    `options` must be representable in JSON. `python` is the interpreter; None: this one. `strip_weights`: save the
+    module without its weights, which the compiler must have kept apart.
 
     Raises:
-        CompileError: the interpreter does not start or lacks the toolchain, or it died of the program.
+        CompileError: the interpreter does not start or lacks the toolchain, or it crashed.
     """
     with tempfile.TemporaryDirectory(prefix="toolchain-") as scratch:
         folder = Path(scratch)
-        _hand_over(folder, program, weights)
+        _write_inputs(folder, program, weights)
         job = {
             "module": toolchain.module,
             "options": dict(options),
@@ -79,21 +70,21 @@ def trace(
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         log = _run(folder, python)
-        return _answer(toolchain, folder / "reply.json", log, python)
+        return _reply(toolchain, folder / "reply.json", log, python)
 
 
-def _hand_over(folder: Path, program: SourceProgram, weights: Weights) -> None:
-    for name in _TRAVELS:
+def _write_inputs(folder: Path, program: SourceProgram, weights: Weights) -> None:
+    for name in _SCRIPTS:
         shutil.copyfile(_HERE / name, folder / name)
     (folder / "program.py").write_text(program.source, encoding="utf-8")
-    given = {**weights, **program.extra_tensors}
-    tensors = {parameter_name(index): given[name].detach() for index, name in enumerate(program.names)}
+    known = {**weights, **program.extra_tensors}
+    tensors = {parameter_name(index): known[name].detach() for index, name in enumerate(program.names)}
     torch.save(tensors, folder / "tensors.pt")
     torch.save(list(program.examples), folder / "inputs.pt")
 
 
 def _run(folder: Path, python: Path | None) -> str:
-    """Start the interpreter and wait for it. Returns what it printed last."""
+    """Run the interpreter to its end, and return the last lines that it printed."""
     command = [str(python or sys.executable), str(folder / "compile_job.py"), str(folder)]
     try:
         done = subprocess.run(
@@ -112,29 +103,24 @@ def _run(folder: Path, python: Path | None) -> str:
 
 
 def _environment(python: Path | None) -> dict[str, str]:
-    """This process's; another interpreter is not shown where this one finds this package, and perhaps its torch."""
+    """Return this process's environment; without this package's PYTHONPATH entries for another interpreter.
+
+    Those may hold this interpreter's torch as well.
+    """
     paths = [Path(path).absolute() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     kept = [str(path) for path in paths if python is None or not (path / _PACKAGE).is_dir()]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(kept)}
 
 
-def _answer(toolchain: Toolchain, reply: Path, log: str, python: Path | None) -> CompileReply:
+def _reply(toolchain: Toolchain, file: Path, log: str, python: Path | None) -> CompileReply:
     where = f"compiler_python: {python}" if python else "this interpreter"
-    if not reply.is_file():
-        raise CompileError(f"{toolchain.module} in {where} ended without an answer:\n{log}")
-    told = json.loads(reply.read_text(encoding="utf-8"))
-    if "missing" in told:
-        raise CompileError(f"{where} has no working {toolchain.module} ({told['missing']}). {toolchain.install}")
-    if "placeholder" in told:
-        raise CompileError(f"{where} has {placeholder_message(toolchain, told['placeholder'])}")
-    if "error" in told:
-        return CompileReply({}, told["error"], told["message"].strip(), told["log"])
-    return CompileReply({key: str(value) for key, value in told.items()}, "", "", log)
-
-
-def placeholder_message(toolchain: Toolchain, version: str) -> str:
-    """What the package of that name on PyPI is, and what to do about it."""
-    return (
-        f"a {toolchain.module} ({version}) that has no trace(): the package of this name on PyPI is an empty "
-        f"placeholder. Remove it (pip uninstall {toolchain.module.replace('_', '-')}). {toolchain.install}"
-    )
+    if not file.is_file():
+        raise CompileError(f"{toolchain.module} in {where} ended without a reply:\n{log}")
+    reply = json.loads(file.read_text(encoding="utf-8"))
+    if "missing" in reply:
+        raise CompileError(f"{where} has no working {toolchain.module} ({reply['missing']}). {toolchain.install}")
+    if "placeholder" in reply:
+        raise CompileError(f"{where} has {placeholder_message(toolchain, reply['placeholder'])}")
+    if "error" in reply:
+        return CompileReply({}, reply["error"], reply["message"].strip(), reply["log"])
+    return CompileReply({key: str(value) for key, value in reply.items()}, "", "", log)

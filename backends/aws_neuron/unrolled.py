@@ -1,11 +1,11 @@
-"""The abstract recurrent operators of `masked.py` as plain loops over time, in operators that every compiler knows.
+"""The abstract recurrent operators of `masked.py` as loops over time, in operators that every compiler supports.
 
 A compiler that traces them sees linear, select, stack, sigmoid, tanh, relu, add, mul and where, step by step: no fused
-layer, no gather, no operator of ours. A padded step keeps a row's state as it is, so a direction from the last step to
-the first needs no reordering: it begins for each row at that row's own last step.
+layer, no gather, no custom operator. A padded step leaves a row's state unchanged, so the reverse direction needs no
+reordering: it starts for each row at that row's own last step.
 
-This file also runs in the interpreter of a compiler that knows neither this package nor its torch. So it imports
-nothing but torch (1.13 or later), and keeps to Python 3.8.
+This file also runs in the interpreter of a compiler, which has neither this package nor its release of torch. So it
+imports only torch (1.13 or later), and works with Python 3.8.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def lstm(
     bidirectional: bool,
     need_cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`neuron_lstm::lstm`: y[B, T, D*H], h_n and c_n [L*D, B, H]."""
+    """Compute `neuron_lstm::lstm`: y[B, T, D*H], h_n and c_n [L*D, B, H]."""
     y, (h_n, c_n) = _layers("lstm", x, lengths, (h_0, c_0), weights, bias, layers, bidirectional)
     return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
 
@@ -43,7 +43,7 @@ def rnn(
     layers: int,
     bidirectional: bool,
 ) -> tuple[Tensor, Tensor]:
-    """`neuron_lstm::rnn`: y[B, T, D*H], h_n [L*D, B, H]. `cell` is gru, rnn_tanh or rnn_relu."""
+    """Compute `neuron_lstm::rnn`: y[B, T, D*H], h_n [L*D, B, H]. `cell` is gru, rnn_tanh or rnn_relu."""
     y, (h_n,) = _layers(cell, x, lengths, (h_0,), weights, bias, layers, bidirectional)
     return y, h_n
 
@@ -60,19 +60,19 @@ def _layers(
 ) -> tuple[Tensor, list[Tensor]]:
     directions = 2 if bidirectional else 1
     size = len(weights) // (layers * directions)
-    alive: Sequence[Tensor | None] = [None] * x.shape[1]
+    active: Sequence[Tensor | None] = [None] * x.shape[1]
     if lengths is not None:
         rows = [(lengths > step).unsqueeze(1) for step in range(x.shape[1])]
-        # Chosen, not multiplied: whatever stands on padding must not reach a gate, and 0 x NaN is NaN.
+        # Selected, not multiplied: values of padding must not affect a gate, and 0 x NaN is NaN.
         x = torch.where(torch.stack(rows, 1), x, torch.zeros_like(x))
-        alive = rows
+        active = rows
     finals: list[Sequence[Tensor]] = []
     for layer in range(layers):
         outputs = []
         for d in range(directions):
             row = layer * directions + d
             own = weights[row * size : (row + 1) * size]
-            y, final = _direction(cell, x, alive, [state[row] for state in states], own, bias, d == 1)
+            y, final = _direction(cell, x, active, [state[row] for state in states], own, bias, d == 1)
             outputs.append(y)
             finals.append(final)
         x = torch.cat(outputs, 2) if bidirectional else outputs[0]
@@ -82,29 +82,29 @@ def _layers(
 def _direction(
     cell: str,
     x: Tensor,
-    alive: Sequence[Tensor | None],
+    active: Sequence[Tensor | None],
     states: Sequence[Tensor],
     weights: Sequence[Tensor],
     bias: bool,
     reverse: bool,
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """One layer in one direction: y[B, T, H] with zeros on padding, the states after each row's last step.
+    """Compute one layer in one direction: y[B, T, H] with zeros at padding, the states after each row's last step.
 
-    `alive` says for each step [B, 1] which rows have it; None: all of them.
+    `active` has a mask [B, 1] for each step: the rows that are not yet padding; None: all of them.
     """
     w_ih, w_hh = weights[0], weights[1]
     b_ih, b_hh = (weights[2], weights[3]) if bias else (None, None)
     w_hr = weights[-1] if len(weights) in (3, 5) else None
-    gates = linear(x, w_ih, b_ih)  # of all steps at once: only what depends on the state is left for the loop
+    gates = linear(x, w_ih, b_ih)  # all steps at once: the loop computes only what depends on the state
     step = _step(cell, w_hh, b_hh, w_hr)
-    outputs: list[Tensor] = [x] * len(alive)
-    for t in reversed(range(len(alive))) if reverse else range(len(alive)):
+    outputs: list[Tensor] = [x] * len(active)
+    for t in reversed(range(len(active))) if reverse else range(len(active)):
         after = step(gates.select(1, t), states)
         outputs[t] = after[0]
-        here = alive[t]
-        if here is not None:
-            outputs[t] = torch.where(here, after[0], torch.zeros_like(after[0]))
-            after = tuple(torch.where(here, new, old) for new, old in zip(after, states))  # noqa: B905 - Python 3.8
+        mask = active[t]
+        if mask is not None:
+            outputs[t] = torch.where(mask, after[0], torch.zeros_like(after[0]))
+            after = tuple(torch.where(mask, new, old) for new, old in zip(after, states))  # noqa: B905 - Python 3.8
         states = after
     return torch.stack(outputs, 1), states
 
@@ -112,7 +112,7 @@ def _direction(
 def _step(
     cell: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None
 ) -> Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, ...]]:
-    """The input's share of the gates [B, G*H] and the states -> the states after the step, the answer first."""
+    """Return a function of the input part of the gates [B, G*H] and the states: the new states, the output first."""
     if cell == "lstm":
         return lambda x, states: _lstm_step(linear(states[0], w_hh, b_hh) + x, states[1], w_hr)
     if cell == "gru":

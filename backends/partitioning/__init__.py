@@ -1,1 +1,1 @@
-"""An engine and the CPU together: which operators stay with which, and one program from outside."""
+"""Graph partitioning: operators that an engine does not support run on the CPU, in one program with the others."""

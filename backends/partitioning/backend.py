@@ -1,21 +1,21 @@
-"""An engine and the CPU together: a program in segments, and one model from outside.
+"""Compilation of partitioned programs: segments for an engine, and the rest for the CPU.
 
-Packaging divides the program of each bucket and compiles the engine's segments; the others lie beside them as eager has
-them. To serve, the values go from one segment to the next by name. All segments read the one copy of the weights.
+The program of each bucket is partitioned and the engine compiles its segments. The segments of the CPU are saved beside
+them as exported programs. `partitioned_program.py` loads both.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ...bucketing.shapes import Bucket
-from ..exported_program import load_weight_stripped, save_weight_stripped
+from ...config.partitioner import PartitionerConfig
+from ..exported_program import save_weight_stripped
 from ..interface import (
     DEFAULTS,
     Backend,
@@ -24,52 +24,55 @@ from ..interface import (
     CompileSettings,
     Estimating,
     LoadedProgram,
-    LoadError,
     Precision,
     Requirement,
     Weights,
 )
-from ..signature import Signature, read_signature, signature_of, write_signature
-from ..weights import copy_if_aliased, storage_ptrs
+from ..signature import signature_of, write_signature
+from .operator_support import unsupported_operators
+from .partition import PartitionError, Segment, Segments, at_sizes, partition
+from .partitioned_program import (
+    CPU_PROGRAM,
+    SEGMENTS,
+    SegmentEntry,
+    SegmentList,
+    load_compiled,
+    read_segments,
+    segment_directory,
+)
 
-if TYPE_CHECKING:
-    from ...config.partitioner import PartitionerConfig
-    from .partition import Segment, Segments
-
-_FILE = "segments.json"
-_PROGRAM = "program.pt2"
-_MORE = ("whole_sequences", "inlines_weights", "simulation")
-"""What some engines say of themselves beside what all do."""
+_OPTIONAL_MEMBERS = ("whole_sequences", "inlines_weights", "simulation")
+"""Members of optional protocols that hold for the partitioned engine as well."""
 
 
 class PartitionedBackend:
-    """An engine that leaves operators to the CPU, one program for each bucket."""
+    """An engine with CPU fallback for some operators: one program for each bucket."""
 
     polymorphic = False
     any_shape = False
 
     def __init__(self, engine: Backend, config: PartitionerConfig | None = None) -> None:
-        """`config` says how programs are divided; None for the defaults, and where they are only loaded."""
+        """Wrap `engine`; `config` has the partitioner's options, None: the defaults."""
         self.engine, self.config = engine, config
         self.name = engine.name
         self.precisions: tuple[Precision, ...] = engine.precisions
         self.options: tuple[CompilerOption, ...] = engine.options
-        for name in _MORE:
+        for name in _OPTIONAL_MEMBERS:
             if hasattr(engine, name):
                 setattr(self, name, getattr(engine, name))
         if isinstance(engine, Estimating):
             self.estimate_us = self._estimate_us
 
     def unavailable(self) -> str | None:
-        """Why the engine is."""
+        """Return why the engine is unavailable; None if it is available."""
         return self.engine.unavailable()
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """What the engine needs. All engines need torch."""
+        """Return the engine's requirements. All engines need torch."""
         return self.engine.requirements()
 
     def host(self) -> Mapping[str, str]:
-        """The engine's kind of machine."""
+        """Return the engine's kind of machine."""
         return self.engine.host()
 
     def compile(
@@ -79,51 +82,47 @@ class PartitionedBackend:
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Divide the program for one bucket and write every segment into a folder of its own.
+        """Partition the program for one bucket and write each segment into its own directory.
 
         Raises:
-            CompileError: no bucket is named, the options of the partitioner cannot be kept, or the engine refuses a
-                segment after all.
+            CompileError: no bucket is given, the partitioner's limits cannot be met, or the engine refuses a segment.
         """
-        from ...config.partitioner import PartitionerConfig
-        from .operator_support import unsupported_operators
-        from .partition import PartitionError, at_sizes, partition
-
         if bucket is None:
-            raise CompileError("a divided program is compiled for one bucket at a time")
+            raise CompileError("a partitioned program is compiled for one bucket at a time")
         config = self.config or PartitionerConfig()
         fixed = at_sizes(program, bucket)
-        found = unsupported_operators(self.engine, fixed, bucket, config, settings)
-        refused = {node.name for node, reason in found.items() if reason is not None}
+        reasons = unsupported_operators(self.engine, fixed, bucket, config, settings)
+        unsupported = {node.name for node, reason in reasons.items() if reason is not None}
         try:
-            segments = partition(fixed, lambda node: node.name not in refused, config)
+            segments = partition(fixed, lambda node: node.name not in unsupported, config)
         except PartitionError as error:
             raise CompileError(f"partitioner_config.{error}") from error
         write_signature(signature_of(program, bucket), directory)
-        (directory / _FILE).write_text(json.dumps(_written(segments)), encoding="utf-8")
-        own = _of_segments(settings, config)
+        (directory / SEGMENTS).write_text(json.dumps(asdict(_segment_list(segments))), encoding="utf-8")
+        overridden = _overridden(settings, config)
         for index, segment in enumerate(segments.segments):
-            self._compile(segment, bucket, directory / _folder(index, segment.target), _numbered(own, index))
+            folder = directory / segment_directory(index, segment.target)
+            folder.mkdir()
+            if segment.target == "cpu":
+                self._write_for_cpu(segment, bucket, folder)
+            else:
+                self._compile(segment, bucket, folder, _with_own_workdir(overridden, index))
 
     def _compile(self, segment: Segment, bucket: Bucket, directory: Path, settings: CompileSettings) -> None:
-        directory.mkdir()
-        if segment.target == "cpu":
-            self._write_for_cpu(segment, bucket, directory)
-            return
         try:
             self.engine.compile(segment.program, None if self.engine.polymorphic else bucket, directory, settings)
         except CompileError as error:
             operators = ", ".join(dict.fromkeys(segment.operators))
             raise CompileError(
-                f"{error} (a segment of {operators}; name those that are to stay on the CPU in "
+                f"{error} (a segment of {operators}; to run some of them on the CPU, name these in "
                 f"partitioner_config.ops_to_partition)"
             ) from error
 
     def _write_for_cpu(self, segment: Segment, bucket: Bucket, directory: Path) -> None:
-        """As this torch exports it, or where another one will serve, in text that every torch reads."""
+        """Save a segment as an exported program, or as Python source if hosts have another release of torch."""
         if _torch_of(self.engine) == _minor(torch.__version__):
             write_signature(signature_of(segment.program, None), directory)
-            save_weight_stripped(segment.program, directory / _PROGRAM)
+            save_weight_stripped(segment.program, directory / CPU_PROGRAM)
         else:
             from ..aws_neuron.device import write_artifact
             from ..aws_neuron.source_program import export_source
@@ -131,54 +130,24 @@ class PartitionedBackend:
             write_artifact(directory, export_source(segment.program, bucket), {})
 
     def _estimate_us(self, directory: Path) -> float | None:
-        """Of the engine's segments together; the CPU's cannot be told."""
+        """Return the estimates of the engine's segments together; the CPU's segments have none."""
         assert isinstance(self.engine, Estimating)
-        steps = enumerate(_read(directory / _FILE).steps)
-        folders = [directory / _folder(index, step.place) for index, step in steps if step.place == "device"]
+        segments = enumerate(read_segments(directory).segments)
+        folders = [directory / segment_directory(i, one.place) for i, one in segments if one.place == "device"]
         estimates = [estimate for folder in folders if (estimate := self.engine.estimate_us(folder)) is not None]
         return sum(estimates) if len(estimates) == len(folders) else None
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load every segment, those of the CPU last: they set the threads that torch has.
+        """Load every segment.
 
         Raises:
-            LoadError: a segment cannot be loaded on this host, a file is damaged, or the weights are others.
+            LoadError: a segment cannot be loaded on this host, a file is damaged, or the weights do not match.
         """
-        signature = read_signature(directory)
-        plan = _read(directory / _FILE)
-        runs: dict[int, LoadedProgram] = {}
-        for index in sorted(range(len(plan.steps)), key=lambda index: plan.steps[index].place == "cpu"):
-            place = plan.steps[index].place
-            folder = directory / _folder(index, place)
-            on_cpu = place == "cpu"
-            runs[index] = (
-                _on_cpu(folder, weights, threads) if on_cpu else self.engine.load(folder, weights, host, threads)
-            )
-        return _run(signature, plan, [runs[index] for index in range(len(runs))])
-
-
-def _on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgram:
-    """A segment that torch itself runs, operator by operator."""
-    if not (directory / _PROGRAM).is_file():
-        from ..aws_neuron.device import load_on_cpu, read_artifact
-
-        return load_on_cpu(read_artifact(directory), weights, threads)
-    from .. import masked  # noqa: F401  what is exported calls its operators, which want this torch
-
-    real = read_signature(directory).pick_weights(weights)
-    module = load_weight_stripped(directory / _PROGRAM, real)
-    places = storage_ptrs(real.values())
-    torch.set_num_threads(threads)
-
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        with torch.no_grad():
-            return [copy_if_aliased(output.contiguous(), places) for output in module(*inputs)]
-
-    return run
+        return load_compiled(self.engine, directory, weights, host, threads)
 
 
 def _torch_of(engine: Backend) -> str | None:
-    """The line of torch that hosts of the engine have."""
+    """Return the minor release of torch on the engine's hosts."""
     return next((_minor(need.version) for need in engine.requirements() if need.module == "torch"), None)
 
 
@@ -186,59 +155,16 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def select_loader(engine: Backend, directory: Path) -> Backend:
-    """What loads a variant of `engine`: itself, or where it left operators to the CPU, both together."""
-    if (directory / _FILE).is_file():
-        return PartitionedBackend(engine)
-    return engine
-
-
-def cpu_operators(directory: Path) -> tuple[str, ...]:
-    """The operators, each once, that the CPU computes of a variant beside its engine; empty where there are none.
-
-    Raises:
-        LoadError: the file that says so is damaged.
-    """
-    if not (directory / _FILE).is_file():
-        return ()
-    steps = _read(directory / _FILE).steps
-    return tuple(dict.fromkeys(name for step in steps if step.place == "cpu" for name in step.operators))
-
-
-@dataclass(frozen=True)
-class _Step:
-    """One segment as the file has it."""
-
-    place: str
-    takes: tuple[str, ...]
-    gives: tuple[str, ...]
-    operators: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """All of them, first to last."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    steps: tuple[_Step, ...]
-
-
-def _folder(index: int, place: str) -> str:
-    return f"{index}_{place}"
-
-
-def _numbered(settings: CompileSettings, index: int) -> CompileSettings:
-    """With a folder of the segment's own."""
+def _with_own_workdir(settings: CompileSettings, index: int) -> CompileSettings:
     if settings.workdir is None:
         return settings
-    workdir = settings.workdir.resolve() / str(index)  # compilers may run elsewhere
+    workdir = settings.workdir.resolve() / str(index)  # compilers may run in another directory
     workdir.mkdir(parents=True, exist_ok=True)
     return replace(settings, workdir=workdir)
 
 
-def _of_segments(settings: CompileSettings, config: PartitionerConfig) -> CompileSettings:
-    """What `trace_kwargs` says stands in place of what is said for the whole."""
+def _overridden(settings: CompileSettings, config: PartitionerConfig) -> CompileSettings:
+    """Override the settings of the whole program with `trace_kwargs`."""
     return replace(
         settings,
         workdir=config.compiler_workdir or settings.workdir,
@@ -246,41 +172,6 @@ def _of_segments(settings: CompileSettings, config: PartitionerConfig) -> Compil
     )
 
 
-def _written(segments: Segments) -> dict[str, Any]:
-    return {
-        "inputs": segments.inputs,
-        "outputs": segments.outputs,
-        "segments": [
-            {"place": one.target, "takes": one.inputs, "gives": one.outputs, "operators": one.operators}
-            for one in segments.segments
-        ],
-    }
-
-
-def _read(path: Path) -> _Plan:
-    try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        steps = tuple(
-            _Step(one["place"], *(tuple(one[key]) for key in ("takes", "gives", "operators")))
-            for one in written["segments"]
-        )
-        return _Plan(tuple(written["inputs"]), tuple(written["outputs"]), steps)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LoadError(f"{path} cannot be read ({error}): package the model again") from error
-
-
-def _run(signature: Signature, plan: _Plan, runs: Sequence[LoadedProgram]) -> LoadedProgram:
-    last = {name: index for index, step in enumerate(plan.steps) for name in step.takes}
-    kept = {*plan.outputs}
-
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        values = dict(zip(plan.inputs, inputs, strict=True))
-        for index, (step, segment) in enumerate(zip(plan.steps, runs, strict=True)):
-            values.update(zip(step.gives, segment([values[name].contiguous() for name in step.takes]), strict=True))
-            for name in step.takes:  # a large value between two segments need not outlive its last reader
-                if last[name] == index and name not in kept:
-                    values.pop(name, None)
-        return [values[name] for name in plan.outputs]
-
-    return run
+def _segment_list(segments: Segments) -> SegmentList:
+    entries = (SegmentEntry(one.target, one.inputs, one.outputs, one.operators) for one in segments.segments)
+    return SegmentList(segments.inputs, segments.outputs, tuple(entries))

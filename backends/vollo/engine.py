@@ -36,7 +36,7 @@ from ..interface import (
     Requirement,
     Weights,
 )
-from ..partitioning.backend import PartitionedBackend, select_loader
+from ..partitioning.partitioned_program import load_compiled
 from ..signature import Signature, read_signature, signature_of, weights_of, write_signature
 from . import operators as _operators  # noqa: F401  the programs beside the device's call them
 
@@ -94,6 +94,7 @@ class Vollo:
                 does not fit the accelerator.
         """
         from ...config.partitioner import PartitionerConfig
+        from ..partitioning.backend import PartitionedBackend
         from ..partitioning.partition import at_sizes
         from .compiler import accelerator_config
         from .rewrite import reject_operators, reject_recurrences, rewrite_program
@@ -121,7 +122,7 @@ class Vollo:
         Raises:
             LoadError: there is neither, there are fewer accelerators than programs, or the weights are others.
         """
-        return select_loader(_Device(), directory).load(directory, weights, host, threads)
+        return load_compiled(_Device(), directory, weights, host, threads)
 
     def estimate_us(self, directory: Path) -> float | None:
         """Microseconds that the device computes for one call, by the compiler's own count."""

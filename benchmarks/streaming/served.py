@@ -11,8 +11,8 @@ from statistics import median, quantiles
 
 from torchserve_process import TorchServe
 
+from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import Limits
 
 from ..load import Load, http_post, load, send_each
 from .archive import NAME

@@ -11,7 +11,7 @@ import torch
 
 from ...backends.interface import Chaining, Weights
 from ...backends.interface import LoadedProgram as Program
-from ...backends.partitioning.backend import select_loader
+from ...backends.partitioning.partitioned_program import load_compiled
 from ...backends.registry import get_backend
 from ...backends.weights import read_weights
 from ...bucketing.cost import CostModel
@@ -171,7 +171,7 @@ def _load_programs(
     loaded: dict[ProgramRole, dict[Bucket | None, Program]] = {}
     for variant in manifest.variants:
         place = directory / variant.directory
-        program = select_loader(backend, place).load(place, weights, manifest.host, threads)
+        program = load_compiled(backend, place, weights, manifest.host, threads)
         loaded.setdefault(variant.part, {})[variant.bucket] = program
     return loaded
 

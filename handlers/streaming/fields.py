@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from ...config.session_settings import SessionFields
+from ...sessions.settings import SessionFields
 from ..formats.json_formats import is_npy, parse_json_fast
 from ..formats.request import BODY_FIELDS, TorchServeRequest
 from ..responses import RequestError, abbreviate, invalid

@@ -18,10 +18,10 @@ import torch
 from ...bucketing.execute_chunks import ResumedState
 from ...bucketing.plan import Plan
 from ...config.manifest import Manifest
-from ...config.session_settings import SessionFields
 from ...sessions.decision import ChunkRequest, Reject, Replay, StartSession, decide
 from ...sessions.ids import check_id, make_id
 from ...sessions.session import Reply, Session
+from ...sessions.settings import SessionFields
 from ..batch import BatchFunction, BatchStats, merge_stats, run_with_isolation
 from ..formats.codec import Codec
 from ..formats.json_formats import Outputs

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ...config.manifest import Manifest
-from ...config.session_settings import SessionSettings
-from ...sessions.redis_client import RedisSettings
 from ...sessions.redis_store import RedisStore
 from ...sessions.session import CorruptRecordError, Reply, Session, decode_session, encode_session
+from ...sessions.settings import SessionSettings
 from ...sessions.sqlite_store import SqliteStore
 from ...sessions.store import (
     Conflict,
     LimitExceeded,
-    Limits,
     RecordUpdate,
     Store,
     StoredRecord,
@@ -202,29 +200,15 @@ def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]
 
 def open_store(settings: SessionSettings, model: str, environment: Mapping[str, str]) -> Store:
     """The store that settings name, on disk or on a server."""
-    limits = Limits(settings.max_sessions, settings.max_bytes, settings.idle_seconds)
     if settings.redis is None:
-        return SqliteStore(session_directory(settings, environment), model, limits)
-    server = settings.redis
-    return RedisStore(
-        RedisSettings(
-            server.url,
-            username=server.username,
-            password_env=server.password_env,
-            ca_file=server.ca_file,
-            timeout_seconds=server.timeout_seconds,
-        ),
-        model,
-        limits,
-    )
+        return SqliteStore(session_directory(settings, environment), model, settings.limits)
+    return RedisStore(settings.redis, model, settings.limits)
 
 
 def session_directory(settings: SessionSettings, environment: Mapping[str, str]) -> Path:
     """The folder of sessions on disk: as the environment says, or the settings, or else in the user's own state.
 
-    >>> from torchserve_neuron_lstm.config.session_settings import Fields
-    >>> names = Fields("id", "start", "end", "step", "token")
-    >>> settings = SessionSettings("disk", "0" * 32, None, None, None, 600.0, 100, 1000, names)
+    >>> settings = SessionSettings("disk", state="0" * 32)
     >>> session_directory(settings, {"XDG_STATE_HOME": "/var/state"}).as_posix()
     '/var/state/torchserve-neuron-lstm/sessions'
     """

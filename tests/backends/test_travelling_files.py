@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = ("handlers/torchserve.py", "handlers/neuron_lstm.py")
 
 COMPILE_ONLY = {
+    "backends/aws_neuron/toolchain.py",
+    "backends/partitioning/backend.py",
     "backends/partitioning/operator_support.py",
     "backends/partitioning/partition.py",
     "backends/vollo/compiler.py",

@@ -194,7 +194,7 @@ def test_what_is_made_in_python_is_checked_alike(folder: Path) -> None:
 
     assert ServingConfig(**values) == config
     with pytest.raises(ValueError, match="expected what the file holds"):
-        ServingConfig(**{**values, "observed": None})
+        ServingConfig(**{**values, "histogram": None})
     assert Buckets(length=(1, 2)).length == (1, 2)
     assert Buckets(length=AutoLengths(auto=1, longest=2)).length == AutoLengths(auto=1, longest=2)
 

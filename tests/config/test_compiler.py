@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 import yaml
 
-from torchserve_neuron_lstm.config.compiler import PartitionerConfig
+from torchserve_neuron_lstm.config.compiler import PartitionerBlock
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig, json_schema
@@ -51,7 +51,9 @@ def test_a_text_that_no_shell_would_take_is_refused() -> None:
 def test_an_operator_name_that_no_operator_has_is_refused(name: str) -> None:
     """As `PartitionerConfig` of the tracing API does."""
     (message,) = complaints(backend="eager", partitioner_config=f"{{ops_to_partition: ['{name}']}}")
-    assert message.startswith("neuron_lstm.partitioner_config.ops_to_partition[0]: expected an operator's name")
+    assert message.startswith(
+        "neuron_lstm.partitioner_config.ops_to_partition[0]: expected an operator as in aten::sort"
+    )
 
 
 def test_they_are_for_one_compiler() -> None:
@@ -59,13 +61,13 @@ def test_they_are_for_one_compiler() -> None:
     keys = ("compiler_workdir", "compiler_args", "compiler_python")
     told = complaints(**dict.fromkeys(keys, "x"), partitioner_config="{}")
     assert [line.split(":")[0].split(".")[1] for line in told] == [*keys, "partitioner_config"]
-    assert all("the name of one engine as backend" in line for line in told)
+    assert all("requires the name of one backend as well" in line for line in told)
 
 
 def test_the_partitioner_has_the_defaults_of_the_tracing_api() -> None:
     """{} is enough, and leaving it out is none."""
     assert parsed(backend="eager").partitioner_config is None
-    assert parsed(backend="eager", partitioner_config="{}").partitioner_config == PartitionerConfig(
+    assert parsed(backend="eager", partitioner_config="{}").partitioner_config == PartitionerBlock(
         trace_kwargs=None,
         model_support_percentage_threshold=0.5,
         min_subgraph_size=-1,

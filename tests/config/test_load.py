@@ -196,7 +196,7 @@ is meant)
 model-config.yaml:19: neuron_lstm.outputs: expected different names, got a 2 times
 model-config.yaml:21: neuron_lstm.buckets.batch: expected ascending sizes, each once, got [4, 1]: write [1, 4]
 model-config.yaml:22: neuron_lstm.buckets.lenght: is not a key here: did you mean length?
-model-config.yaml:23: neuron_lstm.backend: expected auto or the name of an engine, as in onnxruntime, got the text \
+model-config.yaml:23: neuron_lstm.backend: expected auto or the name of a backend, as in onnxruntime, got the text \
 'a/b'
 model-config.yaml:24: neuron_lstm.precision: expected 'float32' or 'bfloat16', got the text 'bf16'
 model-config.yaml:25: neuron_lstm.tolerance.atol: expected a number, got the text '1e-5' (YAML takes 1e-5 for text: \

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import (
+    ErrorTolerance,
     Manifest,
     ManifestError,
     MeasuredCost,
     MeasuredError,
+    RequiredPackage,
     Variant,
     digest_files,
     manifest_text,
@@ -31,7 +33,7 @@ from torchserve_neuron_lstm.config.manifest import (
 
 EXAMPLE = Manifest(
     backend="inductor",
-    requires=(("torch", "torch", "2.13.0"),),
+    requires=(RequiredPackage("torch", "torch", "2.13.0"),),
     host={"machine": "x86_64", "isa": "avx512"},
     inputs=(TensorSpec("ids", "int64", ("batch", "time"), 0, 256),),
     takes_lengths=True,
@@ -328,7 +330,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
         kernel=draw(st.none() | names) if (kind, shapes) == ("sequence", "grid") else None,
         placement=draw(st.none() | st.just("cores")),
         threads=draw(st.none() | st.integers(1, 64)),
-        tolerance=(draw(amounts), draw(amounts)),
+        tolerance=ErrorTolerance(draw(amounts), draw(amounts)),
     )
 
 
@@ -351,9 +353,9 @@ def test_what_is_written_is_read_back(tmp_path: Path, manifest: Manifest) -> Non
         ({"weights": "../weights.pt"}, "weights: expected a path below the archive's root, got '../weights.pt'"),
         (
             {"kernel": "my_kernel:choose"},
-            "kernel: expected none but for whole sequences in the grid's buckets, got 'my_k",
+            "kernel: expected none except for whole sequences in the grid's buckets, got 'my_k",
         ),
-        ({"host": {"isa": 3}}, "host.isa: expected a text, got 3"),
+        ({"host": {"isa": 3}}, "host.isa: expected a string, got 3"),
         ({"host": {"isa": object()}}, "the manifest cannot be written: Object of type object is not JSON serializable"),
         ({"variants": EXAMPLE.variants * 2}, "variants: expected each bucket of a part once, got ['chunk', Bucket("),
         ({"variants": ()}, "variants: expected a chunk program for 1 x 16, got []"),
@@ -366,7 +368,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, manifest: Manifest) -> Non
         ({"costs": (MeasuredCost("chunk", Bucket(1, 16), float("inf")),)}, "the manifest cannot be written"),
         (
             {"padding_costs": EXAMPLE.costs},
-            "padding_costs: expected none but of whole sequences in every shape, got ['chunk']",
+            "padding_costs: expected none except for whole sequences in every shape, got ['chunk']",
         ),
     ],
 )
@@ -401,24 +403,24 @@ def padding(milliseconds: float) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        ("backend", 3, "backend: expected a text, got 3"),
+        ("backend", 3, "backend: expected a string, got 3"),
         ("backend", ..., "backend is missing"),
         ("requires.0", ["torch"], "requires[0]: expected an object, got ['torch']"),
-        ("requires.0.version", None, "requires[0].version: expected a text, got None"),
+        ("requires.0.version", None, "requires[0].version: expected a string, got None"),
         ("inputs", {}, "inputs: expected a list, got {}"),
         ("inputs.0.dtype", "int46", "inputs[0].dtype: expected float32 or float64 or"),
-        ("inputs.0.shape", ["batch", "tiem"], "inputs[0].shape: expected batch, time and sizes, got 'tiem'"),
+        ("inputs.0.shape", ["batch", "tiem"], "inputs[0].shape[1]: expected an integer or batch or time, got 'tiem'"),
         ("inputs.0.shape", ["batch", "batch"], "inputs[0].shape: expected batch once at most"),
-        ("inputs.0.shape", ["batch", True], "inputs[0].shape: expected batch, time and sizes, got True"),
-        ("inputs.0.shape", [["batch"]], "inputs[0].shape: expected batch, time and sizes, got ['batch']"),
+        ("inputs.0.shape", ["batch", True], "inputs[0].shape[1]: expected an integer or batch or time, got True"),
+        ("inputs.0.shape", [["batch"]], "inputs[0].shape[0]: expected an integer or batch or time, got ['batch']"),
         ("inputs.0.pad_value", "0", "inputs[0].pad_value: expected a number, got '0'"),
-        ("inputs.0.vocabulary", 2.5, "inputs[0].vocabulary: expected a whole number, got 2.5"),
+        ("inputs.0.vocabulary", 2.5, "inputs[0].vocabulary: expected an integer, got 2.5"),
         ("inputs.0.vocabulary", ..., "inputs[0].vocabulary is missing"),
         ("takes_lengths", 1, "takes_lengths: expected true or false, got 1"),
         ("padding", "some", "padding: expected masked or exact_lengths, got 'some'"),
         ("overflow", "crop", "overflow: expected reject or truncate, got 'crop'"),
-        ("grid.batches", [4, 1], "grid: batches must be positive and strictly ascending, got (4, 1)"),
-        ("grid.lengths", ["16"], "grid: expected whole numbers"),
+        ("grid.batches", [4, 1], "grid.batches must be positive and strictly ascending, got (4, 1)"),
+        ("grid.lengths", ["16"], "grid.lengths[0]: expected an integer, got '16'"),
         ("kind", "pieces", "kind: expected sequence or chunk, got 'pieces'"),
         ("kind_reason", ..., "kind_reason is missing"),
         ("carried", {}, "carried: expected a list, got {}"),
@@ -433,7 +435,7 @@ def padding(milliseconds: float) -> dict[str, Any]:
         ("shapes", "every", "shapes: expected grid or any, got 'every'"),
         ("shapes", "any", "variants: expected a chunk program for every shape, got [Bucket("),
         ("longest", 0, "longest: expected a positive number, got 0"),
-        ("longest", 16.0, "longest: expected a whole number, got 16.0"),
+        ("longest", 16.0, "longest: expected an integer, got 16.0"),
         ("variants.0.part", "piece", "variants[0].part: expected sequence or start or chunk or head, got 'piece'"),
         ("variants.0.part", ..., "variants[0].part is missing"),
         ("variants.0.bucket", ..., "variants[0].bucket is missing"),
@@ -442,7 +444,7 @@ def padding(milliseconds: float) -> dict[str, Any]:
             {"batch": 4, "length": 16},
             "variants: expected each bucket of a part once, got ['chunk',",
         ),
-        ("variants.0.bucket", {"batch": 0, "length": 16}, "variants[0].bucket: expected positive numbers, got {"),
+        ("variants.0.bucket", {"batch": 0, "length": 16}, "variants[0].bucket: expected positive sizes, got "),
         ("variants.0.bucket", {"batch": 1, "length": 8}, "variants: expected a chunk program for 1 x 16, got ["),
         ("variants", [], "variants: expected a chunk program for 1 x 16, got []"),
         ("carried.0.fill", None, "variants: expected a start program for 1 x 1, got ["),
@@ -453,15 +455,19 @@ def padding(milliseconds: float) -> dict[str, Any]:
         ("costs.0.part", "all", "costs[0].part: expected sequence or start or chunk or head, got 'all'"),
         ("costs.0.milliseconds", 0, "costs[0].milliseconds: expected a positive number, got 0"),
         ("costs.0.milliseconds", -1.5, "costs[0].milliseconds: expected a positive number, got -1.5"),
-        ("costs.1.bucket.length", -16, "costs[1].bucket: expected positive numbers, got {"),
+        ("costs.1.bucket.length", -16, "costs[1].bucket: expected positive sizes, got "),
         ("padding_costs", ..., "padding_costs is missing"),
         ("padding_costs", {}, "padding_costs: expected a list, got {}"),
         ("padding_costs", [3], "padding_costs[0]: expected an object, got 3"),
-        ("padding_costs", [{"part": "sequence"}], "padding_costs[0].milliseconds is missing"),
+        ("padding_costs", [{"part": "sequence"}], "padding_costs[0].bucket is missing"),
         ("padding_costs", [padding(0)], "padding_costs[0].milliseconds: expected a positive number, got 0"),
         ("padding_costs", [padding(1), padding(-1)], "padding_costs[1].milliseconds: expected a positive number"),
-        ("padding_costs", [padding(1)], "padding_costs: expected none but of whole sequences in every shape, got ["),
-        ("variants.0.bucket.batch", True, "variants[0].bucket.batch: expected a whole number, got True"),
+        (
+            "padding_costs",
+            [padding(1)],
+            "padding_costs: expected none except for whole sequences in every shape, got [",
+        ),
+        ("variants.0.bucket.batch", True, "variants[0].bucket.batch: expected an integer, got True"),
         ("variants.0.directory", "/etc", "variants[0].directory: expected a path below the archive's root, got '/etc'"),
         ("variants.0.directory", "a/../../b", "variants[0].directory: expected a path below the archive's root"),
         ("weights", "C:\\weights.pt", "weights: expected a path below the archive's root"),
@@ -470,12 +476,12 @@ def padding(milliseconds: float) -> dict[str, Any]:
         ("tolerance.atol", False, "tolerance.atol: expected a number, got False"),
         ("placement", "sockets", "placement: expected cores, got 'sockets'"),
         ("variants.0.estimate_us", "fast", "variants[0].estimate_us: expected a number, got 'fast'"),
-        ("threads", "4", "threads: expected a whole number, got '4'"),
+        ("threads", "4", "threads: expected an integer, got '4'"),
         ("files", {"../model.py": "ab"}, "files: expected a path below the archive's root, got '../model.py'"),
         ("files", {"/etc/passwd": "ab"}, "files: expected a path below the archive's root, got '/etc/passwd'"),
         ("files", {"a\0b": "ab"}, "files: expected a path below the archive's root"),
-        ("files", {"model.py": 3}, "files.model.py: expected a text, got 3"),
-        ("format", "1", "format: expected a whole number, got '1'"),
+        ("files", {"model.py": 3}, "files.model.py: expected a string, got 3"),
+        ("format", "1", "format: expected an integer, got '1'"),
         ("format", ..., "format is missing"),
     ],
 )
@@ -504,7 +510,7 @@ def test_what_padding_costs_is_of_programs_that_choose_it(part: ProgramRole) -> 
     if part == "sequence":
         assert parse_manifest(manifest_text(known)) == known
     else:
-        with pytest.raises(ManifestError, match="padding_costs: expected none but of whole sequences"):
+        with pytest.raises(ManifestError, match="padding_costs: expected none except for whole sequences"):
             manifest_text(known)
 
 
@@ -519,7 +525,7 @@ def test_malformed_json_is_refused(tmp_path: Path, text: str) -> None:
 
 def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path) -> None:
     """A list is valid JSON, and no manifest."""
-    assert refusal(tmp_path, "[]") == "variants.json: the whole: expected an object, got []; package the model again"
+    assert refusal(tmp_path, "[]") == "variants.json: top level: expected an object, got []; package the model again"
 
 
 def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:

@@ -61,22 +61,25 @@ def test_settings_are_written_under_their_own_names() -> None:
         ("store", "memory", "streaming.store: expected disk or redis or client, got 'memory'"),
         ("state", "0" * 31, "streaming.state: expected 32 hex digits"),
         ("state", "G" * 32, "streaming.state: expected 32 hex digits"),
-        ("state", None, "streaming.state: expected a text, got None"),
-        ("directory", 7, "streaming.directory: expected a text, got 7"),
+        ("state", None, "streaming.state: expected a string, got None"),
+        ("directory", 7, "streaming.directory: expected a string, got 7"),
         ("redis", [], "streaming.redis: expected an object"),
-        ("redis", {"url": 3}, "streaming.redis.url: expected a text, got 3"),
+        ("redis", {"url": 3}, "streaming.redis.url: expected a string, got 3"),
         ("redis", {"url": "redis://h:0/0"}, "streaming.redis.url: expected redis://HOST:PORT/DATABASE"),
         ("redis", {"url": "http://h"}, "streaming.redis.url: expected redis://HOST:PORT/DATABASE"),
         ("idle_seconds", "600", "streaming.idle_seconds: expected a number, got '600'"),
-        ("max_sessions", 1.5, "streaming.max_sessions: expected a whole number, got 1.5"),
-        ("max_bytes", True, "streaming.max_bytes: expected a whole number, got True"),
-        ("fields", {"id": 1}, "streaming.fields.id: expected a text, got 1"),
+        ("max_sessions", 1.5, "streaming.max_sessions: expected an integer, got 1.5"),
+        ("max_bytes", True, "streaming.max_bytes: expected an integer, got True"),
+        ("fields", {"id": 1}, "streaming.fields.id: expected a string, got 1"),
     ],
 )
 def test_a_value_of_another_kind_is_refused_by_name(key: str, value: Any, said: str) -> None:
     """With what was expected."""
     manifest = written()
-    manifest["streaming"][key] = value
+    if isinstance(value, dict):
+        manifest["streaming"][key].update(value)
+    else:
+        manifest["streaming"][key] = value
 
     assert f"variants.json: {said}" in refusal(manifest)
 
@@ -114,10 +117,10 @@ def test_a_server_belongs_to_its_store() -> None:
     """Neither without the other: the store is chosen by it."""
     manifest = written()
     manifest["streaming"]["redis"] = None
-    assert "streaming.redis: expected a server with store redis alone" in refusal(manifest)
+    assert "streaming.redis: expected with store redis and with no other" in refusal(manifest)
     manifest = written()
     manifest["streaming"]["store"] = "disk"
-    assert "streaming.redis: expected a server with store redis alone" in refusal(manifest)
+    assert "streaming.redis: expected with store redis and with no other" in refusal(manifest)
 
 
 def test_only_a_model_in_pieces_of_time_can_stream() -> None:
@@ -127,4 +130,4 @@ def test_only_a_model_in_pieces_of_time_can_stream() -> None:
     for variant in manifest["variants"]:
         variant["part"] = "sequence"
 
-    assert "streaming: expected a model that runs in pieces of time, got 'sequence'" in refusal(manifest)
+    assert "streaming: expected a model that runs in chunks of time, got 'sequence'" in refusal(manifest)

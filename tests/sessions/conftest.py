@@ -11,10 +11,10 @@ import pytest
 from memory_store import Clock, MemoryStore
 from redis_server import RedisServer, running, server_programs
 
-from torchserve_neuron_lstm.sessions.redis_client import RedisSettings
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import Limits, Store
+from torchserve_neuron_lstm.sessions.store import Store
 
 PROGRAMS = server_programs()
 

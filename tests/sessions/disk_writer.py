@@ -8,8 +8,9 @@ import signal
 import sys
 from pathlib import Path
 
+from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import Limits, RecordUpdate, StoreUnavailableError, Written
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 

@@ -17,9 +17,10 @@ from tempfile import TemporaryDirectory
 import pytest
 from memory_store import Clock
 
+from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_file import store_file, stored_models
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import Limits, RecordUpdate, StoreFullError, StoreUnavailableError, Written
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreFullError, StoreUnavailableError, Written
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 WRITER = Path(__file__).with_name("disk_writer.py")

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import Clock, MemoryStore
 
+from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.store import (
     Conflict,
     LimitExceeded,
-    Limits,
     RecordUpdate,
     Store,
     StoredRecord,

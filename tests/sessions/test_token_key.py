@@ -48,7 +48,7 @@ def test_processes_that_need_a_key_at_once_have_the_same(tmp_path: Path) -> None
     """None of them sees half of it, and none makes its own."""
     code = (
         "import sys, pathlib; from torchserve_neuron_lstm.sessions.token import *; sys.stdin.readline();"
-        "print([key_of_file(pathlib.Path(file)).hex() for file in sys.argv[1:]])"
+        "print([signing_key_from_file(pathlib.Path(file)).hex() for file in sys.argv[1:]])"
     )
     command = [sys.executable, "-c", code, *(f"{tmp_path / str(number)}" for number in range(100))]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(3)]

@@ -28,7 +28,7 @@ ALLOWED_SISTERS = {
     "bucketing": (),
     "sessions": (),
     "training": (),
-    "config": ("bucketing",),
+    "config": ("bucketing", "sessions.settings"),
     "backends": ("bucketing", "config.json_codec", "config.partitioner"),
     "lowering": ("bucketing", "config", "backends"),
     "handlers": (
@@ -37,7 +37,6 @@ ALLOWED_SISTERS = {
         "backends",
         "config.manifest",
         "config.json_codec",
-        "config.session_settings",
     ),
     "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
     "archiver_ext": ("bucketing", "sessions", "config", "backends", "lowering", "handlers"),
@@ -51,7 +50,6 @@ READS_MANIFEST = (
     "config/manifest.py",
     "config/json_codec.py",
     "config/partitioner.py",
-    "config/session_settings.py",
 )
 
 SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", *READS_MANIFEST, "config/__init__.py")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
+from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.store import (
     Conflict,
     LimitExceeded,
-    Limits,
     RecordUpdate,
     StoredRecord,
     StoreTotals,

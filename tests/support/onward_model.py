@@ -14,7 +14,7 @@ from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest, Variant
-from torchserve_neuron_lstm.config.session_settings import SessionFields, SessionSettings
+from torchserve_neuron_lstm.sessions.settings import SessionFields, SessionSettings
 
 FIELDS = SessionFields(
     id="ts_request_sequence_id",

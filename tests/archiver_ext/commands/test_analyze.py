@@ -10,9 +10,10 @@ import pytest
 from picky_engine import Picky
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.commands.analysis import BY_COMPILER, analyze, lower_from_files, to_json
+from torchserve_neuron_lstm.archiver_ext.commands.analysis import analyze, lower_from_files
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.eager import Eager
+from torchserve_neuron_lstm.backends.partitioning.analysis import BY_COMPILER
 
 from ..conftest import Project
 
@@ -139,7 +140,7 @@ def test_an_engine_that_says_nothing_is_asked_by_trying(odd: Project, monkeypatc
     assert [one.reason for one in found.unsupported] == ["picky has no aten::special_bessel_j0"] * 2
     monkeypatch.setattr(Picky, "unavailable", lambda self: "picky is not for sale")
     (unknown,) = analyze(program, config, odd.folder, ["picky"])
-    assert to_json(unknown) == {
+    assert unknown.to_json() == {
         "backend": "picky",
         "not_installed": "picky is not for sale",
         "unknown": "only its compiler knows what it takes",

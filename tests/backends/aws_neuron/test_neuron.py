@@ -12,7 +12,7 @@ from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Recurrent, exported, la
 from torch import nn
 
 from torchserve_neuron_lstm.backends import simulation
-from torchserve_neuron_lstm.backends.aws_neuron.neuron import Neuron, trace_options
+from torchserve_neuron_lstm.backends.aws_neuron.neuron import Neuron
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -115,7 +115,7 @@ def test_recurrences_are_not_refused(case: Case) -> None:
 )
 def test_the_compiler_computes_in_the_precision_asked_for(settings: CompileSettings, told: list[str]) -> None:
     """By itself it would cast to bfloat16."""
-    assert trace_options(settings) == {"compiler_args": told, "fallback": False}
+    assert Neuron().trace_options(settings) == {"compiler_args": told, "fallback": False}
 
 
 def test_a_host_without_the_toolchain_says_what_to_install(

@@ -18,7 +18,7 @@ from recurrent import BATCH, GARBAGE, TIME, Case, Several, exported, largest_err
 from torch import nn
 
 from torchserve_neuron_lstm.backends import simulation
-from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX, trace_options
+from torchserve_neuron_lstm.backends.aws_neuron.neuronx import NeuronX
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings, LoadError
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -61,6 +61,13 @@ class Sorted(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sort(x * 2)[0]
+
+
+class Constant(nn.Module):
+    """A model without inputs."""
+
+    def forward(self) -> torch.Tensor:
+        return torch.zeros(2)
 
 
 @pytest.fixture
@@ -245,7 +252,7 @@ def test_a_host_without_cores_cannot_load(double: pytest.MonkeyPatch, doubled: P
 )
 def test_matrices_are_multiplied_in_the_precision_asked_for(settings: CompileSettings, told: str) -> None:
     """The compiler's own default has changed between releases; what the user says to it goes before."""
-    assert " ".join(trace_options(settings)["compiler_args"]) == told
+    assert " ".join(NeuronX().trace_options(settings)["compiler_args"]) == told
 
 
 def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -265,6 +272,8 @@ def test_what_the_compiler_refuses_is_told_with_its_words(double: pytest.MonkeyP
         small(Doubled(), tmp_path, CompileSettings(args=("--target", "inf2", "--no-such-option")))
     with pytest.raises(CompileError, match="one bucket at a time"):
         NeuronX().compile(torch.export.export(Doubled(), (torch.zeros(5, 3),)), None, tmp_path)
+    with pytest.raises(CompileError, match="neuronx cannot compile a program without inputs"):
+        NeuronX().compile(torch.export.export(Constant(), ()), Bucket(2, 1), tmp_path, TARGET)
 
 
 def test_operators_are_refused_as_the_compiler_refuses_them() -> None:

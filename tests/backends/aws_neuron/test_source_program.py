@@ -65,3 +65,33 @@ def test_a_program_that_branches_on_data_is_refused() -> None:
 
     with pytest.raises(CompileError, match="branches on data"):
         export_source(program, Bucket(2, 1))
+
+
+class Constant(nn.Module):
+    """A function of its weights alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.arange(3.0))
+
+    def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.scale * 2, torch.zeros(2)
+
+
+class Zeros(nn.Module):
+    """Neither inputs nor weights."""
+
+    def forward(self) -> torch.Tensor:
+        return torch.zeros(2)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("model", [Constant(), Zeros()], ids=["weights", "nothing"])
+def test_a_program_without_inputs_is_exported(model: nn.Module) -> None:
+    """A segment that creates tensors, or computes on weights only, runs on the CPU."""
+    program = torch.export.export(model, (), strict=False)
+    outputs = export_source(program, Bucket(2, 1)).module(weights_of(program))()
+
+    expected = model()
+    for ours, right in zip(outputs, expected if isinstance(expected, tuple) else (expected,), strict=True):
+        assert torch.equal(ours, right)

@@ -21,9 +21,10 @@ from torchserve_neuron_lstm.backends.interface import (
     Selective,
     WholeSequences,
 )
-from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend, select_loader
+from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
 from torchserve_neuron_lstm.backends.partitioning.operator_support import unsupported_operators
 from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, operator_name
+from torchserve_neuron_lstm.backends.partitioning.partitioned_program import cpu_operators, load_compiled
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -78,7 +79,7 @@ def places(directory: Path) -> list[str]:
 def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolerance: float = 1e-5) -> None:
     """What lies in `directory` answers as the model does, with whatever weights the model has now."""
     weights = {**model.state_dict(), **weights_of(program_of(model))}
-    run = select_loader(engine, directory).load(directory, weights, engine.host(), 1)
+    run = load_compiled(engine, directory, weights, engine.host(), 1)
     with torch.no_grad():
         theirs = model(X)
     ours = run([X])
@@ -225,14 +226,14 @@ def test_a_damaged_list_of_segments_is_refused(damage: str, tmp_path: Path) -> N
     PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     (tmp_path / "segments.json").write_text(damage)
     with pytest.raises(LoadError, match="package the model again"):
-        select_loader(Picky(), tmp_path).load(tmp_path, MODEL.state_dict(), {}, 1)
+        load_compiled(Picky(), tmp_path, MODEL.state_dict(), {}, 1)
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
     """By name, as every engine does."""
     PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     with pytest.raises(LoadError, match=r"first\.weight: missing"):
-        select_loader(Picky(), tmp_path).load(tmp_path, {}, {}, 1)
+        load_compiled(Picky(), tmp_path, {}, {}, 1)
 
 
 def test_a_bucket_is_needed(tmp_path: Path) -> None:
@@ -241,7 +242,12 @@ def test_a_bucket_is_needed(tmp_path: Path) -> None:
         PartitionedBackend(get_backend("onnxruntime")).compile(program_of(MODEL), None, tmp_path)
 
 
-def test_an_engine_that_takes_the_whole_is_loaded_as_ever(tmp_path: Path) -> None:
-    """Only a directory with segments needs both."""
+def test_a_program_without_segments_is_loaded_by_its_engine(tmp_path: Path) -> None:
+    """Only a directory with a list of segments is a partitioned program."""
     engine = get_backend("eager")
-    assert select_loader(engine, tmp_path) is engine
+    engine.compile(program_of(MODEL), None, tmp_path)
+    weights = {**MODEL.state_dict(), **weights_of(program_of(MODEL))}
+    values, order = load_compiled(engine, tmp_path, weights, engine.host(), 1)([X])
+    assert torch.equal(order, MODEL(X)[1])
+    torch.testing.assert_close(values, MODEL(X)[0])
+    assert cpu_operators(tmp_path) == ()

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.config.session_settings import SessionFields
 from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
 from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.handlers.streaming.fields import SessionFieldValues, has_body, read_session_fields
+from torchserve_neuron_lstm.sessions.settings import SessionFields
 
 NAMES = SessionFields(*(f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token")))
 JSON = {"Content-Type": "application/json"}

@@ -9,7 +9,6 @@ import pytest
 from streaming_archive import streaming_manifest
 
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.config.session_settings import SessionSettings
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.streaming.sessions import (
     LoadedSession,
@@ -21,6 +20,7 @@ from torchserve_neuron_lstm.handlers.streaming.sessions import (
     session_directory,
 )
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.settings import SessionSettings
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 
 STATE, KEY = "0" * 32, "ab" * 32

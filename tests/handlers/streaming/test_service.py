@@ -21,8 +21,8 @@ from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions, StoreSessions, TokenSessions
+from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.store import (
-    Limits,
     RecordUpdate,
     StoredRecord,
     StoreFullError,

@@ -1,0 +1,145 @@
+"""Base of the AWS Neuron engines: one program for each bucket, compiled from Python source.
+
+Not run on hardware: no such device was available. The engines were run against the documented contract of AWS's tracing
+API. Each package of AWS requires one old release of torch, so the compiler may be in a separate interpreter.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...bucketing.shapes import Bucket
+from ..interface import (
+    DEFAULTS,
+    CompileError,
+    CompilerOption,
+    CompileSettings,
+    LoadedProgram,
+    LoadError,
+    Precision,
+    Requirement,
+    Weights,
+)
+from ..signature import weights_of
+from .device import (
+    PROGRAM,
+    Toolchain,
+    artifact_tensors,
+    emulation_reason,
+    load_on_cpu,
+    read_artifact,
+    require_toolchain,
+    run_of,
+    unavailable_reason,
+    write_artifact,
+)
+from .source_program import export_source
+
+if TYPE_CHECKING:
+    from .toolchain import CompileReply
+
+
+class NeuronBackend(ABC):
+    """A Neuron engine; a subclass has the compiler's options and loads the module."""
+
+    name: str
+    polymorphic = False
+    any_shape = False
+    precisions: tuple[Precision, ...] = ("float32", "bfloat16")
+    options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
+    inlines_weights: bool
+    toolchain: Toolchain
+
+    def unavailable(self) -> str | None:
+        """Return why the toolchain cannot be used here, and how to install it; None if it can."""
+        return unavailable_reason(self.toolchain)
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Return torch. The toolchain is checked for each program: it may be in another interpreter here."""
+        return (Requirement("torch", "torch", self.toolchain.torch),)
+
+    def host(self) -> Mapping[str, str]:
+        """Return nothing: the runtime refuses a program for another kind of device."""
+        return {}
+
+    def compile(
+        self,
+        program: torch.export.ExportedProgram,
+        bucket: Bucket | None,
+        directory: Path,
+        settings: CompileSettings = DEFAULTS,
+    ) -> None:
+        """Trace the program for one bucket and save the ScriptModule, without weights if they are not embedded.
+
+        Raises:
+            CompileError: no bucket is given, the program has no inputs, or the toolchain is missing or refuses it.
+        """
+        from .toolchain import trace
+
+        if bucket is None:
+            raise CompileError(f"{self.name} compiles for one bucket at a time")
+        source = export_source(program, bucket)
+        if not source.signature.inputs:
+            raise CompileError(f"{self.name} cannot compile a program without inputs: tracing needs one")
+        reply = trace(
+            self.toolchain,
+            source,
+            weights_of(program),
+            directory / PROGRAM,
+            self.trace_options(settings),
+            settings.python,
+            strip_weights=not self.inlines_weights,
+        )
+        if reply.error:
+            failure = f"{self.name} cannot compile for {bucket.batch} x {bucket.length}: {reply.error}: {reply.message}"
+            raise CompileError("\n".join([failure, *self.compile_hints(reply, settings)]))
+        write_artifact(directory, source, reply.versions)
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
+        """Load the program onto the first core of this process, or onto the CPU if emulation is enabled.
+
+        Raises:
+            LoadError: the toolchain or the device is missing, or the weights do not match the program.
+        """
+        return self._load(0, directory, weights, threads)
+
+    def simulation(self) -> str | None:
+        """Return why the programs run on this CPU; None if they do not."""
+        return emulation_reason(self.toolchain)
+
+    @abstractmethod
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Return why the compiler does not support a call; None if it does, as far as AWS documents it."""
+
+    @abstractmethod
+    def trace_options(self, settings: CompileSettings) -> dict[str, Any]:
+        """Return the keyword arguments for the toolchain's `trace`; values must be representable in JSON."""
+
+    @abstractmethod
+    def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> list[str]:
+        """Return advice for a failed compilation, one line each."""
+
+    @abstractmethod
+    def load_module(self, package: Any, path: Path, tensors: Sequence[torch.Tensor], core: int) -> torch.nn.Module:
+        """Load a saved ScriptModule onto a core; `package` is the toolchain, `tensors` are the program's weights."""
+
+    def _load(self, core: int, directory: Path, weights: Weights, threads: int) -> LoadedProgram:
+        artifact = read_artifact(directory)
+        if self.simulation() is not None:
+            return load_on_cpu(artifact, weights, threads)
+        tensors = artifact_tensors(artifact, weights)
+        package = require_toolchain(self.toolchain, artifact)
+        torch.set_num_threads(threads)
+        try:
+            module = self.load_module(package, directory / PROGRAM, tensors, core)
+        except Exception as error:
+            raise LoadError(
+                f"{directory} cannot be loaded onto Neuron core {core}: {error}. Check that there are at least as many "
+                f"cores as workers (neuron-ls), and that no other process uses them"
+            ) from error
+        return run_of(artifact.signature, module)

@@ -1,0 +1,144 @@
+"""Loading of partitioned programs: segments of an engine and of the CPU, run in order.
+
+Values go from one segment to the next by name. All segments read the one copy of the weights. This is the only file of
+the folder that a serving host needs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..exported_program import load_weight_stripped
+from ..interface import Backend, LoadedProgram, LoadError, Weights
+from ..signature import Signature, read_signature
+from ..weights import copy_if_aliased, storage_ptrs
+
+SEGMENTS = "segments.json"
+CPU_PROGRAM = "program.pt2"
+
+
+@dataclass(frozen=True)
+class SegmentEntry:
+    """A segment in `segments.json`."""
+
+    place: str
+    """Target: "device" or "cpu"."""
+    takes: tuple[str, ...]
+    """Names of the values that are its inputs, in order."""
+    gives: tuple[str, ...]
+    """Names of the values that are its outputs, in order."""
+    operators: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SegmentList:
+    """Content of `segments.json`."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    segments: tuple[SegmentEntry, ...]
+    """The segments in the order in which they run."""
+
+
+def load_compiled(
+    engine: Backend, directory: Path, weights: Weights, host: Mapping[str, str], threads: int
+) -> LoadedProgram:
+    """Load a program that was compiled for `engine`, partitioned or not.
+
+    Raises:
+        LoadError: it cannot be loaded on this host, a file is damaged, or the weights do not match.
+    """
+    if not (directory / SEGMENTS).is_file():
+        return engine.load(directory, weights, host, threads)
+    signature = read_signature(directory)
+    plan = read_segments(directory)
+    runs: dict[int, LoadedProgram] = {}
+    # The CPU's segments last: they set the number of threads of torch.
+    for index in sorted(range(len(plan.segments)), key=lambda index: plan.segments[index].place == "cpu"):
+        place = plan.segments[index].place
+        folder = directory / segment_directory(index, place)
+        if place == "cpu":
+            runs[index] = _load_on_cpu(folder, weights, threads)
+        else:
+            runs[index] = engine.load(folder, weights, host, threads)
+    return _partitioned_program(signature, plan, [runs[index] for index in range(len(runs))])
+
+
+def cpu_operators(directory: Path) -> tuple[str, ...]:
+    """Return the operators of a program that run on the CPU beside its engine, each once.
+
+    Raises:
+        LoadError: the list of segments is damaged.
+    """
+    if not (directory / SEGMENTS).is_file():
+        return ()
+    segments = read_segments(directory).segments
+    return tuple(dict.fromkeys(name for segment in segments if segment.place == "cpu" for name in segment.operators))
+
+
+def segment_directory(index: int, place: str) -> str:
+    """Return the name of a segment's directory.
+
+    >>> segment_directory(0, "device")
+    '0_device'
+    """
+    return f"{index}_{place}"
+
+
+def read_segments(directory: Path) -> SegmentList:
+    """Read the list of segments of a partitioned program.
+
+    Raises:
+        LoadError: it is damaged.
+    """
+    path = directory / SEGMENTS
+    try:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        segments = tuple(
+            SegmentEntry(one["place"], *(tuple(one[key]) for key in ("takes", "gives", "operators")))
+            for one in written["segments"]
+        )
+        return SegmentList(tuple(written["inputs"]), tuple(written["outputs"]), segments)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LoadError(f"{path} cannot be read ({error}): package the model again") from error
+
+
+def _load_on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgram:
+    if not (directory / CPU_PROGRAM).is_file():
+        from ..aws_neuron.device import load_on_cpu, read_artifact
+
+        return load_on_cpu(read_artifact(directory), weights, threads)
+    from .. import masked  # noqa: F401  registers the operators of exported programs, which need a recent torch
+
+    own = read_signature(directory).pick_weights(weights)
+    module = load_weight_stripped(directory / CPU_PROGRAM, own)
+    pointers = storage_ptrs(own.values())
+    torch.set_num_threads(threads)
+
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        with torch.no_grad():
+            return [copy_if_aliased(output.contiguous(), pointers) for output in module(*inputs)]
+
+    return run
+
+
+def _partitioned_program(signature: Signature, plan: SegmentList, runs: Sequence[LoadedProgram]) -> LoadedProgram:
+    last_reader = {name: index for index, segment in enumerate(plan.segments) for name in segment.takes}
+    outputs = {*plan.outputs}
+
+    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        signature.check_inputs(inputs)
+        values = dict(zip(plan.inputs, inputs, strict=True))
+        for index, (segment, call) in enumerate(zip(plan.segments, runs, strict=True)):
+            values.update(zip(segment.gives, call([values[name].contiguous() for name in segment.takes]), strict=True))
+            for name in segment.takes:  # large values between two segments are freed after their last reader
+                if last_reader[name] == index and name not in outputs:
+                    values.pop(name, None)
+        return [values[name] for name in plan.outputs]
+
+    return run

@@ -1,0 +1,166 @@
+"""Annotated types of the YAML's values: names, references, sizes, shapes and numbers, each with its own message."""
+
+from __future__ import annotations
+
+import keyword
+import math
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Annotated, Any, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
+
+from ..bucketing.shapes import Axis
+from .partitioner import OPERATOR_PATTERN, check_limit, check_operator, compiler_arguments
+from .strict import closest_key, format_value, tuple_from_list
+
+MAX_SIZE = 2**31 - 1
+
+_AXES: tuple[str, ...] = get_args(Axis)
+_NAME = "[A-Za-z_][A-Za-z0-9_]*"
+_CLASS = rf"{_NAME}(\.{_NAME})*:{_NAME}"
+_FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+_HEADER = "[A-Za-z][A-Za-z0-9_-]{0,63}"
+_UNIQUE = {"uniqueItems": True}
+
+
+def _pattern(pattern: str) -> Any:
+    return Field(json_schema_extra={"pattern": f"^{pattern}$"})
+
+
+def _matches(pattern: str, expected: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"expected {expected}, got {format_value(value)}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _unchanged(check: Callable[[Any], None]) -> Callable[[Any], Any]:
+    def validate(value: Any) -> Any:
+        check(value)
+        return value
+
+    return validate
+
+
+def _argument_name(name: str) -> str:
+    if not re.fullmatch(_NAME, name) or keyword.iskeyword(name):
+        raise ValueError(f"expected the name of a Python argument, got {format_value(name)}")
+    return name
+
+
+def _input_name(name: str) -> str:
+    argument, dot, position = name.partition(".")
+    if dot and not (position.isascii() and position.isdigit()):
+        element = "`state.0` for a tuple's element"
+        raise ValueError(f"expected the name of a Python argument ({element}), got {format_value(name)}")
+    _argument_name(argument)
+    return name
+
+
+def _unique_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name, times in Counter(names).items():
+        if not name.isprintable():
+            raise ValueError(f"expected printable names, got {format_value(name)}")
+        if times > 1:
+            raise ValueError(f"expected different names, got {name} {times} times")
+    return names
+
+
+def _dimension(value: Any) -> int | str:
+    if value in _AXES or (type(value) is int and 1 <= value <= MAX_SIZE):
+        return value  # type: ignore[no-any-return]
+    near = closest_key(value, _AXES) if isinstance(value, str) else None
+    advice = f": did you mean {near}?" if near else ""
+    raise ValueError(f"expected batch, time or a size of 1 or more, got {format_value(value)}{advice}")
+
+
+def _each_axis_once(shape: tuple[int | Axis, ...]) -> tuple[int | Axis, ...]:
+    for axis in _AXES:
+        if shape.count(axis) > 1:
+            raise ValueError(f"expected {axis} once at most, got it {shape.count(axis)} times")
+    return shape
+
+
+def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    in_order = sorted(set(sizes))
+    if list(sizes) != in_order:
+        raise ValueError(f"expected ascending sizes, each once, got {list(sizes)}: write {in_order}")
+    return sizes
+
+
+def _number(value: Any) -> int | float:
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    raise ValueError(f"expected a finite number, got {format_value(value)}")
+
+
+Name = Annotated[str, _pattern(_NAME), AfterValidator(_argument_name)]
+"""A Python argument."""
+InputName = Annotated[str, _pattern(rf"{_NAME}(\.[0-9]+)?"), AfterValidator(_input_name)]
+"""A Python argument, or `state.0` for the first element of a tuple argument `state`."""
+Names = Annotated[
+    tuple[Annotated[str, Field(min_length=1)], ...],
+    Field(min_length=1, json_schema_extra=_UNIQUE),
+    BeforeValidator(tuple_from_list),
+    AfterValidator(_unique_names),
+]
+FieldName = Annotated[
+    str, _pattern(_HEADER), _matches(_HEADER, "a name that a header can have: letters, digits, - and _")
+]
+Variable = Annotated[str, _pattern(_NAME), _matches(_NAME, "the name of an environment variable")]
+EngineName = Annotated[
+    str,
+    Field(
+        json_schema_extra={
+            "examples": ["auto", "native", "inductor", "onnxruntime", "eager"],
+            "pattern": "^[A-Za-z0-9_-]+$",
+        }
+    ),
+    _matches("[A-Za-z0-9_-]{1,100}", "auto or the name of a backend, as in onnxruntime"),
+]
+
+ClassPath = Annotated[str, _pattern(_CLASS), _matches(_CLASS, "module:Class, as in my_codec:TextCodec")]
+FunctionPath = Annotated[str, _pattern(_FUNCTION), _matches(_FUNCTION, "module:function, as in my_kernel:choose")]
+PathText = Annotated[str, Field(min_length=1)]
+
+Size = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+Sizes = Annotated[
+    tuple[Size, ...],
+    Field(min_length=1, json_schema_extra=_UNIQUE),
+    BeforeValidator(tuple_from_list),
+    AfterValidator(_ascending),
+]
+Dimension = Annotated[
+    int | Axis,
+    PlainValidator(_dimension),
+    WithJsonSchema({"anyOf": [{"type": "string", "enum": list(_AXES)}, {"type": "integer", "minimum": 1}]}),
+]
+Shape = Annotated[
+    tuple[Dimension, ...], Field(min_length=1), BeforeValidator(tuple_from_list), AfterValidator(_each_axis_once)
+]
+
+PadValue = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveInt = Annotated[int, Field(ge=1)]
+
+CompilerArguments = Annotated[
+    tuple[str, ...],
+    PlainValidator(compiler_arguments),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+CountOrUnlimited = Annotated[
+    int,
+    PlainValidator(_unchanged(check_limit)),
+    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"const": -1}]}),
+]
+Operators = Annotated[
+    tuple[Annotated[str, _pattern(OPERATOR_PATTERN), AfterValidator(_unchanged(check_operator))], ...],
+    BeforeValidator(tuple_from_list),
+]

@@ -1,0 +1,166 @@
+"""Settings of streaming sessions: their store, their limits and the names of their request fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one model's sessions."""
+
+    sessions: int
+    """Open sessions; ended ones do not count."""
+    bytes: int
+    """Size of all records, those of ended sessions included."""
+    idle_seconds: float
+    """Time without a request after which a session expires."""
+    retry_seconds: float = 60.0
+    """Time after the end of a session in which its last request can be repeated."""
+
+
+@dataclass(frozen=True)
+class SessionFields:
+    """Names of the headers and JSON fields of a session."""
+
+    id: str = "ts_request_sequence_id"
+    start: str = "ts_request_sequence_start"
+    end: str = "ts_request_sequence_end"
+    step: str = "ts_request_sequence_step"
+    token: str = "ts_request_sequence_token"  # noqa: S105 - a field's name
+
+
+@dataclass(frozen=True)
+class RedisSettings:
+    """Connection to a Redis or Valkey server. Its password is in no file: the environment has it.
+
+    >>> RedisSettings("rediss://sessions.example:6380/1", username="neuron", password_env="SESSIONS_PASSWORD").address
+    'rediss://sessions.example:6380/1'
+
+    Raises:
+        ValueError: a setting is wrong; begins with its name.
+    """
+
+    url: str
+    """`redis://HOST:PORT/DATABASE`, or `rediss://` for TLS."""
+    username: str | None = None
+    password_env: str | None = None
+    """The environment variable that holds the password."""
+    ca_file: str | None = None
+    """Certificate of the authority that signed the server's; None for the authorities that the system trusts."""
+    timeout_seconds: float = 1.0
+    """Time limit of a connection attempt, and of a response."""
+
+    def __post_init__(self) -> None:
+        for key, message in redis_setting_errors(vars(self)):
+            raise ValueError(f"{key}: {message}")
+        if not self.timeout_seconds > 0:
+            raise ValueError(f"timeout_seconds: expected more than 0, got {self.timeout_seconds}")
+
+    @property
+    def host(self) -> str:
+        """The server's name or address."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """The server's port."""
+        return urlsplit(self.url).port or 6379
+
+    @property
+    def database(self) -> int:
+        """The database's number."""
+        return int(urlsplit(self.url).path.strip("/") or 0)
+
+    @property
+    def tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return urlsplit(self.url).scheme == "rediss"
+
+    @property
+    def address(self) -> str:
+        """The complete address, for messages."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'rediss' if self.tls else 'redis'}://{host}:{self.port}/{self.database}"
+
+
+@dataclass(frozen=True)
+class SessionSettings:
+    """Settings of one model's sessions.
+
+    Raises:
+        ValueError: a setting is wrong; begins with its name.
+    """
+
+    store: Literal["disk", "redis", "client"]
+    state: str
+    """32 hex digits; archives that have the same can resume each other's sessions."""
+    directory: str | None = None
+    redis: RedisSettings | None = None
+    key_env: str | None = None
+    idle_seconds: float = 600.0
+    max_sessions: int = 10_000
+    max_bytes: int = 2**30
+    fields: Annotated[SessionFields, "no other keys"] = SessionFields()
+
+    def __post_init__(self) -> None:
+        if len(self.state) != 32 or set(self.state) - set("0123456789abcdef"):
+            raise ValueError(f"state: expected 32 hex digits, got {self.state[:60]!r}")
+        for key in ("idle_seconds", "max_sessions", "max_bytes"):
+            if not (value := getattr(self, key)) > 0:
+                raise ValueError(f"{key}: expected a positive number, got {value}")
+        if (self.store == "redis") != (self.redis is not None):
+            raise ValueError(f"redis: expected with store redis and with no other, got it with store {self.store}")
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that a store keeps to."""
+        return Limits(self.max_sessions, self.max_bytes, self.idle_seconds)
+
+
+def normalize_field_name(name: str) -> str:
+    """Convert a field's name to the form in which names are compared: proxies change case, clients write `-` for `_`.
+
+    >>> normalize_field_name("X-Session")
+    'x_session'
+    """
+    return name.lower().replace("-", "_")
+
+
+def redis_setting_errors(settings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (key, message) for each wrong setting of a Redis server. No message repeats a password.
+
+    >>> list(redis_setting_errors({"url": "rediss://cache/0", "username": "neuron"}))
+    [('password_env', 'is missing: a username needs the environment variable that holds its password')]
+    """
+    url = settings.get("url")
+    if isinstance(url, str):
+        if "@" in url:
+            yield (
+                "url",
+                (
+                    "expected no user and no password in the address: everyone can read an archive; give the user as "
+                    "username, and in password_env the environment variable that holds the password"
+                ),
+            )
+        elif not _is_redis_url(url):
+            yield "url", f"expected redis://HOST:PORT/DATABASE, or rediss:// for TLS, got {url[:60]!r}"
+        elif settings.get("ca_file") is not None and urlsplit(url).scheme != "rediss":
+            yield "ca_file", "expected none without TLS: the address begins with redis://"
+    if settings.get("username") is not None and settings.get("password_env") is None:
+        yield "password_env", "is missing: a username needs the environment variable that holds its password"
+
+
+def _is_redis_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port is None or parts.port > 0
+    except ValueError:
+        return False
+    database = parts.path.strip("/")
+    is_database = not database or (database.isascii() and database.isdigit())
+    has_server = parts.scheme in ("redis", "rediss") and bool(parts.hostname)
+    return has_server and has_port and is_database and not parts.query and not parts.fragment
