@@ -190,14 +190,6 @@ class TensorSpec:
         """
         return tuple([batch if size == "batch" else length if size == "time" else size for size in self.shape])
 
-    def item_sizes(self, length: int) -> tuple[int, ...]:
-        """Return `item_shape` in numbers, for `length` timesteps.
-
-        >>> TensorSpec("frames", "float32", ("time", "batch", 12)).item_sizes(16)
-        (16, 12)
-        """
-        return tuple([length if isinstance(size, str) else size for size in self.item_shape])
-
 
 @dataclass(frozen=True)
 class CarriedValue:
