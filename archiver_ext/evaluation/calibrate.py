@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-import torch
-
 from ...bucketing.execute_chunks import ChunkedExecution
-from ...bucketing.padding import lengths_tensor, torch_dtype
+from ...bucketing.padding import lengths_tensor, zeros
 from ...bucketing.plan import single_bucket_plan
-from ...bucketing.shapes import Bucket, ProgramRole, TensorSpec, role_buckets
+from ...bucketing.shapes import Bucket, ProgramRole, role_buckets
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import LoadedArchive
 from ..progress import ProgressCallback
@@ -79,7 +76,7 @@ def _call(variants: LoadedArchive, part: ProgramRole, bucket: Bucket) -> Call:
 def _advance(variants: LoadedArchive, bucket: Bucket) -> Call:
     lengths = [2 * bucket.length] * bucket.batch
     plan = single_bucket_plan(bucket, lengths, "chunk")
-    item = [zero_item(spec, lengths[0]) for spec in variants.manifest.inputs]
+    item = [zeros(spec, lengths[0]) for spec in variants.manifest.inputs]
     signature, chain = variants.chunk_signature, variants.chain
     batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, signature, variants.run, chain=chain)
     return partial(batch.run_chunks, plan.runs[:1])
@@ -88,21 +85,12 @@ def _advance(variants: LoadedArchive, bucket: Bucket) -> Call:
 def _run(variants: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: bool = False) -> Call:
     manifest = variants.manifest
     specs = [spec for spec in manifest.inputs if part == "sequence" or spec.time_dim is None]
-    tensors = [_blank(spec, bucket) for spec in specs]
+    tensors = [zeros(spec, bucket.length, bucket.batch) for spec in specs]
     if manifest.takes_lengths:
         tensors.append(lengths_tensor([bucket.length, *[1 if padded else bucket.length] * (bucket.batch - 1)], bucket))
     if part == "head":
-        tensors += [_blank(value.spec, bucket) for value in manifest.carried]
+        tensors += [zeros(value.spec, bucket.length, bucket.batch) for value in manifest.carried]
     return partial(variants.run, part, bucket, tensors)
-
-
-def _blank(spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
-    return torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec))
-
-
-def zero_item(spec: TensorSpec, length: int) -> torch.Tensor:
-    """Make zeros for one request of `length` timesteps."""
-    return _blank(replace(spec, shape=spec.item_shape), Bucket(1, length))
 
 
 def measure(

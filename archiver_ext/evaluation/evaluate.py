@@ -16,6 +16,7 @@ from ...backends.interface import DEFAULTS, Backend, CompileSettings, Ragged, Si
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.subprocesses import PACKAGE
 from ...bucketing.cost import CostModel
+from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole
 from ...config.manifest import Manifest, write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
@@ -23,7 +24,7 @@ from ...handlers.runtime.user_code import selected_lengths
 from ..archive import layout
 from ..errors import PackagingError
 from ..progress import ProgressCallback
-from .calibrate import Call, Costs, measure, measure_costs, measure_padding, zero_item
+from .calibrate import Call, Costs, measure, measure_costs, measure_padding
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs, with_errors
 from .selection import Candidate, CandidateResult
 from .verify import VerificationCase, VerificationResult, merge_worst, verify_bucket, verify_planned
@@ -190,7 +191,7 @@ def _measured_total_ms(loaded: LoadedArchive) -> float:
     """Measured milliseconds of the same batches; they differ from the sums of their plans."""
     calls: dict[int, Call] = {}
     for lengths in _batches(loaded.manifest):
-        requests = [[zero_item(spec, length) for spec in loaded.manifest.inputs] for length in lengths]
+        requests = [[zeros(spec, length) for spec in loaded.manifest.inputs] for length in lengths]
         calls[len(lengths)] = partial(loaded.run_plan, loaded.plan(lengths), requests, lengths)
     return sum(measure(calls).values())
 
