@@ -192,9 +192,7 @@ def _call(
     """Call the padded layer of torch on x[T, B, F]: y[T*B, H], the states [B, H] after step T."""
     given = [state[None] for state in states]
     with _quiet_about_projections() if _is_projected(states) else contextlib.nullcontext():
-        y, *after = cell.call(
-            x, given if cell.has_cell_state else given[0], weights, bias, 1, 0.0, True, False, False
-        )
+        y, *after = cell.call(x, given if cell.has_cell_state else given[0], weights, bias, 1, 0.0, True, False, False)
     return y.flatten(0, 1), [state[0] for state in after]
 
 
