@@ -176,6 +176,14 @@ class TensorSpec:
         """Indices of time in `item_shape`: an attention map has two."""
         return tuple(dim for dim, size in enumerate(self.item_shape) if size == "time")
 
+    def item_sizes(self, length: int) -> tuple[int, ...]:
+        """Return the sizes of `item_shape` for a sequence of this length.
+
+        >>> TensorSpec("frames", "float32", ("time", "batch", 12)).item_sizes(16)
+        (16, 12)
+        """
+        return tuple([length if isinstance(size, str) else size for size in self.item_shape])
+
     def sizes(self, batch: int, length: int) -> tuple[int, ...]:
         """Return the shape in numbers, for one bucket.
 
@@ -183,14 +191,6 @@ class TensorSpec:
         (16, 4, 12)
         """
         return tuple([batch if size == "batch" else length if size == "time" else size for size in self.shape])
-
-    def item_sizes(self, length: int) -> tuple[int, ...]:
-        """Return `item_shape` in numbers, for `length` timesteps.
-
-        >>> TensorSpec("frames", "float32", ("time", "batch", 12)).item_sizes(16)
-        (16, 12)
-        """
-        return tuple([length if isinstance(size, str) else size for size in self.item_shape])
 
 
 @dataclass(frozen=True)

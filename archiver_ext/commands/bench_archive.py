@@ -187,7 +187,7 @@ def smallest_bucket(manifest: Manifest, rows: int, longest: int) -> Bucket:
 def _call_of(archive: LoadedArchive, steps: Sequence[PlannedBatch]) -> Call:
     def call() -> None:
         for step in steps:
-            archive.answer(step.plan(step.lengths), step.requests, step.lengths)
+            archive.run_plan(step.plan(step.lengths), step.requests, step.lengths)
 
     return call
 
