@@ -45,7 +45,7 @@ def _rows(trial: CandidateResult, buckets: tuple[Bucket, ...]) -> Iterator[tuple
             trial.backend if trial.precision == "float32" else f"{trial.backend} {trial.precision}",
             *_cost(compiled),
             f"{trial.verified[bucket].max_error:.1e}",
-            f"{trial.milliseconds[bucket]:.3f}" if trial.simulation is None else "simulated",
+            f"{trial.milliseconds[bucket]:.3f}" if trial.simulation is None else "emulated",
             f"{trial.estimates[bucket]:.2f}" if bucket in trial.estimates else "",
         )
 

@@ -1,6 +1,6 @@
-"""A process that compiles: one job a line on standard input, one reply a line on standard output.
+"""Compiling process: one job for each line of standard input, one reply for each on standard output.
 
-It ends when its input does, so that it cannot outlive the packaging that started it. Whatever an engine prints goes to
+It ends when its input ends, so that it cannot outlive the packaging that started it. Whatever an engine prints goes to
 standard error.
 """
 
@@ -19,7 +19,7 @@ import torch
 from ..bucketing.shapes import Bucket
 from ..config.json_codec import from_json
 from ..config.partitioner import PartitionerConfig
-from . import masked  # noqa: F401 - the exported program names its operators
+from . import masked  # noqa: F401 - registers the operators that programs call
 from .exported_program import load_program
 from .interface import CompileError, CompileSettings
 from .partitioning.backend import PartitionedBackend
@@ -27,7 +27,7 @@ from .registry import get_backend
 
 
 def main() -> None:
-    """Serve jobs until standard input ends."""
+    """Compile jobs until standard input ends."""
     replies = _take_stdout()
     programs: dict[str, torch.export.ExportedProgram] = {}
     for line in sys.stdin:
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _take_stdout() -> TextIO:
-    """The real standard output for replies alone; from now on everything else written there goes to standard error."""
+    """Reserve standard output for replies; everything else that is written there goes to standard error."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return replies
@@ -54,7 +54,7 @@ def _reply(job: dict[str, Any], program: torch.export.ExportedProgram) -> dict[s
         engine.compile(program, bucket, Path(job["directory"]), from_json(CompileSettings, job["settings"]))
     except CompileError as error:
         return {"refused": str(error)}
-    except Exception as error:  # noqa: BLE001 - an engine's own failure, reported as such
+    except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
         return {"crashed": f"{type(error).__name__}: {error}", "log": traceback.format_exc()}
     return {"seconds": time.perf_counter() - started}
 

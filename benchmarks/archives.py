@@ -206,7 +206,7 @@ def _answers(variants: LoadedArchive, place: int) -> list[tuple[torch.Tensor, ..
     rng = torch.Generator().manual_seed(place)
     lengths = [int(torch.randint(1, LONGEST + 1, (), generator=rng)) for _ in range(bucket.batch)]
     requests = [[torch.randint(0, TOKENS, (length,), generator=rng)] for length in lengths]
-    return variants.answer(single_bucket_plan(bucket, lengths, variants.manifest.kind), requests, lengths)
+    return variants.run_plan(single_bucket_plan(bucket, lengths, variants.manifest.kind), requests, lengths)[0]
 
 
 def _compile(model: nn.Module, folder: Path) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..bucketing.padding import torch_dtype
+from ..bucketing.padding import zeros
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.schema import NeuronLstmBlock, ServingConfig
 from .errors import LoweringError, explained_export_errors, reject_non_tensors
@@ -67,7 +67,7 @@ def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> 
 
 def example_tensor(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
     """Create a valid tensor of one input: zeros, which are ids of every vocabulary."""
-    return torch.zeros(spec.sizes(batch, length), dtype=torch_dtype(spec))
+    return zeros(spec, length, batch)
 
 
 def dynamic_shape(spec: TensorSpec, dims: Mapping[Axis, Any]) -> dict[int, Any]:
@@ -84,7 +84,7 @@ _CONSTRAINT = "Constraints violated"  # the start of the exporter's message when
 
 @dataclass(frozen=True)
 class ModelExport:
-    """An exported program whose outputs are the flattened outputs of forward(), with facts found during tracing."""
+    """An exported program with the flattened outputs of forward(), and facts found during tracing."""
 
     exported: torch.export.ExportedProgram
     takes_lengths: bool
@@ -133,10 +133,10 @@ def _traced_forward(model: torch.nn.Module, config: ServingConfig, notes: dict[s
     return with_parameter_names(forward, names)
 
 
-def with_parameter_names(function: Any, names: Sequence[str]) -> Any:
-    """Give a function of `*tensors` a signature with these parameters: the exporter names inputs after them."""
+def with_parameter_names(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """Give a function of `*tensors` these parameters: the exporter names the inputs after them."""
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    function.__signature__ = inspect.Signature(parameters)
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
 
 

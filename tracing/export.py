@@ -34,13 +34,13 @@ class ExportedFunction:
 
 
 def flatten_example(example_inputs: Any) -> tuple[list[torch.Tensor], pytree.TreeSpec]:
-    """Flatten an example (a tensor, or a tuple of tensors that may be nested) into its tensors and their structure.
+    """Flatten an example, a tensor or a nested tuple of tensors; return the tensors and their structure.
 
     Raises:
         TypeError: the example contains anything but tensors on the CPU.
     """
-    given = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
-    leaves, spec = pytree.tree_flatten(given)
+    arguments = tuple(example_inputs) if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    leaves, spec = pytree.tree_flatten(arguments)
     for leaf in leaves:
         if not isinstance(leaf, torch.Tensor) or leaf.device.type != "cpu":
             what = f"a tensor on {leaf.device}" if isinstance(leaf, torch.Tensor) else f"{type(leaf).__name__}"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileError, CompileSettings, Selective, precision_of
 from ...backends.partitioning.analysis import Analysis, analyze_operators
-from ...backends.partitioning.partition import at_sizes
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.shapes import Bucket, role_buckets
 from ...config.load import load_config
@@ -53,7 +53,7 @@ def analyze(
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
     bucket = role_buckets("sequence", config.grid)[0]
-    fixed = at_sizes(program.exported, bucket)
+    fixed = specialize(program.exported, bucket)
     options = partitioner_config(config, beside) or PartitionerConfig()
     return [_analysis(engine, fixed, bucket, options, config) for engine in engines]
 

@@ -181,14 +181,13 @@ def smallest_bucket(manifest: Manifest, rows: int, longest: int) -> Bucket:
     shapes = supported_shapes(manifest)
     if isinstance(shapes, DynamicShape):
         return Bucket(min(rows, shapes.batch), longest)
-    batch = next((size for size in shapes.batches if size >= rows), shapes.batches[-1])
-    return Bucket(batch, next((length for length in shapes.lengths if length >= longest), shapes.lengths[-1]))
+    return shapes.smallest_holding(rows, longest)
 
 
 def _call_of(archive: LoadedArchive, steps: Sequence[PlannedBatch]) -> Call:
     def call() -> None:
         for step in steps:
-            archive.answer(step.plan(step.lengths), step.requests, step.lengths)
+            archive.run_plan(step.plan(step.lengths), step.requests, step.lengths)
 
     return call
 

@@ -189,7 +189,7 @@ def _measured_total_ms(loaded: LoadedArchive) -> float:
     calls: dict[int, Call] = {}
     for lengths in _batches(loaded.manifest):
         requests = [[zero_item(spec, length) for spec in loaded.manifest.inputs] for length in lengths]
-        calls[len(lengths)] = partial(loaded.answer, loaded.plan(lengths), requests, lengths)
+        calls[len(lengths)] = partial(loaded.run_plan, loaded.plan(lengths), requests, lengths)
     return sum(measure(calls).values())
 
 

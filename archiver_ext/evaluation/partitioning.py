@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
+from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileSettings
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.partitioning.operator_support import unsupported_operators
-from ...backends.partitioning.partition import PartitionError, Segments, at_sizes, partition
+from ...backends.partitioning.partition import PartitionError, Segments, partition
 from ...backends.partitioning.partitioned_program import cpu_operators
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.partitioner import PartitionerConfig
@@ -72,7 +73,7 @@ def _segments(
     config: PartitionerConfig,
     settings: CompileSettings,
 ) -> Segments:
-    fixed = at_sizes(program, bucket)
+    fixed = specialize(program, bucket)
     refused = {
         node.name
         for node, why in unsupported_operators(engine, fixed, bucket, config, settings).items()

@@ -19,6 +19,7 @@ from ...bucketing.execute import Pad
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import ExecutionMode
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
+from ...handlers.runtime.loader import ServedModel
 from ..errors import PackagingError
 from ..progress import ProgressCallback
 from .reference import Reference, ReferenceOutputs, ReferenceRequest, select_row
@@ -32,18 +33,6 @@ _MAX_CHUNKS = 3
 _PLANNED_BATCHES = 6
 
 PaddingFill = Literal["pad_value", "large", "random"]
-
-
-class Model(Protocol):
-    """Planning and inference of loaded programs: `handlers.runtime.loader.LoadedArchive`."""
-
-    def plan(self, lengths: Sequence[int]) -> Plan:
-        """Plan the cheapest calls for sequences of these lengths."""
-
-    def answer(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], pad: Pad
-    ) -> list[tuple[torch.Tensor, ...]]:
-        """Compute the outputs of sequences, in their order."""
 
 
 class ProgramInfo(Protocol):
@@ -230,7 +219,7 @@ def _fill(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng: t
 
 
 def verify_bucket(
-    model: Model,
+    model: ServedModel,
     bucket: Bucket,
     program: ProgramInfo,
     cases: Sequence[VerificationCase],
@@ -251,7 +240,7 @@ def verify_bucket(
 
 
 def verify_planned(
-    model: Model,
+    model: ServedModel,
     program: ProgramInfo,
     cases: Sequence[VerificationCase],
     rows: int,
@@ -278,7 +267,7 @@ def merge_worst(one: VerificationResult, other: VerificationResult) -> Verificat
 
 
 def _run_batch(
-    model: Model,
+    model: ServedModel,
     plan: Plan,
     batch: CaseBatch,
     bucket: Bucket,
@@ -288,7 +277,7 @@ def _run_batch(
 ) -> Iterator[VerificationResult]:
     lengths = [case.request.length for case in batch.cases]
     requests = [case.request.inputs for case in batch.cases]
-    answers = model.answer(plan, requests, lengths, poisoned_padding(batch.padding, rng))
+    answers, _ = model.run_plan(plan, requests, lengths, poisoned_padding(batch.padding, rng))
     for row, (case, answer) in enumerate(zip(batch.cases, answers, strict=True)):
         for ours, spec, expected in zip(answer, specs, case.expected, strict=True):
             error, ratio = difference(ours, expected, tolerance)

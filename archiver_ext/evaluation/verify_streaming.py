@@ -11,7 +11,7 @@ import torch
 
 from ...bucketing.execute_chunks import ResumedState
 from ...bucketing.shapes import Bucket, TensorSpec
-from ...handlers.streaming.service import Model
+from ...handlers.runtime.loader import ServedModel
 from .verify import ProgramInfo, VerificationCase, VerificationResult, difference
 
 _BATCHES = 4
@@ -37,7 +37,7 @@ class _Session:
 
 
 def verify_streaming(
-    model: Model,
+    model: ServedModel,
     program: ProgramInfo,
     cases: Sequence[VerificationCase],
     rows: int,
@@ -62,7 +62,7 @@ def _cut(case: VerificationCase, choose: random.Random) -> _Session:
     return _Session(case, [0, *sorted(inner), length])
 
 
-def _advance(model: Model, inputs: Sequence[TensorSpec], sessions: Sequence[_Session]) -> None:
+def _advance(model: ServedModel, inputs: Sequence[TensorSpec], sessions: Sequence[_Session]) -> None:
     spans = [(session.cuts[session.done], session.cuts[session.done + 1]) for session in sessions]
     chunks = [
         [_narrow(tensor, spec, *span) for tensor, spec in zip(session.case.request.inputs, inputs, strict=True)]
@@ -72,7 +72,7 @@ def _advance(model: Model, inputs: Sequence[TensorSpec], sessions: Sequence[_Ses
     rows = tuple(row for row, session in enumerate(sessions) if session.state is not None)
     states = [state for session in sessions if (state := session.state) is not None]
     past = ResumedState(rows, tuple(spans[row][0] for row in rows), tuple(map(torch.cat, zip(*states, strict=True))))
-    answers, carried = model.resume_plan(model.plan(lengths), chunks, lengths, past)
+    answers, carried = model.run_plan(model.plan(lengths), chunks, lengths, resumed=past)
     for row, session in enumerate(sessions):
         session.answers.append(answers[row])
         session.state = tuple(value[row : row + 1] for value in carried)

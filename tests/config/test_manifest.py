@@ -42,7 +42,7 @@ EXAMPLE = Manifest(
     padding_reason="the model takes lengths",
     overflow="reject",
     kind="chunk",
-    kind_reason="pieces of time hand on lstm.h, amax",
+    kind_reason="each chunk of time passes lstm.h, amax to the next",
     carried=(
         CarriedValue(TensorSpec("lstm.h", "float32", ("batch", 1, 7)), 0.0),
         CarriedValue(TensorSpec("amax", "float32", ("batch", 7)), float("-inf")),
@@ -109,7 +109,7 @@ GOLDEN = """\
   "padding_reason": "the model takes lengths",
   "overflow": "reject",
   "kind": "chunk",
-  "kind_reason": "pieces of time hand on lstm.h, amax",
+  "kind_reason": "each chunk of time passes lstm.h, amax to the next",
   "carried": [
     {
       "spec": {
@@ -419,7 +419,7 @@ def padding(milliseconds: float) -> dict[str, Any]:
         ("takes_lengths", 1, "takes_lengths: expected true or false, got 1"),
         ("padding", "some", "padding: expected masked or exact_lengths, got 'some'"),
         ("overflow", "crop", "overflow: expected reject or truncate, got 'crop'"),
-        ("grid.batches", [4, 1], "grid.batches must be positive and strictly ascending, got (4, 1)"),
+        ("grid.batches", [4, 1], "grid.batches: expected ascending sizes, each once, got [4, 1]: write [1, 4]"),
         ("grid.lengths", ["16"], "grid.lengths[0]: expected an integer, got '16'"),
         ("kind", "pieces", "kind: expected sequence or chunk, got 'pieces'"),
         ("kind_reason", ..., "kind_reason is missing"),

@@ -129,7 +129,7 @@ def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
     with ArchiveReader(archive).unpacked() as folder:
         variants = load_archive(folder, threads=1)
         requests = [[(torch.arange(length) * 5 + length) % 11] for length in lengths]
-        found = variants.answer(variants.plan(lengths), requests, lengths)
+        found, _ = variants.run_plan(variants.plan(lengths), requests, lengths)
     return [tuple(tensor.clone() for tensor in answer) for answer in found]
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from fake_model import make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,8 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.verify import (
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import InvariantError
 from torchserve_neuron_lstm.bucketing.execute import Pad, execute
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks
+from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import (
@@ -42,6 +44,7 @@ from torchserve_neuron_lstm.bucketing.shapes import (
     ProgramRole,
     TensorSpec,
 )
+from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.lowering.program import ChunkPrograms, LoweredModel
 
 GRID = BucketGrid((1, 4), (3, 8))
@@ -68,7 +71,7 @@ def program(**changes: Any) -> LoweredModel:
         "padding_reason": "",
         "constants": {},
         "chunked": None,
-        "split_reason": "",
+        "chunking_reason": "",
         "any_shape": True,
     }
     return LoweredModel(exported=cast(torch.export.ExportedProgram, None), **{**facts, **changes})
@@ -80,17 +83,23 @@ class Whole:
 
     run: Right
     made: LoweredModel = field(default_factory=program)
+    manifest: Manifest = field(default_factory=make_manifest)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         padded = self.made.padding == "masked"
         return make_planner("sequence", GRID, CostModel.proportional(GRID), padded=padded).plan(lengths)
 
-    def answer(
-        self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad
-    ) -> list[ReferenceOutputs]:
+    def run_plan(
+        self,
+        plan: Plan,
+        requests: Sequence[Tensors],
+        lengths: Sequence[int],
+        pad: Pad = pad,
+        resumed: ResumedState | None = None,
+    ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         made = self.made
         run = lambda bucket, tensors: self.run(tensors)  # noqa: E731
-        return execute(plan, requests, lengths, made.inputs, made.outputs, made.takes_lengths, run, pad)
+        return execute(plan, requests, lengths, made.inputs, made.outputs, made.takes_lengths, run, pad), ()
 
 
 @dataclass
@@ -98,18 +107,24 @@ class InPieces:
     """The same in pieces of time, of any shape."""
 
     run: Piece
+    manifest: Manifest = field(default_factory=make_manifest)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         shape = DynamicShape(4, LONGEST)
         return make_planner("chunk", shape, CostModel.proportional(shape)).plan(lengths)
 
-    def answer(
-        self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad
-    ) -> list[ReferenceOutputs]:
+    def run_plan(
+        self,
+        plan: Plan,
+        requests: Sequence[Tensors],
+        lengths: Sequence[int],
+        pad: Pad = pad,
+        resumed: ResumedState | None = None,
+    ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         made = program()
         pieces = ChunkSignature(made.inputs, made.outputs, CARRIED)
         run = lambda part, bucket, tensors: self.run(part, tensors)  # noqa: E731
-        return execute_chunks(plan, requests, lengths, pieces, run, pad)
+        return execute_chunks(plan, requests, lengths, pieces, run, pad), ()
 
 
 def eager(request: ReferenceRequest) -> ReferenceOutputs:

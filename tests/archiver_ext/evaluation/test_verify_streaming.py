@@ -14,7 +14,9 @@ from torchserve_neuron_lstm.archiver_ext.evaluation.reference import ReferenceOu
 from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationCase, VerificationResult
 from torchserve_neuron_lstm.archiver_ext.evaluation.verify_streaming import verify_streaming
 from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.execute import Pad
 from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, resume_chunks
+from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import CarriedValue, DynamicShape, ProgramRole, TensorSpec
@@ -72,12 +74,19 @@ class Served:
         shape = DynamicShape(ROWS, LONGEST)
         return make_planner("chunk", shape, CostModel.proportional(shape)).plan(lengths)
 
-    def resume_plan(
-        self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], past: ResumedState
+    def run_plan(
+        self,
+        plan: Plan,
+        requests: Sequence[Tensors],
+        lengths: Sequence[int],
+        pad: Pad = pad,
+        resumed: ResumedState | None = None,
     ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
-        self.pasts.append(past)
+        assert resumed is not None
+        self.pasts.append(resumed)
         run = lambda part, bucket, tensors: self.run(part, tensors)  # noqa: E731
-        answers, carried = resume_chunks(plan, requests, lengths, ChunkSignature(INPUTS, OUTPUTS, CARRIED), run, past)
+        signature = ChunkSignature(INPUTS, OUTPUTS, CARRIED)
+        answers, carried = resume_chunks(plan, requests, lengths, signature, run, resumed)
         return answers, tuple(value.flip(0) for value in carried) if self.swapped else carried
 
 
