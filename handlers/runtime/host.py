@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from ...backends.interface import TorchPinned
 from ...backends.registry import get_backend
+from ...backends.versions import release
 
 
 def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -> None:
@@ -35,7 +35,7 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
     for distribution, packaged, here in installed:
         pinned = distribution == "torch" and _pins_torch_minor(backend)
         if not (_same_minor(here, packaged) if pinned else _at_least(here, packaged)):
-            wanted = f"{'.'.join(map(str, _release(packaged)[:2]))}.*" if pinned else packaged
+            wanted = f"{'.'.join(map(str, release(packaged)[:2]))}.*" if pinned else packaged
             relation = "==" if pinned else ">="
             raise RuntimeError(
                 f"this archive was packaged with {distribution} {packaged}; version {here} is installed, which cannot "
@@ -59,22 +59,12 @@ def installed_version(distribution: str, module: str) -> str | None:
         return version if isinstance(version, str) else None
 
 
-def _release(version: str) -> tuple[int, ...]:
-    """Return the numbers at the start of a version.
-
-    >>> _release("2.13+cpu"), _release("2.14.0.dev20260101")
-    ((2, 13, 0), (2, 14, 0))
-    """
-    numbers = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", version)
-    return tuple(int(number or 0) for number in numbers.groups()) if numbers else (0, 0, 0)
-
-
 def _same_minor(here: str, packaged: str) -> bool:
-    return _release(here)[:2] == _release(packaged)[:2]
+    return release(here)[:2] == release(packaged)[:2]
 
 
 def _at_least(here: str, packaged: str) -> bool:
-    return _release(here) >= _release(packaged)
+    return release(here) >= release(packaged)
 
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")

@@ -32,7 +32,7 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def module() -> Recurrent:
-    """An LSTM of everything that the kernel knows."""
+    """An LSTM of everything that the recurrent library knows."""
     torch.manual_seed(0)
     return Recurrent(Case(layers=2, bidirectional=True, given_state=True)).eval()
 
@@ -151,7 +151,7 @@ def test_a_library_that_was_cut_short_is_refused(module: Recurrent, directory: P
 
 
 def test_other_weights_are_refused_by_name(module: Recurrent, directory: Path) -> None:
-    """The kernel would read beyond the ends of smaller ones."""
+    """The recurrent library would read beyond the ends of smaller ones."""
     weights = module.state_dict()
     name = "core.weight_hh_l1_reverse"
     for other, says in (
@@ -174,7 +174,7 @@ def test_new_weights_of_the_same_shapes_are_taken(module: Recurrent, directory: 
 
 
 def test_loading_leaves_torch_one_thread(module: Recurrent, directory: Path) -> None:
-    """Its others would wait busily on the cores that the kernel's compute with."""
+    """Its others would wait busily on the cores that the recurrent library's compute with."""
     torch.set_num_threads(2)
     Native().load(directory, module.state_dict(), HOST, 3)
 
@@ -236,7 +236,7 @@ def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
 
 
 class Sums(torch.nn.Module):
-    """Nothing that the kernel knows, or a large linear layer."""
+    """Nothing that the recurrent library knows, or a large linear layer."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()

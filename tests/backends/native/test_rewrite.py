@@ -1,4 +1,4 @@
-"""Which operators of a program the kernel takes, and that the program answers as before."""
+"""Which operators of a program the recurrent library takes, and that the program answers as before."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OURS = (NativeRecurrence, NativeLinear, NativeSequenceLinear)
 
 
 def taken(module: nn.Module) -> list[type]:
-    """What the kernel computes."""
+    """What the recurrent library computes."""
     return sorted((type(part) for part in module.modules() if isinstance(part, OURS)), key=str)
 
 
 def rewritten(module: nn.Module, *inputs: Tensor) -> torch.fx.GraphModule:
-    """The module's program over the kernel."""
+    """The module's program over the recurrent library."""
     program = exported(module, *inputs)
     return replace_recurrent_ops(program, weights_of(program), pool(isas_here()[0], 2))
 
@@ -69,7 +69,7 @@ def test_the_kernel_takes_all_but_projections(case: Case) -> None:
 
 @torch.no_grad()
 def test_double_precision_is_left_to_torch() -> None:
-    """The kernel knows single precision alone; answers are exact to the model's own."""
+    """The recurrent library knows single precision alone; answers are exact to the model's own."""
     module = Recurrent(Case()).double().eval()
     x, lengths = ragged_batch(0.0)
     over = rewritten(module, x.double(), lengths)
@@ -126,7 +126,7 @@ THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[type]]] = {
 
 @pytest.mark.parametrize("name", THEN)
 def test_what_comes_after_answers_as_before(name: str) -> None:
-    """By the kernel where it gains, by torch where it does not or cannot."""
+    """By the recurrent library where it gains, by torch where it does not or cannot."""
     then, wanted = THEN[name]
     torch.manual_seed(1)
     module, inputs = Over(then).eval(), ragged_batch(0.0)
