@@ -1,4 +1,4 @@
-"""The whole way from a command line to an archive, in the order in which it is decided."""
+"""The steps from a command line to an archive, in the order in which they are decided."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from ..backends import simulation
 from ..backends.compile_pool import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_all, disk_size
 from ..backends.exported_program import save_program
 from ..backends.interface import Backend, CompileSettings
-from ..backends.registry import get_backend
-from ..bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
+from ..bucketing.shapes import ProgramRole, role_buckets
 from ..config.compiler import TraceArguments
 from ..config.load import load_config
 from ..config.manifest import ManifestError
@@ -28,22 +27,24 @@ from . import model_archiver
 from .archive import layout
 from .archive.workspace import private_directory, temporary_files_in
 from .archive.writer import publish
-from .build import evaluate
-from .build.evaluate import BuildInput, ToleranceExceeded
-from .build.length_choice import choose_lengths
-from .build.partitioning import cpu_operators_in, partitioner_config, with_cpu_fallback
-from .build.reference import make_reference
-from .build.selection import (
+from .errors import PackagingError
+from .evaluation import evaluate
+from .evaluation.evaluate import ToleranceExceeded
+from .evaluation.length_choice import choose_lengths
+from .evaluation.manifest_builder import BuildInput
+from .evaluation.partitioning import cpu_operators_in, partitioner_config, with_cpu_fallback
+from .evaluation.reference import make_reference
+from .evaluation.selection import (
+    Candidate,
     CandidateResult,
     RejectedEngine,
     candidate_engines,
     check_max_length,
     fallback_engines,
-    program_for_engine,
+    make_candidate,
     select_fastest,
 )
-from .build.verify import VerificationCase, draw_cases
-from .errors import PackagingError
+from .evaluation.verify import VerificationCase, draw_cases
 from .progress import show_progress
 from .user_model import check_bucket_selector, check_codec, importable, load_model, with_bucket_selector
 
@@ -59,11 +60,12 @@ class PackagingResult:
     """Bytes of the archive."""
     config: ServingConfig
     program: LoweredModel
-    kept: CandidateResult
+    """The model's programs as the selected engine was given them."""
+    selected: CandidateResult
     others: tuple[CandidateResult, ...]
     rejected: tuple[RejectedEngine, ...]
-    on_cpu: tuple[str, ...] = ()
-    """Operators that the kept engine leaves to the CPU."""
+    cpu_operators: tuple[str, ...] = ()
+    """Operators that the selected engine leaves to the CPU."""
 
 
 def package(flags: model_archiver.Flags, manifest: str, console: Console) -> PackagingResult:
@@ -73,19 +75,22 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
         PackagingError, ConfigError, LoweringError, LoadError, OSError: there is no archive, nor anything left over.
     """
     destination = model_archiver.check_destination(flags, quiet=True)
-    config = load_config(Path(_needed(flags)))
-    engines, dropped = candidate_engines(config)
+    config_file = Path(_required_files(flags))
+    config = load_config(config_file)
+    engines, rejected = candidate_engines(config)
     with private_directory() as private, temporary_files_in(private), simulation.enable_emulation():
-        staged = model_archiver.stage(flags, _made(private / "staged"))
-        layout.check_collisions(staged, _files_of_flags(flags))
-        with importable(staged):
-            build = _Build(flags, config, staged, _made(private / "work"), console)
-            outcome = _build(build, engines, dropped)
-        publish(flags, staged, manifest)
-    return replace(outcome, archive=destination, size=disk_size(destination))
+        staged, work = private / "staged", private / "work"
+        staged.mkdir()
+        work.mkdir()
+        tree = model_archiver.stage(flags, staged)
+        layout.check_collisions(tree, _given_files(flags))
+        with importable(tree):
+            result = _build(flags, config, tree, work, console, engines)
+        publish(flags, tree, manifest)
+    return replace(result, archive=destination, size=disk_size(destination), rejected=(*rejected, *result.rejected))
 
 
-def _needed(flags: model_archiver.Flags) -> str:
+def _required_files(flags: model_archiver.Flags) -> str:
     """Check the flags that the archiver leaves optional and this handler does not. Returns the configuration's path."""
     if flags.runtime not in _PYTHON:
         raise PackagingError(f"--runtime {flags.runtime}: the handler neuron_lstm is Python; leave --runtime out")
@@ -99,220 +104,190 @@ def _needed(flags: model_archiver.Flags) -> str:
             "--model-file is missing: give the Python file that defines the model's class, whose weights come from "
             "--serialized-file as a state dict; or a function of tensors"
         )
-    for file in _files_of_flags(flags):
+    for file in _given_files(flags):
         if not Path(file).is_file():
             raise PackagingError(f"there is no file {file}")
     return flags.config_file
 
 
-def _files_of_flags(flags: model_archiver.Flags) -> list[str]:
+def _given_files(flags: model_archiver.Flags) -> list[str]:
     files = (flags.config_file, flags.model_file, flags.serialized_file, flags.requirements_file)
     return [file for file in files if file is not None]
 
 
-def _made(directory: Path) -> Path:
-    directory.mkdir()
-    return directory
+def _build(
+    flags: model_archiver.Flags,
+    config: ServingConfig,
+    tree: Path,
+    work: Path,
+    console: Console,
+    engines: Sequence[Backend],
+) -> PackagingResult:
+    """Lower, compile, verify and measure; leave the tree with the selected engine."""
+    check_codec(config.codec, tree)
+    weights = None if flags.serialized_file is None else Path(flags.serialized_file).name
+    serialized_file = None if weights is None else tree / weights
+    model = load_model(tree / Path(str(flags.model_file)).name, serialized_file, config.model.args)
+    program = with_bucket_selector(lower(model, config), config)
+    if config.streaming is not None:
+        check_streamable(program)
+    threads = config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
+    config = choose_lengths(program, config, threads, work / "lengths", console)
+    check_bucket_selector(config, tree)
+    evaluate.write_constants(tree, program.constants)
+    build = BuildInput(tree, weights, config, threads)
+    directory = Path(str(flags.config_file)).resolve().parent  # the YAML's paths are relative to it
+    evaluation = _Evaluation(build, program, directory, work, console)
+    results, rejected = evaluation.run(engines, model)
+    selected = select_fastest(results)
+    evaluation.install(selected)
+    return PackagingResult(
+        archive=tree,
+        size=0,
+        config=config,
+        program=selected.candidate.program,
+        selected=selected,
+        others=tuple(result for result in results if result is not selected),
+        rejected=tuple(rejected),
+        cpu_operators=cpu_operators_in(tree, selected.backend),
+    )
 
 
 @dataclass(frozen=True)
-class _Build:
-    """Where one archive is built."""
+class _Evaluation:
+    """Compilation, verification and measurement of the candidates for one archive."""
 
-    flags: model_archiver.Flags
-    config: ServingConfig
-    staged: Path
+    build: BuildInput
+    program: LoweredModel
+    config_directory: Path
     work: Path
     console: Console
 
-    @property
-    def weights(self) -> Path | None:
-        """The serialized file as it lies in the tree."""
-        return None if self.flags.serialized_file is None else self.staged / Path(self.flags.serialized_file).name
+    def run(
+        self, engines: Sequence[Backend], model: torch.nn.Module
+    ) -> tuple[list[CandidateResult], list[RejectedEngine]]:
+        """Evaluate each engine. Under `auto` an engine that fails is rejected; otherwise packaging fails.
+
+        Raises:
+            PackagingError: no engine is left.
+        """
+        candidates = [self._candidate(engine) for engine in engines]
+        return self._evaluate_all(candidates, self._cases(model))
+
+    def install(self, selected: CandidateResult) -> None:
+        """Put the selected engine into the tree with its measurements, and load it once more as a host will."""
+        evaluate.install_engine(self.build.tree, selected.candidate.engine, self.work)
+        evaluate.write_final_manifest(self.build, selected)
+        load_archive(self.build.tree, self.build.threads)
+
+    def _cases(self, model: torch.nn.Module) -> tuple[VerificationCase, ...]:
+        config = self.build.config
+        reference = make_reference(model, config, self.program.outputs)
+        with show_progress("eager", self.console, every_s=2.0) as report:
+            return draw_cases(self.program, config.grid, reference, report, longest=config.longest)
+
+    def _candidate(self, engine: Backend) -> Candidate:
+        """An engine with its programs, and the CPU beside it where the YAML allows that and it is needed."""
+        config = self.build.config
+        candidate = self._plain_candidate(engine)
+        options = partitioner_config(config, self.config_directory)
+        if options is None:
+            return candidate
+        examples = {
+            role: (program, role_buckets(role, config.grid)[0]) for role, program in candidate.program.parts.items()
+        }
+        return replace(candidate, engine=with_cpu_fallback(engine, examples, options, self._settings()))
+
+    def _plain_candidate(self, engine: Backend) -> Candidate:
+        return make_candidate(engine, self.program, streams=self.build.config.streaming is not None)
+
+    def _settings(self) -> CompileSettings:
+        """Compiler settings of the YAML; `trace_kwargs` overrides the same keys outside it."""
+        config, directory = self.build.config, self.config_directory
+        partitioner = config.partitioner_config
+        own = (partitioner and partitioner.trace_kwargs) or TraceArguments()
+        workdir = own.compiler_workdir or config.compiler_workdir
+        arguments = config.compiler_args if own.compiler_args is None else own.compiler_args
+        return CompileSettings(
+            precision=config.precision,
+            workdir=None if workdir is None else directory / workdir,
+            args=arguments or (),
+            python=None if config.compiler_python is None else directory / config.compiler_python,
+        )
+
+    def _evaluate_all(
+        self, candidates: Sequence[Candidate], cases: Sequence[VerificationCase]
+    ) -> tuple[list[CandidateResult], list[RejectedEngine]]:
+        rejections = [check_max_length(candidate, self.build.config) for candidate in candidates]
+        rejected = [rejection for rejection in rejections if rejection is not None]
+        fitting = [one for one, rejection in zip(candidates, rejections, strict=True) if rejection is None]
+        compiled, failed = self._compile(fitting)
+        rejected += failed
+        loadable = [candidate for candidate in fitting if candidate.backend in compiled]
+        results, failed = self._evaluate(loadable, compiled, cases)
+        if not results and not failed:
+            tried = [candidate.backend for candidate in fitting]
+            if fallback := fallback_engines(self.build.config.backend, tried):
+                results, failed = self._evaluate_all([self._plain_candidate(engine) for engine in fallback], cases)
+        rejected += failed
+        if not results:
+            raise PackagingError("\n".join(rejection.reason for rejection in rejected))
+        return results, rejected
+
+    def _compile(self, candidates: Sequence[Candidate]) -> tuple[dict[str, list[CompileResult]], list[RejectedEngine]]:
+        """Compile for every engine at once. Returns the results of engines without a failure, and the other engines."""
+        jobs: list[CompileJob] = []
+        files: dict[ProgramRole, Path] = {}
+        for candidate in candidates:
+            programs = candidate.program.parts
+            for role in programs.keys() - files.keys():
+                files[role] = self.work / f"{role}.pt2"
+                save_program(programs[role], files[role])
+            own = {role: files[role] for role in programs}
+            jobs += evaluate.compile_jobs([candidate.engine], own, self.build.config.grid, self.work, self._settings())
+        done = 0
+
+        def count(outcome: CompileOutcome) -> None:
+            nonlocal done
+            done += 1
+            report(done, len(jobs), _sentence(outcome))
+
+        with show_progress("compile", self.console) as report:
+            outcomes = compile_all(jobs, self.work / "compilers", count)
+        failed = {outcome.job.backend: outcome for outcome in outcomes if isinstance(outcome, CompileFailure)}
+        compiled: dict[str, list[CompileResult]] = {}
+        for outcome in outcomes:
+            if isinstance(outcome, CompileResult) and outcome.job.backend not in failed:
+                compiled.setdefault(outcome.job.backend, []).append(outcome)
+        return compiled, [RejectedEngine(name, f"{one.job}: {one.reason}") for name, one in failed.items()]
+
+    def _evaluate(
+        self,
+        candidates: Sequence[Candidate],
+        compiled: Mapping[str, Sequence[CompileResult]],
+        cases: Sequence[VerificationCase],
+    ) -> tuple[list[CandidateResult], list[RejectedEngine]]:
+        """Evaluate each engine in the tree, one after the other."""
+        tree = self.build.tree
+        results: list[CandidateResult] = []
+        rejected: list[RejectedEngine] = []
+        for candidate in candidates:
+            name = candidate.backend
+            evaluate.install_engine(tree, candidate.engine, self.work)
+            try:
+                with show_progress("verify", self.console, every_s=2.0) as report:
+                    results.append(evaluate.evaluate_engine(self.build, candidate, compiled[name], cases, report))
+            except ToleranceExceeded as error:
+                rejected.append(RejectedEngine(name, str(error)))
+            except ManifestError:
+                raise  # this package wrote what it cannot read: the engine is not at fault
+            except RuntimeError as error:  # of the loader or of the engine itself
+                rejected.append(RejectedEngine(name, f"{name} cannot run the programs that it compiled: {error}"))
+            evaluate.remove_engine(tree, candidate.engine, self.work)
+        return results, rejected
 
 
-def _build(build: _Build, engines: Sequence[Backend], dropped: Sequence[RejectedEngine]) -> PackagingResult:
-    """Lower, compile, verify and measure; leave the tree with the engine that is kept."""
-    check_codec(build.config.codec, build.staged)
-    model = load_model(build.staged / Path(str(build.flags.model_file)).name, build.weights, build.config.model.args)
-    program = with_bucket_selector(lower(model, build.config), build.config)
-    if build.config.streaming is not None:
-        check_streamable(program)
-    threads = _threads(build.config)
-    config = choose_lengths(program, build.config, threads, build.work / "lengths", build.console)
-    check_bucket_selector(config, build.staged)
-    build = replace(build, config=config)
-    subject = BuildInput(
-        tree=build.staged,
-        weights=None if build.weights is None else build.weights.name,
-        config=config,
-        program=program,
-        threads=threads,
-    )
-    evaluate.write_constants(subject)
-    engines = _divided(build, subject, engines)
-    trials, out = _try_all(build, subject, engines, _cases(build, subject, model))
-    kept = select_fastest(trials)
-    _finish(build, subject, kept, engines)
-    others = tuple(other for other in trials if other is not kept)
-    program = _for_engine(subject, _engine_of(kept, engines)).program
-    on_cpu = cpu_operators_in(build.staged, kept.backend)
-    return PackagingResult(build.staged, 0, build.config, program, kept, others, (*dropped, *out), on_cpu)
-
-
-def _for_engine(subject: BuildInput, engine: Backend) -> BuildInput:
-    """The subject with the programs that this engine is given."""
-    return replace(
-        subject, program=program_for_engine(subject.program, engine, streams=subject.config.streaming is not None)
-    )
-
-
-def _engine_of(trial: CandidateResult, engines: Sequence[Backend]) -> Backend:
-    """The engine that a trial was of; the last resort is not among those asked for."""
-    return next((engine for engine in engines if engine.name == trial.backend), None) or get_backend(trial.backend)
-
-
-def _threads(config: ServingConfig) -> int:
-    """Threads that a worker will have on a host like this one."""
-    return config.threads or threads_per_worker(available_cores(), config.frontend.maxWorkers)
-
-
-def _cases(build: _Build, subject: BuildInput, model: torch.nn.Module) -> tuple[VerificationCase, ...]:
-    reference = make_reference(model, build.config, subject.program.outputs)
-    with show_progress("eager", build.console, every_s=2.0) as report:
-        return draw_cases(subject.program, build.config.grid, reference, report, longest=build.config.longest)
-
-
-def _try_all(
-    build: _Build, subject: BuildInput, engines: Sequence[Backend], cases: Sequence[VerificationCase]
-) -> tuple[list[CandidateResult], list[RejectedEngine]]:
-    """Compile, verify and measure each engine. Under `auto` an engine that fails drops out, else it is the end.
-
-    Raises:
-        PackagingError: no engine is left.
-    """
-    owned = ((engine, _for_engine(subject, engine).program) for engine in engines)
-    short = [drop for engine, program in owned if (drop := check_max_length(engine, program, build.config)) is not None]
-    engines = [engine for engine in engines if engine.name not in {drop.backend for drop in short}]
-    compiled, failed = _compile(build, subject, engines)
-    failed = [*short, *failed]
-    trials, missed = _attempt(
-        build, subject, [engine for engine in engines if engine.name in compiled], compiled, cases
-    )
-    if (
-        not trials
-        and not missed
-        and (eager := fallback_engines(build.config.backend, [engine.name for engine in engines]))
-    ):
-        trials, more = _try_all(build, subject, eager, cases)
-        return trials, [*failed, *more]
-    if not trials:
-        raise PackagingError("\n".join(drop.reason for drop in [*failed, *missed]))
-    return trials, [*failed, *missed]
-
-
-def _compile(
-    build: _Build, subject: BuildInput, engines: Sequence[Backend]
-) -> tuple[dict[str, list[CompileResult]], list[RejectedEngine]]:
-    """Compile for every engine at once. Returns what succeeded, by engine, and the engines that are out."""
-    jobs: list[CompileJob] = []
-    files: dict[ProgramRole, Path] = {}
-    for engine in engines:
-        parts = _for_engine(subject, engine).program.parts
-        for part in parts.keys() - files.keys():
-            files[part] = build.work / f"{part}.pt2"
-            save_program(parts[part], files[part])
-        own = {part: files[part] for part in parts}
-        jobs += evaluate.compile_jobs([engine], own, build.config.grid, build.work, _settings(build))
-    done = 0
-
-    def tell(result: CompileOutcome) -> None:
-        nonlocal done
-        done += 1
-        report(done, len(jobs), _sentence(result))
-
-    with show_progress("compile", build.console) as report:
-        results = compile_all(jobs, build.work / "compilers", tell)
-    failed = {result.job.backend: result for result in results if isinstance(result, CompileFailure)}
-    compiled: dict[str, list[CompileResult]] = {}
-    for result in results:
-        if isinstance(result, CompileResult) and result.job.backend not in failed:
-            compiled.setdefault(result.job.backend, []).append(result)
-    return compiled, [RejectedEngine(name, f"{result.job}: {result.reason}") for name, result in failed.items()]
-
-
-def _divided(build: _Build, subject: BuildInput, engines: Sequence[Backend]) -> list[Backend]:
-    """The engines, with the CPU at their side where the YAML allows it and they leave operators out."""
-    config = partitioner_config(build.config, _beside(build))
-    if config is None:
-        return list(engines)
-    settings = _settings(build)
-    examples = {engine.name: _examples(_for_engine(subject, engine).program, build.config.grid) for engine in engines}
-    return [with_cpu_fallback(engine, examples[engine.name], config, settings) for engine in engines]
-
-
-def _examples(
-    program: LoweredModel, grid: BucketGrid
-) -> dict[ProgramRole, tuple[torch.export.ExportedProgram, Bucket]]:
-    """Each program with a bucket to divide it for."""
-    return {part: (one, role_buckets(part, grid)[0]) for part, one in program.parts.items()}
-
-
-def _beside(build: _Build) -> Path:
-    """Paths of the YAML are relative to it, as those of its other files."""
-    return Path(_needed(build.flags)).resolve().parent
-
-
-def _settings(build: _Build) -> CompileSettings:
-    """What `trace_kwargs` says to the compiler stands in place of the same keys outside."""
-    config, beside = build.config, _beside(build)
-    partitioner = config.partitioner_config
-    own = (partitioner and partitioner.trace_kwargs) or TraceArguments()
-    workdir = own.compiler_workdir or config.compiler_workdir
-    arguments = config.compiler_args if own.compiler_args is None else own.compiler_args
-    return CompileSettings(
-        precision=config.precision,
-        workdir=None if workdir is None else beside / workdir,
-        args=arguments or (),
-        python=None if config.compiler_python is None else beside / config.compiler_python,
-    )
-
-
-def _sentence(result: CompileOutcome) -> str:
-    if isinstance(result, CompileFailure):
-        return f"{result.job} failed"
-    return f"{result.job} in {result.seconds:.1f} s"
-
-
-def _attempt(
-    build: _Build,
-    subject: BuildInput,
-    engines: Sequence[Backend],
-    compiled: Mapping[str, Sequence[CompileResult]],
-    cases: Sequence[VerificationCase],
-) -> tuple[list[CandidateResult], list[RejectedEngine]]:
-    """Try each engine in the tree, one after the other."""
-    trials: list[CandidateResult] = []
-    missed: list[RejectedEngine] = []
-    for engine in engines:
-        evaluate.install_engine(subject, engine, build.work)
-        try:
-            with show_progress("verify", build.console, every_s=2.0) as report:
-                own = _for_engine(subject, engine)
-                trials.append(evaluate.evaluate_engine(own, engine, compiled[engine.name], cases, report))
-        except ToleranceExceeded as error:
-            missed.append(RejectedEngine(engine.name, str(error)))
-        except ManifestError:
-            raise  # we wrote what we cannot read: no fault of the engine's
-        except RuntimeError as error:  # of the loader or of the engine itself
-            missed.append(RejectedEngine(engine.name, f"{engine.name} cannot run what it compiled: {error}"))
-        evaluate.remove_engine(subject, engine, build.work)
-    return trials, missed
-
-
-def _finish(build: _Build, subject: BuildInput, kept: CandidateResult, engines: Sequence[Backend]) -> None:
-    """Put the kept engine into the tree with its measurements, and load it once more as a host will."""
-    engine = _engine_of(kept, engines)
-    evaluate.install_engine(subject, engine, build.work)
-    evaluate.write_tree_manifest(_for_engine(subject, engine), engine, kept)
-    load_archive(subject.tree, subject.threads)
+def _sentence(outcome: CompileOutcome) -> str:
+    if isinstance(outcome, CompileFailure):
+        return f"{outcome.job} failed"
+    return f"{outcome.job} in {outcome.seconds:.1f} s"

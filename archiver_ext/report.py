@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..backends.compile_pool import CompileResult
 from ..bucketing.shapes import Bucket
-from .build.selection import CandidateResult
+from .evaluation.selection import CandidateResult
 from .package import PackagingResult
 
 
@@ -24,13 +24,13 @@ def print_result(outcome: PackagingResult, console: Console) -> None:
 
 def _table(outcome: PackagingResult) -> Table:
     table = Table("bucket", "backend", highlight=False)
-    trials = (outcome.kept, *outcome.others)
+    trials = (outcome.selected, *outcome.others)
     estimated = any(trial.estimates for trial in trials)
     for heading in ("compile s", "size", "max error", "measured ms", *["estimate us"] * estimated):
         table.add_column(heading, justify="right")
     for trial in trials:
         for row in _rows(trial, outcome.config.grid.buckets):
-            table.add_row(*row[: len(table.columns)], style=None if trial is outcome.kept else "dim")
+            table.add_row(*row[: len(table.columns)], style=None if trial is outcome.selected else "dim")
         table.add_section()
     return table
 
@@ -45,7 +45,7 @@ def _rows(trial: CandidateResult, buckets: tuple[Bucket, ...]) -> Iterator[tuple
             trial.backend if trial.precision == "float32" else f"{trial.backend} {trial.precision}",
             *_cost(compiled),
             f"{trial.verified[bucket].max_error:.1e}",
-            f"{trial.milliseconds[bucket]:.3f}" if trial.simulation is None else "simulated",
+            f"{trial.milliseconds[bucket]:.3f}" if trial.simulation is None else "emulated",
             f"{trial.estimates[bucket]:.2f}" if bucket in trial.estimates else "",
         )
 
@@ -71,16 +71,16 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
     yield f"every answer is within {allowed} of the model in eager mode, each request alone"
     yield _padding(outcome)
     yield f"runs as {_kind(outcome)}: {outcome.program.chunking_reason}"
-    for dropped in outcome.rejected:
-        yield f"{dropped.backend} is out: {dropped.reason}"
+    for rejected in outcome.rejected:
+        yield f"{rejected.backend} was rejected: {rejected.reason}"
     yield _kept(outcome)
-    if outcome.on_cpu:
-        yield f"on the CPU beside {outcome.kept.backend}: {', '.join(outcome.on_cpu)}"
+    if outcome.cpu_operators:
+        yield f"on the CPU beside {outcome.selected.backend}: {', '.join(outcome.cpu_operators)}"
     yield _precision(outcome)
-    if outcome.kept.simulation is not None:
-        by = "its compiler's estimates" if outcome.kept.estimates else "their timesteps"
+    if outcome.selected.simulation is not None:
+        by = "its compiler's estimates" if outcome.selected.estimates else "their timesteps"
         yield (
-            f"{outcome.kept.backend} was {outcome.kept.simulation}; batches are planned by {by}, until "
+            f"{outcome.selected.backend} was {outcome.selected.simulation}; batches are planned by {by}, until "
             f"`neuron-lstm calibrate` has measured them where the device is"
         )
     yield f"{outcome.archive}: {human_size(outcome.size)}"
@@ -99,7 +99,7 @@ def _padding(outcome: PackagingResult) -> str:
 
 
 def _kept(outcome: PackagingResult) -> str:
-    kept = outcome.kept
+    kept = outcome.selected
     if not outcome.others:
         return f"{kept.backend} is packaged"
     rivals = "".join(f", {other.backend} {other.total_ms:.2f}" for other in outcome.others)
@@ -109,7 +109,7 @@ def _kept(outcome: PackagingResult) -> str:
 
 def _precision(outcome: PackagingResult) -> str:
     """What answers are computed in, and where that is more than was asked for, why."""
-    kept, asked = outcome.kept, outcome.config.precision
+    kept, asked = outcome.selected, outcome.config.precision
     computes = f"precision: {kept.backend} computes in {kept.precision}"
     if kept.precision == asked:
         return computes
@@ -123,17 +123,17 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
     return {
         "archive": str(outcome.archive),
         "size": outcome.size,
-        "backend": outcome.kept.backend,
-        "on_cpu": outcome.on_cpu,
-        "precision": outcome.kept.precision,
-        "simulation": outcome.kept.simulation,
+        "backend": outcome.selected.backend,
+        "on_cpu": outcome.cpu_operators,
+        "precision": outcome.selected.precision,
+        "simulation": outcome.selected.simulation,
         "padding": outcome.program.padding,
         "padding_reason": outcome.program.padding_reason,
         "runs_as": _kind(outcome),
         "runs_reason": outcome.program.chunking_reason,
         "tolerance": {"atol": outcome.config.tolerance.atol, "rtol": outcome.config.tolerance.rtol},
-        "engines": [_engine(trial, outcome) for trial in (outcome.kept, *outcome.others)],
-        "dropped": [{"backend": dropped.backend, "reason": dropped.reason} for dropped in outcome.rejected],
+        "engines": [_engine(trial, outcome) for trial in (outcome.selected, *outcome.others)],
+        "dropped": [{"backend": rejected.backend, "reason": rejected.reason} for rejected in outcome.rejected],
     }
 
 
@@ -141,7 +141,7 @@ def _engine(trial: CandidateResult, outcome: PackagingResult) -> dict[str, Any]:
     return {
         "backend": trial.backend,
         "precision": trial.precision,
-        "kept": trial is outcome.kept,
+        "kept": trial is outcome.selected,
         "total_ms": trial.total_ms,
         "programs": [
             {

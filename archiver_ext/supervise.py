@@ -1,7 +1,7 @@
-"""Packaging in a process of its own, so that what an engine's machine code does to it is still told and cleaned up.
+"""Packaging in a separate process, so that a crash in an engine's machine code is reported and cleaned up.
 
-Compiled programs are run to verify them; one that is broken kills its process without a word. The process that the user
-started stays outside: it waits, hands signals on, and removes what is left.
+Compiled programs are run to verify them; a broken one kills its process without a message. The process that the user
+started waits, forwards signals, and removes what is left.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from .model_archiver import Flags
 
 _PATIENCE_S = 20
-# Without the current directory on the path: a user's file may be called like a module of ours or of Python's.
+# Without the current directory on the path: a user's file may have the name of one of our modules or of Python's.
 _CODE = "import sys; sys.path[:] = filter(None, sys.path); import {module}; sys.exit({module}.supervised())"
 
 
 def archive_supervised(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
-    """`cli.archive` in another process. Returns its exit code; 1 where it died."""
+    """Run `archive_command.archive` in another process. Returns its exit code; 1 if it died."""
     task = json.dumps({"flags": vars(flags), "manifest": manifest, "as_json": as_json})
     with private_directory() as directory:
         env = {**os.environ, "TMPDIR": str(directory), "PYTHONPATH": package_path()}
@@ -37,13 +37,13 @@ def archive_supervised(flags: Flags, manifest: str, *, as_json: bool = False) ->
     if code < 0:
         sys.stderr.write(
             f"error: {describe_exit(code)} while packaging, probably in the machine code of an engine; nothing was "
-            f"written. Name another one under neuron_lstm.backend, and please report this\n"
+            f"written. Choose another one with neuron_lstm.backend, and please report this\n"
         )
     return max(code, 1) if code else 0
 
 
 def _outcome(process: subprocess.Popen[str], task: str) -> int:
-    """The exit code; a signal that comes meanwhile is handed on, and the process given time to clean up."""
+    """The exit code; a signal that arrives meanwhile is forwarded, and the process has time to clean up."""
     assert process.stdin is not None
     try:
         with raise_on_termination():
@@ -66,8 +66,8 @@ def _wait_or_kill(process: subprocess.Popen[str]) -> int:
 
 
 def supervised() -> int:
-    """The other process: read the task, do it, end when the process outside does."""
-    from .cli import archive
+    """Run the other process: read the task, do it, and end when the outer process does."""
+    from .archive_command import archive
 
     task = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_input, daemon=True).start()
@@ -75,6 +75,6 @@ def supervised() -> int:
 
 
 def _end_with_input() -> None:
-    """Standard input ends when the process outside does, even if that was killed."""
+    """Standard input ends when the outer process does, even if that was killed."""
     os.read(sys.stdin.fileno(), 1)
     os.kill(os.getpid(), signal.SIGTERM)

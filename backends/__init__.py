@@ -1,5 +1,5 @@
-"""The engines, one file each, both halves: compiling at packaging time and loading at serving time.
+"""Engines, one file or folder each: compilation while packaging, and loading while serving.
 
-A heavy or optional engine is imported inside its functions, so that this folder can travel in an archive and be
-imported on a host that has only the one engine its manifest names.
+A heavy or optional package is imported inside functions, so that the files of one engine can travel in an archive and
+be imported on a host that has only that engine.
 """

@@ -1,7 +1,7 @@
-"""Compiling every variant, in as many processes as there are cores.
+"""Parallel compilation, in as many processes as there are cores.
 
-Each process is a session of its own with a temporary directory of its own, so that when packaging stops (a refusal, a
-failure, Ctrl-C) the compilers it has started are ended with it and leave nothing behind.
+Each process has its own process session and its own temporary directory. When packaging stops (an unsupported program,
+a failure, Ctrl-C), the compilers that it started end with it and leave no files behind.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..bucketing.shapes import Bucket, ProgramRole
+from ..config.json_codec import to_json
 from ..config.partitioner import PartitionerConfig
 from .interface import DEFAULTS, CompileSettings
 from .subprocesses import describe_exit, package_path
@@ -30,27 +31,27 @@ _LAST_LINES = 20
 
 @dataclass(frozen=True)
 class CompileJob:
-    """One program to compile; `bucket` is None for an engine that takes every shape."""
+    """One program to compile; `bucket` is None for an engine with dynamic shapes."""
 
     backend: str
     part: ProgramRole
     bucket: Bucket | None
     program: Path
-    """A file of torch.export.save."""
+    """A file that `save_program` wrote."""
     directory: Path
     settings: CompileSettings = DEFAULTS
     partitioner: PartitionerConfig | None = None
-    """How the program is divided between the engine and the CPU; None where the engine takes the whole."""
+    """Options of graph partitioning; None if the engine runs the whole program."""
 
     def __str__(self) -> str:
-        """`inductor chunk 4 x 128`."""
+        """Return a short description, e.g. `inductor chunk 4 x 128`."""
         shape = "any shape" if self.bucket is None else f"{self.bucket.batch} x {self.bucket.length}"
         return f"{self.backend} {self.part} {shape}"
 
 
 @dataclass(frozen=True)
 class CompileResult:
-    """What compiling one program took."""
+    """Cost of compiling one program."""
 
     job: CompileJob
     seconds: float
@@ -60,7 +61,7 @@ class CompileResult:
 
 @dataclass(frozen=True)
 class CompileFailure:
-    """Why an engine is out: it refused the program or failed on it."""
+    """Reason why an engine is rejected: it does not support the program, or failed."""
 
     job: CompileJob
     reason: str
@@ -70,19 +71,19 @@ CompileOutcome = CompileResult | CompileFailure
 
 
 def compile_all(
-    jobs: Sequence[CompileJob], scratch: Path, report: Callable[[CompileOutcome], None], most: int | None = None
+    jobs: Sequence[CompileJob], scratch: Path, report: Callable[[CompileOutcome], None], max_workers: int | None = None
 ) -> list[CompileOutcome]:
-    """Do all jobs.
+    """Compile all jobs.
 
-    Once a job fails, the rest of its engine's are left out; when no engine is left, all is stopped at once. `report`
-    is called with each result as it comes. `scratch` is a private directory for whatever the compilers write. `most` is
-    the number of processes at once; None: one a core.
+    After a job fails, the other jobs of its engine are skipped; when no engine is left, all processes are stopped.
+    `report` is called with each result as it arrives. `scratch` is a private directory for the compilers' files.
+    `max_workers` is the largest number of processes; None: one for each core.
     """
     engines = {job.backend for job in jobs}
     results: list[CompileOutcome] = []
     pending = list(jobs)
     running: dict[Future[CompileOutcome], _Worker] = {}
-    count = max(1, min(len(jobs), most or len(os.sched_getaffinity(0))))
+    count = max(1, min(len(jobs), max_workers or len(os.sched_getaffinity(0))))
     workers = [_Worker(scratch / f"worker{index}") for index in range(count)]
     free = list(workers)
     with _closed_after(workers), ThreadPoolExecutor(count) as threads, _stopped_after(workers):
@@ -101,7 +102,7 @@ def compile_all(
 
 @contextmanager
 def _stopped_after(workers: Sequence[_Worker]) -> Iterator[None]:
-    """End them, so that threads that wait for them wait no longer."""
+    """Stop the workers at the end, so that no thread waits for them."""
     try:
         yield
     finally:
@@ -111,7 +112,7 @@ def _stopped_after(workers: Sequence[_Worker]) -> Iterator[None]:
 
 @contextmanager
 def _closed_after(workers: Sequence[_Worker]) -> Iterator[None]:
-    """Close their pipes, once no thread reads from them any more."""
+    """Close the workers' pipes at the end, once no thread reads from them."""
     try:
         yield
     finally:
@@ -120,16 +121,16 @@ def _closed_after(workers: Sequence[_Worker]) -> Iterator[None]:
 
 
 class _Worker:
-    """A compiling process, started when there is something to do and again if it died of it."""
+    """A compiling process, started for its first job and again after a crash."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
         self._process: subprocess.Popen[str] | None = None
         self._stopped = False
-        self._changing = threading.Lock()
+        self._lock = threading.Lock()
 
     def compile(self, job: CompileJob) -> CompileOutcome:
-        """Do one job. Never raises on account of it: what goes wrong is the job's result."""
+        """Compile one job. A failure is the job's result and is not raised."""
         job.directory.mkdir(parents=True)
         if job.settings.workdir is not None:
             job.settings.workdir.mkdir(parents=True, exist_ok=True)
@@ -138,8 +139,8 @@ class _Worker:
                 "program": str(job.program),
                 "backend": job.backend,
                 "bucket": job.bucket,
-                "settings": _settings_as_json(job.settings),
-                "partitioner": None if job.partitioner is None else asdict(job.partitioner),
+                "settings": to_json(CompileSettings, job.settings),
+                "partitioner": None if job.partitioner is None else to_json(PartitionerConfig, job.partitioner),
                 "directory": str(job.directory),
             }
         )
@@ -161,13 +162,13 @@ class _Worker:
             line = ""
         if line:
             return dict(json.loads(line))
-        return {"crashed": describe_exit(process.wait()), "log": self._last_words()}
+        return {"crashed": describe_exit(process.wait()), "log": self._log_tail()}
 
     def _running(self) -> subprocess.Popen[str]:
-        with self._changing:
+        with self._lock:
             if self._process is None or self._process.poll() is not None:
                 if self._stopped:
-                    raise RuntimeError("compiling has been stopped")
+                    raise RuntimeError("compilation was stopped")
                 self.close()
                 self._process = self._start()
             return self._process
@@ -189,12 +190,12 @@ class _Worker:
     def _log(self) -> Path:
         return self._scratch / "stderr.log"
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         return "\n".join(self._log().read_text(errors="replace").splitlines()[-_LAST_LINES:])
 
     def stop(self) -> None:
-        """End the process and all it has started, at once."""
-        with self._changing:
+        """Kill the process and all processes that it started."""
+        with self._lock:
             self._stopped = True
             if self._process is not None:
                 with suppress(ProcessLookupError):
@@ -205,21 +206,12 @@ class _Worker:
         """Close the pipes to the process."""
         if self._process is not None:
             for pipe in filter(None, (self._process.stdin, self._process.stdout)):
-                with suppress(BrokenPipeError):  # what was still to be written to a dead process
+                with suppress(BrokenPipeError):  # data that was not yet written to a dead process
                     pipe.close()
 
 
-def _settings_as_json(settings: CompileSettings) -> dict[str, Any]:
-    return {
-        "precision": settings.precision,
-        "workdir": None if settings.workdir is None else str(settings.workdir),
-        "args": settings.args,
-        "python": None if settings.python is None else str(settings.python),
-    }
-
-
 def disk_size(path: Path) -> int:
-    """Bytes of a file, or of all files below a directory."""
+    """Return the bytes of a file, or of all files below a directory."""
     if path.is_file():
         return path.stat().st_size
     return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

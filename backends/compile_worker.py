@@ -1,6 +1,6 @@
-"""A process that compiles: one job a line on standard input, one reply a line on standard output.
+"""Compiling process: one job for each line of standard input, one reply for each on standard output.
 
-It ends when its input does, so that it cannot outlive the packaging that started it. Whatever an engine prints goes to
+It ends when its input ends, so that it cannot outlive the packaging that started it. Whatever an engine prints goes to
 standard error.
 """
 
@@ -17,8 +17,9 @@ from typing import Any, TextIO
 import torch
 
 from ..bucketing.shapes import Bucket
+from ..config.json_codec import from_json
 from ..config.partitioner import PartitionerConfig
-from . import masked  # noqa: F401 - the exported program names its operators
+from . import masked  # noqa: F401 - registers the operators that programs call
 from .exported_program import load_program
 from .interface import CompileError, CompileSettings
 from .partitioning.backend import PartitionedBackend
@@ -26,7 +27,7 @@ from .registry import get_backend
 
 
 def main() -> None:
-    """Serve jobs until standard input ends."""
+    """Compile jobs until standard input ends."""
     replies = _take_stdout()
     programs: dict[str, torch.export.ExportedProgram] = {}
     for line in sys.stdin:
@@ -37,7 +38,7 @@ def main() -> None:
 
 
 def _take_stdout() -> TextIO:
-    """The real standard output for replies alone; from now on everything else written there goes to standard error."""
+    """Reserve standard output for replies; everything else that is written there goes to standard error."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return replies
@@ -49,18 +50,13 @@ def _reply(job: dict[str, Any], program: torch.export.ExportedProgram) -> dict[s
     try:
         engine = get_backend(job["backend"])
         if job["partitioner"] is not None:
-            engine = PartitionedBackend(engine, PartitionerConfig(**job["partitioner"]))
-        engine.compile(program, bucket, Path(job["directory"]), _settings(job["settings"]))
+            engine = PartitionedBackend(engine, from_json(PartitionerConfig, job["partitioner"]))
+        engine.compile(program, bucket, Path(job["directory"]), from_json(CompileSettings, job["settings"]))
     except CompileError as error:
         return {"refused": str(error)}
-    except Exception as error:  # noqa: BLE001 - an engine's own failure, reported as such
+    except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
         return {"crashed": f"{type(error).__name__}: {error}", "log": traceback.format_exc()}
     return {"seconds": time.perf_counter() - started}
-
-
-def _settings(written: dict[str, Any]) -> CompileSettings:
-    workdir, python = (None if written[key] is None else Path(written[key]) for key in ("workdir", "python"))
-    return CompileSettings(written["precision"], workdir, tuple(written["args"]), python)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Code that a C++ compiler makes: with which compiler, for which processors, and mapped from where."""
+"""C++ compiler: its command, the instruction set that it targets, and loading of the code that it makes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from .interface import CompileError, LoadError
 
 @dataclass(frozen=True)
 class CpuTarget:
-    """The instructions to compile for: what most servers have, not all that the packaging machine has."""
+    """An instruction set to compile for: the one of most servers, not all of the packaging machine's."""
 
     isa: str
-    """As the compiler's `-march` names them."""
+    """Value of the compiler's `-march`."""
     vector_bits: int
     cpu_flags: frozenset[str]
-    """What a processor must have, by the kernel's names."""
+    """Features that a processor must have, as /proc/cpuinfo names them."""
 
 
 _TARGETS = {
@@ -37,17 +37,17 @@ REPACKAGE_HINT = "package the model again on such a host, or with backend: onnxr
 
 
 def cpu_target() -> CpuTarget:
-    """What is compiled for here, once `unavailable_reason` has found nothing wrong."""
+    """Return the instruction set to compile for here; `unavailable_reason` must be None."""
     return _TARGETS[platform.machine()]
 
 
 def compiler() -> str:
-    """The C++ compiler's command."""
+    """Return the command of the C++ compiler."""
     return os.environ.get("CXX", "g++")
 
 
 def unavailable_reason(headers: Sequence[str] = ()) -> str | None:
-    """Why code cannot be made here that includes these headers; None where it can."""
+    """Return why code with these headers cannot be compiled here; None if it can."""
     machine = platform.machine()
     if sys.platform != "linux" or machine not in _TARGETS:
         return f"compiled code is for Linux on {' or '.join(_TARGETS)}, this is {sys.platform} on {machine}"
@@ -58,22 +58,22 @@ def unavailable_reason(headers: Sequence[str] = ()) -> str | None:
 
 
 def host() -> Mapping[str, str]:
-    """The operating system, the machine and the instructions that code made here is for."""
+    """Return the operating system, the machine and the instruction set of code that is compiled here."""
     machine = platform.machine()
     isa = _TARGETS[machine].isa if machine in _TARGETS else "unknown"
     return {"system": sys.platform, "machine": machine, "isa": isa}
 
 
 def check_host(packaged: Mapping[str, str]) -> None:
-    """Refuse before the processor would: it kills the process at the first instruction that it does not know.
+    """Refuse code of another machine: the processor would kill the process at the first unknown instruction.
 
     Raises:
-        LoadError: this machine is not of the kind that `host` named where the code was made.
+        LoadError: this machine is not of the kind that `host` returned while packaging.
     """
-    for what, value in {"system": sys.platform, "machine": platform.machine()}.items():
-        if packaged.get(what, value) != value:
+    for key, value in {"system": sys.platform, "machine": platform.machine()}.items():
+        if packaged.get(key, value) != value:
             raise LoadError(
-                f"the programs were compiled for {what} {packaged[what]}, this host has {value}: {REPACKAGE_HINT}"
+                f"the programs were compiled for {key} {packaged[key]}, this host has {value}: {REPACKAGE_HINT}"
             )
     known = _TARGETS.get(platform.machine())
     if known is None or packaged.get("isa", known.isa) != known.isa:
@@ -88,7 +88,7 @@ def check_host(packaged: Mapping[str, str]) -> None:
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """The instruction sets of this machine, by the kernel's names."""
+    """Return the features of this processor, as /proc/cpuinfo names them."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     found = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     return frozenset(found.partition(":")[2].split())
@@ -96,7 +96,7 @@ def cpu_flags() -> frozenset[str]:
 
 @cache
 def _compiler_problem(compiler: str, headers: tuple[str, ...]) -> str | None:
-    """What is wrong with the C++ compiler: tried, because a compiler without its headers is found as well."""
+    """A problem of the C++ compiler. It is tried, because a compiler without its headers is found as well."""
     install = "install one (Debian, Ubuntu: apt-get install g++; Fedora: dnf install gcc-c++), or name yours in CXX"
     if shutil.which(compiler) is None:
         return f"there is no C++ compiler {compiler} here: {install}"
@@ -114,21 +114,21 @@ def _compiler_problem(compiler: str, headers: tuple[str, ...]) -> str | None:
 
 
 def reject_instruction_flags(args: Sequence[str]) -> None:
-    """A host is asked for the instructions of the target: code with others would be killed there.
+    """Reject compiler arguments that choose an instruction set: hosts are checked only for that of the target.
 
     Raises:
-        CompileError: an argument for the compiler's command line chooses instructions.
+        CompileError: an argument chooses an instruction set.
     """
     for arg in args:
         if arg.startswith("-m") and not arg.startswith("-mtune="):
             raise CompileError(
-                f"compiler_args: {arg} chooses instructions, but programs are compiled for those that every host is "
-                f"asked for ({cpu_target().isa}): leave it out"
+                f"compiler_args: {arg} chooses an instruction set, but programs are compiled for the one that every "
+                f"host must have ({cpu_target().isa}): leave it out"
             )
 
 
 def strip(library: Path) -> None:
-    """Leave out what only a debugger reads: four fifths. Comes with every compiler; without it the file is larger."""
+    """Strip debug symbols, four fifths of the file, if `strip` is installed; it comes with every compiler."""
     tool = shutil.which("strip")
     if tool is not None:
         subprocess.run([tool, "--strip-all", str(library)], check=True, capture_output=True)
@@ -136,33 +136,35 @@ def strip(library: Path) -> None:
 
 @contextlib.contextmanager
 def executable_copy(directory: Path, names: Sequence[str]) -> Iterator[Path]:
-    """The directory, or a copy of its files of these names where code may be mapped, which may go as soon as it is.
+    """Yield the directory, or a temporary copy of these files where code may be mapped.
+
+    The copy may be deleted once the code is mapped.
 
     Raises:
-        LoadError: it lies on a file system that forbids programs, and there is no other place.
+        LoadError: the directory is on a file system mounted noexec, and no other directory is available.
     """
-    if not _forbids_programs(directory):
+    if not _is_noexec(directory):
         yield directory
         return
-    for place in _places():
-        if place.is_dir() and os.access(place, os.W_OK) and not _forbids_programs(place):
-            with tempfile.TemporaryDirectory(prefix="neuron-lstm-", dir=place) as copy:
+    for parent in _copy_directories():
+        if parent.is_dir() and os.access(parent, os.W_OK) and not _is_noexec(parent):
+            with tempfile.TemporaryDirectory(prefix="neuron-lstm-", dir=parent) as copy:
                 for name in names:
                     shutil.copyfile(directory / name, Path(copy) / name)
                 yield Path(copy)
             return
     raise LoadError(
         f"{directory} lies on a file system mounted noexec, so its compiled programs cannot be run, and none of "
-        f"{', '.join(map(str, _places()))} can hold a copy: set TMPDIR to a directory that is writable and not "
-        f"noexec, or package the model with backend: onnxruntime"
+        f"{', '.join(map(str, _copy_directories()))} can hold a copy: set TMPDIR to a directory that is writable and "
+        f"not noexec, or package the model with backend: onnxruntime"
     )
 
 
-def _forbids_programs(directory: Path) -> bool:
+def _is_noexec(directory: Path) -> bool:
     return bool(os.statvfs(directory).f_flag & os.ST_NOEXEC)
 
 
-def _places() -> list[Path]:
-    """Where a copy may lie, best first."""
+def _copy_directories() -> list[Path]:
+    """Directories for a copy, best first."""
     named = [os.environ[name] for name in ("TMPDIR", "XDG_RUNTIME_DIR", "HOME") if name in os.environ]
-    return [Path(place) for place in dict.fromkeys([*named, tempfile.gettempdir()])]
+    return [Path(parent) for parent in dict.fromkeys([*named, tempfile.gettempdir()])]

@@ -1,24 +1,25 @@
-"""torch itself, operator by operator: slower, but on every host with torch, and a place to set a breakpoint."""
+"""Eager engine: torch runs the program operator by operator. It is slower, but runs wherever torch does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from ..bucketing.shapes import Bucket
-from . import masked as _masked  # noqa: F401  the program calls its operators
+from . import masked as _masked  # noqa: F401  registers the operators that programs call
 from .exported_program import load_weight_stripped, save_weight_stripped
 from .interface import DEFAULTS, CompilerOption, CompileSettings, LoadedProgram, Precision, Requirement, Weights
-from .signature import Signature, read_signature, signature_of, write_signature
-from .weights import copy_if_aliased, storage_ptrs
+from .module_program import ModuleProgram
+from .signature import read_signature, signature_of, write_signature
+from .versions import torch_requirement
 
 _PROGRAM = "program.pt2"
 
 
 class Eager:
-    """The exported program as it is."""
+    """The exported program, unchanged."""
 
     name = "eager"
     polymorphic = True
@@ -27,19 +28,19 @@ class Eager:
     options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
-        """Never: it is torch."""
+        """Return None: torch is always here."""
         return None
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Torch."""
-        return (Requirement("torch", "torch", torch.__version__.partition("+")[0]),)
+        """Return torch."""
+        return (torch_requirement(),)
 
     def host(self) -> Mapping[str, str]:
-        """Any machine."""
+        """Return nothing: programs run on any machine."""
         return {}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Never: what was exported is torch's."""
+        """Return None: torch supports every operator that it exports."""
         return None
 
     def compile(
@@ -49,31 +50,18 @@ class Eager:
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Write the program with nothing but the shapes of its weights."""
+        """Write the weight-stripped program."""
         write_signature(signature_of(program, None), directory)
         save_weight_stripped(program, directory / _PROGRAM)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Put the weights back and run.
+        """Load the program over the weights.
 
         Raises:
-            LoadError: this torch cannot read the program, or the weights are others.
+            LoadError: this torch cannot read the program, or the weights do not match.
         """
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        module = load_weight_stripped(directory / _PROGRAM, real)
+        module = load_weight_stripped(directory / _PROGRAM, real).module()
         torch.set_num_threads(threads)
-        return run_of(signature, module, real)
-
-
-def run_of(signature: Signature, module: torch.nn.Module, weights: Weights) -> LoadedProgram:
-    """A module of flat inputs and flat outputs as a loaded program. Operators of torch may answer with a weight."""
-    places = storage_ptrs(weights.values())
-
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        with torch.no_grad():
-            outputs = module(*(tensor.contiguous() for tensor in inputs))
-            return [copy_if_aliased(output.contiguous(), places) for output in outputs]
-
-    return run
+        return ModuleProgram(signature, module, real.values())

@@ -1,46 +1,105 @@
-"""Exported programs as files: with marks for the time dimension, or weight-stripped.
+"""Exported programs: files with time marks, weight-stripped files, and copies at the sizes of one bucket.
 
-torch names the symbols of batch and time by itself, and its files forget these names. A program with a recurrence shows
-which dimension is time; one without does not. So the dimension is marked, and the mark is written beside the program.
-A weight-stripped file holds the shape of each weight and none of its numbers.
+torch chooses the names of the symbols of batch and time, and its files drop these names. A recurrence in a program
+shows which dimension is time; a program without one does not show it. So the dimension is marked, and the marks are
+written beside the program. A weight-stripped file holds the shape of each weight and none of its data.
 """
 
 from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..bucketing.shapes import Bucket
 from .interface import LoadError, Weights
+from .signature import mark_time, signature_of, time_dims
+
+_EXTRA = "time.json"
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the warnings of exporters and compilers, which are about their own internals."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def specialize(
+    program: torch.export.ExportedProgram, bucket: Bucket, *, constants_as_buffers: bool = False
+) -> torch.export.ExportedProgram:
+    """Export a program of symbolic batch and time at a bucket's sizes, without in-place operators.
+
+    With `constants_as_buffers`, constants keep their names in the new program.
+    """
+    inputs = signature_of(program, bucket).example_inputs()
+    with quiet(), torch.no_grad():
+        # In-place operators are removed first: torch refuses to trace them again on a constant of a saved program.
+        functional = program.run_decompositions({})
+        module = functional.module()
+        if constants_as_buffers:
+            _register_constants(module, functional.constants)
+        return torch.export.export(module, inputs, strict=False)
+
+
+def _register_constants(module: torch.nn.Module, constants: Mapping[str, Any]) -> None:
+    for name, value in constants.items():
+        path, _, attribute = name.rpartition(".")
+        owner = module.get_submodule(path)
+        if isinstance(value, torch.Tensor) and attribute not in owner._buffers:
+            delattr(owner, attribute)
+            owner.register_buffer(attribute, value)
+
+
+def module_with(tensors: Mapping[str, torch.Tensor], persistent: Collection[str]) -> torch.nn.Module:
+    """Build a module that holds tensors under their dotted names; `persistent` are the buffers of its state dict."""
+    root = torch.nn.Module()
+    for target, tensor in tensors.items():
+        *path, name = target.split(".")
+        owner = root
+        for step in path:
+            if not hasattr(owner, step):
+                owner.add_module(step, torch.nn.Module())
+            owner = owner.get_submodule(step)
+        if isinstance(tensor, torch.nn.Parameter):
+            owner.register_parameter(name, tensor)
+        else:
+            owner.register_buffer(name, tensor, persistent=target in persistent)
+    return root
+
+
+def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
+    """Write the program with its weights and time marks."""
+    torch.export.save(program, path, extra_files={_EXTRA: json.dumps(time_dims(program))})
+
+
+def load_program(path: Path) -> torch.export.ExportedProgram:
+    """Read a program with its time marks, if the file has any."""
+    extra: dict[str, str] = {_EXTRA: ""}
+    program: torch.export.ExportedProgram = torch.export.load(path, extra_files=extra)
+    mark_time(program, json.loads(extra[_EXTRA] or "{}"))
+    return program
 
 
 def save_weight_stripped(program: torch.export.ExportedProgram, path: Path) -> None:
     """Write the program with one number in place of each weight."""
     state, constants = program._state_dict, program._constants
-    program._state_dict, program._constants = _hollow(state), _hollow(constants)
+    program._state_dict, program._constants = _stripped(state), _stripped(constants)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that there are only the hollow tensors
+        with quiet():
             torch.export.save(program, path)
     finally:
         program._state_dict, program._constants = state, constants
 
 
-def load_weight_stripped(path: Path, weights: Weights) -> torch.nn.Module:
-    """The program over `weights`, which it shares, as a module.
-
-    Raises:
-        LoadError: this torch cannot read the program.
-    """
-    return load_weight_stripped_program(path, weights).module()
-
-
-def load_weight_stripped_program(path: Path, weights: Weights) -> torch.export.ExportedProgram:
-    """The program over `weights`, which it shares.
+def load_weight_stripped(path: Path, weights: Weights) -> torch.export.ExportedProgram:
+    """Read a weight-stripped program. It shares the memory of `weights`.
 
     Raises:
         LoadError: this torch cannot read the program.
@@ -52,47 +111,18 @@ def load_weight_stripped_program(path: Path, weights: Weights) -> torch.export.E
             f"torch {torch.__version__} cannot read {path} ({type(error).__name__}: {error}); "
             f"install the version it was packaged with, or package the model again"
         ) from error
-    program._state_dict = {name: _like(hollow, weights[name]) for name, hollow in program._state_dict.items()}
-    program._constants = {name: weights.get(name, hollow) for name, hollow in program._constants.items()}
+    program._state_dict = {name: _like(stripped, weights[name]) for name, stripped in program._state_dict.items()}
+    program._constants = {name: weights.get(name, stripped) for name, stripped in program._constants.items()}
     return program
 
 
-def _hollow(tensors: Mapping[str, Any]) -> dict[str, Any]:
+def _stripped(tensors: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors of the same shapes with one number in memory each."""
     return {name: _like(value, value.detach().new_zeros(()).expand(value.shape)) for name, value in tensors.items()}
 
 
 def _like(model: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """A parameter where the program has one, sharing memory with `tensor`."""
+    """The tensor, as a parameter if `model` is one; memory is shared."""
     if isinstance(model, torch.nn.Parameter):
         return torch.nn.Parameter(tensor, requires_grad=False)
     return tensor
-
-
-_MARK = "neuron_lstm_time"
-_EXTRA = "time.json"
-
-
-def mark_time(program: torch.export.ExportedProgram, dims: Mapping[str, int]) -> None:
-    """Note in the program which dimension of which input is time, by the inputs' names in it."""
-    for node in program.graph.nodes:
-        if node.op == "placeholder" and node.name in dims:
-            node.meta[_MARK] = dims[node.name]
-
-
-def time_dims(program: torch.export.ExportedProgram) -> dict[str, int]:
-    """What `mark_time` noted."""
-    return {node.name: node.meta[_MARK] for node in program.graph.nodes if _MARK in node.meta}
-
-
-def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
-    """torch.export.save, with the notes."""
-    torch.export.save(program, path, extra_files={_EXTRA: json.dumps(time_dims(program))})
-
-
-def load_program(path: Path) -> torch.export.ExportedProgram:
-    """The way back; files without notes have none."""
-    extra: dict[str, str] = {_EXTRA: ""}
-    program: torch.export.ExportedProgram = torch.export.load(path, extra_files=extra)
-    mark_time(program, json.loads(extra[_EXTRA] or "{}"))
-    return program

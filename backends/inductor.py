@@ -12,7 +12,6 @@ import os
 import shlex
 import shutil
 import tempfile
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ import torch
 
 from ..bucketing.shapes import Bucket
 from . import cpp_compiler, masked
+from .exported_program import quiet, specialize
 from .interface import (
     DEFAULTS,
     CompileError,
@@ -33,7 +33,9 @@ from .interface import (
     Requirement,
     Weights,
 )
-from .signature import Signature, read_signature, signature_of, write_signature
+from .module_program import ModuleProgram
+from .signature import read_signature, signature_of, write_signature
+from .versions import minor_release, torch_requirement, torch_version
 
 _LIBRARY = "program.so"
 _CALLS = "program.json"
@@ -47,6 +49,7 @@ class Inductor:
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32",)
+    pins_torch_minor = True
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
 
     def unavailable(self) -> str | None:
@@ -55,11 +58,11 @@ class Inductor:
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Torch, of the same minor version."""
-        return (Requirement("torch", "torch", _torch_version()),)
+        return (torch_requirement(),)
 
     def host(self) -> Mapping[str, str]:
         """The operating system, the machine, its instructions, and the torch that the code calls into."""
-        return {**cpp_compiler.host(), "torch": _minor(_torch_version())}
+        return {**cpp_compiler.host(), "torch": minor_release(torch_version())}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """What is no operator of torch's dispatcher; those that it cannot fuse it calls, others' own included."""
@@ -90,8 +93,8 @@ class Inductor:
             told = settings.workdir is not None or settings.args
             compiler = _compiler_by_script(scratch, settings.args) if told else cpp_compiler.compiler()
             try:
-                with _private_caches(scratch, keep=settings.workdir is not None), _quiet(), torch.no_grad():
-                    _compile(_fixed(program, signature), package, compiler)
+                with _private_caches(scratch, keep=settings.workdir is not None), quiet(), torch.no_grad():
+                    _compile(_specialized(program, bucket), package, compiler)
             except Exception as error:
                 what = _reason(error)
                 raise CompileError(f"inductor cannot compile for {bucket.batch} x {bucket.length}: {what}") from error
@@ -114,15 +117,7 @@ class Inductor:
         # Before the first call, and all of them: the library would read whatever lies at address 0.
         shared = {name: real[original] for name, original in wanted.items()}
         runner.update_constant_buffer(shared, False, True, True)  # in use at once, none missing, memory stays ours
-        return _run(signature, runner, shared)
-
-
-def _torch_version() -> str:
-    return torch.__version__.partition("+")[0]
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
+        return ModuleProgram(signature, lambda *inputs: runner.run(list(inputs)), shared.values())
 
 
 @contextlib.contextmanager
@@ -195,38 +190,14 @@ def _private_caches(scratch: Path, *, keep: bool) -> Iterator[None]:
         os.environ.update(before)
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # inductor's own, about its internals
-        yield
-
-
-def _fixed(program: torch.export.ExportedProgram, signature: Signature) -> torch.export.ExportedProgram:
-    """The program for one bucket's sizes, in operators that inductor compiles."""
-    inputs = tuple(
-        torch.ones([int(size) for size in kind.shape], dtype=getattr(torch, kind.dtype))
-        for kind in signature.inputs.values()
-    )
-    # Without in-place operators first: on a constant of a saved program torch refuses to trace them again.
-    functional = program.run_decompositions({})
-    module = _with_buffers(functional.module(), functional.constants)
-    fixed: torch.export.ExportedProgram = torch.export.export(module, inputs, strict=False)
+def _specialized(program: torch.export.ExportedProgram, bucket: Bucket) -> torch.export.ExportedProgram:
+    """The program at one bucket's sizes, in operators that inductor compiles."""
+    # inductor invents names for constants that are no buffers, and they could not be found at load.
+    fixed = specialize(program, bucket, constants_as_buffers=True)
     if not torch.backends.mkldnn.is_available():
         return fixed
     decomposed: torch.export.ExportedProgram = fixed.run_decompositions({torch.ops.neuron_lstm.lstm.default: _lstm})
     return decomposed
-
-
-def _with_buffers(module: torch.nn.Module, constants: Mapping[str, Any]) -> torch.nn.Module:
-    """The module with its constants as buffers: others get names of inductor's own, and could not be found at load."""
-    for name, value in constants.items():
-        place, _, own = name.rpartition(".")
-        owner = module.get_submodule(place)
-        if isinstance(value, torch.Tensor) and own not in owner._buffers:
-            delattr(owner, own)
-            owner.register_buffer(own, value)
-    return module
 
 
 def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
@@ -317,7 +288,7 @@ def _open(directory: Path) -> Any:
 
 
 def _check_torch(packaged: Mapping[str, str]) -> None:
-    here = _minor(_torch_version())
+    here = minor_release(torch_version())
     if packaged.get("torch", here) != here:
         raise LoadError(
             f"the programs were compiled for torch {packaged['torch']}, this host has {here}: "
@@ -336,16 +307,3 @@ def _map(library: Path) -> Any:
             f"{library} cannot be loaded: {str(error).splitlines()[0]}. Package the model on a machine whose system "
             f"and compiler are no newer than this host's, or with backend: onnxruntime"
         ) from error
-
-
-def _run(signature: Signature, runner: Any, kept: Mapping[str, torch.Tensor]) -> LoadedProgram:
-    """`kept` are the weights, whose memory the library reads: they must live as long as it does."""
-
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        assert kept is not None
-        with torch.no_grad():
-            outputs = runner.run([tensor.contiguous() for tensor in inputs])
-        return [output.contiguous() for output in outputs]
-
-    return run

@@ -204,6 +204,24 @@ class Simulating(Backend, Protocol):
         """Return what emulates the device on this host, and why; None if the device is present."""
 
 
+@runtime_checkable
+class TorchPinned(Backend, Protocol):
+    """An engine whose programs may run only on the minor version of torch that compiled them."""
+
+    pins_torch_minor: bool
+
+
+@runtime_checkable
+class CoreAssigning(Backend, Protocol):
+    """An engine whose device cores are assigned to a process by environment variables, for `placement: cores`."""
+
+    core_variables: tuple[str, ...]
+    """The variables that set a process's cores. If one is set already, nothing is assigned."""
+
+    def core_environment(self, index: int) -> Mapping[str, str]:
+        """Return the variables that assign the core of this index to a process."""
+
+
 def precision_of(engine: Backend, wanted: Precision) -> Precision:
     """Return the precision of an engine if `wanted` is configured: `wanted`, else the engine's first.
 

@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ import torch
 
 from ..bucketing.shapes import Bucket
 from . import masked
+from .exported_program import quiet
 from .interface import (
     DEFAULTS,
     CompileError,
@@ -35,7 +34,8 @@ from .interface import (
     Requirement,
     Weights,
 )
-from .signature import Signature, read_signature, signature_of, weights_of, write_signature
+from .signature import Signature, read_signature, signature_of, weights_of
+from .versions import torch_requirement
 
 _GRAPH = "program.onnx"
 _PRECISION = "precision.json"
@@ -54,16 +54,14 @@ class OpenVino:
     options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
-        """What is missing of the exporter and the engine."""
-        missing = [name for name in ("onnx", "onnxscript", "openvino") if find_spec(name) is None]
-        return f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}" if missing else None
+        """Return which packages of the exporter and the engine are missing."""
+        from .onnx_export import missing_packages
+
+        return missing_packages(self.name)
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Torch for the tensors, and the engine."""
-        return (
-            Requirement("torch", "torch", torch.__version__.partition("+")[0]),
-            Requirement("openvino", "openvino", version("openvino")),
-        )
+        """Return torch, for the tensors, and the engine."""
+        return torch_requirement(), Requirement("openvino", "openvino", version("openvino"))
 
     def host(self) -> Mapping[str, str]:
         """Any machine: the engine compiles while it loads, and asks the processor then for what it needs."""
@@ -75,7 +73,7 @@ class OpenVino:
         Raises:
             CompileError: the exporter is not installed.
         """
-        from .onnxruntime import missing_translation
+        from .onnx_export import missing_translation
 
         return missing_translation(node)
 
@@ -94,26 +92,18 @@ class OpenVino:
         precision = settings.precision
         if lacking := _lacking(precision):
             raise CompileError(lacking)
-        from .onnxruntime import export_onnx, is_large
+        from .onnx_export import export_onnx, lifted_weights, trial_errors, write_graph
 
-        weights = weights_of(program)
-        lifted = {name: one for name, one in weights.items() if name in program.state_dict or is_large(one)}
         model = export_onnx(_without_lengths(program))
-        taken = _lift_weights(model, lifted)
-        (directory / _GRAPH).write_bytes(model.SerializeToString())
         (directory / _PRECISION).write_text(json.dumps({"precision": precision}), encoding="utf-8")
-        whole = signature_of(program, None)
-        kept = {name: kind for name, kind in whole.weights.items() if name in taken}
-        write_signature(Signature(inputs=whole.inputs, weights=kept), directory)
-        try:
-            run = self.load(directory, weights, {}, threads=1)
-            if program.example_inputs is not None:  # some operators lack a dtype, which shows when they run
-                answers = run(program.example_inputs[0])
-                if all(isinstance(size, int) for kind in whole.inputs.values() for size in kind.shape):
-                    _refuse_other_answers(program, answers, settings.precision)
-        except Exception as error:
-            reason = str(error.__cause__ or error).strip()
-            raise CompileError(f"OpenVINO does not take this program: {reason}") from error
+        write_graph(model, program, _lift_weights(model, lifted_weights(program)), directory)
+        with trial_errors("OpenVINO"):
+            run = self.load(directory, weights_of(program), {}, threads=1)
+            if program.example_inputs is not None:  # an operator that lacks a dtype fails when it runs
+                outputs = run(program.example_inputs[0])
+                shapes = [kind.shape for kind in signature_of(program, None).inputs.values()]
+                if all(isinstance(size, int) for shape in shapes for size in shape):
+                    _reject_wrong_outputs(program, outputs, precision)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Compile the graph for this processor, around the weights.
@@ -140,7 +130,7 @@ class OpenVino:
         return _run(signature, compiled, kept)
 
 
-def _refuse_other_answers(
+def _reject_wrong_outputs(
     program: torch.export.ExportedProgram, answers: Sequence[torch.Tensor], precision: Precision
 ) -> None:
     """Hold a program of known sizes against itself: in those sizes the engine was seen to answer otherwise.
@@ -264,8 +254,7 @@ def _lift_weights(model: Any, weights: Weights) -> set[str]:
 def _without_lengths(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """The program with recurrences that know nothing of lengths, each of one layer in one direction, and masks."""
     table = {torch.ops.neuron_lstm.lstm.default: _lstm, torch.ops.neuron_lstm.rnn.default: _rnn}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, about its internals
+    with quiet():
         decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
     return decomposed
 

@@ -52,7 +52,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "native": EngineSpec(
         "native.engine",
         "Native",
-        files=("native/*.py", "cpp_compiler.py", "eager.py"),
+        files=("native/*.py", "cpp_compiler.py"),
         auto={"serve_float32": 0, "serve_bfloat16": 0},
     ),
     "inductor": EngineSpec(
@@ -66,7 +66,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "onnxruntime",
         "OnnxRuntime",
         files=("onnxruntime.py",),
-        packages=("onnx", "onnx_ir", "onnxruntime", "onnxscript", "numpy"),
+        packages=("onnxruntime",),
         auto={"serve_float32": 2, "serve_bfloat16": 2, "trace": 1, "choose_lengths": 0},
     ),
     "openvino": EngineSpec(
@@ -115,6 +115,8 @@ BASE = (
     "backends/interface.py",
     "backends/registry.py",
     "backends/signature.py",
+    "backends/module_program.py",
+    "backends/versions.py",
     "backends/exported_program.py",
     "backends/weights.py",
     "backends/masked.py",

@@ -1,49 +1,49 @@
-"""What a compiled program takes, written beside it: engines run other shapes silently, and die of other dtypes."""
+"""Signature of a compiled program, written beside it: engines run other shapes silently and crash on other dtypes."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import torch
 
 from ..bucketing.shapes import Bucket
-from .exported_program import time_dims
+from ..config.json_codec import JsonError, read_json, write_json
 from .interface import LoadError, Weights
 
 FILE_NAME = "signature.json"
+_TIME_MARK = "neuron_lstm_time"
 
 
 class WrongInput(ValueError):
-    """A call with another number of tensors, another shape or another dtype than a program was compiled for."""
+    """A call whose number of tensors, shapes or dtypes are not those that the program was compiled for."""
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """A tensor without its values. A size given as a text varies, equal texts alike."""
+    """Dtype and shape of a tensor. A size that is a string is symbolic; equal strings are equal sizes."""
 
     dtype: str
     shape: tuple[int | str, ...]
 
     @cached_property
     def torch_dtype(self) -> torch.dtype | None:
-        """The dtype itself; None where torch has none of that name."""
+        """The dtype; None if this torch has none of that name."""
         found = getattr(torch, self.dtype, None)
         return found if isinstance(found, torch.dtype) else None
 
 
 @dataclass(frozen=True)
 class Signature:
-    """The inputs of a program in order, and the weights it was compiled with."""
+    """Inputs of a program in order, and the weights that it was compiled with."""
 
     inputs: dict[str, TensorType]
     weights: dict[str, TensorType]
 
     def check_inputs(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Refuse what the program was not compiled for.
+        """Check inputs against the signature.
 
         >>> signature = Signature({"x": TensorType("float32", ("s0", 3)), "y": TensorType("int64", ("s0",))}, {})
         >>> signature.check_inputs([torch.zeros(2, 3), torch.ones(5, dtype=torch.int64)])
@@ -51,7 +51,7 @@ class Signature:
         torchserve_neuron_lstm.backends.signature.WrongInput: input 'y' is int64 [5], but the program was ...
 
         Raises:
-            WrongInput: names the input, what it is and what it must be.
+            WrongInput: an input does not match; the message names it, its type and the expected type.
         """
         if len(inputs) != len(self.inputs):
             raise WrongInput(
@@ -62,43 +62,48 @@ class Signature:
             if not _fits(tensor, wanted, sizes):
                 expected = [sizes.get(size, size) if isinstance(size, str) else size for size in wanted.shape]
                 raise WrongInput(
-                    f"input {name!r} is {_describe(tensor)}, but the program was compiled for {wanted.dtype} {expected}"
+                    f"input {name!r} is {describe_tensor(tensor)}, but the program was compiled for {wanted.dtype} "
+                    f"{expected}"
                 )
 
+    def example_inputs(self) -> tuple[torch.Tensor, ...]:
+        """Return ones of the right sizes and dtypes, which are valid lengths and ids too; all sizes must be fixed."""
+        return tuple(torch.ones([int(n) for n in kind.shape], dtype=kind.torch_dtype) for kind in self.inputs.values())
+
     def pick_weights(self, weights: Weights) -> dict[str, torch.Tensor]:
-        """The program's weights out of all there are, shared, not copied.
+        """Select the program's weights, shared and not copied.
 
         Raises:
-            LoadError: one is missing, or not what the program was compiled with.
+            LoadError: a weight is missing, or its shape or dtype is another.
         """
         problems = [
-            f"{name}: {_describe(weights[name]) if name in weights else 'missing'}, compiled with {_words(wanted)}"
+            f"{name}: {describe_tensor(weights[name]) if name in weights else 'missing'}, "
+            f"compiled with {wanted.dtype} {list(wanted.shape)}"
             for name, wanted in self.weights.items()
             if name not in weights or not _fits(weights[name], wanted, {})
         ]
         if problems:
             raise LoadError(
-                "the weights are not those the program was compiled with; package the model again, from a file saved "
-                "in its own precision:\n  " + "\n  ".join(problems)
+                "the shapes or dtypes of the weights are not those that the program was compiled with; package the "
+                "model again with these weights:\n  " + "\n  ".join(problems)
             )
         return {name: weights[name] for name in self.weights}
 
 
 def _fits(tensor: torch.Tensor, wanted: TensorType, sizes: dict[str, int]) -> bool:
-    """Whether dtype and shape agree; `sizes` gathers what the varying sizes turned out to be."""
+    """Whether dtype and shape match; `sizes` collects the values of symbolic sizes."""
     shape = tensor.shape
     if tensor.dtype is not wanted.torch_dtype or len(shape) != len(wanted.shape):
         return False
-    for size, expected in zip(
-        shape, wanted.shape, strict=True
-    ):  # in a loop: this is done between the pieces of a batch
+    # An explicit loop: this runs between the chunks of a batch.
+    for size, expected in zip(shape, wanted.shape, strict=True):
         if size != expected and not (isinstance(expected, str) and size == sizes.setdefault(expected, size)):
             return False
     return True
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """A dtype as the configuration writes it.
+    """Return a tensor's dtype as the configuration writes it.
 
     >>> dtype_name(torch.zeros(1))
     'float32'
@@ -106,22 +111,19 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _describe(tensor: torch.Tensor) -> str:
+def describe_tensor(tensor: torch.Tensor) -> str:
+    """Return dtype and shape, e.g. `float32 [2, 3]`."""
     return f"{dtype_name(tensor)} {list(tensor.shape)}"
 
 
-def _words(wanted: TensorType) -> str:
-    return f"{wanted.dtype} {list(wanted.shape)}"
-
-
 def weights_of(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
-    """Every tensor a program keeps, by the name under which it is handed back at load."""
+    """Return every tensor that a program holds, by the name under which `load` gets it."""
     constants = {name: value for name, value in program.constants.items() if isinstance(value, torch.Tensor)}
     return {**constants, **program.state_dict}
 
 
 def signature_of(program: torch.export.ExportedProgram, bucket: Bucket | None) -> Signature:
-    """What a program takes: of a bucket's exact sizes, or of every size."""
+    """Return the signature of a program, for the sizes of one bucket or for symbolic sizes."""
     sizes = {} if bucket is None else _sizes(program, bucket)
     return Signature(
         inputs={name: _sized(value, sizes) for name, value in _inputs(program).items()},
@@ -131,8 +133,20 @@ def signature_of(program: torch.export.ExportedProgram, bucket: Bucket | None) -
     )
 
 
+def mark_time(program: torch.export.ExportedProgram, dims: Mapping[str, int]) -> None:
+    """Mark the time dimension of inputs, given by their names in the program."""
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.name in dims:
+            node.meta[_TIME_MARK] = dims[node.name]
+
+
+def time_dims(program: torch.export.ExportedProgram) -> dict[str, int]:
+    """Return the dimensions that `mark_time` marked."""
+    return {node.name: node.meta[_TIME_MARK] for node in program.graph.nodes if _TIME_MARK in node.meta}
+
+
 def _inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
-    """The (fake) tensors of the user's inputs, by placeholder."""
+    """The fake tensors of the user's inputs, by placeholder."""
     names = program.graph_signature.user_inputs
     values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     return {str(name): values[name] for name in names}
@@ -147,14 +161,14 @@ def _sized(value: torch.Tensor, sizes: Mapping[str, int]) -> TensorType:
 
 
 def _sizes(program: torch.export.ExportedProgram, bucket: Bucket) -> dict[str, int]:
-    """A bucket's number for each symbol of the program.
+    """The value of each symbol of the program in a bucket.
 
-    Time is what is noted as such, and what recurrent operators have as T in x[B, T, F].
+    Time symbols are those of marked dimensions, and T in x[B, T, F] of recurrent operators.
     """
     symbols = {name for value in _inputs(program).values() for size in value.shape for name in _symbols(size)}
     time = {name for x in _recurrent_inputs(program) for name in _symbols(x.shape[1])}
-    noted, inputs = time_dims(program), _inputs(program)
-    time |= {name for key in noted.keys() & inputs.keys() for name in _symbols(inputs[key].shape[noted[key]])}
+    marked, inputs = time_dims(program), _inputs(program)
+    time |= {name for key in marked.keys() & inputs.keys() for name in _symbols(inputs[key].shape[marked[key]])}
     return {name: bucket.length if name in time else bucket.batch for name in symbols}
 
 
@@ -171,22 +185,17 @@ def _symbols(size: int | torch.SymInt) -> set[str]:
 
 
 def write_signature(signature: Signature, directory: Path) -> None:
-    """Write it beside the program."""
-    (directory / FILE_NAME).write_text(json.dumps(asdict(signature)), encoding="utf-8")
+    """Write signature.json beside the program."""
+    write_json(Signature, signature, directory / FILE_NAME)
 
 
 def read_signature(directory: Path) -> Signature:
-    """Read what `write_signature` wrote.
+    """Read a signature that `write_signature` wrote.
 
     Raises:
         LoadError: the file is missing or damaged.
     """
     try:
-        written = json.loads((directory / FILE_NAME).read_text(encoding="utf-8"))
-        return Signature(inputs=_types(written["inputs"]), weights=_types(written["weights"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LoadError(f"{directory / FILE_NAME} cannot be read ({error}): package the model again") from error
-
-
-def _types(written: Mapping[str, Mapping[str, object]]) -> dict[str, TensorType]:
-    return {name: TensorType(entry["dtype"], tuple(entry["shape"])) for name, entry in written.items()}  # type: ignore[arg-type]
+        return read_json(Signature, directory / FILE_NAME)
+    except JsonError as error:
+        raise LoadError(str(error)) from error

@@ -1,8 +1,8 @@
-"""Whether this process may run programs on the CPU that were compiled for a device that is not there.
+"""Device emulation: whether programs of a missing device may run on the CPU.
 
-They run from the text that their compiler was given, so the answers are the model's, and the speed is torch's.
-Packaging allows it, to hold such programs against the model where no device is at hand. On a host it is allowed by hand
-alone: a server that lacks its device is a mistake, and must not look as if it worked.
+They run from the source that their compiler was given: the outputs are the model's, the speed is torch's. Packaging
+enables it to verify such programs without the device. A host enables it only by hand: a server without its device is a
+mistake, and must not look as if it worked.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _CPU = "cpu"
 
 
 def emulation_enabled() -> bool:
-    """Whether the environment says so."""
+    """Whether the environment enables emulation."""
     return os.environ.get(VARIABLE) == _CPU
 
 
 @contextmanager
 def enable_emulation() -> Iterator[None]:
-    """In it, it is; for processes that are started in it too."""
+    """Enable emulation within the context, also for processes that are started in it."""
     before = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = _CPU
     try:

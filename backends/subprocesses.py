@@ -1,4 +1,4 @@
-"""What starting other processes of this package needs."""
+"""Helpers to start further processes of this package."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ PACKAGE = __package__.partition(".")[0]
 
 
 def package_path() -> str:
-    """PYTHONPATH for a process that must find this very package, wherever it was imported from."""
+    """Return a PYTHONPATH with which a process imports this same copy of the package."""
     found = Path(sys.modules[PACKAGE].__path__[0]).parent
     return os.pathsep.join(filter(None, [str(found), os.environ.get("PYTHONPATH")]))
 
 
 def describe_exit(code: int) -> str:
-    """What an exit code says.
+    """Describe an exit code.
 
     >>> describe_exit(-11)
     'the process was ended by SIGSEGV'

@@ -1,4 +1,4 @@
-"""The one copy of the weights: the user's own file, mapped into memory and shared by every variant and every worker."""
+"""Weight files: the user's own file, mapped into memory once and shared by every variant and every worker."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ..bucketing.padding import storage_ptr
+from .signature import describe_tensor
 
 _DTYPES = {
     "F64": torch.float64,
@@ -32,14 +33,14 @@ _LARGEST_HEADER_BYTES = 100_000_000
 
 
 class WeightsError(RuntimeError):
-    """A weights file that cannot be used: says what is wrong with it and what to save instead."""
+    """A weights file that cannot be used. The message says why, and what to save instead."""
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """The named tensors of a `.pt`/`.pth` state dict or a `.safetensors` file: contiguous, on the CPU, not yet read.
+    """Map the tensors of a `.pt`/`.pth` state dict or a `.safetensors` file: contiguous, on the CPU, read on use.
 
     Raises:
-        WeightsError: there is no such file, it is damaged, or it holds something else than a flat dict of tensors.
+        WeightsError: there is no such file, it is damaged, or it is not a flat dict of tensors.
     """
     if not path.is_file():
         raise WeightsError(f"there is no weights file {path}")
@@ -50,19 +51,19 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def storage_ptrs(weights: Iterable[torch.Tensor]) -> frozenset[int]:
-    """Where in memory weights lie, for `copy_if_aliased`."""
+    """Return the addresses of the weights' memory, for `copy_if_aliased`."""
     return frozenset(storage_ptr(weight) for weight in weights)
 
 
-def copy_if_aliased(answer: torch.Tensor, places: frozenset[int]) -> torch.Tensor:
-    """A copy of an answer that lies where a weight does: who changes the one would change the other.
+def copy_if_aliased(output: torch.Tensor, storages: frozenset[int]) -> torch.Tensor:
+    """Copy an output that shares memory with a weight, so that callers may modify it.
 
     >>> weight = torch.ones(2)
     >>> _ = copy_if_aliased(weight[:1], storage_ptrs([weight])).zero_()
     >>> weight
     tensor([1., 1.])
     """
-    return answer.detach().clone() if storage_ptr(answer) in places else answer
+    return output.detach().clone() if storage_ptr(output) in storages else output
 
 
 def _read_torch(path: Path) -> dict[str, torch.Tensor]:
@@ -86,7 +87,7 @@ def _is_named_tensor(key: object, value: object) -> bool:
 
 def _load(path: Path) -> Any:
     mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
-    # Hosts of old accelerators have a torch that reads files whole.
+    # The torch of hosts with old accelerators cannot map files.
     options: dict[str, Any] = {"mmap": True} if mapped and "mmap" in signature(torch.load).parameters else {}
     try:
         return torch.load(path, map_location="cpu", weights_only=True, **options)
@@ -95,7 +96,7 @@ def _load(path: Path) -> Any:
             f"{path.name} holds more than tensors and is not loaded, since unpickling it could run any code. A whole "
             f"module? Save torch.save(model.state_dict(), ...) instead"
         ) from error
-    except Exception as error:  # whatever rubbish makes of the unpickler
+    except Exception as error:  # whatever the unpickler raises for damaged data
         raise WeightsError(f"{path.name} is damaged, or no file that torch.save wrote: {error}") from error
 
 
@@ -114,7 +115,7 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _header(data: mmap.mmap) -> tuple[dict[str, dict[str, Any]], int]:
-    """The table of tensors, and where their bytes begin."""
+    """The table of tensors, and the offset of their data."""
     size = int.from_bytes(data[:8], "little")
     if size > min(len(data) - 8, _LARGEST_HEADER_BYTES):
         raise ValueError(f"its header claims {size} bytes")
@@ -124,7 +125,7 @@ def _header(data: mmap.mmap) -> tuple[dict[str, dict[str, Any]], int]:
 
 
 def _check_layout(header: dict[str, dict[str, Any]], total: int) -> None:
-    """Tensors must lie one after another and fill the file: nothing overlapping, hidden or beyond the end."""
+    """Check that tensors follow one another and fill the file: no overlap, no gap, nothing beyond the end."""
     position = 0
     for name, entry in sorted(header.items(), key=lambda item: tuple(item[1]["data_offsets"])):
         begin, end = entry["data_offsets"]
@@ -145,7 +146,7 @@ def _bytes(name: str, entry: dict[str, Any]) -> int:
 
 
 def _width(dtype: torch.dtype) -> int:
-    """Bytes of an item; an old torch's dtypes do not tell."""
+    """Bytes of an element; dtypes of an old torch have no itemsize."""
     return torch.empty(0, dtype=dtype).element_size()
 
 
@@ -154,13 +155,13 @@ def _tensor(data: mmap.mmap, start: int, entry: dict[str, Any]) -> torch.Tensor:
     if begin == end:
         return torch.empty(entry["shape"], dtype=dtype)
     raw = torch.frombuffer(data, dtype=torch.uint8, count=end - begin, offset=start + begin)
-    if raw.data_ptr() % _width(dtype):  # after a header of odd length; engines want whole numbers of items
+    if raw.data_ptr() % _width(dtype):  # after a header of odd length; engines need aligned elements
         raw = raw.clone()
     return raw.view(dtype).view(entry["shape"])
 
 
 def refit_mismatches(known: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> list[str]:
-    """What keeps `given` from taking the place of `known`: a line for each name, shape or dtype; empty if nothing does.
+    """List the names, shapes and dtypes in which `given` differs from `known`; empty if it can replace it.
 
     >>> known = {"weight": torch.zeros(2, 3), "bias": torch.zeros(3)}
     >>> for line in refit_mismatches(known, {"weight": torch.zeros(2, 4), "scale": torch.zeros(3)}):
@@ -170,17 +171,13 @@ def refit_mismatches(known: Mapping[str, torch.Tensor], given: Mapping[str, torc
     scale: float32 [3], expected none of this name
     """
     return [
-        *_of_known(known, given),
-        *(f"{name}: {_words(given[name])}, expected none of this name" for name in given if name not in known),
+        *_mismatches(known, given),
+        *(f"{name}: {describe_tensor(given[name])}, expected none of this name" for name in given if name not in known),
     ]
 
 
-def _of_known(known: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> Iterator[str]:
+def _mismatches(known: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]) -> Iterator[str]:
     for name, tensor in known.items():
-        found = _words(given[name]) if name in given else "missing"
-        if found != _words(tensor):
-            yield f"{name}: {found}, expected {_words(tensor)}"
-
-
-def _words(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        found = describe_tensor(given[name]) if name in given else "missing"
+        if found != describe_tensor(tensor):
+            yield f"{name}: {found}, expected {describe_tensor(tensor)}"

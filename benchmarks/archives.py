@@ -22,7 +22,7 @@ from rich.console import Console
 from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
-from torchserve_neuron_lstm.archiver_ext.build.evaluate import compile_jobs
+from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import compile_jobs
 from torchserve_neuron_lstm.backends.compile_pool import CompileFailure, compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.plan import single_bucket_plan
@@ -206,7 +206,7 @@ def _answers(variants: LoadedArchive, place: int) -> list[tuple[torch.Tensor, ..
     rng = torch.Generator().manual_seed(place)
     lengths = [int(torch.randint(1, LONGEST + 1, (), generator=rng)) for _ in range(bucket.batch)]
     requests = [[torch.randint(0, TOKENS, (length,), generator=rng)] for length in lengths]
-    return variants.answer(single_bucket_plan(bucket, lengths, variants.manifest.kind), requests, lengths)
+    return variants.run_plan(single_bucket_plan(bucket, lengths, variants.manifest.kind), requests, lengths)[0]
 
 
 def _compile(model: nn.Module, folder: Path) -> tuple[float, float]:

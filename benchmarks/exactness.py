@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 from ragged import Ragged, alone, pad_with, ragged
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.archiver_ext.build.selection import has_dynamic_shape, program_for_engine
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import has_dynamic_shape, make_candidate
 from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.cost import CostModel
@@ -78,7 +78,7 @@ def _measure(name: str, backend: str, batches: int) -> tuple[float, float, Execu
     case = next(case for case in CASES if case.name == name)
     model = case.make().eval()
     engine = get_backend(backend)
-    program = program_for_engine(lower(model, parse_config(case.yaml, "model-config.yaml")), engine, streams=False)
+    program = make_candidate(engine, lower(model, parse_config(case.yaml, "model-config.yaml")), streams=False).program
     choose = random.Random(0)
     with tempfile.TemporaryDirectory() as directory:
         served = _compiled(program, model, engine, Path(directory))

@@ -24,12 +24,11 @@ from torchserve_neuron_lstm.backends.interface import LoadedProgram as Program
 from torchserve_neuron_lstm.bucketing.padding import lengths_tensor, pad, unpad
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.handlers.formats.codec import StandardCodec
-from torchserve_neuron_lstm.handlers.formats.json_formats import is_npy, parse_json
+from torchserve_neuron_lstm.handlers.formats import make_codec
+from torchserve_neuron_lstm.handlers.formats.json_formats import parse_json
 from torchserve_neuron_lstm.handlers.formats.json_text import fast_json
-from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
-from torchserve_neuron_lstm.handlers.formats.request import Body, TorchServeRequest, read_sequence
-from torchserve_neuron_lstm.handlers.formats.v2 import ModelIdentity
+from torchserve_neuron_lstm.handlers.formats.npy import MAGIC, read_npy, write_npy
+from torchserve_neuron_lstm.handlers.formats.request import Body, ModelIdentity, TorchServeRequest, read_sequence
 from torchserve_neuron_lstm.handlers.responses import JSON, NPY
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, Programs, planner_from_manifest
 from torchserve_neuron_lstm.handlers.service import Service
@@ -145,18 +144,18 @@ def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
     """What is timed, by name, for a whole batch."""
     model = make_model(traffic.input, kind)
     facts, spec = model.manifest, traffic.input
-    codec = StandardCodec(facts, ModelIdentity("model", "1.0"))
-    service = Service(model, codec, codec.identity)
+    codec = make_codec(facts, ModelIdentity("model", "1.0"))
+    service = Service(model, codec)
     rows, headers = traffic.batch(count)
     context = make_context(headers)
     bodies = [TorchServeRequest(row, own).body() for row, own in zip(rows, headers, strict=True)]
     values = [_parsed(body) for body in bodies]
     requests = [codec.decode(TorchServeRequest(row, own)) for row, own in zip(rows, headers, strict=True)]
-    sequences = [request.items[0].tensors for request in requests]
-    lengths = [request.items[0].length for request in requests]
+    sequences = [request.sequences[0].tensors for request in requests]
+    lengths = [request.sequences[0].length for request in requests]
     plan = model.plan(lengths)
     whole = Bucket(count, max(lengths))
-    answers = model.answer(plan, sequences, lengths)
+    answers, _ = model.run_plan(plan, sequences, lengths)
     logits = torch.randn(count, 16)
 
     def tell_context() -> None:
@@ -171,7 +170,7 @@ def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
         "  parse": lambda: [_parsed(body) for body in bodies],
         "  check, make tensors": lambda: [read_sequence({spec.name: value}, facts) for value in values],
         f"plan ({len(plan.runs)} runs)": lambda: model.plan(lengths),
-        "execute": lambda: model.answer(plan, sequences, lengths),
+        "execute": lambda: model.run_plan(plan, sequences, lengths),
         "  pad, all together": lambda: pad([tensors[0] for tensors in sequences], spec, whole),
         "  lengths": lambda: lengths_tensor(lengths, whole),
         "  unpad": lambda: unpad(logits, LOGITS, lengths),
@@ -195,7 +194,9 @@ def whole_batches(count: int = 32) -> dict[str, Work]:
 def _parsed(body: Body) -> object:
     if isinstance(body.value, bytearray):
         fast = fast_json()
-        return read_npy(body.value) if is_npy(body) else fast.loads(body.value) if fast else parse_json(body)
+        if body.value.startswith(MAGIC):
+            return read_npy(body.value)
+        return fast.loads(body.value) if fast else parse_json(body)
     return body.value
 
 

@@ -1,13 +1,13 @@
-"""Which lengths a grid should have: evenly in proportion without data, the cheapest ones for a histogram of lengths.
+"""Choice of bucket lengths: geometric without data, the optimum for a histogram of lengths.
 
-Why the optimum is quick to find. Every sequence runs at the smallest edge that holds it, so edges cut the histogram,
-sorted by length, into stretches, and the last length of a stretch is its edge. Let N(i) be the number of sequences
-among the first i distinct lengths. Then the cheapest c edges for the first j lengths cost
+Why the optimum is quick to find. Every sequence runs at the smallest bucket length that holds it, so bucket boundaries
+cut the histogram, sorted by length, into intervals, and the last length of an interval is its boundary. Let N(i) be the
+number of sequences among the first i distinct lengths. Then the cheapest c boundaries for the first j lengths cost
 
     best(c, j) = cost(j) x N(j) + min over i < j of  best(c - 1, i) - cost(j) x N(i)
 
-and what is minimised is, for each i, a line in cost(j). With the lower envelope of these lines an edge is found by
-bisection: O(edges x lengths x log lengths) for the exact optimum, whatever the costs are. All sums are whole numbers.
+and the minimised term is, for each i, a line in cost(j). With the lower envelope of these lines a boundary is found by
+bisection: O(boundaries x lengths x log lengths) for the exact optimum, for any costs. All sums are integers.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from .cost import CostModel
 from .shapes import Bucket
 
 Histogram = Mapping[int, int]
-"""How many sequences have each length (timesteps). A count of 0 makes a length the longest without giving it weight."""
+"""Number of sequences by length (timesteps). A count of 0 can make a length the longest without affecting costs."""
 
 CostOfLength = Callable[[int], float]
-"""What one sequence costs that is padded to a length, in any unit."""
+"""Cost of one sequence that is padded to a length, in any unit."""
 
-_SPARE = 8  # timesteps: about what a call costs by itself, and so padding that hardly shows
+_SLACK = 8  # timesteps: about the overhead of a call, so padding by as many hardly matters
 _HALVINGS = 64
 
 
 def cost_in_timesteps(length: int) -> int:
-    """The cost that counts timesteps, padding included."""
+    """Return the cost in timesteps, padding included."""
     return length
 
 
 def cost_per_row(cost: CostModel, rows: int) -> CostOfLength:
-    """The milliseconds of one sequence that shares a call with as many others as have place in it.
+    """Return the milliseconds of one sequence in a call of `rows` rows.
 
     >>> cost_per_row(CostModel({Bucket(8, 10): 2.0, Bucket(8, 30): 4.0}), rows=8)(20)
     0.375
@@ -46,12 +46,13 @@ def cost_per_row(cost: CostModel, rows: int) -> CostOfLength:
     return lambda length: cost.of(Bucket(rows, length)) / rows
 
 
-def geometric_lengths(longest: int, count: int, spare: int = _SPARE) -> tuple[int, ...]:
-    """At most `count` lengths up to `longest` that limit the padding in proportion, for any traffic.
+def geometric_lengths(longest: int, count: int, slack: int = _SLACK) -> tuple[int, ...]:
+    """Choose at most `count` lengths up to `longest` that bound the ratio of padding, for any traffic.
 
-    No sequence of t timesteps is padded to more than factor x (t + spare) - spare, with the smallest factor for which
-    `count` lengths are enough, rounded down to three leading binary digits where that leaves one. `spare` keeps very
-    short sequences from getting edges of their own, for a call costs something too. The last length is `longest`.
+    No sequence of t timesteps is padded to more than factor x (t + slack) - slack, with the smallest factor for which
+    `count` lengths are enough, rounded down to three leading binary digits if the result is still above the previous
+    length. `slack` prevents separate buckets for very short sequences, because a call has a cost of its own. The last
+    length is `longest`.
 
     >>> geometric_lengths(longest=330, count=8)
     (6, 16, 32, 56, 96, 160, 256, 330)
@@ -63,27 +64,27 @@ def geometric_lengths(longest: int, count: int, spare: int = _SPARE) -> tuple[in
     """
     if longest < 1 or count < 1:
         raise ValueError(f"the longest and the number of lengths must be 1 or more, got {longest} and {count}")
-    low, high = 1.0, float(longest + spare)
+    low, high = 1.0, float(longest + slack)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        reaches = _steps(middle, spare, longest, count)[-1] >= longest
+        reaches = _boundaries(middle, slack, longest, count)[-1] >= longest
         low, high = (low, middle) if reaches else (middle, high)
-    return (*(edge for edge in _steps(high, spare, longest, count) if edge < longest), longest)
+    return (*(length for length in _boundaries(high, slack, longest, count) if length < longest), longest)
 
 
-def _steps(factor: float, spare: int, longest: int, count: int) -> list[int]:
-    """The farthest edges that keep to `factor`, until they reach `longest` or are `count`."""
-    edges = [0]
-    while len(edges) <= count and edges[-1] < longest:
-        shortest = edges[-1] + 1
-        farthest = max(shortest, int(factor * (shortest + spare)) - spare)
+def _boundaries(factor: float, slack: int, longest: int, count: int) -> list[int]:
+    """The largest lengths that satisfy `factor`, until they reach `longest` or are `count`."""
+    lengths = [0]
+    while len(lengths) <= count and lengths[-1] < longest:
+        shortest = lengths[-1] + 1
+        farthest = max(shortest, int(factor * (shortest + slack)) - slack)
         rounded = _rounded_down(farthest)
-        edges.append(rounded if rounded >= shortest and farthest < longest else farthest)
-    return edges[1:]
+        lengths.append(rounded if rounded >= shortest and farthest < longest else farthest)
+    return lengths[1:]
 
 
 def _rounded_down(size: int) -> int:
-    """With three leading binary digits.
+    """Round down to three leading binary digits.
 
     >>> [_rounded_down(size) for size in (7, 9, 13, 330)]
     [7, 8, 12, 320]
@@ -95,10 +96,10 @@ def _rounded_down(size: int) -> int:
 def optimal_lengths(
     histogram: Histogram, count: int, cost_of_length: CostOfLength = cost_in_timesteps
 ) -> tuple[int, ...]:
-    """The lengths, `count` at most, at which all sequences of the histogram together cost least.
+    """Choose at most `count` lengths that minimise the total cost of the sequences of the histogram.
 
-    They are lengths of the histogram, ascending, the longest among them. Of several cheapest sets it is one with the
-    fewest lengths, and always the same one.
+    They are lengths of the histogram, ascending, the longest among them. Of several cheapest sets the result has the
+    fewest lengths, and is deterministic.
 
     >>> optimal_lengths({3: 10, 4: 1, 20: 5, 21: 1}, count=2)
     (4, 21)
@@ -106,24 +107,24 @@ def optimal_lengths(
     Raises:
         ValueError: no sequence, a length or `count` below 1, a negative count, or a cost that is no positive number.
     """
-    edges = _candidates(histogram)
+    lengths = _candidates(histogram)
     if count < 1:
         raise ValueError(f"the number of lengths must be 1 or more, got {count}")
-    before = [0, *accumulate(histogram[edge] for edge in edges)]
-    prices = _whole_numbers(edges, cost_of_length)
-    best = [price * number for price, number in zip(prices, before[1:], strict=True)]
+    before = [0, *accumulate(histogram[length] for length in lengths)]
+    costs = _integers(lengths, cost_of_length)
+    best = [cost * number for cost, number in zip(costs, before[1:], strict=True)]
     cuts: list[list[int]] = []
     cheapest, cheapest_layer = best[-1], 0
-    for layer in range(1, min(count, len(edges))):
-        best, cut = _one_edge_more(best, before, prices, layer)
+    for layer in range(1, min(count, len(lengths))):
+        best, cut = _one_boundary_more(best, before, costs, layer)
         cuts.append(cut)
         if best[-1] < cheapest:
             cheapest, cheapest_layer = best[-1], layer
-    return tuple(edges[index] for index in _followed(cuts[:cheapest_layer], len(edges) - 1))
+    return tuple(lengths[index] for index in _followed(cuts[:cheapest_layer], len(lengths) - 1))
 
 
 def _candidates(histogram: Histogram) -> list[int]:
-    """The lengths that may be edges: those that occur, and the longest."""
+    """The lengths that may be boundaries: those that occur, and the longest."""
     for length, number in histogram.items():
         if length < 1 or number < 0:
             raise ValueError(f"expected lengths of 1 or more and counts of 0 or more, got {number} of length {length}")
@@ -133,60 +134,60 @@ def _candidates(histogram: Histogram) -> list[int]:
     return sorted(length for length, number in histogram.items() if number or length == longest)
 
 
-def _whole_numbers(edges: Iterable[int], cost_of_length: CostOfLength) -> list[int]:
-    """The costs in a unit that all of them are whole multiples of: their sums are exact, in any order."""
+def _integers(lengths: Iterable[int], cost_of_length: CostOfLength) -> list[int]:
+    """The costs in a unit that divides all of them: their sums are exact, in any order."""
     exact = []
-    for edge in edges:
-        cost = cost_of_length(edge)
+    for length in lengths:
+        cost = cost_of_length(length)
         if not (isfinite(cost) and cost > 0):
-            raise ValueError(f"the cost of length {edge} must be a positive number, got {cost}")
+            raise ValueError(f"the cost of length {length} must be a positive number, got {cost}")
         exact.append(Fraction(cost))
     unit = lcm(*(cost.denominator for cost in exact))
     return [cost.numerator * (unit // cost.denominator) for cost in exact]
 
 
-def _one_edge_more(
-    best: Sequence[int], before: Sequence[int], prices: Sequence[int], layer: int
+def _one_boundary_more(
+    best: Sequence[int], before: Sequence[int], costs: Sequence[int], layer: int
 ) -> tuple[list[int], list[int]]:
-    """`best[j]` for one edge more, and the place of the edge before j. Places below `layer` have too few lengths.
+    """`best[j]` for one boundary more, and the index of the boundary before j; too few lengths are below index `layer`.
 
-    The line of place i is best[i] - price x before[i + 1]. As these fall more and more steeply, a new one is the
-    lowest from some price on for good: `starts` are the first whole prices at which each line of the envelope is.
+    The line of index i is best[i] - cost x before[i + 1]. As each falls more steeply than the one before, a new one is
+    the lowest from some cost on for good: `starts` are the least integer costs at which each line of the envelope is.
     """
     result, cut = list(best), [0] * len(best)
     lines: list[int] = []
     starts: list[int] = []
-    for place in range(layer, len(best)):
-        _add_line(place - 1, best, before, lines, starts)
-        line = lines[bisect_right(starts, prices[place]) - 1]
-        result[place] = best[line] + prices[place] * (before[place + 1] - before[line + 1])
-        cut[place] = line
+    for index in range(layer, len(best)):
+        _add_line(index - 1, best, before, lines, starts)
+        line = lines[bisect_right(starts, costs[index]) - 1]
+        result[index] = best[line] + costs[index] * (before[index + 1] - before[line + 1])
+        cut[index] = line
     return result, cut
 
 
-def _add_line(place: int, best: Sequence[int], before: Sequence[int], lines: list[int], starts: list[int]) -> None:
+def _add_line(index: int, best: Sequence[int], before: Sequence[int], lines: list[int], starts: list[int]) -> None:
     start = 0
     while lines:
         last = lines[-1]
-        start = (best[place] - best[last]) // (before[place + 1] - before[last + 1]) + 1
+        start = (best[index] - best[last]) // (before[index + 1] - before[last + 1]) + 1
         if start > starts[-1]:
             break
         lines.pop()
         starts.pop()
         start = 0
-    lines.append(place)
+    lines.append(index)
     starts.append(start)
 
 
 def _followed(cuts: Sequence[Sequence[int]], last: int) -> list[int]:
-    places = [last]
+    indices = [last]
     for cut in reversed(cuts):
-        places.append(cut[places[-1]])
-    return places[::-1]
+        indices.append(cut[indices[-1]])
+    return indices[::-1]
 
 
 def clip_histogram(histogram: Histogram, longest: int, *, truncate: bool) -> dict[int, int]:
-    """What is served of a histogram where `longest` is the longest length: longer sequences are refused, or cut to it.
+    """Return the histogram of served sequences: those beyond `longest` are refused, or truncated to it.
 
     >>> clip_histogram({3: 5, 9: 2, 12: 1}, longest=8, truncate=False)
     {3: 5, 8: 0}
@@ -203,31 +204,31 @@ def clip_histogram(histogram: Histogram, longest: int, *, truncate: bool) -> dic
 
 @dataclass(frozen=True)
 class PaddingStats:
-    """What a histogram of sequences comes to at given lengths, each padded to the smallest that holds it.
+    """Totals of a histogram whose sequences are each padded to the smallest length that holds them.
 
     >>> padding_stats({3: 1, 9: 2, 50: 1}, lengths=(4, 10))
-    Padding(useful=21, computed=24, refused=1)
+    PaddingStats(useful=21, computed=24, refused=1)
     """
 
     useful: int
-    """Real timesteps."""
+    """Number of real timesteps."""
     computed: int
-    """Timesteps with padding."""
+    """Number of timesteps, padding included."""
     refused: int
-    """Sequences that no length holds; they are not counted otherwise."""
+    """Number of sequences longer than every length; the other totals exclude them."""
 
     @property
     def ratio(self) -> float:
-        """The waste: padded timesteps, as a part of all that are computed. 0 where nothing is.
+        """Ratio of padded to computed timesteps; 0 if none are computed.
 
-        >>> padding_stats({3: 1, 9: 2}, lengths=(4, 10)).share
+        >>> padding_stats({3: 1, 9: 2}, lengths=(4, 10)).ratio
         0.125
         """
         return 1 - self.useful / self.computed if self.computed else 0.0
 
 
 def padding_stats(histogram: Histogram, lengths: Sequence[int]) -> PaddingStats:
-    """The useful and the padded timesteps of a histogram; `lengths` are ascending."""
+    """Total the real and the computed timesteps of a histogram; `lengths` are ascending."""
     fitting = {length: number for length, number in histogram.items() if length <= lengths[-1]}
     return PaddingStats(
         useful=sum(length * number for length, number in fitting.items()),
@@ -237,7 +238,7 @@ def padding_stats(histogram: Histogram, lengths: Sequence[int]) -> PaddingStats:
 
 
 def mean_cost(histogram: Histogram, lengths: Sequence[int], cost_of_length: CostOfLength) -> float:
-    """What a sequence costs on average, of those that a length holds; 0 where there are none.
+    """Return the mean cost of the sequences that a length holds; 0 if there are none.
 
     >>> mean_cost({3: 1, 9: 3}, (4, 10), cost_of_length=lambda length: length / 2)
     4.25

@@ -1,19 +1,20 @@
-"""The staircase of an engine with a program for each bucket: every call has the shape of some bucket of the grid.
+"""Chunked plans for an engine with a program for each bucket: every call has the shape of some bucket of the grid.
 
-Rows stand longest first, so those alive at a time are the first ones of any stretch of them. A stretch is advanced by a
-call over its first rows; the rows left over are a stretch of their own, which goes its own way in time, and so are the
-rows still alive when the call has ended. Rows that end inside a chunk keep their state: chunk programs take lengths.
-The least that a stretch can cost is the least, over the ways to begin it, of
+Rows are sorted longest first, so those active at a time are the first ones of any contiguous row group. A row group is
+advanced by a call over its first rows; the remaining rows are a row group of their own, planned independently in time,
+and so are the rows still active when the call has ended. Rows that end inside a chunk keep their state: chunk programs
+take lengths. The state of the dynamic program is a row group and a start time. The least cost of a state is the least,
+over the ways to start it, of
 
-    a call's cost + the least for the rows still alive at its end + the least for the rows left over
+    a call's cost + the least for the rows still active at its end + the least for the remaining rows
 
-All stretches that can come up are found first, and priced from the last to the first. Few ways to begin are looked at,
+All reachable states are enumerated first, and evaluated from the last to the first. Few ways to start are considered,
 and next to nothing is lost by it (`benchmarks/planning.py` compares):
 
 - batch sizes: the largest of a cheapest cover of so many rows, for any of the chunk lengths;
 - chunk lengths: the longest one at whose end no other batch size would do better, and each longer one, until calling
-  again for the rows alive at its end is cheaper than any longer chunk;
-- rows that will end without a change of batch size, and single rows: the cheapest series of chunks.
+  again for the rows active at its end is cheaper than any longer chunk;
+- rows that will end without a change of batch size, and single rows: the cheapest sequence of chunks.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .chunk_options import COST_UNIT, ChunkCosts, ChunkOptions, chunk_options, covers
-from .cost import CostModel
+from .chunk_options import ChunkCosts, ChunkOptions, chunk_options, covers
+from .cost import COST_UNIT, CostModel, bucket_costs
 from .errors import InvariantError, SequenceTooLong
 from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, BucketGrid
@@ -33,23 +34,23 @@ _TIMESTEP_PENALTIES = (2.0, 1.0)
 _NOTHING, _WHOLE = 0, 1
 
 _Call = tuple[ChunkCosts, int, int, list[int] | None]
-"""A way to begin a stretch: the chunks; the stretch left over; the place of the first chunk looked at; for each chunk
-looked at, the stretch that is alive at its end. None for the latter: a series of chunks, of as many timesteps as the
-place would be."""
+"""One way to start a state: the chunks; the state of the remaining rows; the index of the first chunk considered; for
+each chunk considered, the state at its end. None for the latter: the cheapest sequence of chunks, of as many timesteps
+as the index would be."""
 
 
 @dataclass(frozen=True)
 class BucketedChunkPlanner:
-    """Plans staircases over a grid of (batch, chunk length) buckets. Built once.
+    """Planner of chunked execution over a grid of (batch, chunk length) buckets. Built once.
 
-    `longest` is the longest sequence taken; chunks follow each other, so None is no limit. `head_cost` is what the
-    head program costs, over buckets of length 1. A batch of more rows than the largest bucket has is cut, longest
-    first, into stretches of as many.
+    `longest` is the longest sequence accepted; chunks follow each other, so None is no limit. `head_cost` is the cost
+    of the head program, over buckets of length 1. A batch of more rows than the largest bucket has is cut, longest
+    first, into row groups of as many.
 
-    Measured costs are not exact, and computed timesteps are power. So of plans that cost at most `tolerance` more than
-    the cheapest, one that computes fewer timesteps is taken: the cheapest where each timestep is charged twice the
-    least that one costs in any bucket, or once, should that plan be beyond the tolerance. No plan costs more than a
-    single bucket for all, where there is one.
+    Measured costs are not exact, and computed timesteps take power. So of plans that cost at most `tolerance` more than
+    the cheapest, one that computes fewer timesteps is taken: the cheapest with a penalty on each timestep of twice the
+    least cost of one in any bucket, or of once that cost, if the former plan is beyond the tolerance. No plan costs
+    more than a single bucket for all rows, if there is one.
 
     >>> grid = BucketGrid(batches=(1, 4), lengths=(16, 64))
     >>> for run in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([13, 80, 16, 5]).runs:
@@ -63,20 +64,20 @@ class BucketedChunkPlanner:
     longest: int | None = None
     head_cost: CostModel | None = None
     tolerance: float = 0.05
-    _calls: ChunkOptions = field(init=False, repr=False, compare=False)
-    _whole: tuple[tuple[float, ...], ...] = field(init=False, repr=False, compare=False)
+    _options: ChunkOptions = field(init=False, repr=False, compare=False)
+    _single_bucket: tuple[tuple[float, ...], ...] = field(init=False, repr=False, compare=False)
     """For each batch size and each length, the nanoseconds of the cheapest bucket that holds both."""
     _heads: tuple[Bucket, ...] = field(init=False, repr=False, compare=False)
     """For each number of rows, the largest bucket of the cheapest that hold them together."""
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
-        set_field(self, "_calls", chunk_options(self.grid, self.cost, _TIMESTEP_PENALTIES))
-        set_field(self, "_whole", _cheapest_holding(self.grid, self.cost))
+        set_field(self, "_options", chunk_options(self.grid, self.cost, _TIMESTEP_PENALTIES))
+        set_field(self, "_single_bucket", _cheapest_holding(self.grid, self.cost))
         set_field(self, "_heads", _head_buckets(self.grid, self.head_cost))
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        """The staircases for requests of these lengths.
+        """Return the chunked plan for requests of these lengths.
 
         Raises:
             SequenceTooLong: a length beyond the limit.
@@ -91,32 +92,33 @@ class BucketedChunkPlanner:
         runs: list[ProgramCall] = []
         heads: list[ProgramCall] = []
         for first in range(0, len(rows), largest):
-            stretch = tuple(rows[first : first + largest])
-            runs += self._stairs(stretch, [lengths[row] for row in stretch])
-            heads += self._head_runs(stretch)
+            group = tuple(rows[first : first + largest])
+            runs += self._chunk_runs(group, [lengths[row] for row in group])
+            heads += self._head_runs(group)
         return Plan(tuple(runs), tuple(heads))
 
-    def _stairs(self, rows: tuple[int, ...], lengths: list[int]) -> list[ProgramCall]:
-        """The calls of rows that the largest bucket holds, the longest first."""
-        stretches = _enumerate_states(lengths, self._calls)
-        values = _least(stretches, self._calls.lone, price=0)
+    def _chunk_runs(self, rows: tuple[int, ...], lengths: list[int]) -> list[ProgramCall]:
+        """Plan rows that the largest bucket holds, the longest first."""
+        states = _enumerate_states(lengths, self._options)
+        single_row, penalties = self._options.single_row, self._options.timestep_penalties
+        values = _least_costs(states, single_row, penalty=0)
         cheapest, timesteps = divmod(values[_WHOLE], COST_UNIT)
         chosen = 0
         if timesteps > sum(lengths):
-            limit = min(cheapest * (1 + self.tolerance), self._one_bucket(lengths))
-            for price in range(1, len(self._calls.timestep_penalties)):
-                charged = _least(stretches, self._calls.lone, price)
-                total, timesteps = divmod(charged[_WHOLE], COST_UNIT)
-                if total - self._calls.timestep_penalties[price] * timesteps <= limit:
-                    values, chosen = charged, price
+            limit = min(cheapest * (1 + self.tolerance), self._single_bucket_cost(lengths))
+            for penalty in range(1, len(penalties)):
+                penalized = _least_costs(states, single_row, penalty)
+                total, timesteps = divmod(penalized[_WHOLE], COST_UNIT)
+                if total - penalties[penalty] * timesteps <= limit:
+                    values, chosen = penalized, penalty
                     break
-        return _PenalizedPlan(rows, lengths, stretches, self._calls.lone, values, chosen).runs()
+        return _PenalizedPlan(rows, lengths, states, single_row, values, chosen).runs()
 
-    def _one_bucket(self, lengths: list[int]) -> float:
-        place = bisect_left(self.grid.lengths, lengths[0])
-        if place == len(self.grid.lengths):
+    def _single_bucket_cost(self, lengths: list[int]) -> float:
+        index = bisect_left(self.grid.lengths, lengths[0])
+        if index == len(self.grid.lengths):
             return float("inf")
-        return self._whole[bisect_left(self.grid.batches, len(lengths))][place]
+        return self._single_bucket[bisect_left(self.grid.batches, len(lengths))][index]
 
     def _head_runs(self, rows: tuple[int, ...]) -> list[ProgramCall]:
         runs = []
@@ -129,56 +131,56 @@ class BucketedChunkPlanner:
 
 
 class _StateTable(NamedTuple):
-    """All that can come up in one batch. A stretch is known by a number; below 0, by a single row's timesteps left.
+    """All states of one batch, by number. A number below 0 is a single row with so many timesteps left.
 
-    The key of `rows` rows from row `first` on, alive at time `start`, is (start * base + first) * base + rows, where
-    base is more than the rows of the batch. A stretch needs none with a smaller key.
+    The key of `rows` rows from row `first` on, active at time `start`, is (start * base + first) * base + rows, where
+    base is more than the rows of the batch. A state depends only on states with larger keys.
     """
 
     base: int
     keys: list[int]
-    """Of each stretch, from number 1 on."""
+    """Keys of the states, from number 1 on."""
     calls: list[list[_Call]]
-    """Of each, the ways to begin it."""
+    """Ways to start each state."""
     order: list[int]
-    """The numbers, those first that others need."""
+    """Numbers of the states, each after those it depends on."""
 
 
 def _enumerate_states(lengths: list[int], known: ChunkOptions) -> _StateTable:
-    """All stretches that rows of these lengths, the longest first, can come to."""
-    options, lone = known.options, len(known.lone.suffix_costs[0])
-    alive = _alive(lengths)
+    """Enumerate the states that rows of these lengths, the longest first, can reach."""
+    options, single_row = known.options, len(known.single_row.suffix_costs[0])
+    active_at = _active_at(lengths)
     count = len(lengths)
     base = count + 1
     square = base * base
     keys = [count]
     numbers = {count: _WHOLE}
     all_calls: list[list[_Call]] = [[]]
-    for key in keys:  # which grows
-        place, rows = divmod(key, base)
-        start, first = divmod(place, base)
+    for key in keys:  # the list grows during the loop
+        index, rows = divmod(key, base)
+        start, first = divmod(index, base)
         longest = lengths[first]
         calls: list[_Call] = []
-        for chunks, taken, kept, begins, ladders in options[rows]:
+        for chunks, rows_called, min_active, first_chunk, candidate_chunks in options[rows]:
             rest = 0
-            if taken < rows:
-                rest = _number(key + taken * count, numbers, keys)
-            left = lengths[first + kept - 1] - start
+            if rows_called < rows:
+                rest = _number(key + rows_called * count, numbers, keys)
+            left = lengths[first + min_active - 1] - start
             if left == longest - start and left < len(chunks.suffix_costs[0]):
                 calls.append((chunks, rest, left, None))
                 continue
-            begin = begins[left] if left < len(begins) else begins[-1]
+            first_index = first_chunk[left] if left < len(first_chunk) else first_chunk[-1]
             ends: list[int] = []
-            beyond = first + taken
-            for length, enough in ladders[begin]:
+            beyond = first + rows_called
+            for length, enough in candidate_chunks[first_index]:
                 end = start + length
                 if end >= longest:
                     ends.append(_NOTHING)
                     break
-                last = alive[end]
+                last = active_at[end]
                 if last > beyond:  # noqa: PLR1730 - a call of min() takes as long as the rest of the loop
                     last = beyond
-                if last == first + 1 and longest - end < lone:
+                if last == first + 1 and longest - end < single_row:
                     ends.append(end - longest)
                 else:
                     following = end * square + first * count + last
@@ -189,18 +191,18 @@ def _enumerate_states(lengths: list[int], known: ChunkOptions) -> _StateTable:
                     ends.append(number)
                 if last - first <= enough:
                     break
-            calls.append((chunks, rest, begin, ends))
+            calls.append((chunks, rest, first_index, ends))
         all_calls.append(calls)
     return _StateTable(base, keys, all_calls, [numbers[key] for key in sorted(keys, reverse=True)])
 
 
-def _alive(lengths: list[int]) -> list[int]:
-    """For each time before the longest row ends, the rows that have not ended."""
-    alive: list[int] = []
+def _active_at(lengths: list[int]) -> list[int]:
+    """For each time before the longest row ends, the number of rows that have not ended."""
+    active: list[int] = []
     for row in range(len(lengths) - 1, -1, -1):
-        if lengths[row] > len(alive):
-            alive += [row + 1] * (lengths[row] - len(alive))
-    return alive
+        if lengths[row] > len(active):
+            active += [row + 1] * (lengths[row] - len(active))
+    return active
 
 
 def _number(key: int, numbers: dict[int, int], keys: list[int]) -> int:
@@ -211,24 +213,24 @@ def _number(key: int, numbers: dict[int, int], keys: list[int]) -> int:
     return number
 
 
-def _least(stretches: _StateTable, lone: ChunkCosts, price: int) -> list[int]:
-    """By number, the least weight of every stretch at this price, from its start to the end of its rows."""
-    values = [0] * (len(stretches.keys) + 1)
-    values += lone.suffix_costs[price][:0:-1]  # values[-left] is what a single row costs
-    for number in stretches.order:
+def _least_costs(states: _StateTable, single_row: ChunkCosts, penalty: int) -> list[int]:
+    """By number, the least cost of every state with this penalty, from its start to the end of its rows."""
+    values = [0] * (len(states.keys) + 1)
+    values += single_row.suffix_costs[penalty][:0:-1]  # values[-left] is the cost of a single row
+    for number in states.order:
         best = -1
-        for chunks, rest, begin, ends in stretches.calls[number]:
+        for chunks, rest, first_index, ends in states.calls[number]:
             if ends is None:
-                least = chunks.suffix_costs[price][begin]
+                least = chunks.suffix_costs[penalty][first_index]
             else:
-                weights = chunks.weights[price]
+                costs = chunks.costs[penalty]
                 least = -1
-                place = begin
+                index = first_index
                 for end in ends:
-                    value = weights[place] + values[end]
+                    value = costs[index] + values[end]
                     if value < least or least < 0:
                         least = value
-                    place += 1
+                    index += 1
             if rest:
                 least += values[rest]
             if least < best or best < 0:
@@ -238,61 +240,63 @@ def _least(stretches: _StateTable, lone: ChunkCosts, price: int) -> list[int]:
 
 
 class _PenalizedPlan(NamedTuple):
-    """Stretches with what is needed to follow the least of them."""
+    """States with their least costs, to be followed from the whole batch on."""
 
     rows: tuple[int, ...]
     lengths: list[int]
-    stretches: _StateTable
-    lone: ChunkCosts
+    states: _StateTable
+    single_row: ChunkCosts
     values: list[int]
-    price: int
+    penalty: int
 
     def runs(self) -> list[ProgramCall]:
-        """The calls of the least weight for the whole batch."""
+        """Return the calls of the least cost for the whole batch."""
         runs: list[ProgramCall] = []
-        base = self.stretches.base
+        base = self.states.base
         pending = [_WHOLE]
         while pending:
             number = pending.pop()
-            place, count = divmod(self.stretches.keys[number - 1], base)
-            start, first = divmod(place, base)
-            chunks, rest, chunk, end = self._begun(number)
-            taken = min(count, chunks.buckets[0][0].batch)
+            index, count = divmod(self.states.keys[number - 1], base)
+            start, first = divmod(index, base)
+            chunks, rest, chunk, end = self._cheapest_call(number)
+            rows_called = min(count, chunks.buckets[0][0].batch)
             if rest:
                 pending.append(rest)
             if end is None:
-                runs += self._series(chunks, chunk, first, taken, start)
+                runs += self._chunk_sequence(chunks, chunk, first, rows_called, start)
                 continue
-            bucket = chunks.buckets[self.price][chunk]
-            runs.append(ProgramCall(bucket, self.rows[first : first + taken], start))
+            bucket = chunks.buckets[self.penalty][chunk]
+            runs.append(ProgramCall(bucket, self.rows[first : first + rows_called], start))
             if end < 0:
-                runs += self._series(self.lone, -end, first, 1, start + bucket.length)
+                runs += self._chunk_sequence(self.single_row, -end, first, 1, start + bucket.length)
             elif end > 0:
                 pending.append(end)
         return runs
 
-    def _begun(self, number: int) -> tuple[ChunkCosts, int, int, int | None]:
-        """How the least begins: the chunks, the stretch left over, the place of the chunk and the stretch after it."""
-        for chunks, rest, begin, ends in self.stretches.calls[number]:
+    def _cheapest_call(self, number: int) -> tuple[ChunkCosts, int, int, int | None]:
+        """Return the chunks, the state of the remaining rows, the index of the chunk and the state after it."""
+        for chunks, rest, first_index, ends in self.states.calls[number]:
             value = self.values[number] - (self.values[rest] if rest else 0)
             if ends is None:
-                if chunks.suffix_costs[self.price][begin] == value:
-                    return chunks, rest, begin, None
+                if chunks.suffix_costs[self.penalty][first_index] == value:
+                    return chunks, rest, first_index, None
             else:
-                for place, end in enumerate(ends, begin):
-                    if chunks.weights[self.price][place] + self.values[end] == value:
-                        return chunks, rest, place, end
-        raise InvariantError("no way to begin a stretch costs what the cheapest does")
+                for index, end in enumerate(ends, first_index):
+                    if chunks.costs[self.penalty][index] + self.values[end] == value:
+                        return chunks, rest, index, end
+        raise InvariantError("no call of a state has the state's least cost")
 
-    def _series(self, chunks: ChunkCosts, left: int, first: int, taken: int, start: int) -> list[ProgramCall]:
-        """The cheapest series of chunks until `left` timesteps have passed; rows that end are left out."""
+    def _chunk_sequence(
+        self, chunks: ChunkCosts, left: int, first: int, rows_called: int, start: int
+    ) -> list[ProgramCall]:
+        """Return the cheapest sequence of chunks of `left` timesteps; rows that have ended are left out."""
         runs = []
         while left > 0:
-            place = chunks.suffix_choice[self.price][left]
-            while self.lengths[first + taken - 1] <= start:
-                taken -= 1
-            bucket = chunks.buckets[self.price][place]
-            runs.append(ProgramCall(bucket, self.rows[first : first + taken], start))
+            index = chunks.suffix_choice[self.penalty][left]
+            while self.lengths[first + rows_called - 1] <= start:
+                rows_called -= 1
+            bucket = chunks.buckets[self.penalty][index]
+            runs.append(ProgramCall(bucket, self.rows[first : first + rows_called], start))
             start += bucket.length
             left -= bucket.length
         return runs
@@ -310,6 +314,6 @@ def _cheapest_holding(grid: BucketGrid, cost: CostModel) -> tuple[tuple[float, .
 
 def _head_buckets(grid: BucketGrid, cost: CostModel | None) -> tuple[Bucket, ...]:
     heads = BucketGrid(grid.batches, (1,))
-    cost = cost or CostModel.proportional(heads)
-    weights = {batch: max(1, round(cost.of(Bucket(batch, 1)) * 1e6)) * COST_UNIT + batch for batch in heads.batches}
-    return tuple(Bucket(batch, 1) for _, batch in covers(heads.batches, weights, heads.batches[-1]))
+    costs = bucket_costs(cost or CostModel.proportional(heads), heads.buckets)
+    by_batch = {bucket.batch: one for bucket, one in costs.items()}
+    return tuple(Bucket(batch, 1) for _, batch in covers(heads.batches, by_batch, heads.batches[-1]))

@@ -1,4 +1,4 @@
-"""What a staircase over a grid may call, worked out once for the grid and its costs."""
+"""Tables of a chunked plan over a grid: the calls to consider, computed once for the grid and its costs."""
 
 from __future__ import annotations
 
@@ -6,213 +6,209 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .cost import CostModel
+from .cost import COST_UNIT, CostModel, bucket_costs
 from .shapes import Bucket, BucketGrid
 
-COST_UNIT = 1 << 40  # more than any plan's sum of B x T
-
 CostTable = Mapping[Bucket, int]
-"""Of each bucket: nanoseconds, then B x T, as one whole number: the order of plans, exact under addition."""
+"""Integer cost of each bucket, in nanoseconds."""
 
 
 class ChunkCosts(NamedTuple):
-    """The chunks for some rows, by chunk length, ascending. What depends on a price has one entry for each price."""
+    """Chunks for some rows, by chunk length, ascending. Members that depend on a penalty have one entry for each."""
 
     lengths: tuple[int, ...]
     buckets: tuple[tuple[Bucket, ...], ...]
-    weights: tuple[tuple[int, ...], ...]
+    costs: tuple[tuple[int, ...], ...]
     suffix_costs: tuple[tuple[int, ...], ...]
-    """tails[price][d]: the least weight of chunks that last d timesteps or more together; d up to twice the longest."""
+    """suffix_costs[penalty][d]: the least cost of chunks of d timesteps or more in total; d up to twice the longest."""
     suffix_choice: tuple[tuple[int, ...], ...]
-    """series[price][d]: the place of the first of these chunks."""
+    """suffix_choice[penalty][d]: the index of the first of these chunks."""
 
 
 class CallOption(NamedTuple):
-    """One way to begin a stretch of some number of rows: all or the longest of them, in calls of one batch size."""
+    """One way to start a row group of some size: calls of one batch size, for all rows or the longest of them."""
 
-    calls: ChunkCosts
-    taken: int
-    """The rows that are called; any others are a stretch of their own."""
-    kept: int
-    """While at least so many of these are alive, no other batch size would be better."""
-    begins: tuple[int, ...]
-    """begins[d]: the place of the longest chunk of at most d timesteps, or of the shortest; d up to the longest."""
+    chunks: ChunkCosts
+    rows_called: int
+    """Number of rows that are called; any others are a row group of their own."""
+    min_active: int
+    """Number of these rows that must be active for no other batch size to be better."""
+    first_chunk: tuple[int, ...]
+    """first_chunk[d]: index of the longest chunk of at most d timesteps, or of the shortest; d up to the longest."""
     candidate_chunks: tuple[tuple[tuple[int, int], ...], ...]
-    """ladders[place]: the chunks from that place on, as their length and the number of rows alive at their end with
-    which calling again is cheaper than any longer chunk."""
+    """candidate_chunks[index]: the chunks from that index on, each as its length and the number of rows active at its
+    end with which calling again is cheaper than any longer chunk."""
 
 
 class ChunkOptions(NamedTuple):
-    """All calls that a planner looks at."""
+    """All calls that a planner considers."""
 
     options: tuple[tuple[CallOption, ...], ...]
-    """By number of rows, from 0, which has none, to the largest batch size."""
-    lone: ChunkCosts
-    """For a single row: each length in its cheapest bucket."""
+    """Options by number of rows, from 0, which has none, to the largest batch size."""
+    single_row: ChunkCosts
+    """Chunks for a single row: each length in its cheapest bucket."""
     timestep_penalties: tuple[int, ...]
-    """Nanoseconds that a computed timestep is charged beside its cost; the first is 0."""
+    """Nanoseconds added to the cost of a computed timestep; the first is 0."""
 
 
-def chunk_options(grid: BucketGrid, cost: CostModel, prices: Sequence[float]) -> ChunkOptions:
-    """The calls over `grid`; `prices` are in units of the cheapest timestep of any bucket."""
-    nanoseconds = {bucket: max(1, round(cost.of(bucket) * 1e6)) for bucket in grid.buckets}
-    cheapest = min(one / (bucket.batch * bucket.length) for bucket, one in nanoseconds.items())
-    charged = (0, *(round(price * cheapest) for price in prices))
-    tables = [_priced(nanoseconds, price) for price in charged]
+def chunk_options(grid: BucketGrid, cost: CostModel, penalties: Sequence[float]) -> ChunkOptions:
+    """Compute the tables for `grid`; `penalties` are in units of the cheapest timestep of any bucket."""
+    costs = bucket_costs(cost, grid.buckets)
+    cheapest = min(one // COST_UNIT / (bucket.batch * bucket.length) for bucket, one in costs.items())
+    nanoseconds = (0, *(round(penalty * cheapest) for penalty in penalties))
+    tables = [_penalized(costs, penalty) for penalty in nanoseconds]
     sums = _sums(grid, tables[0])
-    calls = {batch: _calls_of(batch, _paying(grid, batch, tables[0], sums), tables) for batch in grid.batches}
-    begun = (_first_batches(grid, _sums(grid, table)) for table in (tables[0], tables[-1]))
-    firsts = [cheap | frugal for cheap, frugal in zip(*begun, strict=True)]
+    chunks = {
+        batch: _chunk_costs_of(batch, _worthwhile(grid, batch, tables[0], sums), tables) for batch in grid.batches
+    }
+    first_batches = (_first_batches(grid, _sums(grid, table)) for table in (tables[0], tables[-1]))
+    firsts = [cheap | frugal for cheap, frugal in zip(*first_batches, strict=True)]
     again = _again(grid, sums)
-    ladders = {batch: _ladders(batch, own, grid, again) for batch, own in calls.items()}
+    candidates = {batch: _candidates(batch, own, grid, again) for batch, own in chunks.items()}
     several = (
         tuple(
-            _option(rows, batch, calls[batch], firsts, ladders[batch]) for batch in sorted(firsts[rows], reverse=True)
+            _option(rows, batch, chunks[batch], firsts, candidates[batch])
+            for batch in sorted(firsts[rows], reverse=True)
         )
         for rows in range(2, grid.batches[-1] + 1)
     )
-    lone = _lone(grid, tables)
-    return ChunkOptions(((), (_lone_option(lone),), *several), lone, charged)
+    single_row = _single_row(grid, tables)
+    return ChunkOptions(((), (_single_row_option(single_row),), *several), single_row, nanoseconds)
 
 
-def covers(batches: Sequence[int], weights: Mapping[int, int], most: int) -> list[tuple[int, int]]:
-    """For 0 to `most` rows, the least weight of batches that hold them together, and the largest batch of these.
+def covers(batches: Sequence[int], costs: Mapping[int, int], most: int) -> list[tuple[int, int]]:
+    """For 0 to `most` rows, compute the least cost of batches that hold them together, and the largest of these.
 
     >>> covers((1, 4), {1: 10, 4: 25}, most=6)
     [(0, 0), (10, 1), (20, 1), (25, 4), (25, 4), (35, 4), (45, 4)]
     """
     table = [(0, 0)]
     for rows in range(1, most + 1):
-        weight, negative = min((weights[batch] + table[max(0, rows - batch)][0], -batch) for batch in batches)
-        table.append((weight, -negative))
+        cost, negative = min((costs[batch] + table[max(0, rows - batch)][0], -batch) for batch in batches)
+        table.append((cost, -negative))
     return table
 
 
-def _priced(nanoseconds: Mapping[Bucket, int], price: int) -> CostTable:
-    return {
-        bucket: (one + price * bucket.batch * bucket.length) * COST_UNIT + bucket.batch * bucket.length
-        for bucket, one in nanoseconds.items()
-    }
+def _penalized(costs: CostTable, penalty: int) -> CostTable:
+    return {bucket: one + penalty * bucket.batch * bucket.length * COST_UNIT for bucket, one in costs.items()}
 
 
-def _sums(grid: BucketGrid, weights: CostTable) -> dict[Bucket, int]:
-    """The least weight of each bucket or of shorter ones that last exactly as long, one after the other."""
+def _sums(grid: BucketGrid, costs: CostTable) -> dict[Bucket, int]:
+    """For each bucket, the least cost of it or of consecutive shorter ones of exactly its length in total."""
     least = {}
     for batch in grid.batches:
-        series: list[int | None] = [0]
+        sums: list[int | None] = [0]
         for total in range(1, grid.lengths[-1] + 1):
-            parts = [(weights[Bucket(batch, last)], series[total - last]) for last in grid.lengths if last <= total]
-            series.append(min((weight + before for weight, before in parts if before is not None), default=None))
-        least.update({Bucket(batch, length): series[length] or 0 for length in grid.lengths})
+            parts = [(costs[Bucket(batch, last)], sums[total - last]) for last in grid.lengths if last <= total]
+            sums.append(min((cost + before for cost, before in parts if before is not None), default=None))
+        least.update({Bucket(batch, length): sums[length] or 0 for length in grid.lengths})
     return least
 
 
-def _paying(grid: BucketGrid, batch: int, weights: CostTable, sums: CostTable) -> tuple[int, ...]:
-    """The chunk lengths which neither shorter ones can replace for less, nor a longer one."""
-    paying: list[int] = []
+def _worthwhile(grid: BucketGrid, batch: int, costs: CostTable, sums: CostTable) -> tuple[int, ...]:
+    """Chunk lengths which neither shorter ones nor a longer one can replace at a lower cost."""
+    worthwhile: list[int] = []
     least = None
     for length in reversed(grid.lengths):
         bucket = Bucket(batch, length)
-        if (least is None or weights[bucket] < least) and weights[bucket] <= sums[bucket]:
-            paying.append(length)
-            least = weights[bucket]
-    return tuple(reversed(paying))
+        if (least is None or costs[bucket] < least) and costs[bucket] <= sums[bucket]:
+            worthwhile.append(length)
+            least = costs[bucket]
+    return tuple(reversed(worthwhile))
 
 
-def _calls_of(batch: int, lengths: tuple[int, ...], tables: Sequence[CostTable]) -> ChunkCosts:
+def _chunk_costs_of(batch: int, lengths: tuple[int, ...], tables: Sequence[CostTable]) -> ChunkCosts:
     buckets = tuple(Bucket(batch, length) for length in lengths)
-    weights = tuple(tuple(table[bucket] for bucket in buckets) for table in tables)
-    return _with_tails(lengths, (buckets,) * len(tables), weights)
+    costs = tuple(tuple(table[bucket] for bucket in buckets) for table in tables)
+    return _with_suffixes(lengths, (buckets,) * len(tables), costs)
 
 
-def _lone(grid: BucketGrid, tables: Sequence[CostTable]) -> ChunkCosts:
+def _single_row(grid: BucketGrid, tables: Sequence[CostTable]) -> ChunkCosts:
     buckets = tuple(
         tuple(min((Bucket(batch, length) for batch in grid.batches), key=table.__getitem__) for length in grid.lengths)
         for table in tables
     )
-    weights = tuple(tuple(map(table.__getitem__, own)) for table, own in zip(tables, buckets, strict=True))
-    return _with_tails(grid.lengths, buckets, weights)
+    costs = tuple(tuple(map(table.__getitem__, own)) for table, own in zip(tables, buckets, strict=True))
+    return _with_suffixes(grid.lengths, buckets, costs)
 
 
-def _with_tails(
-    lengths: tuple[int, ...], buckets: tuple[tuple[Bucket, ...], ...], weights: tuple[tuple[int, ...], ...]
+def _with_suffixes(
+    lengths: tuple[int, ...], buckets: tuple[tuple[Bucket, ...], ...], costs: tuple[tuple[int, ...], ...]
 ) -> ChunkCosts:
-    pairs = [_tails(lengths, own) for own in weights]
-    return ChunkCosts(
-        lengths, buckets, weights, tuple(tails for tails, _ in pairs), tuple(series for _, series in pairs)
-    )
+    suffix_costs, suffix_choice = zip(*(_suffixes(lengths, own) for own in costs), strict=True)
+    return ChunkCosts(lengths, buckets, costs, suffix_costs, suffix_choice)
 
 
-def _tails(lengths: tuple[int, ...], weights: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    tails, series = [0], [0]
+def _suffixes(lengths: tuple[int, ...], costs: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    suffix_costs, suffix_choice = [0], [0]
     for left in range(1, 2 * lengths[-1] + 1):
         least, negative = min(
-            (weight + tails[max(0, left - length)], -place)
-            for place, (length, weight) in enumerate(zip(lengths, weights, strict=True))
+            (cost + suffix_costs[max(0, left - length)], -index)
+            for index, (length, cost) in enumerate(zip(lengths, costs, strict=True))
         )
-        tails.append(least)
-        series.append(-negative)
-    return tuple(tails), tuple(series)
+        suffix_costs.append(least)
+        suffix_choice.append(-negative)
+    return tuple(suffix_costs), tuple(suffix_choice)
 
 
-def _first_batches(grid: BucketGrid, weights: CostTable) -> list[set[int]]:
+def _first_batches(grid: BucketGrid, costs: CostTable) -> list[set[int]]:
     """For each number of rows, the largest batches of their cheapest covers, over all chunk lengths."""
     most = grid.batches[-1]
     firsts: list[set[int]] = [set() for _ in range(most + 1)]
     for length in grid.lengths:
-        own = {batch: weights[Bucket(batch, length)] for batch in grid.batches}
+        own = {batch: costs[Bucket(batch, length)] for batch in grid.batches}
         for rows, (_, batch) in enumerate(covers(grid.batches, own, most)):
             if rows:
                 firsts[rows].add(batch)
     return firsts
 
 
-def _again(grid: BucketGrid, weights: CostTable) -> list[list[int]]:
-    """again[place][rows]: the least weight of a chunk for so many rows, of the length at that place or longer."""
+def _again(grid: BucketGrid, costs: CostTable) -> list[list[int]]:
+    """again[index][rows]: the least cost of a chunk for so many rows, of the length at that index or longer."""
     table: list[list[int]] = []
     for length in reversed(grid.lengths):
-        own = {batch: weights[Bucket(batch, length)] for batch in grid.batches}
-        these = [weight for weight, _ in covers(grid.batches, own, grid.batches[-1])]
+        own = {batch: costs[Bucket(batch, length)] for batch in grid.batches}
+        these = [cost for cost, _ in covers(grid.batches, own, grid.batches[-1])]
         table.append([min(pair) for pair in zip(these, table[-1], strict=True)] if table else these)
     return table[::-1]
 
 
-def _ladders(
-    batch: int, calls: ChunkCosts, grid: BucketGrid, again: list[list[int]]
+def _candidates(
+    batch: int, chunks: ChunkCosts, grid: BucketGrid, again: list[list[int]]
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
-    weights = calls.weights[0]
-    ladder = []
-    for place, length in enumerate(calls.lengths):
+    costs = chunks.costs[0]
+    candidates = []
+    for index, length in enumerate(chunks.lengths):
         longer = [
-            (weight - weights[place], again[bisect_left(grid.lengths, more - length)])
-            for more, weight in zip(calls.lengths[place + 1 :], weights[place + 1 :], strict=True)
+            (cost - costs[index], again[bisect_left(grid.lengths, more - length)])
+            for more, cost in zip(chunks.lengths[index + 1 :], costs[index + 1 :], strict=True)
         ]
         enough = 0
         while longer and enough < batch and all(once_more[enough + 1] <= added for added, once_more in longer):
             enough += 1
-        ladder.append((length, enough))
-    return tuple(tuple(ladder[place:]) for place in range(len(ladder)))
+        candidates.append((length, enough))
+    return tuple(tuple(candidates[index:]) for index in range(len(candidates)))
 
 
 def _option(
     rows: int,
     batch: int,
-    calls: ChunkCosts,
+    chunks: ChunkCosts,
     firsts: Sequence[set[int]],
-    ladders: tuple[tuple[tuple[int, int], ...], ...],
+    candidates: tuple[tuple[tuple[int, int], ...], ...],
 ) -> CallOption:
-    taken = min(rows, batch)
-    kept = taken
-    while kept > 2 and firsts[kept - 1] == {batch}:
-        kept -= 1
-    return CallOption(calls, taken, kept, _begins(calls.lengths), ladders)
+    rows_called = min(rows, batch)
+    min_active = rows_called
+    while min_active > 2 and firsts[min_active - 1] == {batch}:
+        min_active -= 1
+    return CallOption(chunks, rows_called, min_active, _first_chunk(chunks.lengths), candidates)
 
 
-def _lone_option(lone: ChunkCosts) -> CallOption:
-    """For a row with more timesteps left than `tails` has: the longest chunk."""
-    ladders = tuple(tuple((length, 0) for length in lone.lengths[place:]) for place in range(len(lone.lengths)))
-    return CallOption(lone, 1, 1, _begins(lone.lengths), ladders)
+def _single_row_option(chunks: ChunkCosts) -> CallOption:
+    """Option for a row with more timesteps left than `suffix_costs` has: the longest chunk."""
+    candidates = tuple(tuple((length, 0) for length in chunks.lengths[index:]) for index in range(len(chunks.lengths)))
+    return CallOption(chunks, 1, 1, _first_chunk(chunks.lengths), candidates)
 
 
-def _begins(lengths: tuple[int, ...]) -> tuple[int, ...]:
+def _first_chunk(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(max(0, bisect_right(lengths, left) - 1) for left in range(lengths[-1] + 1))

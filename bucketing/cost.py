@@ -1,13 +1,13 @@
-"""What running a bucket costs, from measurements of some.
+"""Cost of running a bucket, interpolated from measurements; integer costs for exact comparison of plans.
 
-Plans compare costs as whole numbers. Their sums are exact, so the same batch has the same plan in whichever order costs
-are added.
+Plans compare costs as integers. Their sums are exact, so the same batch has the same plan in whichever order costs are
+added.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import isfinite
@@ -19,7 +19,7 @@ _Points = Sequence[tuple[int, float]]
 
 
 class LinearCost(NamedTuple):
-    """Milliseconds of one call for a given number of rows, as a line in its timesteps.
+    """Milliseconds of one call for a given number of rows, linear in its timesteps.
 
     >>> LinearCost(call_ms=0.5, step_ms=0.25).milliseconds(6)
     2.0
@@ -29,18 +29,18 @@ class LinearCost(NamedTuple):
     step_ms: float
 
     def milliseconds(self, steps: int) -> float:
-        """What a call of `steps` timesteps costs."""
+        """Return the cost of a call of `steps` timesteps."""
         return self.call_ms + steps * self.step_ms
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """The measured milliseconds of one run of some buckets, however few of their rows are real.
+    """Measured milliseconds of one run of some buckets, dummy rows included; other buckets are interpolated.
 
-    Between two measurements a cost is on the straight line through them: over the timesteps for measured rows, and
-    then over the rows. Beyond the last ones it goes on like that, but never falls as a bucket grows, and never falls
-    faster than in proportion as it shrinks. A single measurement counts as proportional. Measurements are taken as
-    they are: a larger bucket may be cheaper.
+    Between two measurements a cost is interpolated linearly: over the timesteps for measured rows, and then over the
+    rows. Beyond the last measurements it is extrapolated linearly, but never falls as a bucket grows, and never falls
+    faster than in proportion as it shrinks. A single measurement counts as proportional. Measurements are not
+    smoothed: a larger bucket may be cheaper.
 
     >>> cost = CostModel({Bucket(1, 16): 0.5, Bucket(4, 16): 0.9, Bucket(1, 32): 0.75})
     >>> cost.of(Bucket(4, 16))
@@ -73,32 +73,32 @@ class CostModel:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """The numbers of rows that were measured, ascending."""
+        """Numbers of rows that were measured, ascending."""
         return tuple(batch for batch, _ in self._measured)
 
     def of(self, bucket: Bucket) -> float:
-        """Milliseconds of one run of `bucket`, always positive."""
+        """Return the milliseconds of one run of `bucket`, always positive."""
         measured = self.milliseconds.get(bucket)
         if measured is not None:
             return measured
-        return _between([(batch, _between(own, bucket.length)) for batch, own in self._measured], bucket.batch)
+        return _interpolate([(batch, _interpolate(own, bucket.length)) for batch, own in self._measured], bucket.batch)
 
     def line(self, batch: int) -> LinearCost:
-        """The cost of a call of `batch` rows as a line in its timesteps: neither part is negative, nor are both 0.
+        """Return the cost of a call of `batch` rows, linear in its timesteps; no part is negative, nor are both 0.
 
-        For measured rows the line with the least squares of relative errors, otherwise one between its neighbours.
+        For measured rows it is the least-squares fit of relative errors, otherwise an interpolation between neighbours.
 
         >>> CostModel({Bucket(4, 8): 1.5, Bucket(4, 24): 2.5}).line(4)
-        Line(call_ms=1.0, step_ms=0.0625)
+        LinearCost(call_ms=1.0, step_ms=0.0625)
         """
         return LinearCost(
-            _between([(rows, line.call_ms) for rows, line in self._lines], batch),
-            _between([(rows, line.step_ms) for rows, line in self._lines], batch),
+            _interpolate([(rows, line.call_ms) for rows, line in self._lines], batch),
+            _interpolate([(rows, line.step_ms) for rows, line in self._lines], batch),
         )
 
     @classmethod
     def proportional(cls, shapes: BucketGrid | DynamicShape) -> CostModel:
-        """A stand-in until shapes are measured: 0.1 ms for a call and 0.002 ms for each of its B x T cells.
+        """Return an estimate for shapes that are not measured: 0.1 ms for a call, 0.002 ms for each of its B x T cells.
 
         >>> CostModel.proportional(BucketGrid(batches=(1, 4), lengths=(50,))).of(Bucket(4, 50))
         0.5
@@ -107,16 +107,16 @@ class CostModel:
         """
         if isinstance(shapes, DynamicShape):
             corners = product(sorted({1, 2, shapes.batch}), sorted({1, 2, shapes.length}))
-            return cls({Bucket(*corner): _stand_in(*corner) for corner in corners})
-        return cls({bucket: _stand_in(*bucket) for bucket in shapes.buckets})
+            return cls({Bucket(*corner): _estimate(*corner) for corner in corners})
+        return cls({bucket: _estimate(*bucket) for bucket in shapes.buckets})
 
 
-def _stand_in(batch: int, length: int) -> float:
+def _estimate(batch: int, length: int) -> float:
     return 0.1 + 0.002 * batch * length
 
 
-def _between(points: _Points, at: int) -> float:
-    """The value at `at` of the line through its two neighbours, see `CostModel`. Values are not negative."""
+def _interpolate(points: _Points, at: int) -> float:
+    """Evaluate the line through the two neighbours of `at`, see `CostModel`; values are not negative."""
     if len(points) == 1:
         only, value = points[0]
         return value * at / only
@@ -131,9 +131,9 @@ def _between(points: _Points, at: int) -> float:
 
 
 def _fit(points: _Points) -> LinearCost:
-    """The line with the least sum of squared relative errors, among those that are nowhere negative.
+    """Fit the line with the least sum of squared relative errors, among those that are nowhere negative.
 
-    Relative, for a long run's noise is larger than all that a call costs.
+    The errors are relative because the noise of a long run exceeds the whole overhead of a call.
     """
     weights = [1 / (value * value) for _, value in points]
     total = sum(weights)
@@ -150,24 +150,46 @@ def _fit(points: _Points) -> LinearCost:
     return LinearCost(0.0, sum(weight * x * y for weight, (x, y) in zip(weights, points, strict=True)) / squares)
 
 
-_UNIT = 1 << 40  # more than any plan's sum of B x T
-_PER_MILLISECOND = 10**9  # picoseconds: a step of a small model is a few hundred nanoseconds
+NANOSECONDS = 10**6
+"""Per millisecond; at least 1 for a measured bucket."""
+PICOSECONDS = 10**9
+"""Per millisecond: a timestep of a small model takes a few hundred nanoseconds."""
+COST_UNIT = 1 << 40
+"""One unit of time as an integer cost: more than any plan's sum of B x T."""
+
+
+def integer_cost(milliseconds: float, cells: int, per_ms: int, least: int = 0) -> int:
+    """Return one integer that orders plans by time, then by computed timesteps (`cells`); exact under addition.
+
+    The time is rounded to `per_ms` units per millisecond, to `least` units or more.
+
+    >>> divmod(integer_cost(0.25, cells=64, per_ms=NANOSECONDS), COST_UNIT)
+    (250000, 64)
+    """
+    return max(least, round(milliseconds * per_ms)) * COST_UNIT + cells
+
+
+def bucket_costs(cost: CostModel, buckets: Iterable[Bucket]) -> dict[Bucket, int]:
+    """Return the integer cost of each bucket, in nanoseconds."""
+    return {
+        bucket: integer_cost(cost.of(bucket), bucket.batch * bucket.length, NANOSECONDS, least=1) for bucket in buckets
+    }
 
 
 class IntegerCost(NamedTuple):
-    """A call's `LinearCost` as whole numbers, ordered as plans are: by picoseconds, then by B x T."""
+    """A call's `LinearCost` as integer costs, in picoseconds: `call`, and `step` for each timestep."""
 
     call: int
     step: int
 
 
-def integer_cost(line: LinearCost, batch: int) -> IntegerCost:
-    """The weight of a call of `batch` rows: `call`, and `step` for each timestep."""
-    picoseconds = (round(part * _PER_MILLISECOND) for part in line)
-    call, step = (part * _UNIT for part in picoseconds)
-    return IntegerCost(call, step + batch)
-
-
 def integer_costs(cost: CostModel, batch: int) -> tuple[IntegerCost, ...]:
-    """The weights of 0 to `batch` rows. Nothing is run with 0 rows; the place is kept so that rows are indices."""
-    return (IntegerCost(0, 0), *(integer_cost(cost.line(rows), rows) for rows in range(1, batch + 1)))
+    """Return the integer costs of calls of 0 to `batch` rows, so that rows are indices; a call of 0 rows costs 0."""
+    lines = ((rows, cost.line(rows)) for rows in range(1, batch + 1))
+    return (
+        IntegerCost(0, 0),
+        *(
+            IntegerCost(integer_cost(line.call_ms, 0, PICOSECONDS), integer_cost(line.step_ms, rows, PICOSECONDS))
+            for rows, line in lines
+        ),
+    )

@@ -1,10 +1,10 @@
-"""What the core refuses. Each error carries its facts, so whoever answers the request can word them."""
+"""Errors of the core. Each carries its facts, so that the response to a request can word them."""
 
 from __future__ import annotations
 
 
 class SequenceTooLong(ValueError):
-    """A sequence that no bucket holds."""
+    """A sequence longer than every bucket."""
 
     def __init__(self, length: int, available: tuple[int, ...]) -> None:
         self.length = length
@@ -16,19 +16,19 @@ class SequenceTooLong(ValueError):
 
 
 class LengthNotAccepted(ValueError):
-    """A length that is no bucket's own, for a model that must not be padded."""
+    """A length that no bucket has, for a model that must not be padded."""
 
     def __init__(self, length: int, available: tuple[int, ...]) -> None:
         self.length = length
         self.available = available
         super().__init__(
-            f"a sequence of {length} timesteps is not accepted: padding would change this model's answer, so only "
+            f"a sequence of {length} timesteps is not accepted: padding would change this model's outputs, so only "
             f"lengths {', '.join(map(str, available))} are served"
         )
 
 
 class InvariantError(RuntimeError):
-    """Something that cannot happen has happened. Nobody's request is at fault."""
+    """A violated invariant: a bug, not the fault of a request."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"this is a bug, please report it: {what}")

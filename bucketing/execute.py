@@ -1,4 +1,4 @@
-"""Following a plan: requests into buckets, through the programs, and back in the order they came."""
+"""Execution of a plan: requests are padded into buckets, run, and returned in their order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .shapes import Bucket, TensorSpec
 
 Tensors = tuple[torch.Tensor, ...]
 RunBucket = Callable[[Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
-"""Runs a bucket's program on its padded inputs, lengths[B] last where the programs take them."""
+"""Run a bucket's program on its padded inputs; lengths[B] is the last one if the programs take lengths."""
 Pad = Callable[[Sequence[torch.Tensor], TensorSpec, Bucket], torch.Tensor]
-"""`padding.pad`, or what puts something else into the padding."""
+"""`padding.pad`, or a function that writes other values into the padding."""
 
 
 def execute(
@@ -28,41 +28,41 @@ def execute(
     run: RunBucket,
     pad: Pad = pad,
 ) -> list[Tensors]:
-    """The answers of all requests, in their order: each has one tensor an output, of the output's `item_shape`.
+    """Return the outputs of all requests, in their order: one tensor per output, of the output's `item_shape`.
 
-    A request has one tensor an input, of the input's `item_shape`. Answers are views of what `run` returned, which is
-    ours by then; no two outputs share memory, nor does one with an input.
+    A request has one tensor per input, of the input's `item_shape`. The outputs are views of the tensors that `run`
+    returned, which the engine no longer uses; no two outputs share memory, nor does an output with an input.
 
     Raises:
         ValueError: a request's tensor has not the shape or dtype of its input.
-        BrokenInvariant: the plan leaves a request out, or a program's answers are not as declared.
+        InvariantError: the plan leaves a request out, or a program's outputs are not as declared.
     """
-    answers: dict[int, Tensors] = {}
+    outputs_of: dict[int, Tensors] = {}
     for step in plan.runs:
         padded = _padded_inputs(step, requests, lengths, inputs, takes_lengths, pad)
         results = run(step.bucket, padded)
         check_outputs(results, outputs, step.bucket)
         own_lengths = [lengths[row] for row in step.rows]
         parts = _parts(results, outputs, own_lengths, padded)
-        answers.update(zip(step.rows, zip(*parts, strict=True), strict=True))
-    if sorted(answers) != list(range(len(requests))):
-        raise InvariantError(f"{len(requests)} requests were to be answered, the plan answers {sorted(answers)}")
-    return [answers[row] for row in range(len(requests))]
+        outputs_of.update(zip(step.rows, zip(*parts, strict=True), strict=True))
+    if sorted(outputs_of) != list(range(len(requests))):
+        raise InvariantError(f"the plan for {len(requests)} requests contains {sorted(outputs_of)}")
+    return [outputs_of[row] for row in range(len(requests))]
 
 
 def _parts(
     results: Sequence[torch.Tensor],
     outputs: Sequence[TensorSpec],
     lengths: Sequence[int],
-    given: Sequence[torch.Tensor],
+    padded: Sequence[torch.Tensor],
 ) -> list[list[torch.Tensor]]:
-    """Each output's answers. A program may return a tensor twice, or what it was given: then they are copies."""
-    taken = {storage_ptr(tensor) for tensor in given}
+    """Unpad each output. A tensor that the program returns twice, or that is one of its inputs, is copied."""
+    used = {storage_ptr(tensor) for tensor in padded}
     parts = []
     for result, spec in zip(results, outputs, strict=True):
-        cut = unpad if storage_ptr(result) in taken else unpadded_views
+        cut = unpad if storage_ptr(result) in used else unpadded_views
         parts.append(cut(result, spec, lengths))
-        taken.add(storage_ptr(result))
+        used.add(storage_ptr(result))
     return parts
 
 
@@ -83,10 +83,10 @@ def _padded_inputs(
 
 
 def check_outputs(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec], bucket: Bucket) -> None:
-    """Hold what a program gave against what was declared.
+    """Compare the outputs of a program with their declaration.
 
     Raises:
-        BrokenInvariant: another number of tensors, another shape or dtype.
+        InvariantError: another number of tensors, another shape or dtype.
     """
     if len(results) != len(outputs):
         raise InvariantError(f"{_program(bucket)} declares {len(outputs)} outputs and returned {len(results)}")

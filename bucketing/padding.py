@@ -1,7 +1,7 @@
-"""Into a bucket and out of it: `pad` and `unpad` are each other's inverse.
+"""Padding of requests into a bucket, and removal of padding: `unpad` is the inverse of `pad`.
 
-Only this file and the `execute` files know of torch. Every request comes through here, so it is done in few calls for a
-whole batch: joining many tensors takes torch less time than to find, for each, the place where it goes.
+Only this file and the `execute` files import torch. Every request passes through here, so few calls handle a whole
+batch: torch concatenates many tensors faster than it copies each to its position.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from .errors import InvariantError
 from .shapes import Bucket, TensorSpec
 
 _EXACT = 2**53
-"""Beyond it a whole number need not be a float, which is what torch's own function takes."""
+"""Largest magnitude up to which every integer is a float, which is the type that `pad_sequence` takes."""
 
 
 def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
-    """The requests' tensors, each of `spec.item_shape`, as one contiguous tensor of `spec.sizes(*bucket)`.
+    """Pad the requests' tensors, each of `spec.item_shape`, into one contiguous tensor of `spec.sizes(*bucket)`.
 
-    What no request fills, timesteps and whole rows alike, holds `spec.pad_value`. A single request that fills its
-    bucket is not copied.
+    Padded timesteps and dummy rows hold `spec.pad_value`. A single request that fills its bucket is not copied.
 
     >>> ids = TensorSpec("ids", "int64", ("batch", "time"), pad_value=7)
     >>> pad([torch.tensor([1, 2, 3]), torch.tensor([4])], ids, Bucket(3, 4))
@@ -39,7 +38,7 @@ def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torc
         bucket = Bucket(1, bucket.length)
     if not 1 <= len(items) <= bucket.batch:
         raise ValueError(f"{spec.name}: {len(items)} items for a bucket of {bucket.batch} rows")
-    full = _item_sizes(spec, bucket.length)
+    full = spec.item_sizes(bucket.length)
     _check_items(items, spec, full)
     if bucket.batch == 1 and items[0].shape == full and items[0].is_contiguous():
         return items[0] if spec.batch_dim is None else items[0].unsqueeze(spec.batch_dim)
@@ -47,9 +46,9 @@ def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torc
 
 
 def unpad(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> list[torch.Tensor]:
-    """Each request's part of a padded tensor: its row, its own number of timesteps, without the batch dimension.
+    """Return each request's part of a padded tensor: its row and its own timesteps, without the batch dimension.
 
-    The parts are contiguous copies: an engine may overwrite `tensor` in its next run.
+    The parts are contiguous copies, because an engine may overwrite `tensor` in its next run.
 
     >>> ids = TensorSpec("ids", "int64", ("batch", "time"))
     >>> unpad(torch.tensor([[1, 2, 3, 7], [4, 7, 7, 7], [7, 7, 7, 7]]), ids, [3, 1])
@@ -60,12 +59,12 @@ def unpad(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> lis
     """
     if spec.batch_dim is None or spec.item_time_dims:
         return [view.clone(memory_format=torch.contiguous_format) for view in unpadded_views(tensor, spec, lengths)]
-    copy = _moved(tensor, spec.batch_dim, 0).clone(memory_format=torch.contiguous_format)  # one does for all
+    copy = _moved(tensor, spec.batch_dim, 0).clone(memory_format=torch.contiguous_format)  # one copy for all requests
     return unpadded_views(_moved(copy, 0, spec.batch_dim), spec, lengths)
 
 
 def unpadded_views(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> list[torch.Tensor]:
-    """What `unpad` copies: for a tensor that is the caller's own.
+    """Return the same parts as `unpad`, as views: for a tensor that the caller owns.
 
     Raises:
         ValueError: as `unpad`.
@@ -79,11 +78,11 @@ def unpadded_views(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int
     own = rows_of[: len(lengths)]
     if not spec.item_time_dims:
         return list(own)
-    return [_cut(row, spec, length) for row, length in zip(own, lengths, strict=True)]
+    return [_first_timesteps(row, spec, length) for row, length in zip(own, lengths, strict=True)]
 
 
 def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
-    """The lengths of a bucket's rows, int64[B]. A dummy row counts as one timestep, for engines refuse 0.
+    """Return the lengths of a bucket's rows, int64[B]; a dummy row has length 1, because engines refuse 0.
 
     >>> lengths_tensor([3, 2], Bucket(4, 8))
     tensor([3, 2, 1, 1])
@@ -99,12 +98,12 @@ def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
 
 
 def storage_ptr(tensor: torch.Tensor) -> int:
-    """Where the memory begins that a tensor shares with its views. An old torch has another name for it."""
+    """Return the address of the memory that a tensor shares with its views; an old torch has no `untyped_storage`."""
     return int(getattr(tensor, "untyped_storage", tensor.storage)().data_ptr())
 
 
 def torch_dtype(spec: TensorSpec) -> torch.dtype:
-    """The torch dtype that `spec.dtype` names.
+    """Return the torch dtype that `spec.dtype` names.
 
     >>> torch_dtype(TensorSpec("ids", "int64", ("time",)))
     torch.int64
@@ -115,8 +114,20 @@ def torch_dtype(spec: TensorSpec) -> torch.dtype:
     return dtype
 
 
+def zeros(spec: TensorSpec, length: int, batch: int | None = None) -> torch.Tensor:
+    """Return zeros for one request of `length` timesteps, or for a batch of so many rows.
+
+    >>> zeros(TensorSpec("ids", "int64", ("batch", "time")), length=3)
+    tensor([0, 0, 0])
+    >>> zeros(TensorSpec("ids", "int64", ("batch", "time")), length=3, batch=1)
+    tensor([[0, 0, 0]])
+    """
+    sizes = spec.item_sizes(length) if batch is None else spec.sizes(batch, length)
+    return torch.zeros(sizes, dtype=torch_dtype(spec))
+
+
 class _Padding(dict[int, torch.Tensor]):
-    """So many timesteps of padding of one layout: views of one tensor, each made when it is first asked for."""
+    """Padding of one layout by number of timesteps: views of one tensor, made on first use."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
@@ -134,7 +145,7 @@ _padding = cache(_Padding)
 
 
 def _joined(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
-    """One item after the other along their time, with padding between them: every cell is written once."""
+    """Concatenate the items along time, with padding between them: every cell is written once."""
     (dim,) = spec.item_time_dims
     padding = _padding(spec)
     if spec.shape[:2] == ("time", "batch") and abs(spec.pad_value) <= _EXACT:
@@ -149,59 +160,51 @@ def _joined(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> 
     joined = torch.cat(parts, dim)
     if spec.batch_dim is None:
         return joined
-    full = _item_sizes(spec, bucket.length)
+    full = spec.item_sizes(bucket.length)
     return _moved(joined.view(*full[:dim], bucket.batch, *full[dim:]), dim, spec.batch_dim).contiguous()
 
 
 def _interleaved(items: Sequence[torch.Tensor], padding: _Padding, bucket: Bucket) -> torch.Tensor:
-    """The same for a layout with time in front, for which torch has a function: nothing is moved twice."""
+    """Pad a time-major layout by torch's `pad_sequence`, so that nothing is moved twice."""
     rows = [*items, *[padding[bucket.length]] * (bucket.batch - len(items))]
-    if all(len(row) < bucket.length for row in rows):  # the longest says how long the result is
+    if all(len(row) < bucket.length for row in rows):  # the longest row determines the length of the result
         rows[0] = torch.cat([rows[0], padding[bucket.length - len(rows[0])]])
     return pad_sequence(rows, padding_value=padding.spec.pad_value)
 
 
 def _stacked(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
-    """For items without time, and for those with more than one time dimension, each filled up by itself."""
-    filled = [_pad_item(item, spec, bucket.length) for item in items]
+    """Stack items without time, or with several time dimensions, each padded separately."""
+    padded = [_pad_item(item, spec, bucket.length) for item in items]
     if spec.batch_dim is None:
-        return filled[0].contiguous()
+        return padded[0].contiguous()
     dummies = [_padding_item(spec, bucket.length)] * (bucket.batch - len(items))
-    return torch.stack(filled + dummies, spec.batch_dim)
+    return torch.stack(padded + dummies, spec.batch_dim)
 
 
 def _moved(tensor: torch.Tensor, dim: int, to: int) -> torch.Tensor:
-    """The same tensor with one dimension in another place."""
     return tensor if dim == to else tensor.movedim(dim, to)
 
 
 def _pad_item(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
     if not spec.item_time_dims:
         return item
-    filled = _padding_item(spec, length)
-    _cut(filled, spec, item.shape[spec.item_time_dims[0]]).copy_(item)
-    return filled
+    padded = _padding_item(spec, length)
+    _first_timesteps(padded, spec, item.shape[spec.item_time_dims[0]]).copy_(item)
+    return padded
 
 
 def _padding_item(spec: TensorSpec, length: int) -> torch.Tensor:
-    """An item of this many timesteps that is nothing but padding."""
-    return torch.full(_item_sizes(spec, length), spec.pad_value, dtype=torch_dtype(spec))
+    return torch.full(spec.item_sizes(length), spec.pad_value, dtype=torch_dtype(spec))
 
 
-def _cut(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
-    """The view of an item's first timesteps."""
+def _first_timesteps(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
     for dim in spec.item_time_dims:
         item = item.narrow(dim, 0, length)
     return item
 
 
-def _item_sizes(spec: TensorSpec, length: int) -> tuple[int, ...]:
-    """`spec.item_shape` in numbers."""
-    return tuple([length if isinstance(size, str) else size for size in spec.item_shape])
-
-
 def _check_items(items: Sequence[torch.Tensor], spec: TensorSpec, full: tuple[int, ...]) -> None:
-    """Each is as declared, and none is longer than one that is `full`."""
+    """Require that each item is as declared and not longer than one of sizes `full`."""
     dtype, times, expected = torch_dtype(spec), spec.item_time_dims, list(full)
     for index, item in enumerate(items):
         shape = item.shape

@@ -1,4 +1,4 @@
-"""What a planner answers with: an immutable value made of ints. `execute` follows it."""
+"""Plans: immutable values made of ints, returned by planners and followed by `execute`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .shapes import Bucket
 
 @dataclass(frozen=True)
 class ProgramCall:
-    """One call of one program: `rows` are the requests' places in the batch, the longest first.
+    """One call of one program; `rows` are indices of requests in the batch, the longest first.
 
-    `start` is the timestep of its rows at which the call begins: 0 but for the later chunks of a staircase.
+    `start` is the first timestep that the call computes: 0, except for the later chunks of a chunked plan.
     """
 
     bucket: Bucket
@@ -26,12 +26,12 @@ class ProgramCall:
 class Plan:
     """All calls that one batch of requests needs, in an order in which they can be made.
 
-    A plan for `sequence` programs has every request in exactly one run. In one for `chunk` programs, the runs of a
-    request follow each other without a gap from timestep 0 to its end, and every request is in exactly one head.
+    In a plan for `sequence` programs every request is in exactly one run. In a chunked plan the runs of a request
+    follow each other without a gap from timestep 0 to its end, and every request is in exactly one head.
 
     >>> chunks = (ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3))
-    >>> stair = Plan(chunks, heads=(ProgramCall(Bucket(2, 1), (1, 0)),))
-    >>> stair.computed_timesteps, stair.useful_timesteps([3, 7])
+    >>> plan = Plan(chunks, heads=(ProgramCall(Bucket(2, 1), (1, 0)),))
+    >>> plan.computed_timesteps, plan.useful_timesteps([3, 7])
     (10, 10)
     """
 
@@ -41,24 +41,24 @@ class Plan:
 
     @property
     def computed_timesteps(self) -> int:
-        """B x T summed over the runs: what the engine computes, padding included."""
+        """B x T summed over the runs: the timesteps that the engine computes, padding included."""
         return sum(run.bucket.batch * run.bucket.length for run in self.runs)
 
     def useful_timesteps(self, lengths: Sequence[int]) -> int:
-        """The real timesteps of the requests that were planned."""
+        """Count the real timesteps of the planned requests."""
         return sum(min(run.bucket.length, lengths[row] - run.start) for run in self.runs for row in run.rows)
 
     def padded_timesteps(self, lengths: Sequence[int]) -> int:
-        """The waste: what is computed beside the real timesteps."""
+        """Count the computed timesteps that are padding."""
         return self.computed_timesteps - self.useful_timesteps(lengths)
 
     def milliseconds(self, cost: CostModel) -> float:
-        """What the runs cost together. The heads run another program, which has costs of its own."""
+        """Sum the costs of the runs. The heads run another program, which has its own costs."""
         return sum(cost.of(run.bucket) for run in self.runs)
 
 
 def single_bucket_plan(bucket: Bucket, lengths: Sequence[int], kind: Literal["sequence", "chunk"]) -> Plan:
-    """A plan whose every run has this bucket: at most B sequences, and of any length only where they run in pieces.
+    """Plan all runs in this bucket: at most B sequences, longer than T only in chunked execution (`kind` "chunk").
 
     >>> [run.start for run in single_bucket_plan(Bucket(2, 4), [9, 3], "chunk").runs]
     [0, 4, 8]
@@ -67,13 +67,13 @@ def single_bucket_plan(bucket: Bucket, lengths: Sequence[int], kind: Literal["se
     if kind == "sequence":
         return Plan((ProgramCall(bucket, rows),))
     starts = range(0, lengths[rows[0]], bucket.length)
-    alive = (tuple(row for row in rows if lengths[row] > start) for start in starts)
-    runs = tuple(ProgramCall(bucket, own, start) for own, start in zip(alive, starts, strict=True))
+    active = (tuple(row for row in rows if lengths[row] > start) for start in starts)
+    runs = tuple(ProgramCall(bucket, own, start) for own, start in zip(active, starts, strict=True))
     return Plan(runs, (ProgramCall(Bucket(bucket.batch, 1), rows),))
 
 
 def longest_first(lengths: Sequence[int]) -> list[int]:
-    """The places of the lengths, the longest first, equal ones in their order."""
+    """Return the indices of the lengths, the longest first, equal ones in their order."""
     rows = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)
     if rows and lengths[rows[-1]] < 1:
         raise ValueError(f"request {rows[-1]} has {lengths[rows[-1]]} timesteps: an empty sequence cannot be planned")

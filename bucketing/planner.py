@@ -1,11 +1,11 @@
-"""One planner for each kind of program and each kind of engine."""
+"""Planner protocol; choice of a planner by execution mode and by the shapes that an engine takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from .batch_planner import BucketPlanner, DynamicPlanner, SelectedBucketPlanner
+from .batch_planner import BucketPlanner, DynamicPlanner
 from .bucketed_chunks import BucketedChunkPlanner
 from .cost import CostModel
 from .dynamic_chunks import DynamicChunkPlanner
@@ -16,14 +16,14 @@ ExecutionMode = Literal["sequence", "chunk"]
 
 
 class Planner(Protocol):
-    """Lengths to the cheapest plan. Built once for an archive; it keeps nothing of the batches that it planned."""
+    """Function from lengths to the cheapest plan. Built once for an archive; planning keeps no state."""
 
     @property
     def cost(self) -> CostModel:
-        """What the runs of its plans cost."""
+        """Cost model of the runs of its plans."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
-        """The cheapest plan for requests of these lengths.
+        """Return the cheapest plan for requests of these lengths.
 
         Raises:
             SequenceTooLong, LengthNotAccepted: a length that is not served.
@@ -41,19 +41,17 @@ def make_planner(
     head_cost: CostModel | None = None,
     table: tuple[int, ...] | None = None,
 ) -> Planner:
-    """The planner for programs of this kind on an engine that takes these shapes.
+    """Build the planner for programs of this kind on an engine that takes these shapes.
 
-    `padded` is for `sequence` programs: False where padding would change the answers. `longest` is the longest sequence
-    served by `chunk` programs of fixed shapes, which have no limit of their own, and `head_cost` what their head costs
-    over buckets of length 1; None: no limit, and a stand-in. `table` is for `sequence` programs on a grid, where the
-    user chooses the bucket length for 1, 2, 3, ... timesteps; None: whatever costs least.
+    `padded` applies to `sequence` programs: False if padding would change the outputs. `longest` is the longest
+    sequence served by `chunk` programs of fixed shapes, which have no limit of their own, and `head_cost` the cost of
+    their head over buckets of length 1; None: no limit, and an estimate. `table` applies to `sequence` programs on a
+    grid: the bucket length that the user selects for 1, 2, 3, ... timesteps; None: chosen by cost.
     """
     if kind == "chunk":
         if isinstance(shapes, BucketGrid):
             return BucketedChunkPlanner(shapes, cost, longest, head_cost)
         return DynamicChunkPlanner(shapes, cost)
     if isinstance(shapes, BucketGrid):
-        if table is not None:
-            return SelectedBucketPlanner(shapes, cost, table)
-        return BucketPlanner(shapes, cost, padded)
+        return BucketPlanner(shapes, cost, padded, table)
     return DynamicPlanner(shapes, cost, padded)

@@ -1,11 +1,11 @@
-"""Shapes: the grid of (batch, length) buckets, and the layout of tensors and carried values."""
+"""Grid of (batch, length) buckets; layout of tensors and carried values."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Annotated, Literal, NamedTuple
 
 from .errors import LengthNotAccepted, SequenceTooLong
@@ -18,9 +18,23 @@ class Bucket(NamedTuple):
     length: int
 
 
+def ascending_error(sizes: Sequence[int]) -> str | None:
+    """Describe why these are not sizes of 1 or more in ascending order, each once; None if they are.
+
+    >>> ascending_error([4, 2])
+    'expected ascending sizes, each once, got [4, 2]: write [2, 4]'
+    """
+    if not sizes or min(sizes) < 1:
+        return f"expected sizes of 1 or more, got {list(sizes)}"
+    in_order = sorted(set(sizes))
+    if list(sizes) != in_order:
+        return f"expected ascending sizes, each once, got {list(sizes)}: write {in_order}"
+    return None
+
+
 @dataclass(frozen=True)
 class BucketGrid:
-    """Every batch size by every length, both ascending.
+    """All combinations of batch sizes and lengths, both ascending.
 
     >>> grid = BucketGrid(batches=(1, 4), lengths=(16, 32))
     >>> grid.buckets
@@ -34,16 +48,16 @@ class BucketGrid:
 
     def __post_init__(self) -> None:
         for what, sizes in (("batches", self.batches), ("lengths", self.lengths)):
-            if not sizes or sizes[0] < 1 or any(a >= b for a, b in pairwise(sizes)):
-                raise ValueError(f"{what} must be positive and strictly ascending, got {sizes}")
+            if error := ascending_error(sizes):
+                raise ValueError(f"{what}: {error}")
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
-        """All shapes, ordered by batch, then by length."""
+        """All buckets, ordered by batch, then by length."""
         return tuple(Bucket(batch, length) for batch in self.batches for length in self.lengths)
 
     def bucket_length_for(self, length: int) -> int:
-        """The smallest bucket length that holds `length` timesteps.
+        """Return the smallest bucket length that holds `length` timesteps.
 
         Raises:
             SequenceTooLong: no bucket holds it.
@@ -54,7 +68,7 @@ class BucketGrid:
         return self.lengths[index]
 
     def require_bucket_length(self, length: int) -> int:
-        """The bucket length that is `length` itself, for a model that must not be padded.
+        """Return `length`, which must be a bucket length: for a model that must not be padded.
 
         Raises:
             LengthNotAccepted: no bucket has it.
@@ -63,10 +77,22 @@ class BucketGrid:
             raise LengthNotAccepted(length, self.lengths)
         return length
 
+    def smallest_holding(self, rows: int, length: int) -> Bucket:
+        """Return the smallest bucket of at least `rows` x `length`; a size beyond the grid counts as its largest.
+
+        >>> BucketGrid(batches=(1, 4), lengths=(16, 32)).smallest_holding(rows=2, length=40)
+        Bucket(batch=4, length=32)
+        """
+        return Bucket(_clamped_ceiling(self.batches, rows), _clamped_ceiling(self.lengths, length))
+
+
+def _clamped_ceiling(sizes: Sequence[int], size: int) -> int:
+    return sizes[min(bisect_left(sizes, size), len(sizes) - 1)]
+
 
 @dataclass(frozen=True)
 class DynamicShape:
-    """What a shape-polymorphic engine takes: every number of rows up to `batch`, every number of timesteps to `length`.
+    """Shapes of an engine with dynamic shapes: 1 to `batch` rows, 1 to `length` timesteps.
 
     >>> DynamicShape(batch=32, length=512).bucket_length_for(17)
     17
@@ -80,38 +106,37 @@ class DynamicShape:
             raise ValueError(f"the limits must be positive, got {self.batch} rows and {self.length} timesteps")
 
     def bucket_length_for(self, length: int) -> int:
-        """`length` itself.
+        """Return `length`.
 
         Raises:
-            SequenceTooLong: it is beyond the limit.
+            SequenceTooLong: `length` is beyond the limit.
         """
         if length > self.length:
             raise SequenceTooLong(length, (self.length,))
         return length
 
     def require_bucket_length(self, length: int) -> int:
-        """The same: nothing needs padding.
+        """Return `length`: nothing needs padding.
 
         Raises:
-            SequenceTooLong: it is beyond the limit.
+            SequenceTooLong: `length` is beyond the limit.
         """
         return self.bucket_length_for(length)
 
 
 Shapes = BucketGrid | DynamicShape
-"""What an engine takes: a program for each bucket, or one for all shapes."""
-
+"""Shapes that an engine accepts: one program for each bucket, or one program for all shapes."""
 
 Axis = Literal["batch", "time"]
 ProgramRole = Literal["sequence", "start", "chunk", "head"]
-"""A program of a model. `sequence`: the whole of it, over whole sequences. In pieces of time: `chunk` for a piece of
-every sequence, `start` for what the first one begins with, `head` for what follows the last."""
+"""Role of a program. `sequence`: the whole model, over whole sequences. In chunked execution: `chunk` computes one
+chunk of time of every sequence, `start` the initial carried values, `head` the outputs that follow the last chunk."""
 DType = Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One tensor: its name, its dtype and its shape with the two varying dimensions named.
+    """Name, dtype and shape of a tensor; the two varying dimensions are named.
 
     >>> ids = TensorSpec("ids", "int64", ("batch", "time"))
     >>> ids.batch_dim, ids.time_dim, ids.item_shape
@@ -125,32 +150,40 @@ class TensorSpec:
     dtype: DType
     shape: tuple[int | Axis, ...]
     pad_value: float = 0
-    """What stands on the padded timesteps of an input."""
+    """Value of an input on padded timesteps."""
     vocabulary: int | None = None
-    """Ids must be in [0, vocabulary); an engine may abort on others. None: any value."""
+    """Upper bound of ids, which must be in [0, vocabulary): an engine may abort on others. None: any value."""
 
     @cached_property
     def batch_dim(self) -> int | None:
-        """Where the batch dimension is, or None for a tensor that has none."""
+        """Index of the batch dimension, or None."""
         return self.shape.index("batch") if "batch" in self.shape else None
 
     @cached_property
     def time_dim(self) -> int | None:
-        """Where the time dimension is, or None for a tensor that has none."""
+        """Index of the first time dimension, or None."""
         return self.shape.index("time") if "time" in self.shape else None
 
     @cached_property
     def item_shape(self) -> tuple[int | Axis, ...]:
-        """The shape of one request's part: the same without the batch dimension."""
+        """Shape of one request's tensor: `shape` without the batch dimension."""
         return tuple(size for size in self.shape if size != "batch")
 
     @cached_property
     def item_time_dims(self) -> tuple[int, ...]:
-        """Where time is in `item_shape`: an attention map has it twice."""
+        """Indices of time in `item_shape`: an attention map has two."""
         return tuple(dim for dim, size in enumerate(self.item_shape) if size == "time")
 
+    def item_sizes(self, length: int) -> tuple[int, ...]:
+        """Return the sizes of `item_shape` for a sequence of this length.
+
+        >>> TensorSpec("frames", "float32", ("time", "batch", 12)).item_sizes(16)
+        (16, 12)
+        """
+        return tuple([length if isinstance(size, str) else size for size in self.item_shape])
+
     def sizes(self, batch: int, length: int) -> tuple[int, ...]:
-        """The numbers of this shape in one bucket.
+        """Return the shape in numbers, for one bucket.
 
         >>> TensorSpec("frames", "float32", ("time", "batch", 12)).sizes(batch=4, length=16)
         (16, 4, 12)
@@ -160,12 +193,12 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class CarriedValue:
-    """A tensor that goes on from one piece of a sequence to the next, as a recurrence's state does."""
+    """Tensor handed from one chunk of a sequence to the next, such as the state of a recurrence (`lax.scan`: carry)."""
 
     spec: TensorSpec
-    """Its rows are in front, so that those of a batch's first sequences are a stretch of it."""
+    """Layout; the batch dimension is the first, so that the rows of the first sequences are contiguous."""
     fill: Annotated[float, "infinite"] | None
-    """What it holds before the first timestep; None where a program computes that."""
+    """Initial value, before the first timestep; None if the `start` program computes it."""
 
 
 def role_buckets(role: ProgramRole, grid: BucketGrid) -> tuple[Bucket, ...]:

@@ -1,1 +1,1 @@
-"""What is a file format: the YAML block and the manifest inside an archive."""
+"""File formats: the YAML block, and the manifest inside an archive."""

@@ -17,44 +17,44 @@ _MAX_CHOSEN = 256
 
 
 class AutoLengths(Strict):
-    """Lengths that are chosen, not written down: the best for a histogram, or without one evenly in proportion."""
+    """Lengths that are chosen automatically: the best for a histogram, or without one in even proportion."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["histogram"]}, {"required": ["longest"]}]})
 
     auto: Annotated[int, Field(ge=1, le=_MAX_CHOSEN)]
-    """How many lengths there may be at most; each is compiled for every batch size."""
+    """The largest number of lengths; each is compiled for every batch size."""
     histogram: Annotated[str, Field(min_length=1)] | None = None
     """A file of lengths seen in traffic, relative to this one: a list, or a TorchServe log with the handler's lines."""
     longest: Size | None = None
-    """The largest of the lengths; left out, the longest in the histogram. Needed where there is none."""
+    """The largest of the lengths; left out, the longest in the histogram. Required without a histogram."""
     objective: Literal["cost", "timesteps"] = "cost"
-    """What to make least of for the histogram: measured milliseconds (cost), or computed timesteps."""
+    """The quantity to minimise for the histogram: measured milliseconds (cost), or computed timesteps."""
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Nothing to choose by."""
+        """Yield the lack of both a histogram and a longest length."""
         misspelt = given.keys() - cls.model_fields.keys()
         if "auto" in given and given.get("histogram") is None and given.get("longest") is None and not misspelt:
             yield (), "expected histogram: FILE with lengths seen in traffic, or longest: N without one, got neither"
 
     def histogram_errors(self, observed: Histogram, *, truncate: bool) -> Iterator[tuple[str, str]]:
-        """What is wrong with what the histogram's file holds, as (key, message)."""
+        """Yield (key, message) for each problem with the lengths in the histogram's file."""
         if self.histogram is not None and not observed:
-            yield "histogram", "expected what the file holds, got nothing"
+            yield "histogram", "expected lengths in the file, got none"
         elif observed and self.longest is not None and self.longest < min(observed) and not truncate:
             least = f"{min(observed)} or more, the shortest in the histogram"
             yield "longest", f"expected {least}, got {self.longest}: every sequence would be refused"
 
     def lengths_by_cost(self, observed: Histogram, cost_of_length: CostOfLength, *, truncate: bool) -> tuple[int, ...]:
-        """The lengths at which the sequences that are served cost least; `truncate`: longer ones are cut, not refused.
+        """Choose the lengths that cost least for the served sequences; `truncate`: longer ones are cut, not refused.
 
         Raises:
-            ValueError: a cost is no positive number.
+            ValueError: a cost is not a positive number.
         """
         return optimal_lengths(self._served(observed, truncate=truncate), self.auto, cost_of_length)
 
     def lengths_by_timesteps(self, observed: Histogram | None, *, truncate: bool) -> tuple[int, ...]:
-        """The lengths with the fewest timesteps to compute; without a histogram, those evenly spaced in proportion."""
+        """Choose the lengths with the fewest timesteps to compute; without a histogram, in even proportion."""
         if observed is not None:
             return _fewest_timesteps(tuple(self._served(observed, truncate=truncate).items()), self.auto)
         assert self.longest is not None
@@ -66,7 +66,7 @@ class AutoLengths(Strict):
 
 @lru_cache(maxsize=16)
 def _fewest_timesteps(histogram: tuple[tuple[int, int], ...], count: int) -> tuple[int, ...]:
-    """Kept, because a grid is asked for many times."""
+    # Cached, because a configuration is asked for its grid many times.
     return optimal_lengths(dict(histogram), count)
 
 
@@ -74,7 +74,7 @@ _WRITTEN: TypeAdapter[tuple[int, ...]] = TypeAdapter(Sizes, config=ConfigDict(st
 
 
 def _written_or_chosen(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """One of the two forms: a wrong value is told in the words of the form that was meant."""
+    # Each form has its own messages, which a union of both would mix.
     if value is None or isinstance(value, AutoLengths):
         return value
     if isinstance(value, Mapping):
@@ -96,19 +96,19 @@ class Buckets(Strict):
     left out where no input has a time dimension."""
     longest: Size | None = None
     """Timesteps of the longest sequence that is served, where that is more than the largest length: for a model that
-    runs in pieces of time, or an engine that takes every shape. Left out, it is the largest length."""
-
+    runs in chunks of time, or a backend that takes every shape. Left out, it is the largest length."""
     kernel: FunctionPath | None = None
-    """`module:function` that chooses each sequence's length; its file is an extra file. Left out, cost decides."""
+    """The bucket selector, `module:function`, which chooses the length for each sequence; its file is an extra file.
+    Left out, the length that costs least is chosen."""
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """A longest sequence that is none, and a choice of lengths where there are none."""
+        """Yield a longest sequence below the largest length, and keys that require lengths."""
         if given.get("kernel") is not None and given.get("length") is None:
-            yield ("kernel",), "expected lengths to choose from beside it: length is missing"
+            yield ("kernel",), "requires length as well: there are no lengths to choose from"
         longest, lengths = given.get("longest"), given.get("length")
         if type(longest) is int and isinstance(lengths, list | tuple) and lengths and type(lengths[-1]) is int:
             if longest < lengths[-1]:
                 yield ("longest",), f"expected at least the largest length, {lengths[-1]}, got {longest}"
         elif longest is not None and lengths is None:
-            yield ("longest",), "expected lengths beside it: length is missing"
+            yield ("longest",), "requires length as well"

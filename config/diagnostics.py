@@ -1,4 +1,4 @@
-"""What is wrong in a file, said so that an editor can jump to it."""
+"""Diagnostics: problems in a file, each with its path and line, in the form that editors can jump to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Location = tuple[str | int, ...]
 
 
 class Diagnostic(NamedTuple):
-    """One thing to mend."""
+    """One problem."""
 
     path: str
     """As in `neuron_lstm.buckets.batch[2]`; empty for the file as a whole."""
@@ -20,7 +20,7 @@ class Diagnostic(NamedTuple):
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used, with every problem found in it, in the order of the lines.
+    """A configuration that cannot be used, with every problem in it, in the order of the lines.
 
     >>> print(ConfigError("a.yaml", [Diagnostic("batchSize", 3, "expected 1 or more, got 0")]))
     a.yaml:3: batchSize: expected 1 or more, got 0
@@ -39,7 +39,7 @@ class ConfigError(ValueError):
 
 
 def format_path(location: Location) -> str:
-    """A location as people write it.
+    """Format a location as in messages.
 
     >>> format_path(("neuron_lstm", "buckets", "batch", 2))
     'neuron_lstm.buckets.batch[2]'
@@ -56,5 +56,5 @@ def _step(part: str | int, *, first: bool) -> str:
 
 
 def truncate(text: str, longest: int = 60) -> str:
-    """The text itself, or its beginning where it is long."""
+    """Shorten a text to `longest` characters."""
     return text if len(text) <= longest else f"{text[: longest - 3]}..."

@@ -1,4 +1,4 @@
-"""Changing the lengths in the text of a model-config.yaml, and nothing else: comments and layout stay."""
+"""Editor of the lengths in the text of a model-config.yaml; comments and layout stay."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _CHANGING: dict[str, Any] = {"buckets": {"length"}, "histogram": True, "resolved
 
 
 def replace_lengths(text: str, source: str, lengths: Sequence[int], folder: Path = Path()) -> str:
-    r"""The text of a configuration with these bucket lengths written out, ascending; `source` names it in messages.
+    r"""Replace the bucket lengths in the text of a configuration; `source` names the file in messages.
 
     >>> text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [time]}}, buckets: {length: [8]}}  # mine\n"
     >>> print(replace_lengths(text, "model-config.yaml", (4, 16)), end="")
     neuron_lstm: {inputs: {x: {dtype: bool, shape: [time]}}, buckets: {length: [4, 16]}}  # mine
 
     Raises:
-        ConfigError: something in the text cannot be used, it has no lengths, or they are written so that they cannot be
-            changed by themselves.
+        ConfigError: something in the text cannot be used, it has no lengths, or they cannot be changed without changing
+            something else.
     """
     before = parse_config(text, source, folder)
     place = find_span(text, _LENGTH)
     if place is None:
-        raise _refusal(source, "is not there: no input has a time dimension")
+        raise _refusal(source, "is missing: no input has a time dimension")
     changed = _replaced(text, place, f"[{', '.join(map(str, lengths))}]")
     try:
         after = parse_config(changed, source, folder)
@@ -52,7 +52,7 @@ def _rest(config: ServingConfig) -> dict[str, Any]:
 
 
 def _replaced(text: str, place: SourceSpan, value: str) -> str:
-    """A value that begins below its key moves up beside it; comments in between and after it stay."""
+    # A value that begins below its key moves up beside it; comments in between and after it stay.
     first, *between = text[place.key_end : place.start].split("\n")
     if not between:
         return text[: place.start] + value + text[place.end :]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, WithJsonSchema
 
-from ..bucketing.shapes import Axis
+from ..bucketing.shapes import Axis, ascending_error
 from .partitioner import OPERATOR_PATTERN, check_limit, check_operator, compiler_arguments
 from .strict import closest_key, format_value, tuple_from_list
 
@@ -86,9 +86,8 @@ def _each_axis_once(shape: tuple[int | Axis, ...]) -> tuple[int | Axis, ...]:
 
 
 def _ascending(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    in_order = sorted(set(sizes))
-    if list(sizes) != in_order:
-        raise ValueError(f"expected ascending sizes, each once, got {list(sizes)}: write {in_order}")
+    if error := ascending_error(sizes):
+        raise ValueError(error)
     return sizes
 
 

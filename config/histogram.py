@@ -1,4 +1,4 @@
-"""Lengths of real traffic, from a list of them or from the lines that the handler writes to TorchServe's log.
+"""Reader of sequence lengths: lists of lengths, and TorchServe logs with the handler's lines.
 
 A list has lengths (timesteps) separated by blanks, commas or lines; `12:3` stands for three sequences of 12, and #
 begins a comment. In a log, only the handler's lines count: `neuron_lstm lengths 12:3 50:1`, wherever in a line that is.
@@ -15,7 +15,7 @@ from pathlib import Path
 from .diagnostics import truncate
 
 LOG_PREFIX = "neuron_lstm lengths "
-"""What the handler begins its line with, one for each batch."""
+"""Beginning of the line that the handler logs for each batch."""
 
 _LARGEST_FILE = 1 << 29  # bytes
 _MOST_COMPLAINTS = 3
@@ -26,21 +26,21 @@ _PAIRS = re.compile(rf"{LOG_PREFIX}((?:[0-9]{{1,9}}:[0-9]{{1,15}}(?:\s+|$))+)")
 
 
 class LengthsError(ValueError):
-    """A text that holds no lengths, or something else besides. Says in which line."""
+    """A text without lengths, or with something else; the message names the line."""
 
 
 @dataclass(frozen=True)
 class LengthHistogram:
-    """The sequences that were seen, apart for each model that a log names."""
+    """Numbers of sequences by length, for each model that a log names."""
 
     by_model: Mapping[str | None, Mapping[int, int]]
-    """How many sequences had each length. None: those of lists, and of log lines without the name of a worker."""
+    """Number of sequences of each length, by model. None: those of lists, and of log lines without a worker's name."""
 
     def histogram(self, model: str | None = None) -> dict[int, int]:
-        """The sequences of one model, with those that belong to none by name.
+        """Return the sequences of one model, and those without a model's name.
 
         Raises:
-            LengthsError: `model` was not seen, or none is given and several were.
+            LengthsError: there are no lengths of `model`, or no model is given and there are several.
         """
         names = sorted(name for name in self.by_model if name is not None)
         if model is None and len(names) > 1:
@@ -63,10 +63,10 @@ def _sum(histograms: Iterable[Mapping[int, int]]) -> dict[int, int]:
 
 
 def read_lengths(path: Path) -> dict[int, int]:
-    """How many sequences of each length a file holds, a list or a log of one model, ascending.
+    """Read the number of sequences of each length from a file, a list or a log of one model, ascending.
 
     Raises:
-        LengthsError: it cannot be read, holds no lengths, or something else.
+        LengthsError: it cannot be read, or it has no lengths, or something else.
     """
     try:
         regular, size = path.is_file(), path.stat().st_size
@@ -82,7 +82,7 @@ def read_lengths(path: Path) -> dict[int, int]:
 
 
 def parse_lengths(data: bytes) -> LengthHistogram:
-    """What a list or a log holds.
+    """Parse a list or a log.
 
     >>> parse_lengths(b"12 7, 12 # a comment").by_model
     {None: {7: 1, 12: 2}}
@@ -90,7 +90,7 @@ def parse_lengths(data: bytes) -> LengthHistogram:
     {'tagger': {12: 3, 50: 1}}
 
     Raises:
-        LengthsError: it holds no lengths, or a list holds something else. A log is taken as it is.
+        LengthsError: it has no lengths, or a list has something else. Other lines of a log are ignored.
     """
     text = data.decode("utf-8-sig", errors="replace")
     observed = LengthHistogram(_of_log(text) if LOG_PREFIX in text else {None: _of_list(text)})

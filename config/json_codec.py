@@ -5,6 +5,7 @@ strings. Every key must be present, defaults or not. Types are not converted: an
 stays an integer. `Annotated` adds what a type cannot say:
 
 - `INFINITE`: a float that may be infinite. JSON has no infinity, so it is written as "inf" or "-inf".
+- `Key`: the key of a field, where it is not the field's name.
 - `NO_OTHER_KEYS`: an object without keys that its class does not know. Elsewhere such keys are ignored.
 - a function that raises a ValueError for a wrong value.
 
@@ -22,7 +23,7 @@ from functools import cache
 from math import inf, isfinite
 from pathlib import Path, PurePosixPath
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 REPACKAGE = "package the model again"
 INFINITE = "infinite"
@@ -38,6 +39,12 @@ _NAMES = {
     list: "a list",
     dict: "an object",
 }
+
+
+class Key(NamedTuple):
+    """The key of a field in JSON."""
+
+    name: str
 
 
 class JsonError(ValueError):
@@ -143,9 +150,9 @@ def _write_mapping(kind: Any, value: Any) -> dict[str, Any]:
 
 
 def _write_object(kind: Any, value: Any) -> dict[str, Any]:
-    types = _field_types(kind)
-    items = value if isinstance(value, tuple) else [getattr(value, name) for name in types]
-    return {name: to_json(types[name], item) for name, item in zip(types, items, strict=True)}
+    found = _fields_of(kind)
+    items = value if isinstance(value, tuple) else [getattr(value, field.name) for field in found]
+    return {field.key: to_json(field.kind, item) for field, item in zip(found, items, strict=True)}
 
 
 def _write_leaf(kind: Any, value: Any) -> Any:
@@ -160,8 +167,10 @@ def _read_annotated(kind: Any, value: Any, path: str) -> Any:
     inner, *marks = get_args(kind)
     if INFINITE in marks and value in ("inf", "-inf"):
         return float(value)
-    if NO_OTHER_KEYS in marks and isinstance(value, dict) and value.keys() - _field_types(inner).keys():
-        raise JsonError(f"{path}: expected {', '.join(_field_types(inner))}, got {', '.join(value)}")
+    if NO_OTHER_KEYS in marks and isinstance(value, dict):
+        keys = [field.key for field in _fields_of(inner)]
+        if value.keys() - set(keys):
+            raise JsonError(f"{path or 'top level'}: expected {', '.join(keys)}, got {', '.join(value)}")
     found = _read(inner, value, path)
     for check in filter(callable, marks):
         _call(path, check, found)
@@ -204,10 +213,10 @@ def _read_mapping(kind: Any, value: Any, path: str) -> dict[str, Any]:
 def _read_object(kind: Any, value: Any, path: str) -> Any:
     given = _expect(dict, value, path)
     values = {}
-    for name, field_type in _field_types(kind).items():
-        if name not in given:
-            raise JsonError(f"{_member(path, name)} is missing")
-        values[name] = _read(field_type, given[name], _member(path, name))
+    for field in _fields_of(kind):
+        if field.key not in given:
+            raise JsonError(f"{_member(path, field.key)} is missing")
+        values[field.name] = _read(field.kind, given[field.key], _member(path, field.key))
     return _call(path, kind, **values)
 
 
@@ -275,11 +284,18 @@ def _item_types(kind: Any, count: int) -> tuple[Any, ...]:
     return arguments if is_fixed else arguments[:1] * count
 
 
+class _Field(NamedTuple):
+    name: str
+    key: str
+    kind: Any
+
+
 @cache
-def _field_types(kind: Any) -> dict[str, Any]:
+def _fields_of(kind: Any) -> tuple[_Field, ...]:
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields
-    return {name: hints[name] for name in names}
+    keys = {name: mark.name for name in names for mark in get_args(hints[name]) if isinstance(mark, Key)}
+    return tuple(_Field(name, keys.get(name, name), hints[name]) for name in names)
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

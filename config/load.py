@@ -1,4 +1,4 @@
-"""YAML text to `ServingConfig`: every problem at once, each with its path and line. The only file importing yaml."""
+"""Reader of model-config.yaml: every problem at once, with its path and line. The only file that imports yaml."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .schema import BLOCK, NeuronLstmBlock, ServingConfig
 from .strict import Strict
 
 _HISTOGRAM = (BLOCK, "buckets", "length", "histogram")
-_LARGEST_FILE = 64 * 1024  # characters
-_DEEPEST = 32  # lists and mappings inside each other
-_MOST_VALUES = 10_000  # with every alias written out
+_MAX_CHARACTERS = 64 * 1024  # characters
+_MAX_DEPTH = 32  # lists and mappings inside each other
+_MAX_VALUES = 10_000  # with every alias written out
 _TAG = "tag:yaml.org,2002:"
 _PLAIN_TAGS = ("str", "int", "float", "bool", "null", "timestamp")
 _LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
@@ -31,7 +31,7 @@ ModelT = TypeVar("ModelT", bound=Strict)
 
 
 def load_config(path: Path) -> ServingConfig:
-    """The configuration in a file.
+    """Load the configuration from a file.
 
     Raises:
         ConfigError: it cannot be read, or something in it cannot be used.
@@ -53,7 +53,7 @@ def _text(path: Path) -> str:
 
 
 def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig:
-    """The configuration in a text; `source` names the file in messages, `folder` is where it lies.
+    """Parse the text of a configuration; `source` names the file in messages, `folder` is the one that holds it.
 
     Raises:
         ConfigError: something in it, or in the histogram it names, cannot be used.
@@ -72,7 +72,7 @@ def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig
 
 
 def load_block(path: Path) -> NeuronLstmBlock:
-    """The plug-in's block of a file that lies in an archive, where the histogram that it may name does not.
+    """Load the plug-in's block of a file in an archive, which does not have the histogram that the block may name.
 
     Raises:
         ConfigError: it cannot be read, or something in it cannot be used.
@@ -87,7 +87,6 @@ def load_block(path: Path) -> NeuronLstmBlock:
 
 
 def _observed(document: _Document, folder: Path) -> dict[int, int] | None:
-    """The histogram that the file names, if it names one that can be read."""
     name: Any = document.values
     for key in _HISTOGRAM:
         name = name.get(key) if isinstance(name, dict) else None
@@ -101,16 +100,16 @@ def _observed(document: _Document, folder: Path) -> dict[int, int] | None:
 
 
 class SourceSpan(NamedTuple):
-    """Where a key's value stands in a text; all three are counted in characters."""
+    """Position of a key's value in a text, in characters."""
 
     key_end: int
-    """Just after the key, before its colon."""
+    """End of the key, before its colon."""
     start: int
     end: int
 
 
 def find_span(text: str, location: Location) -> SourceSpan | None:
-    """Where the value at `location` stands in a text that `parse_config` takes; None if there is none.
+    """Find the value at `location` in a text that `parse_config` accepts; None if there is none.
 
     >>> text = "a: {b: [1, 2]} # c"
     >>> place = find_span(text, ("a", "b"))
@@ -127,7 +126,7 @@ def find_span(text: str, location: Location) -> SourceSpan | None:
 
 
 def _end(node: yaml.Node) -> int:
-    """Where a value ends. YAML lets a list or mapping without brackets end only where the next thing begins."""
+    # In YAML a list or mapping without brackets ends only where the next node begins.
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return _end(last[1] if isinstance(last, tuple) else last)
@@ -146,7 +145,7 @@ def _checked(model: type[ModelT], document: _Document, values: Any, prefix: Loca
 
 @dataclass
 class _Document:
-    """What a file says under the keys that we know, and where."""
+    """The values and positions of a file's known keys, and its problems."""
 
     source: str
     values: dict[str, Any] = field(default_factory=dict)
@@ -175,18 +174,18 @@ class _Document:
         self.diagnostics.append(Diagnostic(format_path(location), self._line(location), message))
 
     def report_once(self, location: Location, message: str) -> None:
-        """Report what follows from a value, unless the value itself was refused already."""
+        """Report a problem with a value, unless the value was refused already."""
         if location not in self.refused:
             self.report(location, message + _hint(self.nodes.get(location)))
 
     def _line(self, location: Location) -> int:
-        """Where the value stands, or for one that is missing, where what should hold it stands."""
+        # The line of a missing value is that of the mapping that should hold it.
         while location and location not in self.lines:
             location = location[:-1]
         return self.lines.get(location, 1)
 
     def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, yaml.Node]]:
-        """Each key with its value, the first of a key given twice; keys that are no text are reported and left out."""
+        """Yield each key with its value, of duplicates the first; keys that are not text are reported and left out."""
         for key, value in node.value:
             written = truncate(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             location = (*at, key.value if _is_text(key) else written)
@@ -232,8 +231,8 @@ class _Document:
             return None
 
     def _refuse_excess(self, at: Location) -> None:
-        if len(at) > _DEEPEST or len(self.nodes) > _MOST_VALUES:
-            message = f"expected at most {_MOST_VALUES} values, nested {_DEEPEST} deep, with aliases written out"
+        if len(at) > _MAX_DEPTH or len(self.nodes) > _MAX_VALUES:
+            message = f"expected at most {_MAX_VALUES} values, nested {_MAX_DEPTH} deep, with aliases written out"
             raise ConfigError(self.source, [Diagnostic(format_path(at[:2]), self._line(at), message)])
 
 
@@ -252,17 +251,17 @@ def _composed(text: str, source: str) -> yaml.MappingNode:
 
 
 def _refuse_shape(text: str) -> None:
-    """Refuse, before anything recursive sees it, what is too large or too deep, and escapes that are no characters."""
-    if len(text) > _LARGEST_FILE:
-        raise yaml.YAMLError(f"expected at most {_LARGEST_FILE} characters, got {len(text)}")
+    """Refuse too large and too deep texts, and invalid escapes, before recursive code reads them."""
+    if len(text) > _MAX_CHARACTERS:
+        raise yaml.YAMLError(f"expected at most {_MAX_CHARACTERS} characters, got {len(text)}")
     loader = yaml.SafeLoader(text)
     depth = 0
     try:
         while loader.check_event():
             event = loader.get_event()  # type: ignore[no-untyped-call]
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > _DEEPEST:
-                problem = f"lists and mappings may be nested at most {_DEEPEST} deep"
+            if depth > _MAX_DEPTH:
+                problem = f"lists and mappings may be nested at most {_MAX_DEPTH} deep"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
     except (ValueError, OverflowError) as error:
         raise yaml.MarkedYAMLError(problem=str(error), problem_mark=loader.get_mark()) from error
@@ -284,7 +283,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> Diagnostic:
 
 
 def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[Location, int, str]]:
-    """Every key that a mapping gives again, of which YAML would silently keep the last."""
+    """Yield each repeated key of a mapping, of which YAML would silently keep the last."""
     for location, mapping in _mappings(root, (), set()):
         first: dict[tuple[str, str], int] = {}
         for key, _ in mapping.value:
@@ -296,7 +295,7 @@ def _duplicate_keys(root: yaml.Node) -> Iterator[tuple[Location, int, str]]:
 
 
 def _mappings(node: yaml.Node, at: Location, seen: set[int]) -> Iterator[tuple[Location, yaml.MappingNode]]:
-    """Each mapping once, whatever aliases lead to it."""
+    """Yield each mapping once, however many aliases lead to it."""
     if id(node) in seen or isinstance(node, yaml.ScalarNode):
         return
     seen.add(id(node))
@@ -329,7 +328,7 @@ def _line_of(node: yaml.Node) -> int:
 
 
 def _hint(node: yaml.Node | None) -> str:
-    """What YAML made of a value, where that is not what it looks like.
+    """Explain how YAML read a value that looks like something else.
 
     >>> [_hint(yaml.compose(text)) for text in ("no", "1e-5", "'8'", "8")]
     [' (YAML reads no as a boolean: quote it if a text is meant)', ' (YAML takes 1e-5 for text: write 1.0e-5)',

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
 
-from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
+from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec, role_buckets
 from ..sessions.settings import SessionSettings
 from .json_codec import REPACKAGE, JsonError, abbreviate, from_json, parse_json, relative_path, to_json
 
@@ -292,7 +292,7 @@ def _check_consistency(manifest: Manifest) -> None:
     if duplicates:
         raise _invalid("variants", "each bucket of a part once", list(duplicates[0]))
     for part in _needed_parts(manifest):
-        for bucket in [None] if manifest.shapes == "any" else _buckets(part, manifest.grid):
+        for bucket in [None] if manifest.shapes == "any" else role_buckets(part, manifest.grid):
             if (part, None) not in shapes and (part, bucket) not in shapes:
                 wanted = "every shape" if bucket is None else f"{bucket.batch} x {bucket.length}"
                 raise _invalid("variants", f"a {part} program for {wanted}", [bucket for _, bucket in shapes])
@@ -308,7 +308,3 @@ def _needed_parts(manifest: Manifest) -> tuple[ProgramRole, ...]:
     starts = any(value.fill is None for value in manifest.carried)
     ends = any(spec.time_dim is None for spec in manifest.outputs)
     return ("chunk", *(("start",) if starts else ()), *(("head",) if ends else ()))
-
-
-def _buckets(part: ProgramRole, grid: BucketGrid) -> tuple[Bucket, ...]:
-    return tuple(Bucket(batch, 1) for batch in grid.batches) if part in ("start", "head") else grid.buckets

@@ -51,11 +51,11 @@ _LARGEST = {
 }
 
 _BOUNDS = {"bfloat16": 1e-2}
-"""The tolerance that is left out, for answers in less than float32. A bfloat16 has 8 bits: 0.4 % of a number."""
+"""Default tolerance of outputs in less than float32. A bfloat16 has 8 bits: 0.4 % of a number."""
 
 
 class ModelArguments(Strict):
-    """What the user's class and its forward() take besides tensors."""
+    """Arguments of the user's class and its forward() that are not tensors."""
 
     args: dict[Name, Any] = Field(default_factory=dict)
     """Keyword arguments of the model class."""
@@ -71,7 +71,7 @@ class InputConfig(Strict):
     shape: Shape
     """`batch`, `time` and fixed sizes, in forward()'s own order, as in [batch, time] or [time, batch, 12]."""
     pad_value: PadValue = 0
-    """What stands on padded timesteps. It never reaches an answer; an embedding must accept it."""
+    """The value on padded timesteps. It never affects an output; an embedding must accept it."""
 
     @field_validator("pad_value")
     @classmethod
@@ -92,23 +92,23 @@ def _whole(value: float, dtype: str) -> int:
 
 
 class Tolerance(Strict):
-    """How far an answer may lie from eager: |ours - eager| <= atol + rtol x |eager|."""
+    """The largest difference of an output from eager mode: |output - eager| <= atol + rtol x |eager|."""
 
     atol: NonNegativeFloat = 1e-5
-    """The absolute part, in the unit of the answer; left out, 1e-5, or 1e-2 with precision: bfloat16."""
+    """The absolute part, in the unit of the output; left out, 1e-5, or 1e-2 with precision: bfloat16."""
     rtol: NonNegativeFloat = 1e-5
-    """The part relative to eager's answer; left out, 1e-5, or 1e-2 with precision: bfloat16."""
+    """The part relative to the output of eager mode; left out, 1e-5, or 1e-2 with precision: bfloat16."""
 
 
 class NeuronLstmBlock(Strict):
-    """What the plug-in compiles, and how it serves it."""
+    """The model that the plug-in compiles, and the way it is served."""
 
     model: ModelArguments = ModelArguments()
-    """Arguments of the model that are no tensors."""
+    """Arguments of the model that are not tensors."""
     inputs: Annotated[
         dict[InputName, InputConfig], Field(min_length=1, json_schema_extra={"additionalProperties": False})
     ]
-    """The tensor arguments of forward(), in order, by name; state.0 and state.1 are those of a tuple called state."""
+    """The tensor arguments of forward(), in order, by name; state.0 and state.1 are elements of a tuple `state`."""
     lengths: Name | None = None
     """The argument of forward() that takes the true lengths [B]; left out if it has none."""
     outputs: Names | None = None
@@ -116,34 +116,37 @@ class NeuronLstmBlock(Strict):
     buckets: Buckets
     """The sizes to compile for: `batch` and `length`, each an ascending list; lengths can be chosen for the traffic."""
     backend: EngineName = "auto"
-    """The engine: auto (the fastest that verifies), native, inductor, onnxruntime, eager, or one of another package."""
+    """The backend: auto (the fastest one that is verified), native, inductor, onnxruntime, eager, or one of another
+    package."""
     compiler_workdir: PathText | None = None
-    """Where the engine's compiler leaves its intermediate files; left out, they are thrown away."""
+    """The folder for the compiler's intermediate files; left out, they are deleted."""
     compiler_args: CompilerArguments | None = None
-    """Arguments for the engine's compiler, as a text or a list, as in [--target, trn1]."""
+    """Arguments for the backend's compiler, as a text or a list, as in [--target, trn1]."""
     compiler_python: PathText | None = None
-    """The Python interpreter in which the engine's compiler is installed, where that is not this one."""
+    """The Python interpreter in which the backend's compiler is installed, where that is not this one."""
     partitioner_config: PartitionerBlock | None = None
-    """Run on the CPU what the engine cannot take; left out, such a model is refused. {} takes all the defaults."""
+    """Run operators on the CPU that the backend does not support; left out, such a model is refused. {} takes all the
+    defaults."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """The least precision that programs may compute in; with bfloat16 whichever is measured faster, float32 or that."""
+    """The lowest precision that programs may compute in; with bfloat16, float32 is used where it is measured faster."""
     tolerance: Annotated[Tolerance, Field(validate_default=True)] = Tolerance()
-    """How far an answer may lie from eager; a program that misses it is not packaged."""
+    """The largest difference of an output from eager mode; a program that exceeds it is not packaged."""
     overflow: Literal["reject", "truncate"] = "reject"
-    """What becomes of a sequence longer than the largest length: refused with 413, or cut to it."""
+    """Treatment of a sequence longer than the largest length: refused with 413, or cut to it."""
     codec: ClassPath | None = None
-    """`module:Class` that turns request bodies into inputs and outputs into answers; its file is an extra file."""
+    """`module:Class` that converts request bodies to inputs, and outputs to responses; its file is an extra file."""
     streaming: StreamingConfig | None = None
-    """Serve pieces of sequences as they come; left out, a request is a whole sequence. {} takes all the defaults."""
+    """Serve sequences in sessions of several requests; left out, a request is a whole sequence. {} takes all the
+    defaults."""
     threads: PositiveInt | None = None
-    """Threads per worker; left out, the host's cores are shared out over maxWorkers."""
+    """Threads per worker; left out, the host's cores divided by maxWorkers."""
     placement: Literal["cores"] | None = None
-    """cores: each worker keeps to cores of its own; left out, the system places them."""
+    """cores: each worker is pinned to cores of its own; left out, the system places the workers."""
 
     @field_validator("tolerance", mode="before")
     @classmethod
     def _of_the_precision(cls, value: Any, info: ValidationInfo) -> Any:
-        """What is left out of the tolerance follows from the precision."""
+        # The default of the tolerance depends on the precision.
         written = value.model_dump(exclude_unset=True) if isinstance(value, Tolerance) else value
         bound = _BOUNDS.get(info.data.get("precision", "float32"))
         if bound is None or not isinstance(written, Mapping):
@@ -152,7 +155,7 @@ class NeuronLstmBlock(Strict):
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Inputs, buckets, lengths and constants that do not go together, and what a stream cannot have."""
+        """Yield inputs, buckets, lengths and constants that contradict each other, and keys that streaming excludes."""
         yield from _not_of_streams(given)
         yield from compiler_option_errors(given)
         inputs = as_mapping(given.get("inputs"))
@@ -163,7 +166,7 @@ class NeuronLstmBlock(Strict):
 
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:
-        """The inputs in forward()'s order."""
+        """The inputs in the order of forward()."""
         return tuple(TensorSpec(name, entry.dtype, entry.shape, entry.pad_value) for name, entry in self.inputs.items())
 
 
@@ -173,13 +176,13 @@ class ServingConfig(NeuronLstmBlock):
     frontend: Frontend = Frontend()
     """TorchServe's own keys."""
     histogram: dict[int, int] | None = None
-    """How many sequences of each length the histogram's file holds; None where none is named."""
+    """Number of sequences of each length in the histogram's file; None where no file is named."""
     resolved_lengths: Sizes | None = None
-    """The lengths that took the place of `{auto: ...}` for good."""
+    """The final lengths in place of `{auto: ...}`."""
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Those of the block, and a histogram without a sequence that would be served."""
+        """Yield the errors of the block, and a histogram without a sequence that would be served."""
         yield from super().cross_field_errors(given)
         auto = as_mapping(given.get("buckets")).get("length")
         observed: dict[Any, Any] = as_mapping(given.get("histogram"))
@@ -189,29 +192,29 @@ class ServingConfig(NeuronLstmBlock):
 
     @property
     def grid(self) -> BucketGrid:
-        """The buckets to compile; a dimension that no input has counts 1.
+        """The buckets to compile; a dimension that no input has is 1.
 
-        Until `{auto: ...}` lengths are chosen by measured cost, those that compute the fewest timesteps stand in.
+        Until `{auto: ...}` lengths are chosen by measured cost, those with the fewest timesteps are used.
         """
         return BucketGrid(self.buckets.batch or (1,), self.resolved_lengths or self._lengths())
 
     @property
     def longest(self) -> int:
-        """Timesteps of the longest sequence that is to be served."""
+        """Timesteps of the longest sequence that is served."""
         return max(self.buckets.longest or 1, self.grid.lengths[-1])
 
     @property
     def needs_measurement(self) -> bool:
-        """Whether the lengths are yet to be chosen by what they cost: see `with_measured_lengths`."""
+        """Whether the lengths must still be chosen by measured cost: see `with_measured_lengths`."""
         auto = self.buckets.length
         by_cost = isinstance(auto, AutoLengths) and auto.objective == "cost"
         return by_cost and self.histogram is not None and self.resolved_lengths is None
 
     def with_measured_lengths(self, cost_of_length: CostOfLength) -> Self:
-        """The same with the lengths that cost least, by what one sequence costs that is padded to a length.
+        """Return a copy with the lengths that cost least, by the cost of one sequence that is padded to a length.
 
         Raises:
-            ValueError: nothing is to be measured, or a cost is no positive number.
+            ValueError: there is nothing to measure, or a cost is not a positive number.
         """
         auto = self.buckets.length
         if not (self.needs_measurement and self.histogram and isinstance(auto, AutoLengths)):
@@ -219,7 +222,7 @@ class ServingConfig(NeuronLstmBlock):
         return self.with_lengths(auto.lengths_by_cost(self.histogram, cost_of_length, truncate=self._truncates))
 
     def with_lengths(self, lengths: tuple[int, ...]) -> Self:
-        """The same with these lengths, ascending, in place of those that `buckets` asks for."""
+        """Return a copy with these lengths, ascending, in place of those of `buckets`."""
         return self.model_copy(update={"resolved_lengths": lengths})
 
     @property
@@ -241,13 +244,19 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     if given.get("streaming") is None:
         return
     if isinstance(buckets := given.get("buckets"), Mapping | Buckets) and as_mapping(buckets).get("kernel") is not None:
-        yield ("buckets", "kernel"), "expected none: it chooses by a sequence's whole length, which no piece tells"
+        yield (
+            ("buckets", "kernel"),
+            "expected none: it chooses by the length of the whole sequence, which is not known in a session",
+        )
     if given.get("overflow") == "truncate":
-        yield ("overflow",), "expected reject: what is cut from a piece would be missing in the middle of its sequence"
+        yield (
+            ("overflow",),
+            "expected reject: timesteps cut from a request would be missing in the middle of the session's sequence",
+        )
     if as_mapping(given["streaming"]).get("store") == "client" and given.get("codec") is not None:
         yield (
             ("streaming", "store"),
-            "expected disk or redis: the session goes to the client in the answer's body, which is the codec's own",
+            "expected disk or redis: the response body, which would hold the session token, has the codec's own format",
         )
     outputs = tuple_from_list(given.get("outputs"))
     names = [*as_mapping(given.get("inputs")), *(outputs if isinstance(outputs, tuple) else ())]
@@ -261,7 +270,7 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
 def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
     lengths = given.get("lengths")
     if isinstance(lengths, str) and lengths in inputs:
-        yield ("lengths",), f"expected an argument of forward() beside the inputs, got {lengths}, which is an input"
+        yield ("lengths",), f"expected an argument of forward() that is not an input, got the input {lengths}"
     arguments = [lengths, *(str(name).split(".")[0] for name in inputs)]
     for name in as_mapping(as_mapping(given.get("model")).get("forward")):
         if name in arguments:
@@ -293,7 +302,7 @@ def _bucket_for_axis(
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of a whole model-config.yaml, for editors to check and complete from."""
+    """Return the JSON Schema (draft 2020-12) of a whole model-config.yaml, for editors."""
     keys = {key: _without_null(entry) for key, entry in Frontend.model_json_schema()["properties"].items()}
     block = NeuronLstmBlock.model_json_schema()
     definitions = block.pop("$defs")
@@ -310,7 +319,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _without_null(entry: dict[str, Any]) -> dict[str, Any]:
-    """One of TorchServe's keys: None stands for a key left out, which is not to be written as null.
+    """Remove null from the schema of one of TorchServe's keys: it means a key that is left out, and is not written.
 
     >>> _without_null({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None, "title": "Min"})
     {'title': 'Min', 'type': 'integer'}

@@ -1,4 +1,4 @@
-"""Frozen, strict models that name every problem at once, in the words of the person who wrote the YAML."""
+"""Strict pydantic models for the YAML: frozen, and every problem is reported at once in plain words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing_extensions import Self
 from .diagnostics import Location, truncate
 
 _WORDED = "worded"
-"""The type of an error whose message is ours already."""
+"""The type of an error whose message is complete already."""
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -34,20 +34,23 @@ _EXPECTED = {
     "literal_error": "{expected}",
     "too_short": "{min_length} or more entries",
 }
-"""What each of pydantic's complaints wanted, with its own facts in braces."""
+"""The expectation behind each of pydantic's error types; names of its context in braces."""
 
 
 class Strict(BaseModel):
-    """A mapping of the YAML. No type is converted, no unknown key passes, and nothing changes afterwards."""
+    """A mapping of the YAML: no type is converted, unknown keys are refused, and values are immutable.
+
+    A validator may raise a ValueError; its message is shown as it is.
+    """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     consequence_note: ClassVar[str] = ""
-    """What would become of a wrong value if it were let through; ends each message."""
+    """The effect of a wrong value if it were accepted; ends each message."""
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Keys that do not go together, as (where, message). `given` may be wrong in every way."""
+        """Yield (location, message) for keys that contradict each other. `given` is not validated yet."""
         return iter(())
 
     @model_validator(mode="wrap")
@@ -83,17 +86,17 @@ class Strict(BaseModel):
 
 
 def as_mapping(value: Any) -> dict[str, Any]:
-    """The keys of a mapping or a model, and none of anything else."""
+    """Return the keys of a mapping or a model as a dict; an empty one for anything else."""
     return dict(value) if isinstance(value, Mapping | BaseModel) else {}
 
 
 def tuple_from_list(value: Any) -> Any:
-    """A list of the YAML as the immutable sequence that a model holds; anything else as it is, to be refused there."""
+    """Convert a list to a tuple; return anything else as it is, for the model to refuse."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def unknown_key_message(key: str, known: Iterable[str]) -> str:
-    """Why a key is refused, with the nearest one there is.
+    """Return the message for an unknown key, with the closest known one.
 
     >>> unknown_key_message("bucket", ["inputs", "buckets"])
     'is not a key here: did you mean buckets?'
@@ -106,7 +109,7 @@ def unknown_key_message(key: str, known: Iterable[str]) -> str:
 
 
 def closest_key(key: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known key that `key` most likely stands for; capitals and separators do not count.
+    """Return the known key that is most like `key`, or None; case and separators do not count.
 
     >>> closest_key("max_batch_delay", ["batchSize", "maxBatchDelay"])
     'maxBatchDelay'
@@ -121,7 +124,7 @@ def _plain(key: str) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value in a message.
+    """Format a value for a message.
 
     >>> [format_value(value) for value in (None, True, 2.5, "8", [1], {})]
     ['nothing', 'true', '2.5', "the text '8'", 'a list', 'a mapping']

@@ -1,120 +1,113 @@
-"""Sequences to answers: all of a batch together, and where that fails each alone."""
+"""Batches of sequences: one plan for all of them and, where that fails, one plan for each."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-import torch
-
+from ..bucketing.execute_chunks import ResumedState
 from ..bucketing.plan import Plan
-from ..config.manifest import Manifest
-from .formats.json_formats import Outputs
-from .formats.request import SequenceInput
+from .formats.request import Outputs, SequenceInput
 from .responses import RequestError, internal
+from .runtime.loader import ServedModel
 
 _log = logging.getLogger(__name__)
-ItemT = TypeVar("ItemT")
+InputT = TypeVar("InputT")
 ResultT = TypeVar("ResultT")
 UNEXPECTED_ERROR = "the server failed on this request; the cause is in its log"
 
 
-class Model(Protocol):
-    """What answers sequences: `handlers.runtime.loader.Variants`."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """Of the archive."""
-
-    def plan(self, lengths: Sequence[int]) -> Plan:
-        """The cheapest runs for sequences of these lengths."""
-
-    def answer(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
-    ) -> list[tuple[torch.Tensor, ...]]:
-        """The answers to sequences, in their order."""
-
-
 @dataclass(frozen=True)
 class BatchStats:
-    """What answering some sequences came to."""
+    """Lengths, plans and seconds of a batch of sequences."""
 
     lengths: tuple[int, ...] = ()
-    """Timesteps of each, answered or not."""
-    useful_timesteps: int = 0
-    """Of those that were answered."""
+    """Timesteps of each sequence, failed ones included."""
+    real_timesteps: int = 0
+    """Timesteps of the sequences that did not fail."""
     plans: tuple[Plan, ...] = ()
-    """That were followed to their end: one, unless a sequence failed."""
+    """Plans that ran to their end: one, unless a sequence failed."""
     plan_seconds: float = 0.0
     engine_seconds: float = 0.0
-    """Padding, programs, and taking their answers apart."""
+    """Seconds of padding, programs and unpadding."""
 
 
-BatchFunction: TypeAlias = Callable[[Sequence[ItemT]], tuple[list[ResultT], BatchStats]]
-"""Answers some sequences by one plan, or fails."""
+BatchFunction: TypeAlias = Callable[[Sequence[InputT]], tuple[list[ResultT], BatchStats]]
+"""A function that runs some inputs by one plan, or raises."""
+
+
+def infer(
+    model: ServedModel,
+    sequences: Sequence[SequenceInput],
+    clock: Callable[[], float],
+    resumed: ResumedState | None = None,
+) -> tuple[list[Outputs], Outputs, BatchStats]:
+    """Plan and run sequences, and time both; returns the outputs and the carry as `ServedModel.run_plan` does."""
+    lengths = tuple([sequence.length for sequence in sequences])
+    started = clock()
+    plan = model.plan(lengths)
+    planned = clock()
+    outputs, carry = model.run_plan(plan, [sequence.tensors for sequence in sequences], lengths, resumed=resumed)
+    return outputs, carry, BatchStats(lengths, sum(lengths), (plan,), planned - started, clock() - planned)
 
 
 def run_sequences(
-    model: Model, items: Sequence[SequenceInput], clock: Callable[[], float]
+    model: ServedModel, sequences: Sequence[SequenceInput], clock: Callable[[], float]
 ) -> tuple[list[Outputs | RequestError], BatchStats]:
-    """The answer to each sequence, or why there is none; `clock` gives seconds."""
+    """Return the outputs of each sequence, or the reason for their absence; `clock` returns seconds."""
 
-    def together(own: Sequence[SequenceInput]) -> tuple[list[Outputs], BatchStats]:
-        lengths = tuple(item.length for item in own)
-        began = clock()
-        plan = model.plan(lengths)
-        planned = clock()
-        answers = model.answer(plan, [item.tensors for item in own], lengths)
-        return answers, BatchStats(lengths, sum(lengths), (plan,), planned - began, clock() - planned)
+    def run(batch: Sequence[SequenceInput]) -> tuple[list[Outputs], BatchStats]:
+        outputs, _, stats = infer(model, batch, clock)
+        return outputs, stats
 
-    return run_with_isolation(items, [item.length for item in items], together)
+    return run_with_isolation(sequences, [sequence.length for sequence in sequences], run)
 
 
 def run_with_isolation(
-    items: Sequence[ItemT], lengths: Sequence[int], together: BatchFunction[ItemT, ResultT]
+    inputs: Sequence[InputT], lengths: Sequence[int], run: BatchFunction[InputT, ResultT]
 ) -> tuple[list[ResultT | RequestError], BatchStats]:
-    """What `together` gives for each sequence, or why there is nothing.
+    """Run a batch and, if that fails, each of its inputs alone; returns a result or an error for each.
 
-    All runs of a plan belong together, and where one fails nothing tells by whose fault. Then each sequence is answered
-    alone: the guilty ones fail again, the others do not.
+    The program calls of a plan belong together: if one fails, its cause may be any sequence. Alone, the sequences that
+    caused the failure fail again, and the others do not.
     """
-    if not items:
+    if not inputs:
         return [], BatchStats()
     try:
-        answers, work = together(items)
+        results, stats = run(inputs)
     except Exception:  # noqa: BLE001 - an engine may raise anything
-        _log.exception("%d sequences planned together failed", len(items))
+        _log.exception("%d sequences planned together failed", len(inputs))
     else:
-        return [*answers], work
-    if len(items) == 1:
+        return [*results], stats
+    if len(inputs) == 1:
         return [internal(UNEXPECTED_ERROR)], BatchStats(tuple(lengths))
-    answered: list[ResultT | RequestError] = []
-    works: list[BatchStats] = []
-    for item, length in zip(items, lengths, strict=True):
-        alone = _alone(item, length, together)
-        answered.append(alone[0])
-        works.append(alone[1])
-    return answered, merge_stats(works)
+    separate: list[ResultT | RequestError] = []
+    parts: list[BatchStats] = []
+    for one, length in zip(inputs, lengths, strict=True):
+        alone = _run_alone(one, length, run)
+        separate.append(alone[0])
+        parts.append(alone[1])
+    return separate, merge_stats(parts)
 
 
-def _alone(
-    item: ItemT, length: int, together: BatchFunction[ItemT, ResultT]
+def _run_alone(
+    one: InputT, length: int, run: BatchFunction[InputT, ResultT]
 ) -> tuple[ResultT | RequestError, BatchStats]:
     try:
-        (answer,), work = together([item])
+        (result,), stats = run([one])
     except Exception:  # noqa: BLE001 - it failed with its batch before, and that was logged
         return internal(UNEXPECTED_ERROR), BatchStats((length,))
-    return answer, work
+    return result, stats
 
 
-def merge_stats(works: Iterable[BatchStats]) -> BatchStats:
-    """Several as one."""
-    parts = list(works)
+def merge_stats(stats: Iterable[BatchStats]) -> BatchStats:
+    """Add up the statistics of several batches."""
+    parts = list(stats)
     return BatchStats(
         lengths=tuple(length for part in parts for length in part.lengths),
-        useful_timesteps=sum(part.useful_timesteps for part in parts),
+        real_timesteps=sum(part.real_timesteps for part in parts),
         plans=tuple(plan for part in parts for plan in part.plans),
         plan_seconds=sum(part.plan_seconds for part in parts),
         engine_seconds=sum(part.engine_seconds for part in parts),

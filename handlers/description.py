@@ -1,4 +1,4 @@
-"""What `GET /models/M?customized=true` tells about an archive."""
+"""Description of an archive, as `GET /models/M?customized=true` returns it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..sessions.settings import SessionSettings
 
 
 def describe(manifest: Manifest, threads: int) -> dict[str, object]:
-    """Inputs, outputs, buckets, engine and measurements, as a JSON object."""
+    """Describe inputs, outputs, buckets, engine and measurements as a JSON object."""
     return {
         "inputs": [_describe_tensor(spec) | _limits(spec) for spec in manifest.inputs],
         "outputs": [_describe_tensor(spec) for spec in manifest.outputs],
@@ -48,7 +48,6 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
 
 
 def _simulation(backend: str) -> str | None:
-    """What stands in for the engine's device on this host."""
     engine = get_backend(backend)
     return engine.simulation() if isinstance(engine, Simulating) else None
 

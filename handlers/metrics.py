@@ -1,6 +1,6 @@
-"""What TorchServe is told of a batch: its metrics, as far as the server's metrics file declares them.
+"""Metrics of a batch, as far as the server's metrics file declares them.
 
-A worker tells its frontend of a metric by a line on its standard output. TorchServe's Python API writes one line a
+A worker reports a metric to its frontend by a line on its standard output. TorchServe's Python API writes one line a
 call, each a log record of its own; here a whole batch is one record of several lines, which costs a tenth.
 """
 
@@ -27,16 +27,16 @@ class DeclaredMetric(Protocol):
 
     @property
     def unit(self) -> str:
-        """As TorchServe writes it."""
+        """The unit, as TorchServe writes it."""
 
     @property
     def dimension_names(self) -> Sequence[str]:
-        """In the order of their values."""
+        """The names of the dimensions, in the order of their values."""
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: `values` gives its value of a batch, by the value of its own dimension ("" where it has none)."""
+    """One metric: `values` returns its values for a batch, by the value of its own dimension ("" if it has none)."""
 
     name: str
     type: MetricType
@@ -45,29 +45,29 @@ class Metric:
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        """As the server's metrics file must declare them; TorchServe adds the host's name."""
+        """The dimensions that the server's metrics file must declare; TorchServe adds the host's name."""
         return MODEL_DIMENSIONS if self.dimension is None else (self.dimension, *MODEL_DIMENSIONS)
 
 
 METRICS = (
-    Metric("neuron_lstm_requests_total", "counter", lambda counts, _: {"": counts.requests}),
-    Metric("neuron_lstm_sequences_total", "counter", lambda counts, _: {"": counts.sequences}),
-    Metric("neuron_lstm_useful_timesteps_total", "counter", lambda counts, _: {"": counts.work.useful_timesteps}),
-    Metric("neuron_lstm_padded_timesteps_total", "counter", lambda counts, _: {"": counts.padded_timesteps}),
-    Metric("neuron_lstm_executions_total", "counter", lambda counts, grid: counts.executions(grid), "Bucket"),
-    Metric("neuron_lstm_rejected_total", "counter", lambda counts, _: counts.rejected, "Reason"),
-    Metric("neuron_lstm_repeated_total", "counter", lambda counts, _: {"": counts.replayed}),
-    Metric("neuron_lstm_sessions_expired_total", "counter", lambda counts, _: {"": counts.expired}),
-    Metric("neuron_lstm_plan_milliseconds_total", "counter", lambda counts, _: {"": counts.work.plan_seconds * 1000}),
-    Metric("neuron_lstm_engine_seconds", "histogram", lambda counts, _: {"": counts.work.engine_seconds}),
-    Metric("neuron_lstm_batch_seconds", "histogram", lambda counts, _: {"": counts.seconds}),
+    Metric("neuron_lstm_requests_total", "counter", lambda batch, _: {"": batch.requests}),
+    Metric("neuron_lstm_sequences_total", "counter", lambda batch, _: {"": batch.sequences}),
+    Metric("neuron_lstm_useful_timesteps_total", "counter", lambda batch, _: {"": batch.stats.real_timesteps}),
+    Metric("neuron_lstm_padded_timesteps_total", "counter", lambda batch, _: {"": batch.padded_timesteps}),
+    Metric("neuron_lstm_executions_total", "counter", lambda batch, grid: batch.executions(grid), "Bucket"),
+    Metric("neuron_lstm_rejected_total", "counter", lambda batch, _: batch.rejected, "Reason"),
+    Metric("neuron_lstm_repeated_total", "counter", lambda batch, _: {"": batch.replayed}),
+    Metric("neuron_lstm_sessions_expired_total", "counter", lambda batch, _: {"": batch.expired}),
+    Metric("neuron_lstm_plan_milliseconds_total", "counter", lambda batch, _: {"": batch.stats.plan_seconds * 1000}),
+    Metric("neuron_lstm_engine_seconds", "histogram", lambda batch, _: {"": batch.stats.engine_seconds}),
+    Metric("neuron_lstm_batch_seconds", "histogram", lambda batch, _: {"": batch.seconds}),
 )
 
 
 def declared_units(find: Callable[[Metric], DeclaredMetric | None]) -> dict[str, str]:
-    """The unit of each metric that the server's file declares, by name; `find` looks one up.
+    """Return the unit of each metric that the server's file declares, by name; `find` looks one up.
 
-    One that is declared with other dimensions is left out, with a warning: TorchServe matches them by their order.
+    A metric that is declared with other dimensions is left out, with a warning: TorchServe matches them by order.
     """
     units = {}
     for metric in METRICS:
@@ -78,7 +78,7 @@ def declared_units(find: Callable[[Metric], DeclaredMetric | None]) -> dict[str,
             units[metric.name] = declared.unit
         else:
             _log.warning(
-                "the server's metrics file declares %s with the dimensions %s; it is not sent, for it has %s",
+                "the server's metrics file declares %s with the dimensions %s; it is not sent, because it has %s",
                 metric.name,
                 list(declared.dimension_names),
                 list(metric.dimensions),
@@ -93,11 +93,11 @@ class MetricReporter:
     model_name: str
     grid: BucketGrid
     units: Mapping[str, str]
-    """Of each metric that the server knows; the others are left out, for the server would log and then drop them."""
+    """The unit of each declared metric. Others are left out: the server would log and then drop them."""
     host: str
 
-    def lines(self, counts: BatchMetrics, time: int) -> Iterator[str]:
-        """One line for each value that is not 0; `time` is in seconds since the epoch.
+    def lines(self, batch: BatchMetrics, time: int) -> Iterator[str]:
+        """Format one line for each value that is not 0; `time` is in seconds since the epoch.
 
         >>> declared = {"neuron_lstm_requests_total": "Count"}
         >>> reporter = MetricReporter("tagger", BucketGrid((1,), (8,)), declared, "host1")
@@ -109,7 +109,7 @@ class MetricReporter:
             unit = self.units.get(metric.name)
             if unit is None:
                 continue
-            for own, value in metric.values(counts, self.grid).items():
+            for own, value in metric.values(batch, self.grid).items():
                 if value:
                     dimensions = f"{metric.dimension}:{own},{model}" if metric.dimension else model
                     number = value if isinstance(value, int) else f"{value:.6f}"
@@ -118,52 +118,52 @@ class MetricReporter:
 
 @dataclass(frozen=True)
 class BatchMetrics:
-    """One batch of rows.
+    """Metrics of one batch of requests.
 
     >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, Run
     >>> two_runs = Plan((ProgramCall(Bucket(1, 8), (1,)), ProgramCall(Bucket(4, 8), (0, 2))))
-    >>> counts = BatchMetrics(requests=2, work=BatchStats((3, 8, 3), useful_timesteps=14, plans=(two_runs,)))
-    >>> counts.sequences, counts.padded_timesteps, counts.lengths_text
+    >>> batch = BatchMetrics(requests=2, stats=BatchStats((3, 8, 3), real_timesteps=14, plans=(two_runs,)))
+    >>> batch.sequences, batch.padded_timesteps, batch.lengths_text
     (3, 26, '3:2 8:1')
     """
 
     requests: int
-    work: BatchStats = field(default_factory=BatchStats)
+    stats: BatchStats = field(default_factory=BatchStats)
     rejected: Mapping[str, int] = field(default_factory=dict)
-    """Requests without an answer, by the kind of their RequestError."""
+    """Refused requests, by the kind of their RequestError."""
     seconds: float = 0.0
-    """From the rows to the responses: decoding and encoding included."""
+    """Seconds from the requests to the responses, decoding and encoding included."""
     replayed: int = 0
-    """Pieces of sessions that were applied before: they were answered as they were then."""
+    """Requests of sessions that were applied before, and were answered by the stored response."""
     expired: int = 0
-    """Sessions that were removed because they were idle."""
+    """Sessions removed because they were idle."""
 
     @property
     def sequences(self) -> int:
-        """Accepted ones: a request may hold several, and a refused one counts none."""
-        return len(self.work.lengths)
+        """Accepted sequences: a request may hold several, and a refused one batch none."""
+        return len(self.stats.lengths)
 
     @property
     def padded_timesteps(self) -> int:
-        """What was computed beside the real timesteps."""
-        return sum(plan.computed_timesteps for plan in self.work.plans) - self.work.useful_timesteps
+        """Computed timesteps that were not real."""
+        return sum(plan.computed_timesteps for plan in self.stats.plans) - self.stats.real_timesteps
 
     @property
     def lengths_text(self) -> str:
-        """The lengths and how often each came, ascending, as the worker's log has them."""
-        return " ".join(f"{length}:{count}" for length, count in sorted(Counter(self.work.lengths).items()))
+        """The lengths and their batch, ascending, in the format of the worker's log."""
+        return " ".join(f"{length}:{count}" for length, count in sorted(Counter(self.stats.lengths).items()))
 
     def executions(self, grid: BucketGrid) -> Mapping[str, int]:
-        """Program calls by bucket, heads left out: a call of no bucket's own shape counts for the one that holds it.
+        """Count program calls by bucket, heads left out; another shape batch for the smallest bucket that holds it.
 
-        So an engine that takes every shape has no more names than the grid has buckets.
+        So an engine with dynamic shapes has no more names than the grid has buckets.
 
         >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, Run
         >>> stair = Plan((ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3)))
-        >>> BatchMetrics(requests=2, work=BatchStats(plans=(stair,))).executions(BucketGrid((1, 4), (8, 16)))
+        >>> BatchMetrics(requests=2, stats=BatchStats(plans=(stair,))).executions(BucketGrid((1, 4), (8, 16)))
         {'4x8': 1, '1x8': 1}
         """
-        calls = Counter(run.bucket for plan in self.work.plans for run in plan.runs)
+        calls = Counter(run.bucket for plan in self.stats.plans for run in plan.runs)
         named: dict[str, int] = {}
         for bucket, count in calls.items():
             name = f"{_holding(bucket.batch, grid.batches)}x{_holding(bucket.length, grid.lengths)}"

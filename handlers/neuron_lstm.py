@@ -1,7 +1,7 @@
-"""The entry point that TorchServe loads from an archive: it knows where the archive's own code is, and nothing else.
+"""Entry point that TorchServe loads from an archive: it only adds the archive's code to `sys.path`.
 
-TorchServe takes the one class of this file, and mistakes any ImportError of this file for a missing handler. So what
-can fail to be imported is imported in `initialize`, where the true cause can be told.
+TorchServe uses the one class of this file, and mistakes any ImportError of this file for a missing handler. So imports
+that can fail are made in `initialize`, which reports their true cause.
 """
 
 import importlib
@@ -11,13 +11,13 @@ from typing import Any
 
 
 class NeuronLstm:
-    """TorchServe's handler: `initialize` once per worker, then `handle` for every batch."""
+    """TorchServe handler: `initialize` is called once per worker, then `handle` for every batch."""
 
     def initialize(self, context: Any) -> None:
         """Load the archive.
 
         Raises:
-            RuntimeError: it cannot be served here; says why.
+            RuntimeError: it cannot be served here; the message says why.
         """
         folder = str(Path(__file__).resolve().parent)
         sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
@@ -29,6 +29,6 @@ class NeuronLstm:
         self.initialized = True
 
     def handle(self, data: list[Any], context: Any) -> list[bytes]:
-        """One answer for each row of the batch."""
-        answers: list[bytes] = self._torchserve.handle(self._service, data, context)
-        return answers
+        """Return one response body for each row of the batch."""
+        bodies: list[bytes] = self._torchserve.handle(self._service, data, context)
+        return bodies

@@ -1,61 +1,75 @@
 """Responses: status, body and headers of one request, and the errors that refuse it.
 
-An error ends in the status and body of its own request, never in those of the requests it was batched with.
+An error becomes the status and body of its own request, never of the requests in the same batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 JSON = "application/json"
 NPY = "application/x-npy"
 
-StatusCode = Literal[400, 406, 409, 410, 413, 422, 429, 500, 501, 503, 507]
+_KINDS = {
+    400: ("MalformedBody", "InvalidInput", "InvalidSessionId", "InvalidToken"),
+    406: ("NotAcceptable",),
+    409: ("PieceBeforeFailed", "SessionBusy", "SessionExists", "StepGap", "StepTaken"),
+    410: ("ModelChanged", "SessionEnded", "SessionUnknown"),
+    413: ("AnswerTooLarge", "SequenceTooLong", "TooManySequences"),
+    422: ("LengthNotAccepted",),
+    429: ("TooManySessions",),
+    500: ("AnswerNotFinite", "InternalError", "SessionDamaged"),
+    501: ("ExplanationsNotSupported",),
+    503: ("StoreUnavailable",),
+    507: ("StoreFull",),
+}
+STATUSES: Mapping[str, int] = {kind: status for status, kinds in _KINDS.items() for kind in kinds}
+"""The HTTP status of each error kind."""
 
 
 class RequestError(Exception):
-    """One request that gets no answer, and why.
+    """The refusal of one request.
 
-    `status` is the HTTP status, `kind` the body's `type` (one word that a program can compare), `message` the body's
-    `message` (for people). None of them ever holds more of the request than a few characters. `retry_after` is the
-    number of seconds after which the same request may be answered; None where it will not be.
+    `kind` is the body's `type` (one word that a program can compare, a key of `STATUSES`), `message` the body's
+    `message` (for people). Neither holds more of the request than a few characters. `retry_after` is the number of
+    seconds after which the same request may succeed; None where it will not. `status` is that of the kind unless given.
     """
 
-    def __init__(self, status: StatusCode, kind: str, message: str, retry_after: float | None = None) -> None:
-        self.status: StatusCode = status
+    def __init__(self, kind: str, message: str, retry_after: float | None = None, status: int | None = None) -> None:
         self.kind = kind
         self.message = message
         self.retry_after = retry_after
+        self.status = status or STATUSES[kind]
         super().__init__(message)
 
-    def within(self, place: str) -> RequestError:
-        """The same refusal, saying where in the request it happened.
+    def with_context(self, path: str) -> RequestError:
+        """Return the same refusal with the path of its cause in the request.
 
-        >>> str(invalid("input 'ids': the sequence is empty").within("instances[3]"))
+        >>> str(invalid("input 'ids': the sequence is empty").with_context("instances[3]"))
         "instances[3]: input 'ids': the sequence is empty"
         """
-        return RequestError(self.status, self.kind, f"{place}: {self.message}", self.retry_after)
+        return RequestError(self.kind, f"{path}: {self.message}", self.retry_after, self.status)
 
 
 def malformed(message: str) -> RequestError:
-    """The body is not what its format says."""
-    return RequestError(400, "MalformedBody", message)
+    """Refuse a body that is not valid in its format."""
+    return RequestError("MalformedBody", message)
 
 
 def invalid(message: str) -> RequestError:
-    """The body can be read, but the model does not take what it says."""
-    return RequestError(400, "InvalidInput", message)
+    """Refuse a readable body whose content the model does not accept."""
+    return RequestError("InvalidInput", message)
 
 
 def internal(message: str) -> RequestError:
-    """Not the client's fault."""
-    return RequestError(500, "InternalError", message)
+    """Report a failure that is not the client's fault."""
+    return RequestError("InternalError", message)
 
 
 def abbreviate(value: object) -> str:
-    """A few characters of what a client sent, safe to print; of a list or an object only what it is.
+    """Format a few characters of a client's value, safe to print; only the type of a list or an object.
 
     >>> abbreviate("x" * 100)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxx..."
@@ -78,7 +92,7 @@ def abbreviate(value: object) -> str:
     return text if len(text) <= 32 else text[:29] + "..."
 
 
-_NONE: Mapping[str, str] = MappingProxyType({})
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class RawResponse(NamedTuple):
@@ -87,7 +101,7 @@ class RawResponse(NamedTuple):
     status: int
     body: bytes
     content_type: str = JSON
-    headers: Mapping[str, str] = _NONE
-    """Beside the content type."""
+    headers: Mapping[str, str] = _NO_HEADERS
+    """Headers other than the content type."""
     replayed: bool = False
-    """It was given before, to the same piece of a session."""
+    """Whether it repeats an earlier response to the same request of a session."""

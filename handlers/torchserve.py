@@ -1,4 +1,4 @@
-"""The border to TorchServe: its context to plain values, and responses to its statuses and headers."""
+"""TorchServe adapter: reads plain values from its context, and writes statuses and headers to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,9 +16,8 @@ import torch
 
 from ..config.manifest import read_manifest
 from .description import describe
-from .formats.codec import load_codec
-from .formats.request import TorchServeRequest
-from .formats.v2 import ModelIdentity
+from .formats import load_codec
+from .formats.request import ModelIdentity, TorchServeRequest
 from .metrics import BatchMetrics, DeclaredMetric, Metric, MetricReporter, declared_units
 from .responses import RawResponse
 from .runtime.host import available_cores, threads_per_worker
@@ -30,33 +30,33 @@ _log = logging.getLogger(__name__)
 
 
 class Context(Protocol):
-    """The part of `ts.context.Context` that is used here."""
+    """The members of `ts.context.Context` that are used here."""
 
     model_name: str
     manifest: Any
     model_yaml_config: Any
     metrics: Any
-    """What the server's metrics file declares: `ts.metrics.metric_cache_abstract.MetricCacheAbstract`."""
+    """The metrics of the server's metrics file: `ts.metrics.metric_cache_abstract.MetricCacheAbstract`."""
 
     @property
     def system_properties(self) -> Mapping[str, Any]:
-        """`model_dir` among others."""
+        """The worker's properties, `model_dir` among them."""
 
     def get_all_request_header(self, idx: int) -> Mapping[str, object]:
-        """The HTTP headers of a row, and its fields' content types."""
+        """Return the HTTP headers of a row, and its fields' content types."""
 
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
-        """Of one row."""
+        """Set the response status of one row."""
 
     def set_response_content_type(self, idx: int, value: str) -> None:
-        """Of one row."""
+        """Set the content type of one row's response."""
 
     def set_response_header(self, idx: int, key: str, value: str) -> None:
-        """Of one row."""
+        """Set a header of one row's response."""
 
 
 def load(context: Context) -> Service:
-    """The service of the archive that a worker has unpacked.
+    """Load the service of the archive that a worker has unpacked.
 
     Raises:
         RuntimeError: with one line that says what to do. TorchServe reports no other error; it would restart the
@@ -72,16 +72,16 @@ def load(context: Context) -> Service:
 
 
 def handle(service: Service, rows: Sequence[object], context: Context) -> list[bytes]:
-    """Exactly one body for each row, with its status and content type set in `context`."""
+    """Return exactly one body for each row, its status and content type set in `context`."""
     requests = [TorchServeRequest(row, context.get_all_request_header(index)) for index, row in enumerate(rows)]
-    responses = service.answer(requests)
+    responses = service.handle(requests)
     for index, response in enumerate(responses):
         _set_status(response, index, context)
     return [response.body for response in responses]
 
 
 def max_response_bytes(environment: Mapping[str, str]) -> int:
-    """The limit of one body in bytes: the server's `TS_MAX_RESPONSE_SIZE` where it is set so, or its default.
+    """Return the limit of one body in bytes: the server's `TS_MAX_RESPONSE_SIZE`, or else its default.
 
     >>> max_response_bytes({"TS_MAX_RESPONSE_SIZE": "1000"}), max_response_bytes({})
     (1000, 6553500)
@@ -92,31 +92,26 @@ def max_response_bytes(environment: Mapping[str, str]) -> int:
 
 def _load(directory: Path, context: Context) -> Service:
     manifest, workers = read_manifest(directory), _max_workers(context.model_yaml_config)
-    placed = apply_placement(
-        manifest, directory, workers, os.environ
-    )  # before anything starts threads, or looks for a device
+    # Before anything starts threads, or opens a device.
+    placed = apply_placement(manifest, directory, workers, os.environ)
     torch.set_num_threads(placed or manifest.threads or threads_per_worker(available_cores(), workers))
-    variants = load_archive(directory, torch.get_num_threads())
-    identity = ModelIdentity(str(context.model_name), _version(context.manifest))
-    codec = load_codec(variants.manifest, directory, identity)
-    programs = sum(map(len, variants.programs.values()))
-    _log.info("%d programs on %s, %d threads", programs, variants.manifest.backend, variants.threads)
-    reporter = MetricReporter(
-        identity.name, variants.manifest.grid, _declared_units(context.metrics), socket.gethostname()
-    )
+    archive = load_archive(directory, torch.get_num_threads())
+    manifest, identity = archive.manifest, ModelIdentity(str(context.model_name), _version(context.manifest))
+    codec = load_codec(manifest, directory, identity)
+    programs = sum(map(len, archive.programs.values()))
+    _log.info("%d programs on %s, %d threads", programs, manifest.backend, archive.threads)
+    reporter = MetricReporter(identity.name, manifest.grid, _declared_units(context.metrics), socket.gethostname())
     return Service(
-        variants,
+        archive,
         codec,
-        identity,
-        describe(variants.manifest, variants.threads),
+        describe(manifest, archive.threads),
         max_response_bytes(os.environ),
-        _telling(reporter),
-        sessions=open_sessions(variants.manifest, identity.name, os.environ),
+        partial(_report, reporter),
+        sessions=open_sessions(manifest, identity.name, os.environ),
     )
 
 
 def _declared_units(metrics: Any) -> dict[str, str]:
-    """The unit of each of our metrics that the server declares; without a metrics file, of none."""
     if metrics is None:
         return {}
     from ts.metrics.metric_type_enum import MetricTypes
@@ -131,20 +126,16 @@ def _declared_units(metrics: Any) -> dict[str, str]:
     return declared_units(find)
 
 
-def _telling(reporter: MetricReporter) -> Callable[[BatchMetrics], None]:
-    """Tells TorchServe of each batch, and the worker's log of its lengths, all in one record."""
-
-    def tell(counts: BatchMetrics) -> None:
-        lines = [f"neuron_lstm lengths {counts.lengths_text}"] if counts.sequences else []
-        lines += reporter.lines(counts, int(time.time()))
-        if lines:
-            _log.info("\n".join(lines))
-
-    return tell
+def _report(reporter: MetricReporter, batch: BatchMetrics) -> None:
+    """Write a batch's lengths to the worker's log and its metrics to TorchServe, in one log record."""
+    lines = [f"neuron_lstm lengths {batch.lengths_text}"] if batch.sequences else []
+    lines += reporter.lines(batch, int(time.time()))
+    if lines:
+        _log.info("\n".join(lines))
 
 
 def _set_status(response: RawResponse, index: int, context: Context) -> None:
-    """The reason phrase is a constant: a line break in it would cost TorchServe its worker thread."""
+    """Set status and headers. The reason phrase is a constant: a line break in it would end the worker thread."""
     context.set_response_content_type(index, response.content_type)
     for name, value in response.headers.items():
         context.set_response_header(index, name, value)

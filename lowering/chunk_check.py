@@ -80,8 +80,7 @@ def _requests(inputs: Sequence[TensorSpec]) -> Requests:
 
 
 def _request(spec: TensorSpec, length: int, rng: torch.Generator) -> torch.Tensor:
-    shape = tuple(length if size == "time" else int(size) for size in spec.item_shape)
-    return random_tensor(spec, shape, rng, unknown_ids=_ANY_ID)
+    return random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID)
 
 
 def _alone(

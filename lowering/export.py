@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..bucketing.padding import torch_dtype
+from ..backends.exported_program import quiet
+from ..bucketing.padding import zeros
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.schema import NeuronLstmBlock, ServingConfig
 from .errors import LoweringError, explained_export_errors, reject_non_tensors
@@ -67,7 +67,7 @@ def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> 
 
 def example_tensor(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
     """Create a valid tensor of one input: zeros, which are ids of every vocabulary."""
-    return torch.zeros(spec.sizes(batch, length), dtype=torch_dtype(spec))
+    return zeros(spec, length, batch)
 
 
 def dynamic_shape(spec: TensorSpec, dims: Mapping[Axis, Any]) -> dict[int, Any]:
@@ -175,8 +175,7 @@ def export_quietly(
     module: torch.nn.Module, tensors: Sequence[torch.Tensor], dynamic_shapes: Sequence[Any] | None = None
 ) -> torch.export.ExportedProgram:
     """Export a module without gradients and without the exporter's warnings about its internals."""
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch.no_grad(), quiet():
         shapes = None if dynamic_shapes is None else tuple(dynamic_shapes)
         return torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
 

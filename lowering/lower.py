@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils._sympy.numbers import int_oo
 
-from ..backends.exported_program import mark_time
+from ..backends.signature import mark_time
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .carry_analysis import NotChunkable

@@ -1,4 +1,4 @@
-"""Streaming sessions between their pieces: what is kept of one, where, and what becomes of the next piece.
+"""Streaming sessions between their requests: records, stores, and the decision on the next request.
 
-Nothing here knows of a model, a request or a server; the standard library is enough for all but the network store.
+This package is independent of models and servers. Only the network store needs more than the standard library.
 """

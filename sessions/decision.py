@@ -1,7 +1,7 @@
-"""What becomes of a piece: it is applied, it has been applied already, or it is refused. Deciding only.
+"""Idempotency decision on a request of a session: it is applied, replayed or rejected. Pure functions.
 
-A step number is how many timesteps were applied before a piece. A client that sends it can send a piece again whenever
-it got no answer: a piece is applied once, whatever is lost or doubled on the way.
+A step number is the number of timesteps that were applied before a request. A client that sends it can repeat a request
+whenever it got no response: each request is applied once, even if requests or responses are lost or repeated.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from .session import Reply, Session
 
 @dataclass(frozen=True)
 class ChunkRequest:
-    """The next timesteps of a sequence, as a client sent them."""
+    """A request of a session: the next timesteps of its sequence."""
 
     id: str
     start: bool
-    """A new session begins with it."""
+    """Whether a new session starts with it."""
     end: bool
-    """The session is over after it."""
+    """Whether the session ends with it."""
     step: int | None
-    """Timesteps applied before it, as far as the client knows; None where it did not say."""
+    """Timesteps applied before it, as the client knows; None if the client did not send the number."""
     digest: bytes
-    """Of its content."""
+    """Digest of its content."""
     timesteps: int
 
 
 @dataclass(frozen=True)
 class StartSession:
-    """Apply it to a new session. Its record may stand in the place of one that is over."""
+    """Apply the request to a new session, whose record may replace that of an ended one."""
 
 
 @dataclass(frozen=True)
 class ContinueSession:
-    """Apply it to this session."""
+    """Apply the request to this session."""
 
     session: Session
 
 
 @dataclass(frozen=True)
 class Replay:
-    """It was applied before, and this was the answer."""
+    """Send the stored reply: the request was applied before."""
 
     reply: Reply
 
 
 @dataclass(frozen=True)
 class Reject:
-    """It is not applied: HTTP status, a word for programs, a sentence for people."""
+    """Refuse the request with an HTTP status, an error type and a message."""
 
     status: Literal[409, 410]
     kind: Literal["SessionUnknown", "SessionExists", "SessionEnded", "ModelChanged", "StepGap", "StepTaken"]
@@ -59,79 +59,83 @@ class Reject:
 Decision = StartSession | ContinueSession | Replay | Reject
 
 
-def decide(piece: ChunkRequest, session: Session | None, model: bytes) -> Decision:
-    """What becomes of `piece`, where the store holds `session` and `model` is the one that would apply it."""
-    if piece.start and piece.step:
+def decide(request: ChunkRequest, session: Session | None, model: bytes) -> Decision:
+    """Decide on a request; `session` is the stored one, and `model` identifies the model that would apply it."""
+    if request.start and request.step:
         return Reject(
-            409, "StepGap", f"a session starts at step 0, and this piece is for step {piece.step}: leave `start` out"
+            409,
+            "StepGap",
+            f"a session starts at step 0, and this request is for step {request.step}: leave `start` out",
         )
     if session is None:
-        return StartSession() if piece.start else _unknown()
-    return _with_record(piece, session, model)
+        return StartSession() if request.start else _session_unknown()
+    return _with_record(request, session, model)
 
 
-def _with_record(piece: ChunkRequest, session: Session, model: bytes) -> Decision:
-    # Nobody can go on from what another model has left, so a start is a new beginning even if it came before.
+def _with_record(request: ChunkRequest, session: Session, model: bytes) -> Decision:
+    # No model can resume the state of another one, so a start begins a new session even if it was applied before.
     foreign = session.model != model
-    if _was_applied(piece, session) and not (piece.start and foreign):
+    if _was_applied(request, session) and not (request.start and foreign):
         return Replay(session.last_reply)
     if session.ended or foreign:
-        return StartSession() if piece.start else _over(session)
-    if piece.start:
+        return StartSession() if request.start else _ended_or_changed(session)
+    if request.start:
         return Reject(
             409,
             "SessionExists",
-            f"a session of this id is open, after {session.steps} timesteps: go on with it without `start`, end it, "
-            f"or start one of another id",
+            f"a session with this id is open, after {session.steps} timesteps: continue it without `start`, end it, or "
+            f"start one with another id",
         )
-    return _next(piece, session)
+    return _next(request, session)
 
 
-def _was_applied(piece: ChunkRequest, session: Session) -> bool:
-    """Whether it is the session's last piece once more.
+def _was_applied(request: ChunkRequest, session: Session) -> bool:
+    """Whether it is the session's last request once more.
 
-    Without a step number two pieces of the same content cannot be told apart, except for the first of a session.
+    Without a step number two requests of the same content cannot be told apart, except for the first of a session.
     """
-    step = 0 if piece.start else piece.step
+    step = 0 if request.start else request.step
     return (
         step == session.last_start
-        and piece.digest == session.last_digest
-        and piece.end == session.ended
-        and piece.timesteps == session.steps - session.last_start
+        and request.digest == session.last_digest
+        and request.end == session.ended
+        and request.timesteps == session.steps - session.last_start
     )
 
 
-def _next(piece: ChunkRequest, session: Session) -> Decision:
-    # A piece without timesteps leaves its step to the next one, so what is due goes before what was taken.
-    if piece.step is None or piece.step == session.steps:
+def _next(request: ChunkRequest, session: Session) -> Decision:
+    # A request without timesteps has the same step as the next one, so the due step is checked before the last one.
+    if request.step is None or request.step == session.steps:
         return ContinueSession(session)
-    if piece.step == session.last_start:
+    if request.step == session.last_start:
         return Reject(
             409,
             "StepTaken",
-            f"another piece was applied at step {piece.step}; the session is at step {session.steps} now",
+            f"another request was applied at step {request.step}; the session is at step {session.steps} now",
         )
-    return Reject(409, "StepGap", f"this piece is for step {piece.step}, and the session is at step {session.steps}")
-
-
-def _unknown() -> Reject:
     return Reject(
-        410,
-        "SessionUnknown",
-        "there is no session of this id: it never began, has ended, or was idle too long; send `start` to begin one",
+        409, "StepGap", f"this request is for step {request.step}, and the session is at step {session.steps}"
     )
 
 
-def _over(session: Session) -> Reject:
+def _session_unknown() -> Reject:
+    return Reject(
+        410,
+        "SessionUnknown",
+        "there is no session with this id: it was not started, has ended or expired; send `start` to start one",
+    )
+
+
+def _ended_or_changed(session: Session) -> Reject:
     if session.ended:
         return Reject(
             410,
             "SessionEnded",
-            f"the session has ended, after {session.steps} timesteps; send `start` to begin another",
+            f"the session has ended, after {session.steps} timesteps; send `start` to start another",
         )
     return Reject(
         410,
         "ModelChanged",
-        f"the model was replaced by one that cannot go on from this session's state, after {session.steps} timesteps; "
-        f"send `start` to begin another",
+        f"the model was replaced by one that cannot resume this session's state, after {session.steps} timesteps; "
+        f"send `start` to start another",
     )

@@ -1,4 +1,4 @@
-"""What a session is called. Whoever has the id has the session, so stores never see it, only a key made of it."""
+"""Session ids, and the keys of their records. An id grants access to its session, so stores see only the key."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _ID_PERSON = b"neuron-lstm id"
 
 
 def check_id(text: str) -> str:
-    """`text`, where it can be the id of a session: it can stand in a header, a log and a URL as it is.
+    """Return `text` if it is a valid session id: it can be used in a header, a log and a URL unchanged.
 
     >>> check_id("user-17:a")
     'user-17:a'
 
     Raises:
-        ValueError: it cannot. The message holds none of it.
+        ValueError: it is not valid. The message contains no part of it.
     """
     if _ID.fullmatch(text):
         return text
     foreign = _FOREIGN.search(text[:MAX_CHARACTERS])
     wrong = f"character {foreign.start() + 1} is another one" if foreign else f"this one has {len(text)}"
-    raise ValueError(f"a session id has 1 to {MAX_CHARACTERS} characters, of A-Z a-z 0-9 . _ ~ : - alone: {wrong}")
+    raise ValueError(f"a session id has 1 to {MAX_CHARACTERS} characters, only A-Z a-z 0-9 . _ ~ : -, but {wrong}")
 
 
 def make_id() -> str:
-    """A new id that nobody can guess: 144 bits, 24 characters."""
+    """Make a new random id: 144 bits, 24 characters."""
     return secrets.token_urlsafe(18)
 
 
-def store_key(id: str, namespace: str) -> bytes:  # noqa: A002 - what it is
-    """What stores know of a session: 16 bytes, other ones in every namespace.
+def store_key(id: str, namespace: str) -> bytes:  # noqa: A002 - the standard term
+    """Return the key of a session's record: 16 bytes, different in every namespace.
 
-    It does not lead back to the id, so a copied store gives nobody a session, as long as its id cannot be guessed.
+    The id cannot be computed from it, so a copied store grants no access to sessions with ids that cannot be guessed.
 
     >>> store_key("a", "tagger").hex() == store_key("a", "scorer").hex()
     False

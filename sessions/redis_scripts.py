@@ -1,9 +1,9 @@
-"""What the server of a network store does in one step, in Lua: the rules of `admission.py` once more.
+"""Lua scripts of the network store: the admission rules of `store.py`, as one atomic step of the server.
 
-A record's key holds a head, which every 17 bytes are, and the record: the revision in 8, whether it has ended in 1, the
-millisecond of its writing in 8. Beside the records there are three keys for the whole model: the open sessions and
-the ended ones by their last use, and the size of each, with their sum under "total". A record that the server has
-removed by itself is still counted there, until a sweep comes to it.
+The value of a record's key is a header of 17 bytes and the record. The header has the revision in 8 bytes, whether the
+session has ended in 1, and the time of the write in milliseconds in 8. Three more keys are for the whole model: the
+open sessions and the ended ones, each sorted by last use, and the sizes of all records, with their sum under "total".
+A record that the server has removed by itself is still counted there, until it is swept.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from struct import Struct
 
 RECORD_HEADER = Struct(">Q?d")
 WRITTEN, CONFLICT, TOO_MANY_SESSIONS, TOO_MANY_BYTES = range(4)
-"""The codes of outcomes."""
+"""Codes of outcomes."""
 
 _NOW = """
 local function milliseconds(given)
@@ -116,9 +116,9 @@ return answer
 """
 )
 """KEYS: open, ended, sizes, then each record's. ARGV: now in milliseconds or nothing for the server's time, idle and
-retry in milliseconds, sessions and bytes at most, rows of one sweep, whether one is due, what a member's record key
-begins with; then for each record its member, the revision it must have or nothing, the new one, whether it ends, and
-the record. Answers how many sessions were removed because they were idle, and a code and milliseconds for each."""
+retry in milliseconds, the limits of sessions and bytes, rows of one sweep, whether a sweep is due, the prefix of record
+keys; then for each record its member, the revision it must have or nothing, the new one, whether the session ends, and
+the record. Returns the number of idle sessions that were removed, and a code and milliseconds for each record."""
 
 TOTALS = (
     _NOW
@@ -132,4 +132,4 @@ return {
 }
 """
 )
-"""KEYS: open, sizes. ARGV: now and idle as above. Answers sessions, bytes, milliseconds of the oldest or -1."""
+"""KEYS: open, sizes. ARGV: now and idle as above. Returns sessions, bytes, milliseconds of the oldest or -1."""

@@ -1,9 +1,8 @@
-"""The sessions of one model on a Redis or Valkey server, shared by all workers of several hosts.
+"""Store of one model's sessions on a Redis or Valkey server, shared by all workers of several hosts.
 
-Each call is one step of the server's, with nobody else's in between. What is written outlasts the server as its
-configuration says: `appendonly yes` with `appendfsync always` for a crash of its process, replicas for one of its host.
-With `appendfsync everysec` a server that is killed may have lost the last two seconds: it puts off what it writes while
-its disk is busy.
+Each call is one atomic step of the server. The durability of records depends on the server's configuration: `appendonly
+yes` with `appendfsync always` survives a crash of its process, replicas survive one of its host. With `appendfsync
+everysec` a server that is killed may lose the last two seconds, since it delays writes while its disk is busy.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SWEPT_ROWS = 200
-"""That are removed in one go: others wait meanwhile."""
+"""Records removed at a time; other clients wait meanwhile."""
 _SWEEP_SECONDS = 5.0
-"""Between two looks for what has lapsed."""
+"""Interval between two removals of expired records."""
 
 
 class RedisStore:
-    """The store of `model` on a server, as `sessions.store.Store` promises.
+    """Store of `model` on a server; implements `sessions.store.Store`.
 
-    Time is the server's, the only one that all hosts share; a `clock` that gives seconds can take its place. Nothing is
-    connected before the first call, and after an error the next call connects anew.
+    Time is that of the server, the only one that all hosts share; a `clock` that returns seconds can replace it. The
+    first call connects, and so does the next call after an error.
 
-    Where a `StoreUnavailable` says that the server hung up or did not answer, a change may have been made after all.
-    Nobody was told of it, as when an answer is lost on its way to the client: the piece can be sent again.
+    Where a `StoreUnavailableError` says that the server closed the connection or did not respond, a change may have
+    been made. Its client got no response, and can repeat the request.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class RedisStore:
         self._model = model
         self._limits = limits
         self._clock = clock
-        # In braces, so that all keys of one model lie on one server, however many there are.
+        # The braces put all keys of one model on one server of a cluster.
         self._prefix = f"neuron-lstm:{{{quote(model, safe='')}}}:"
         self._lock = Lock()
         self._client: Redis | None = None
@@ -57,10 +56,10 @@ class RedisStore:
         self._expired = 0
 
     def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
-        """The record of each session, in order; None where there is none.
+        """Return the record of each session, in order; None where there is none.
 
         Raises:
-            StoreUnavailable: nothing can be read.
+            StoreUnavailableError: nothing can be read.
         """
         if not ids:
             return []
@@ -73,7 +72,7 @@ class RedisStore:
         """Make each change on its own. The ids of one call are different.
 
         Raises:
-            StoreUnavailable: no change was made, as far as can be known.
+            StoreUnavailableError: no change was made, as far as can be known.
         """
         started = (self._clock or monotonic)()
         sweeps = self._swept is None or abs(started - self._swept) >= _SWEEP_SECONDS
@@ -84,7 +83,7 @@ class RedisStore:
         ]  # fmt: skip
         for member, change in zip(members, changes, strict=True):
             expected = b"" if change.revision is None else change.revision.to_bytes(8, "big")
-            # The new revision is one that never was, and the same when the call has to be made a second time.
+            # The new revision is unique, and the same when the call has to be repeated.
             arguments += (member, expected, token_bytes(8), int(change.ended), change.record)
         expired, *answers = self._ask(lambda client: client.register_script(WRITE)(keys, arguments))
         self._expired += expired
@@ -92,27 +91,27 @@ class RedisStore:
         return [self._outcome(code, wait) for code, wait in zip(answers[::2], answers[1::2], strict=True)]
 
     def totals(self) -> StoreTotals:
-        """What there is.
+        """Count open sessions and bytes.
 
         Raises:
-            StoreUnavailable: nothing can be read.
+            StoreUnavailableError: nothing can be read.
         """
         keys = [self._name("open"), self._name("sizes")]
         sessions, size, oldest = self._ask(lambda client: client.register_script(TOTALS)(keys, self._times()))
         return StoreTotals(sessions, size, None if oldest < 0 else oldest / 1000)
 
     def expired(self) -> int:
-        """How many sessions this object has removed since the last call because they were idle."""
+        """Return the number of idle sessions that this object has removed since the last call."""
         expired, self._expired = self._expired, 0
         return expired
 
     def close(self) -> None:
-        """Hang up; the next call connects again."""
+        """Close the connection; the next call connects again."""
         with self._lock:
             self._disconnect()
 
     def _ask(self, ask: Callable[[Redis], Any]) -> Any:
-        """What the server answers. It is asked a second time where the connection had been cut since its last use."""
+        # A command is repeated once if the connection was closed since its last use.
         with self._lock:
             known = self._client is not None
             if self._client is None:
@@ -136,7 +135,7 @@ class RedisStore:
             client.close()
 
     def _members(self, ids: Sequence[str]) -> list[str]:
-        return [store_key(id, self._model).hex() for id in ids]  # noqa: A001 - what it is
+        return [store_key(id, self._model).hex() for id in ids]  # noqa: A001 - the standard term
 
     def _name(self, name: str) -> str:
         return f"{self._prefix}{name}"
@@ -145,12 +144,12 @@ class RedisStore:
         return f"{self._prefix}record:{member}"
 
     def _times(self) -> tuple[str | int, int, int]:
-        """In milliseconds: now, if it is not the server's to say, and how long sessions are kept."""
+        # Milliseconds: the current time, empty for the server's, and how long open and ended sessions are kept.
         now = "" if self._clock is None else int(self._clock() * 1000)
         return now, int(self._limits.idle_seconds * 1000), int(self._limits.retry_seconds * 1000)
 
     def _found(self, value: bytes, now: float) -> StoredRecord | None:
-        if len(value) < RECORD_HEADER.size:  # nothing of ours
+        if len(value) < RECORD_HEADER.size:  # not a record of this store
             return None
         revision, ended, last = RECORD_HEADER.unpack_from(value)
         if last / 1000 < now - (self._limits.retry_seconds if ended else self._limits.idle_seconds):
@@ -173,13 +172,13 @@ def _values_and_time(client: Redis, keys: list[str]) -> list[Any]:
 
 
 def _warn_of_eviction(client: Redis, settings: RedisSettings) -> None:
-    """A server that throws keys away when its memory is full ends sessions without a word."""
+    # A server that evicts keys when its memory is full ends sessions without an error.
     from redis import exceptions
 
     try:
         memory: Any = client.info("memory")
     except exceptions.ResponseError:
-        return  # it may be forbidden to ask
+        return  # the user may lack the right
     policy = memory.get("maxmemory_policy", "noeviction")
     if policy != "noeviction" and memory.get("maxmemory"):
         _log.warning(

@@ -1,4 +1,4 @@
-"""A session, and its compact bytes in a store: nothing but what was written is ever read."""
+"""Session state, and its binary record in a store, which is protected by a checksum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a piece, as it was sent: a retried piece gets the very same."""
+    """Response to a request, byte for byte: a repeated request gets the same."""
 
     body: bytes
     content_type: str
@@ -17,21 +17,21 @@ class Reply:
 
 @dataclass(frozen=True)
 class Session:
-    """What a session is after a piece was applied."""
+    """State of a session after a request was applied."""
 
     steps: int
-    """Timesteps applied since it began."""
+    """Timesteps applied since its start."""
     last_start: int
-    """Timesteps that were applied before the last piece: a piece that begins there is that piece once more."""
+    """Timesteps applied before the last request: a request with that step is the last one repeated."""
     last_digest: bytes
-    """Of the last piece's content, to tell it from another piece that begins at the same timestep."""
+    """Digest of the last request's content, which tells it from another request with the same step."""
     last_reply: Reply
     state: bytes
-    """What the next piece goes on from: the model's carried values. Empty once the session has ended."""
+    """The model's carried values, from which the next request resumes. Empty once the session has ended."""
     model: bytes
-    """Which models can go on from this state: 16 bytes."""
+    """Identity of the models that can resume this state: 16 bytes."""
     ended: bool = False
-    """The last piece was its end. Kept for a while, for that piece may be sent again."""
+    """Whether the last request ended it. The record is kept for a while, since that request may be repeated."""
 
 
 _FORMAT = 1
@@ -44,19 +44,19 @@ _HEAD_BYTES = 1 + _CHECKSUM_BYTES + _FIELDS.size
 
 
 class CorruptRecordError(Exception):
-    """Bytes that are not what `encode_session` has made, or not all of it."""
+    """Bytes that `encode_session` did not make, or not all of them."""
 
 
 def encode_session(session: Session) -> bytes:
-    """The record of a session: 53 bytes, and its digest, state and last reply.
+    """Encode a session: 53 bytes, and its digest, state and last reply.
 
     Raises:
-        ValueError: a field is beyond what a record holds.
+        ValueError: a field exceeds the limits of a record.
     """
     reply = session.last_reply
     content_type = reply.content_type.encode()
     if len(session.model) != _MODEL_BYTES:
-        raise ValueError(f"a session's model is told by {_MODEL_BYTES} bytes, not {len(session.model)}")
+        raise ValueError(f"the model of a session has {_MODEL_BYTES} bytes, not {len(session.model)}")
     try:
         fields = _FIELDS.pack(
             session.ended,
@@ -69,24 +69,24 @@ def encode_session(session: Session) -> bytes:
             len(session.state),
         )
     except struct.error as error:
-        raise ValueError(f"a session is beyond what its record holds: {error}") from error
+        raise ValueError(f"the session exceeds the limits of a record: {error}") from error
     content = b"".join((fields, session.last_digest, content_type, reply.body, session.state))
     return b"".join((bytes((_FORMAT,)), _checksum(content), content))
 
 
 def decode_session(record: bytes) -> Session:
-    """What `encode_session` was given.
+    """Decode a record of `encode_session`.
 
     Raises:
-        CorruptRecord: a byte is missing, too many or another.
+        CorruptRecordError: bytes are missing, changed or added.
     """
     if len(record) < _HEAD_BYTES:
-        raise CorruptRecordError(f"{len(record)} bytes are no session: its record has {_HEAD_BYTES} or more")
+        raise CorruptRecordError(f"the record has {len(record)} bytes, and at least {_HEAD_BYTES} are needed")
     if record[0] != _FORMAT:
-        raise CorruptRecordError(f"a record of format {record[0]} cannot be read, only {_FORMAT}")
+        raise CorruptRecordError(f"the record has format {record[0]}, and this code reads format {_FORMAT}")
     content = record[1 + _CHECKSUM_BYTES :]
     if _checksum(content) != record[1 : 1 + _CHECKSUM_BYTES]:
-        raise CorruptRecordError(f"the record of {len(record)} bytes is damaged: its checksum is another")
+        raise CorruptRecordError(f"the record of {len(record)} bytes is damaged: its checksum differs")
     ended, steps, last_start, model, *sizes = _FIELDS.unpack_from(content)
     digest, content_type, body, state = _split(content[_FIELDS.size :], sizes)
     return Session(steps, last_start, digest, Reply(body, content_type.decode()), state, model, ended)
@@ -97,7 +97,7 @@ def _checksum(content: bytes) -> bytes:
 
 
 def _split(content: bytes, sizes: list[int]) -> list[bytes]:
-    """`content` in parts of these sizes, which the checksum has vouched for."""
+    # The checksum guarantees that the sizes fit.
     parts, begin = [], 0
     for size in sizes:
         parts.append(content[begin : begin + size])

@@ -1,4 +1,4 @@
-"""The file of a store on disk: made so that nobody else can read it, and opened so that many processes can write."""
+"""Database file of the store on disk: readable by its owner only, and opened for several writing processes."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ CREATE TABLE tally (open INTEGER NOT NULL, bytes INTEGER NOT NULL);
 INSERT INTO tally VALUES (0, 0);
 """
 _PAGE_BYTES = 4096
-"""Records of 6 KB are written no faster in larger pages, and take a third more room in them."""
+"""Records of 6 KB are written no faster in larger pages, and take a third more space in them."""
 _CACHE_KIBIBYTES = 8192
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
-"""A log that had to grow beyond this is cut to it when it is begun again."""
+"""Size to which a larger write-ahead log is cut when it is reset."""
 _LEAST_FREE_BYTES = 1024 * 1024
-"""With less than this a file system counts as full."""
+"""Free space below which a file system counts as full."""
 
 
 class FileIdentity(NamedTuple):
-    """Which file a path leads to."""
+    """Identity of the file at a path."""
 
     device: int
     inode: int
 
 
 def store_file(directory: Path, model: str) -> Path:
-    """The file of one model's sessions.
+    """Return the path of one model's sessions.
 
     >>> store_file(Path("sessions"), "speech/en").name
     'speech%2Fen.sessions'
@@ -57,15 +57,15 @@ def store_file(directory: Path, model: str) -> Path:
 
 
 def stored_models(directory: Path) -> list[str]:
-    """The models that have a file in `directory`, sorted; none where there is no such directory."""
+    """List the models that have a file in `directory`, sorted; none where there is no such directory."""
     return sorted(unquote(path.name.removesuffix(_SUFFIX)) for path in directory.glob(f"*{_SUFFIX}"))
 
 
 def file_identity(file: Path) -> FileIdentity | None:
-    """What `file` is now; None where there is nothing.
+    """Return the identity of `file` now; None where there is no file.
 
     Raises:
-        OSError: it cannot be looked at.
+        OSError: the path cannot be examined.
     """
     try:
         found = file.lstat()
@@ -75,11 +75,11 @@ def file_identity(file: Path) -> FileIdentity | None:
 
 
 def open_database(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, FileIdentity]:
-    """A connection to `file`, which is made where there is none, and which file that was.
+    """Open `file`, or create it, and return the connection and the identity of the file.
 
     Raises:
         OSError, sqlite3.Error: it cannot be opened.
-        StoreUnavailable: it must not be.
+        StoreUnavailableError: its directory or content forbids it.
     """
     _make_directory(file.parent)
     with _alone(file.parent, busy_seconds):
@@ -94,7 +94,7 @@ def open_database(file: Path, busy_seconds: float) -> tuple[sqlite3.Connection, 
 
 
 def store_error(file: Path, error: Exception, busy_seconds: float) -> StoreUnavailableError:
-    """What an error of the system or of SQLite means, and what can be done about it."""
+    """Convert an error of the system or of SQLite to one that says what an operator can do."""
     what = f"the session store {file} cannot be used: {error}"
     if _is_full(file, error):
         return StoreFullError(f"{what}; make room on its disk")
@@ -104,7 +104,7 @@ def store_error(file: Path, error: Exception, busy_seconds: float) -> StoreUnava
     if "malformed" in text or "not a database" in text:
         companions = " and ".join(f"{file.name}{suffix}" for suffix in _COMPANIONS)
         return StoreUnavailableError(
-            f"{what}; move it away, with {companions} if they are there: a new one is made, without the old sessions"
+            f"{what}; move it away, with {companions} if they are there: a new one is created, without the old sessions"
         )
     if isinstance(error, OSError) or "readonly" in text or "unable to open" in text:
         return StoreUnavailableError(f"{what}; the server must be able to write to it and to its folder")
@@ -115,11 +115,11 @@ def _make_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True)
     except FileExistsError:
-        # Whoever can write to it can put a file of their own in the place of ours.
+        # A user who can write to it can replace the file.
         if directory.stat().st_mode & stat.S_IWOTH:
             raise StoreUnavailableError(
-                f"sessions are not kept in {directory}, where every user can write: name a folder in it that is not "
-                f"there yet, or take the right away with `chmod o-w`"
+                f"sessions are not stored in {directory}, where every user can write: name a new folder in it, or "
+                f"remove the permission with `chmod o-w`"
             ) from None
         return
     directory.chmod(0o700)
@@ -127,7 +127,7 @@ def _make_directory(directory: Path) -> None:
 
 @contextmanager
 def _alone(directory: Path, busy_seconds: float) -> Iterator[None]:
-    """Files in `directory` are made and prepared by one process at a time."""
+    # Files in `directory` are created and prepared by one process at a time.
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         deadline = time.monotonic() + busy_seconds
@@ -141,7 +141,6 @@ def _alone(directory: Path, busy_seconds: float) -> Iterator[None]:
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Whether it is ours now."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -150,18 +149,18 @@ def _is_locked(descriptor: int) -> bool:
 
 
 def _make_file(file: Path) -> FileIdentity:
-    """Make `file` where there is none. SQLite gives its companions the same mode and owner."""
+    # SQLite gives the companion files the same mode and owner.
     if (identity := file_identity(file)) is None:
-        # What belongs to a file that was deleted would be taken for this one's.
+        # Companions of a deleted file would be taken for those of the new one.
         for suffix in _COMPANIONS:
             file.with_name(file.name + suffix).unlink(missing_ok=True)
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         identity = file_identity(file)
         assert identity is not None
-    # By its name: to open and close it would give up the locks that this process may hold on it.
+    # By name: opening and closing the file would release the locks that this process may hold on it.
     mode = file.lstat().st_mode
     if not stat.S_ISREG(mode):
-        raise StoreUnavailableError(f"the session store {file} is no regular file; move it away")
+        raise StoreUnavailableError(f"the session store {file} is not a regular file; move it away")
     if stat.S_IMODE(mode) != 0o600:
         file.chmod(0o600)
     return identity
@@ -175,8 +174,8 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
             f"the session store {file} was written by another version of this software; move it away: a new one is "
             f"made, without the old sessions"
         )
-    # A crash of a process loses nothing: what is committed is in the log, which the system holds. Only a crash of the
-    # system can lose the last moments, for the log reaches the disk with the next checkpoint.
+    # A crash of a process loses nothing: committed records are in the log, which the system holds. Only a crash of the
+    # system can lose the latest ones, since the log reaches the disk with the next checkpoint.
     connection.executescript(
         f"PRAGMA page_size = {_PAGE_BYTES}; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
         f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}; PRAGMA cache_size = -{_CACHE_KIBIBYTES}; "
@@ -187,7 +186,7 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
 
 
 def _is_full(file: Path, error: Exception) -> bool:
-    """SQLite says so itself, except where it was the index of its log that could not grow."""
+    # SQLite reports a full disk, except where the index of its log could not grow.
     if isinstance(error, OSError) or "disk I/O error" in str(error):
         try:
             found = os.statvfs(file.parent)

@@ -1,4 +1,4 @@
-"""The sessions of one model in one file, shared by all workers of a host.
+"""Store of one model's sessions in one file, shared by all workers of a host.
 
 An SQLite database in write-ahead mode. A crash of any process loses nothing that was written; a crash of the system
 may lose the last moments before it, and no more.
@@ -32,16 +32,16 @@ from .store import (
 
 _BUSY_SECONDS = 5.0
 _SWEPT_ROWS = 200
-"""That are removed in one go: others wait meanwhile."""
+"""Records removed at a time; other workers wait meanwhile."""
 _SWEEP_SECONDS = 5.0
-"""Between two looks for what has lapsed."""
+"""Interval between two removals of expired records."""
 
 
 class SqliteStore:
-    """The store of `model` in `directory`, as `sessions.store.Store` promises.
+    """Store of `model` in `directory`; implements `sessions.store.Store`.
 
-    Nothing is opened before the first call. After an error the file is opened anew by the next call, and so it is
-    after it was moved away or deleted: the server need not be restarted.
+    The first call opens the file. The next call opens it again after an error, and after the file was moved or deleted:
+    the server need not be restarted.
     """
 
     def __init__(self, directory: Path, model: str, limits: Limits, clock: Callable[[], float] = time.time) -> None:
@@ -55,57 +55,57 @@ class SqliteStore:
         self._expired = 0
 
     def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
-        """The record of each session, in order; None where there is none.
+        """Return the record of each session, in order; None where there is none.
 
         Raises:
-            StoreUnavailable: nothing can be read.
+            StoreUnavailableError: nothing can be read.
         """
         now = self._clock()
         with self._transaction(_begin_read) as connection:
-            return [self._found(connection, id, now) for id in ids]  # noqa: A001 - what it is
+            return [self._found(connection, id, now) for id in ids]  # noqa: A001 - the standard term
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """Make each change on its own. The ids of one call are different.
 
         Raises:
-            StoreUnavailable: no change was made.
+            StoreUnavailableError: no change was made.
         """
         now = self._clock()
         with self._transaction(_begin_write) as connection:
-            before = tally = StoreUsage(*connection.execute("SELECT open, bytes FROM tally").fetchone())
+            before = usage = StoreUsage(*connection.execute("SELECT open, bytes FROM tally").fetchone())
             outcomes = []
             for change in changes:
-                outcome, tally = self._change(connection, change, tally, now)
+                outcome, usage = self._change(connection, change, usage, now)
                 outcomes.append(outcome)
             if sweeps := abs(now - self._swept) >= _SWEEP_SECONDS:
-                tally = self._sweep(connection, tally, now)
-            if tally != before:
-                connection.execute("UPDATE tally SET open = ?, bytes = ?", (tally.open, tally.bytes))
-        # Only what is committed has happened.
-        self._expired += tally.expired
+                usage = self._sweep(connection, usage, now)
+            if usage != before:
+                connection.execute("UPDATE tally SET open = ?, bytes = ?", (usage.open, usage.bytes))
+        # These change only after the commit.
+        self._expired += usage.expired
         self._swept = now if sweeps else self._swept
         return outcomes
 
     def totals(self) -> StoreTotals:
-        """What there is.
+        """Count open sessions and bytes.
 
         Raises:
-            StoreUnavailable: nothing can be read.
+            StoreUnavailableError: nothing can be read.
         """
         now = self._clock()
         idle_since = now - self._limits.idle_seconds
         with self._transaction(_begin_read) as connection:
             count, size = connection.execute("SELECT open, bytes FROM tally").fetchone()
-            (lapsed,) = connection.execute(
+            (expired,) = connection.execute(
                 "SELECT count(*) FROM session WHERE ended = 0 AND last < ?", (idle_since,)
             ).fetchone()
             (oldest,) = connection.execute(
                 "SELECT min(last) FROM session WHERE ended = 0 AND last >= ?", (idle_since,)
             ).fetchone()
-        return StoreTotals(count - lapsed, size, None if oldest is None else max(0.0, now - oldest))
+        return StoreTotals(count - expired, size, None if oldest is None else max(0.0, now - oldest))
 
     def expired(self) -> int:
-        """How many sessions this object has removed since the last call because they were idle."""
+        """Return the number of idle sessions that this object has removed since the last call."""
         expired, self._expired = self._expired, 0
         return expired
 
@@ -116,7 +116,6 @@ class SqliteStore:
 
     @contextmanager
     def _transaction(self, begin: Callable[[sqlite3.Connection], object]) -> Iterator[sqlite3.Connection]:
-        """All of it or nothing."""
         with self._lock:
             try:
                 connection = self._connection()
@@ -131,7 +130,7 @@ class SqliteStore:
                 raise
 
     def _connection(self) -> sqlite3.Connection:
-        """What is open, if it is still the file of that name: another one may have been put in its place."""
+        # The file is opened again where another one has replaced it.
         if self._opened is not None and self._opened[1] != file_identity(self.file):
             self._disconnect()
         if self._opened is None:
@@ -144,7 +143,7 @@ class SqliteStore:
             with suppress(sqlite3.Error):  # it may be closed because it is broken
                 connection.close()
 
-    def _found(self, connection: sqlite3.Connection, id: str, now: float) -> StoredRecord | None:  # noqa: A002 - what it is
+    def _found(self, connection: sqlite3.Connection, id: str, now: float) -> StoredRecord | None:  # noqa: A002 - the standard term
         row = connection.execute(
             "SELECT revision, ended, last, size, record FROM session WHERE key = ?", (store_key(id, self._model),)
         ).fetchone()
@@ -153,45 +152,45 @@ class SqliteStore:
         return StoredRecord(row[4], row[0])
 
     def _change(
-        self, connection: sqlite3.Connection, change: RecordUpdate, tally: StoreUsage, now: float
+        self, connection: sqlite3.Connection, change: RecordUpdate, usage: StoreUsage, now: float
     ) -> tuple[WriteOutcome, StoreUsage]:
         key = store_key(change.id, self._model)
         while True:
             row = connection.execute("SELECT revision, ended, last, size FROM session WHERE key = ?", (key,)).fetchone()
-            outcome, after = admit(change, row and RecordInfo(*row), tally, self._limits, now)
+            outcome, after = admit(change, row and RecordInfo(*row), usage, self._limits, now)
             if isinstance(outcome, Written):
                 connection.execute(
                     "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
                     "(revision, ended, last, size, record) = "
                     "(excluded.revision, excluded.ended, excluded.last, excluded.size, excluded.record)",
-                    # Never one that was before, whatever was removed in between.
+                    # Unique, even among removed records.
                     (key, randbits(63), change.ended, now, len(change.record), change.record),
                 )
             if not isinstance(outcome, LimitExceeded):
                 return outcome, after
-            swept = self._sweep(connection, tally, now)
-            if swept == tally:
-                return LimitExceeded(outcome.limit, self._until_room(connection, now)), tally
-            tally = swept
+            swept = self._sweep(connection, usage, now)
+            if swept == usage:
+                return LimitExceeded(outcome.limit, self._until_room(connection, now)), usage
+            usage = swept
 
-    def _sweep(self, connection: sqlite3.Connection, tally: StoreUsage, now: float) -> StoreUsage:
-        """Remove some of what has lapsed, the oldest first."""
+    def _sweep(self, connection: sqlite3.Connection, usage: StoreUsage, now: float) -> StoreUsage:
+        # The oldest expired records first, and not all at a time: other workers wait meanwhile.
         for ended, seconds in ((0, self._limits.idle_seconds), (1, self._limits.retry_seconds)):
             rows = connection.execute(
                 "SELECT rowid, size FROM session WHERE ended = ? AND last < ? ORDER BY last LIMIT ?",
                 (ended, now - seconds, _SWEPT_ROWS),
             ).fetchall()
             connection.executemany("DELETE FROM session WHERE rowid = ?", [(rowid,) for rowid, _ in rows])
-            size = tally.bytes - sum(size for _, size in rows)
-            tally = (
-                StoreUsage(tally.open, size, tally.expired)
+            size = usage.bytes - sum(size for _, size in rows)
+            usage = (
+                StoreUsage(usage.open, size, usage.expired)
                 if ended
-                else StoreUsage(tally.open - len(rows), size, tally.expired + len(rows))
+                else StoreUsage(usage.open - len(rows), size, usage.expired + len(rows))
             )
-        return tally
+        return usage
 
     def _until_room(self, connection: sqlite3.Connection, now: float) -> float:
-        """Seconds until the next session is over, if it gets no piece until then."""
+        # Seconds until the next session expires, unless it gets a request until then.
         (oldest,) = connection.execute("SELECT min(last) FROM session WHERE ended = 0").fetchone()
         return self._limits.idle_seconds - (0.0 if oldest is None else max(0.0, now - oldest))
 
@@ -201,9 +200,9 @@ def _begin_read(connection: sqlite3.Connection) -> None:
 
 
 def _begin_write(connection: sqlite3.Connection) -> None:
-    """Wait for those who write now, as they take a millisecond: SQLite's own waiting soon sleeps for 100.
+    """Wait for other writers, who take a millisecond: SQLite's own waiting soon sleeps for 100.
 
-    Of four workers that wrote 32 records again and again, the unluckiest waited for 40 ms so, and for 330 otherwise.
+    Of four workers that wrote 32 records again and again, the slowest waited 40 ms, and 330 ms with SQLite's waiting.
     """
     deadline = time.monotonic() + _BUSY_SECONDS
     connection.execute("PRAGMA busy_timeout = 0")

@@ -1,4 +1,4 @@
-"""Where sessions lie between their pieces: what every store promises."""
+"""Store protocol: records of sessions between their requests, outcomes of writes, and admission rules."""
 
 from __future__ import annotations
 
@@ -10,101 +10,101 @@ from .settings import Limits
 
 
 class RecordInfo(NamedTuple):
-    """What a store knows of a record without reading it."""
+    """Facts about a stored record."""
 
     revision: int
     ended: bool
     last: float
-    """When it was written, in seconds."""
+    """Time of the write, in seconds."""
     size: int
 
 
 class StoreUsage(NamedTuple):
-    """What a store holds. What has lapsed counts until it is removed."""
+    """Usage of a store. Expired records count until they are removed."""
 
     open: int
     """Sessions that have not ended."""
     bytes: int
-    """Of all records."""
+    """Size of all records."""
     expired: int = 0
-    """Sessions that were removed because they were idle."""
+    """Idle sessions that were removed."""
 
 
-def is_expired(kept: RecordInfo, limits: Limits, now: float) -> bool:
-    """Whether it is as if the record had never been.
+def is_expired(info: RecordInfo, limits: Limits, now: float) -> bool:
+    """Whether the record counts as missing: its session was idle, or has ended, for too long.
 
     >>> limits = Limits(sessions=1, bytes=1, idle_seconds=900, retry_seconds=60)
     >>> [is_expired(RecordInfo(1, ended=False, last=100, size=1), limits, now) for now in (1000, 1001)]
     [False, True]
     """
-    return kept.last < now - (limits.retry_seconds if kept.ended else limits.idle_seconds)
+    return info.last < now - (limits.retry_seconds if info.ended else limits.idle_seconds)
 
 
 def admit(
-    change: RecordUpdate, kept: RecordInfo | None, tally: StoreUsage, limits: Limits, now: float
+    change: RecordUpdate, current: RecordInfo | None, usage: StoreUsage, limits: Limits, now: float
 ) -> tuple[WriteOutcome, StoreUsage]:
-    """Whether `change` is made in the place of `kept`, and what the store holds then.
+    """Decide whether `change` replaces `current`, and return the outcome and the usage of the store after it.
 
-    The limits hold for new sessions; an open session always continues. A `LimitExceeded` does not know yet when there
-    will be room.
+    Limits apply to new sessions; an open one continues beyond them. The `retry_after` of a `LimitExceeded` is 0: it is
+    for the store to find.
     """
-    lapsed = kept is not None and is_expired(kept, limits, now)
-    present = None if lapsed else kept
+    expired = current is not None and is_expired(current, limits, now)
+    present = None if expired else current
     is_new = present is None or present.ended
     revision = None if present is None else present.revision
     if change.revision != revision and not (change.revision is None and is_new):
-        return Conflict(), tally
-    after = _after(change, kept, tally, lapsed)
+        return Conflict(), usage
+    after = _after(change, current, usage, expired)
     if is_new and not change.ended and after.open > limits.sessions:
-        return LimitExceeded(f"{limits.sessions} sessions", 0.0), tally
+        return LimitExceeded(f"{limits.sessions} sessions", 0.0), usage
     if is_new and after.bytes > limits.bytes:
-        return LimitExceeded(f"{limits.bytes} bytes", 0.0), tally
+        return LimitExceeded(f"{limits.bytes} bytes", 0.0), usage
     return Written(), after
 
 
-def _after(change: RecordUpdate, kept: RecordInfo | None, tally: StoreUsage, lapsed: bool) -> StoreUsage:
-    was_open = kept is not None and not kept.ended
+def _after(change: RecordUpdate, current: RecordInfo | None, usage: StoreUsage, expired: bool) -> StoreUsage:
+    was_open = current is not None and not current.ended
     return StoreUsage(
-        tally.open - was_open + (not change.ended),
-        tally.bytes - (kept.size if kept else 0) + len(change.record),
-        tally.expired + (was_open and lapsed),
+        usage.open - was_open + (not change.ended),
+        usage.bytes - (current.size if current else 0) + len(change.record),
+        usage.expired + (was_open and expired),
     )
 
 
 class StoreUnavailableError(Exception):
-    """The store cannot be read or written now. Says what is wrong, and what an operator can do."""
+    """The store cannot be read or written now; the message says why, and what an operator can do."""
 
 
 class StoreFullError(StoreUnavailableError):
-    """What the store writes to has no room: a full disk, a server at its memory limit."""
+    """The store has no space: the disk is full, or the server is at its memory limit."""
 
 
 class StoredRecord(NamedTuple):
-    """A record as it lies in the store."""
+    """A record as it is in the store."""
 
     record: bytes
     revision: int
-    """Another after every write: who writes names the one it has read."""
+    """Changes with every write; a writer names the revision that it has read."""
 
 
 class RecordUpdate(NamedTuple):
-    """A record to be written in the place of the one that was read."""
+    """A record that replaces the one that was read."""
 
     id: str
     record: bytes
     revision: int | None
-    """Of the record that was read; None where there was none."""
+    """Revision of the record that was read; None where there was none."""
     ended: bool = False
 
 
 @dataclass(frozen=True)
 class Written:
-    """The record stands in the store."""
+    """The record is in the store."""
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Someone else has written since the record was read; this change was not made."""
+    """Another writer was first: the record has changed since it was read; this change was not made."""
 
 
 @dataclass(frozen=True)
@@ -112,52 +112,52 @@ class LimitExceeded:
     """A new session would be beyond a limit; this change was not made."""
 
     limit: str
-    """Which, for people: `10000 sessions` or `1073741824 bytes`."""
+    """The limit in words: `10000 sessions` or `1073741824 bytes`."""
     retry_after: float
-    """Seconds until the next session is over, if it gets no piece until then."""
+    """Seconds until the next session expires, unless it gets a request until then."""
 
 
 WriteOutcome = Written | Conflict | LimitExceeded
 
 
 class StoreTotals(NamedTuple):
-    """All open sessions of one model."""
+    """Totals of one model's sessions."""
 
     sessions: int
     bytes: int
-    """Of all records that are not yet removed, those of sessions that have ended or lapsed too."""
+    """Size of all records that are not yet removed, those of ended and expired sessions included."""
     oldest_seconds: float | None
-    """Since the piece of the session that has waited longest; None where there is no session."""
+    """Time since the last request of the session that has waited longest; None where there is no session."""
 
 
 class Store(Protocol):
-    """The sessions of one model, shared by all its workers.
+    """Store of one model's sessions, shared by all its workers.
 
-    A session that was idle for too long is as if it had never been, whether or not its record has been removed yet.
+    A session that was idle for too long counts as missing, whether or not its record has been removed yet.
     """
 
     def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
-        """The record of each session, in order; None where there is none.
+        """Return the record of each session, in order; None where there is none.
 
         Raises:
-            StoreUnavailable: nothing can be read.
+            StoreUnavailableError: nothing can be read.
         """
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
-        """Make each change on its own: all of a change or nothing of it, and none that is made can be lost by a crash
-        of any process. The ids of one call are different.
+        """Make each change on its own: completely or not at all. A crash of a process loses no change that was made.
+        The ids of one call are different.
 
         Raises:
-            StoreUnavailable: no change was made; over a network as far as can be known, for it may be the answer that
-                was lost.
+            StoreUnavailableError: no change was made. Over a network this is not certain: the response may have been
+                lost.
         """
 
     def totals(self) -> StoreTotals:
-        """What there is.
+        """Count open sessions and bytes.
 
         Raises:
-            StoreUnavailable: nothing can be read.
+            StoreUnavailableError: nothing can be read.
         """
 
     def expired(self) -> int:
-        """How many sessions this store object has removed since the last call because they were idle."""
+        """Return the number of idle sessions that this store object has removed since the last call."""

@@ -1,7 +1,8 @@
-"""Sessions that the client carries: all that the next piece needs, in a text that only the server can have made.
+"""Signed session tokens, for sessions whose state the client keeps, and their signing key.
 
-It is signed, not hidden: who has the token can read the state in it. An older token of the same session stays good, and
-a piece that is sent with it again is computed again, to the same answer.
+A token has everything that the next request needs. It is signed, not encrypted: its holder can read the state in it.
+An older token of the same session stays valid, and a request that is repeated with it is computed again, with the same
+result.
 """
 
 from __future__ import annotations
@@ -20,28 +21,28 @@ KEY_BYTES = 32
 
 
 class SigningKeyError(Exception):
-    """There is no key, or it must not be used. Says why, and what an operator can do."""
+    """The signing key is missing, or must not be used; the message says why, and what an operator can do."""
 
 
 def signing_key_from_environment(name: str) -> bytes:
-    """The key in the environment variable `name`, the same for all hosts that serve the same sessions.
+    """Read the key from the environment variable `name`; all hosts that serve the same sessions need the same key.
 
     Raises:
-        NoKey: it is not there, or is no key. The message holds none of it.
+        SigningKeyError: it is not set, or is not a key. The message contains no part of it.
     """
     text = os.environ.get(name, "")
     if not text:
         raise SigningKeyError(
-            f"the environment variable {name}, which holds the key of session tokens, is not set: {_HOW}"
+            f"the environment variable {name}, which holds the signing key of session tokens, is not set: {_HOW}"
         )
     return _parse(text, f"the environment variable {name}")
 
 
 def signing_key_from_file(file: Path) -> bytes:
-    """The key in `file`, which is made where there is none, so that all workers of a host have the same.
+    """Read the key from `file`, or make one there, so that all workers of a host have the same key.
 
     Raises:
-        NoKey: it cannot be read or made, others can read it, or it is no key.
+        SigningKeyError: it cannot be read or made, others can read it, or it is not a key.
     """
     try:
         if not file.exists():
@@ -49,10 +50,10 @@ def signing_key_from_file(file: Path) -> bytes:
         mode = stat.S_IMODE(file.stat().st_mode)
         text = file.read_text("ascii", errors="replace")
     except OSError as error:
-        raise SigningKeyError(f"the key of session tokens cannot be kept in {file}: {error}") from error
+        raise SigningKeyError(f"the signing key of session tokens cannot be kept in {file}: {error}") from error
     if mode & 0o077:
         raise SigningKeyError(
-            f"others can read the key of session tokens in {file}: take the right away with `chmod 600`"
+            f"others can read the signing key of session tokens in {file}: remove the permission with `chmod 600`"
         )
     return _parse(text, str(file))
 
@@ -63,12 +64,14 @@ _HOW = f"make one with `openssl rand -hex {KEY_BYTES}`"
 def _parse(text: str, where: str) -> bytes:
     text = text.strip()
     if len(text) != 2 * KEY_BYTES or set(text) - set("0123456789abcdefABCDEF"):
-        raise SigningKeyError(f"{where} holds no key of session tokens, which is {2 * KEY_BYTES} hex digits: {_HOW}")
+        raise SigningKeyError(
+            f"{where} has no signing key of session tokens, which is {2 * KEY_BYTES} hex digits: {_HOW}"
+        )
     return bytes.fromhex(text)
 
 
 def _make(file: Path) -> None:
-    """Put a new key there whole, or leave what another process has put there meanwhile."""
+    # Linking a complete file is atomic; if another process was first, its key is kept.
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -94,23 +97,23 @@ _PERSON = b"neuron-lstm session token\n"
 
 
 class InvalidTokenError(ValueError):
-    """A text that is no token of this server. The message holds none of it."""
+    """A text that is not a token of this server; the message contains no part of it."""
 
 
 @dataclass(frozen=True)
 class TokenState:
-    """What the next piece goes on from."""
+    """State in a token."""
 
     steps: int
-    """Timesteps applied since the session began."""
+    """Timesteps applied since the start of the session."""
     model: bytes
-    """Which models can go on from this state: 16 bytes."""
+    """Identity of the models that can resume this state: 16 bytes."""
     state: bytes
     """The model's carried values."""
 
 
 def token_length(state_bytes: int) -> int:
-    """How long the token of a state is.
+    """Return the number of characters in a token with a state of `state_bytes`.
 
     >>> token_length(4096)
     5538
@@ -119,17 +122,17 @@ def token_length(state_bytes: int) -> int:
 
 
 def sign_token(session: TokenState, key: bytes) -> str:
-    """The token of a session: A-Z a-z 0-9 - _, a third longer than its state.
+    """Make the token of a session: A-Z a-z 0-9 - _, a third longer than its state.
 
     Raises:
-        ValueError: a field is beyond what a token holds.
+        ValueError: a field exceeds the limits of a token.
     """
     if len(session.model) != _MODEL_BYTES:
-        raise ValueError(f"a session's model is told by {_MODEL_BYTES} bytes, not {len(session.model)}")
+        raise ValueError(f"the model of a session has {_MODEL_BYTES} bytes, not {len(session.model)}")
     try:
         content = _HEAD.pack(_VERSION, session.model, session.steps) + session.state
     except struct.error as error:
-        raise ValueError(f"a session is beyond what its token holds: {error}") from error
+        raise ValueError(f"the session exceeds the limits of a token: {error}") from error
     return urlsafe_b64encode(content + _sign(content, key)).rstrip(b"=").decode()
 
 
@@ -137,7 +140,7 @@ def verify_token(text: str, key: bytes, max_state_bytes: int) -> TokenState:
     """What `sign_token` was given.
 
     Raises:
-        InvalidToken: it was made with another key or another version, was changed, or holds a larger state.
+        InvalidToken: it was made with another key or another version, was changed, or has a larger state.
     """
     longest = token_length(max_state_bytes)
     if len(text) > longest:
@@ -148,11 +151,11 @@ def verify_token(text: str, key: bytes, max_state_bytes: int) -> TokenState:
     content, signature = sealed[:-_SIGNATURE_BYTES], sealed[-_SIGNATURE_BYTES:]
     if not hmac.compare_digest(_sign(content, key), signature) or len(content) < _HEAD.size:
         raise InvalidTokenError(
-            "the session token was not made by this server, or was changed; send `start` to begin anew"
+            "the session token was not made by this server, or was changed; send `start` to start again"
         )
     version, model, steps = _HEAD.unpack_from(content)
     if version != _VERSION:
-        raise InvalidTokenError(f"a session token of version {version} cannot be read, only {_VERSION}; begin anew")
+        raise InvalidTokenError(f"a session token of version {version} cannot be read, only {_VERSION}; start again")
     return TokenState(steps, model, content[_HEAD.size :])
 
 
@@ -170,5 +173,5 @@ def _decode(text: str) -> bytes:
     except (UnicodeEncodeError, binascii.Error):
         sealed, written = b"", b"?"
     if urlsafe_b64encode(sealed).rstrip(b"=") != written:
-        raise InvalidTokenError("this is no session token: it has characters of another kind, or is incomplete")
+        raise InvalidTokenError("this is not a session token: it has other characters, or is incomplete")
     return sealed

@@ -51,6 +51,6 @@ def test_the_command_copies_the_file(tmp_path: Path) -> None:
 
 def test_the_line_of_lengths_is_the_one_that_a_batch_leaves() -> None:
     """Three sequences of 12 timesteps and one of 50."""
-    counts = BatchMetrics(requests=4, work=BatchStats(lengths=(12, 50, 12, 12)))
+    counts = BatchMetrics(requests=4, stats=BatchStats(lengths=(12, 50, 12, 12)))
 
     assert block("text") == f"neuron_lstm lengths {counts.lengths_text}\n"

@@ -9,7 +9,8 @@ import torch
 import yaml
 from vollo_models import InTime, program_of
 
-from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, partition
+from torchserve_neuron_lstm.backends.exported_program import specialize
+from torchserve_neuron_lstm.backends.partitioning.partition import partition
 from torchserve_neuron_lstm.backends.vollo import compiler as vollo_build
 from torchserve_neuron_lstm.backends.vollo import engine as vollo
 from torchserve_neuron_lstm.backends.vollo import rewrite, translate
@@ -58,7 +59,7 @@ def test_its_yaml_is_one_that_is_taken() -> None:
 def test_its_numbers_and_names_are_the_codes() -> None:
     """Steps that are written out, the former name, and what the class for streams is called with."""
     assert f"up to {rewrite._MOST_STEPS} timesteps" in TEXT
-    assert vollo_build._FORMER["ia_840f_c3b64"] in TEXT
+    assert vollo_build._FORMER_NAMES["ia_840f_c3b64"] in TEXT
     assert "ia_840f_c3b64" in TEXT
     (code,) = blocks("python")
     for name in ("compile", "step", "restart"):
@@ -77,7 +78,7 @@ def test_a_model_in_time_is_one_program_and_a_last_state_two() -> None:
             return (self.linear(h[-1]),)
 
     for module, ways in ((InTime(), 1), (Last(), 2)):
-        program = rewrite.rewrite_program(at_sizes(program_of(module), Bucket(4, 6)))
+        program = rewrite.rewrite_program(specialize(program_of(module), Bucket(4, 6)))
         config = PartitionerConfig(model_support_percentage_threshold=0)
         segments = partition(program, lambda node: translate.refusal(node) is None, config).segments
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from ..backends.exported_program import specialize
 from ..backends.interface import Backend, Selective
 from ..backends.partitioning.analysis import analyze_operators
-from ..backends.partitioning.partition import at_sizes
 from ..backends.registry import get_backend
 from ..config.partitioner import PartitionerConfig
 from ..lowering.errors import node_line
@@ -62,7 +62,7 @@ def analyze(
     engine = _engine(backend, options)
     program = export_function(func, example_inputs).program
     bucket = program_bucket(program)
-    fixed = at_sizes(program, bucket)
+    fixed = specialize(program, bucket)
     result = analyze_operators(engine, fixed, bucket, config, compile_settings(engine, options), node_line).to_json()
     keys = ("support_percentage", "supported_operators", "unsupported_operators")
     return {"backend": engine.name, "torch_version": torch.__version__, **{key: result[key] for key in keys}}

@@ -1,6 +1,6 @@
-"""Training models of packed sequences without what packing costs there: the same answers and gradients, sooner.
+"""Faster training of models on packed sequences, with the same outputs and gradients.
 
-Nothing here knows of an archive, a request or a server.
+Nothing here depends on an archive, a request or a server.
 """
 
 from .lower import lower

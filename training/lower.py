@@ -1,4 +1,4 @@
-"""A model of packed sequences that trains without what packing costs, and is otherwise the model it was."""
+"""`lower`: a view of a model whose forward() runs packed sequences faster in training."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ORIGINAL = "_neuron_lstm_lowered_from"
 
 
 def lower(model: ModelT) -> ModelT:
-    """The same model, whose forward() packs, runs packed recurrences and unpacks faster, above all backward.
+    """Return the same model with a forward() that packs, runs packed recurrences and unpacks faster.
 
-    What is given and what is given back are one module in all but forward(): parameters, buffers, submodules, hooks,
-    training mode and whatever else is set on either is set on both. So optimizers, checkpoints, `state_dict` keys,
-    `model.to(...)`, copies and `torch.compile(lower(model))` work as before. Answers and gradients are those of the
-    model up to rounding. Packed data may be used in every way that torch's may.
+    The gain is largest in the backward pass. The argument and the result share everything except forward(): parameters,
+    buffers, submodules, hooks, training mode and any other attribute. So optimizers, checkpoints, `state_dict` keys,
+    `model.to(...)`, copies and `torch.compile(lower(model))` work as before. Outputs and gradients are those of the
+    model up to rounding. Packed data supports everything that torch's supports.
 
     >>> from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
     >>> class Tagger(nn.Module):
@@ -39,7 +39,7 @@ def lower(model: ModelT) -> ModelT:
     torch.Size([2, 5, 3])
 
     Raises:
-        TypeError: `model` is no `nn.Module`, or its forward() is compiled or scripted already, or set on the instance.
+        TypeError: `model` is no `nn.Module`, or its forward() is already compiled or scripted, or set on the instance.
     """
     _refuse_unsuitable(model)
     cls: Any = type(model)
@@ -53,16 +53,16 @@ def _refuse_unsuitable(model: object) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"lower() takes an nn.Module, not {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError("lower() cannot see into a scripted model: give it the nn.Module that was scripted")
+        raise TypeError("lower() cannot change a scripted model: pass the nn.Module that was scripted")
     if "forward" in vars(model):
         raise TypeError(
             f"forward() of this {type(model).__name__} is set on the instance, as torch.compile(model) does. Lower "
-            "first, compile then: torch.compile(lower(model)). A forward() of your own must stand in the class"
+            "first, then compile: torch.compile(lower(model)). A forward() of your own must be defined in the class"
         )
 
 
 def _with_state_of(model: nn.Module, cls: type[nn.Module]) -> Any:
-    """A second view of a module: another class, and the very same attributes."""
+    """A second view of a module: another class, the same attributes."""
     view = cls.__new__(cls)
     view.__dict__ = model.__dict__
     return view
@@ -70,7 +70,7 @@ def _with_state_of(model: nn.Module, cls: type[nn.Module]) -> Any:
 
 @functools.cache
 def _lowered_class(cls: Any) -> Any:
-    """The class with a forward() in which packed data takes our way; by name and signature the class it was."""
+    """The class with a forward() that runs inside `patch_vf`; its name and signature are unchanged."""
 
     @functools.wraps(cls.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -78,11 +78,11 @@ def _lowered_class(cls: Any) -> Any:
             return cls.forward(self, *args, **kwargs)
 
     def reduce(self: nn.Module, protocol: Any) -> Any:
-        """Copies and pickles name a class that can be found."""
+        """Make copies and pickles refer to a class that can be imported."""
         return lower, (_with_state_of(self, cls),)
 
     members = {
-        # The compiler goes past this frame to the user's own.
+        # The compiler skips this frame and compiles the user's own.
         "forward": torch.compiler.disable(forward, recursive=False),
         "__reduce_ex__": reduce,
         "__doc__": cls.__doc__,

@@ -1,11 +1,11 @@
-"""Which timesteps of a padded batch are real, and where each of them lies.
+"""Layout of packed data: positions of the real timesteps in a padded batch, and its time segments.
 
-Packed data holds the real timesteps alone: all of step 0, then all of step 1, ..., in each the rows that are still
-alive. Rows are sorted, longest first, so the rows alive at a step are always the first ones.
+Packed data holds the real timesteps only: all of step 0, then all of step 1, ..., in each the rows that are still
+active. Rows are sorted, longest first, so the rows active at a step are always the first ones.
 
-The batch is cut in time: dead rows against calls. A segment is one call of a padded layer, over the rows alive at its
-first step. Those that end within it are computed to its end for nothing. A further call costs something too: whatever
-it does beside computing rows, and it reads the weights again and adds up their gradients.
+The batch is cut in time, a trade-off between padding and calls. A time segment is one call of a padded layer, over the
+rows active at its first step. Rows that end within it are padded to its end. A further call has a cost too: its
+overhead, and it reads the weights again and accumulates their gradients.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-_TAG = "_neuron_lstm_steps"
+_TAG = "_neuron_lstm_layout"
 
 
 @dataclass(frozen=True)
 class PackedLayout:
-    """The real timesteps of a batch of B rows: T the longest row, N the sum of all."""
+    """Real timesteps of a batch of B rows: T those of the longest row, N the sum of all."""
 
     active: tuple[int, ...]
-    """The rows alive at each of the T steps: the `batch_sizes` of a PackedSequence."""
-    _places: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, compare=False)
+    """Number of rows active at each of the T steps: the `batch_sizes` of a PackedSequence."""
+    _positions: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, compare=False)
 
     @property
     def longest(self) -> int:
-        """T."""
+        """T, the timesteps of the longest row."""
         return len(self.active)
 
     @property
     def rows(self) -> int:
-        """B."""
+        """B, the number of rows."""
         return self.active[0]
 
     @cached_property
     def count(self) -> int:
-        """N."""
+        """N, the number of real timesteps."""
         return sum(self.active)
 
     @property
     def uniform(self) -> bool:
-        """Whether all rows are of one length, so that packed data is padded data too."""
+        """Whether all rows have one length, so that packed data is padded data too."""
         return self.active[-1] == self.active[0]
 
     @cached_property
     def lengths(self) -> Tensor:
-        """int64[B] on the CPU, descending.
+        """Lengths of the rows, int64[B] on the CPU, descending.
 
         >>> PackedLayout((3, 2, 2, 1)).lengths
         tensor([4, 3, 1])
@@ -61,43 +61,43 @@ class PackedLayout:
         return _count_above(torch.tensor(self.active), self.rows)
 
     def positions(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """The step and the row, int64[N] each, of everything in packed data.
+        """Return the step and the row of each element of packed data, int64[N] each.
 
         >>> PackedLayout((3, 1)).positions(torch.device("cpu"))
         (tensor([0, 0, 0, 1]), tensor([0, 1, 2, 0]))
         """
-        if device not in self._places:
-            alive = torch.tensor(self.active).to(device, non_blocking=True)
-            begins = alive.cumsum(0) - alive
-            # Told the size, nobody waits for the device.
-            step = torch.repeat_interleave(alive, output_size=self.count)
-            self._places[device] = step, torch.arange(self.count, device=device) - begins[step]
-        return self._places[device]
+        if device not in self._positions:
+            active = torch.tensor(self.active).to(device, non_blocking=True)
+            starts = active.cumsum(0) - active
+            # With output_size given, the host does not wait for the device.
+            step = torch.repeat_interleave(active, output_size=self.count)
+            self._positions[device] = step, torch.arange(self.count, device=device) - starts[step]
+        return self._positions[device]
 
     def reversal(self, device: torch.device) -> Tensor:
-        """Where the same row's timestep lies that is as far from its end as this one is from its beginning: int64[N].
+        """Return the index, int64[N], that reverses each row in packed data within its own length.
 
         >>> PackedLayout((2, 2, 1)).reversal(torch.device("cpu"))
         tensor([4, 3, 2, 1, 0])
         """
         step, row = self.positions(device)
-        alive, lengths = torch.tensor(self.active).to(device), self.lengths.to(device)
-        return (alive.cumsum(0) - alive)[lengths[row] - 1 - step] + row
+        active, lengths = torch.tensor(self.active).to(device), self.lengths.to(device)
+        return (active.cumsum(0) - active)[lengths[row] - 1 - step] + row
 
-    def segment_indices(self, stretch: TimeSegment, device: torch.device) -> Tensor:
-        """Where the real timesteps of a stretch lie in its padded [steps * rows, ...]."""
-        before = sum(self.active[: stretch.start])
-        step, row = (place[before : before + stretch.real_timesteps] for place in self.positions(device))
-        return (step - stretch.start) * stretch.rows + row
+    def segment_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
+        """Return the indices of a segment's real timesteps in its padded [timesteps * rows, ...]."""
+        before = sum(self.active[: segment.start])
+        step, row = (index[before : before + segment.real_timesteps] for index in self.positions(device))
+        return (step - segment.start) * segment.rows + row
 
-    def last_indices(self, stretch: TimeSegment, device: torch.device) -> Tensor:
-        """Where the last timesteps of the rows that end in a stretch lie in its padded [steps * rows, ...]."""
-        rows = torch.arange(stretch.survivors, stretch.rows)
-        return ((self.lengths[rows] - 1 - stretch.start) * stretch.rows + rows).to(device)
+    def last_indices(self, segment: TimeSegment, device: torch.device) -> Tensor:
+        """Return the indices of the last timesteps of rows that end in a segment, in its padded tensor."""
+        rows = torch.arange(segment.survivors, segment.rows)
+        return ((self.lengths[rows] - 1 - segment.start) * segment.rows + rows).to(device)
 
 
 def batch_sizes_of(lengths: Tensor) -> Tensor:
-    """The rows alive at each step, int64[T], of rows with these lengths, int64[B] descending from T.
+    """Return the number of active rows at each step, int64[T], for lengths int64[B] that descend from T.
 
     >>> batch_sizes_of(torch.tensor([4, 3, 1]))
     tensor([3, 2, 2, 1])
@@ -106,46 +106,46 @@ def batch_sizes_of(lengths: Tensor) -> Tensor:
 
 
 def packed_layout(batch_sizes: Tensor) -> PackedLayout:
-    """What the `batch_sizes` of a PackedSequence say; read once, unless they are written to."""
+    """Return the layout for the `batch_sizes` of a PackedSequence; cached until they are written to."""
     version = None if batch_sizes.is_inference() else batch_sizes._version
-    known_version, steps = getattr(batch_sizes, _TAG, (None, None))
-    if isinstance(steps, PackedLayout) and version == known_version:
-        return steps
-    steps = PackedLayout(tuple(batch_sizes.tolist()))
-    setattr(batch_sizes, _TAG, (version, steps))
-    return steps
+    known_version, layout = getattr(batch_sizes, _TAG, (None, None))
+    if isinstance(layout, PackedLayout) and version == known_version:
+        return layout
+    layout = PackedLayout(tuple(batch_sizes.tolist()))
+    setattr(batch_sizes, _TAG, (version, layout))
+    return layout
 
 
 def _count_above(descending: Tensor, until: int) -> Tensor:
-    """For every number from 0 to `until`, how many of the values are above it."""
+    """For every number from 0 to `until`, the number of values above it."""
     return torch.searchsorted(-descending, -torch.arange(until))
 
 
 class TimeSegment(NamedTuple):
-    """The steps from `begin` to before `end`."""
+    """Steps from `start` to before `end`, computed by one call."""
 
     start: int
     end: int
     rows: int
-    """Alive at the first step."""
+    """Number of rows active at the first step."""
     survivors: int
-    """Alive at the step after the last one."""
+    """Number of rows active at the step after the last one."""
     real_timesteps: int
-    """Timesteps that are no padding."""
+    """Number of timesteps that are not padding."""
 
     @property
     def timesteps(self) -> int:
-        """How many there are."""
+        """Number of steps."""
         return self.end - self.start
 
     @property
     def full(self) -> bool:
-        """Whether all rows live to the end."""
+        """Whether all rows are active to the end."""
         return self.real_timesteps == self.rows * self.timesteps
 
 
 def call_overhead(weights: int) -> int:
-    """What a call costs, in timesteps of a row, for a layer with so many weights; as measured.
+    """Return the measured overhead of a call, in timesteps of one row, for a layer with so many weights.
 
     >>> call_overhead(4 * 32 * (16 + 32)), call_overhead(4 * 256 * (128 + 256))
     (1152, 144)
@@ -154,10 +154,10 @@ def call_overhead(weights: int) -> int:
 
 
 def max_segment(gates: int) -> int:
-    """Timesteps of rows that one call may hold, for a layer with so many gates (4H in an LSTM).
+    """Return the most timesteps of rows in one call, for a layer with so many gates (4H in an LSTM).
 
-    What is kept of them for the gradients, some 4 numbers for each gate, then stays below the 32 MiB from which on the
-    C library asks the system for new memory each time: that takes as long as computing what is written there.
+    The values saved for the backward pass, about 4 numbers for each gate, then stay below 32 MiB. Beyond that the C
+    library requests new memory from the system each time, which takes as long as computing the values.
 
     >>> max_segment(4 * 32), max_segment(4 * 256)
     (8192, 1024)
@@ -165,23 +165,23 @@ def max_segment(gates: int) -> int:
     return max(1, 2**20 // gates)
 
 
-def time_segments(alive: Sequence[int], price: int, largest: int) -> Iterator[TimeSegment]:
-    """The cuts for rows of which `alive[t]` are alive at step t, never increasing.
+def time_segments(active: Sequence[int], overhead: int, most: int) -> Iterator[TimeSegment]:
+    """Cut a batch of which `active[t]` rows, never increasing, are active at step t.
 
-    A cut is made as soon as the dead timesteps since the last one would cost as much as the call: so they never come to
-    much more than twice what the best cuts cost. One is made too before a call becomes larger than `max_segment`.
+    A cut is made as soon as the padding since the last one would cost as much as a call (`overhead`): so the cost is
+    never much more than twice that of the best cuts. A cut is also made before a call exceeds `most` timesteps of rows.
 
-    >>> [tuple(stretch) for stretch in time_segments([4, 4, 4, 1, 1, 1], price=2, largest=100)]
+    >>> [tuple(segment) for segment in time_segments([4, 4, 4, 1, 1, 1], overhead=2, most=100)]
     [(0, 3, 4, 1, 12), (3, 6, 1, 0, 3)]
-    >>> [tuple(stretch)[:2] for stretch in time_segments([4, 4, 4, 4], price=2, largest=9)]
+    >>> [tuple(segment)[:2] for segment in time_segments([4, 4, 4, 4], overhead=2, most=9)]
     [(0, 2), (2, 4)]
     """
-    begin, real = 0, 0
-    for step, rows in enumerate(alive):
-        first, steps = alive[begin], step - begin
-        dead = first * (steps + 1) - real - rows
-        if steps and (dead >= price or first * (steps + 1) > largest):
-            yield TimeSegment(begin, step, first, rows, real)
-            begin, real = step, 0
+    start, real = 0, 0
+    for step, rows in enumerate(active):
+        first, steps = active[start], step - start
+        padding = first * (steps + 1) - real - rows
+        if steps and (padding >= overhead or first * (steps + 1) > most):
+            yield TimeSegment(start, step, first, rows, real)
+            start, real = step, 0
         real += rows
-    yield TimeSegment(begin, len(alive), alive[begin], 0, real)
+    yield TimeSegment(start, len(active), active[start], 0, real)

@@ -1,7 +1,7 @@
-"""Into packed data and out of it in one step each way, where torch takes one for every timestep.
+"""Packing and unpacking by one index operation each; torch takes one operation for every timestep.
 
-`pack` and `unpack` stand in for the two functions below torch's `pack_padded_sequence` and `pad_packed_sequence`, and
-take and give what those do. Both are made of `gather` and `scatter`, each of which is the other's gradient.
+`pack` and `unpack` replace the two kernels below torch's `pack_padded_sequence` and `pad_packed_sequence`, with the
+same arguments and results. Both consist of `gather` and `scatter`, each of which is the other's gradient.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .packed_layout import PackedLayout, batch_sizes_of, packed_layout
 
 
 def gather(padded: Tensor, index: Tensor) -> Tensor:
-    """The rows [N, ...] at the places `index`, int64[N], no two the same, of `padded` [S, ...]."""
-    taken: Tensor = _Gather.apply(padded, index)  # type: ignore[no-untyped-call]
-    return taken
+    """Return the rows [N, ...] of `padded` [S, ...] at `index`, int64[N], without duplicates."""
+    rows: Tensor = _Gather.apply(padded, index)  # type: ignore[no-untyped-call]
+    return rows
 
 
 def scatter(values: Tensor, index: Tensor, size: int, filler: float = 0.0) -> Tensor:
-    """[size, ...] with the rows of `values` [N, ...] at the places `index`, int64[N], and `filler` elsewhere."""
+    """Return [size, ...] with the rows of `values` [N, ...] at `index`, int64[N], and `filler` elsewhere."""
     whole: Tensor = _Scatter.apply(values, index, size, filler)  # type: ignore[no-untyped-call]
     return whole
 
 
 def scatter_with_mask(values: Tensor, index: Tensor, size: int) -> Tensor:
-    """As `scatter`, [size, F + 1] of `values` [N, F], with a last column that holds 1 where there are no values."""
+    """Scatter `values` [N, F] into [size, F + 1], with a last column that holds 1 in rows without values."""
     whole: Tensor = _ScatterWithMask.apply(values, index, size)  # type: ignore[no-untyped-call]
     return whole
 
@@ -68,19 +68,19 @@ class _ScatterWithMask(torch.autograd.Function):
         return gather(gradients[0], ctx.index)[:, : ctx.features], None, None
 
 
-def use_torch_kernel(even: bool) -> bool:
-    """Whether a batch is left to torch: rows of one length are dear only on the way back."""
-    return even and not torch.is_grad_enabled()
+def use_torch_kernel(uniform: bool) -> bool:
+    """Whether a batch is left to torch: for rows of one length only torch's backward pass is slow."""
+    return uniform and not torch.is_grad_enabled()
 
 
 def pack(padded: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
-    """The packed data [N, ...] of rows sorted longest first, and its `batch_sizes`, int64[T].
+    """Return the packed data [N, ...] of rows sorted longest first, and its `batch_sizes`, int64[T].
 
-    What torch refuses is left to torch, and what it does as fast.
+    Batches that torch refuses, or packs as fast, are left to torch.
     """
     if not _can_be_packed(padded, lengths, batch_first) or use_torch_kernel(bool(lengths[0] == lengths[-1])):
-        theirs: tuple[Tensor, Tensor] = _VF._pack_padded_sequence(padded, lengths, batch_first)
-        return theirs
+        result: tuple[Tensor, Tensor] = _VF._pack_padded_sequence(padded, lengths, batch_first)
+        return result
     batch_sizes = batch_sizes_of(lengths)
     return _packed(padded, packed_layout(batch_sizes), batch_first), batch_sizes
 
@@ -93,35 +93,35 @@ def _can_be_packed(padded: Tensor, lengths: Tensor, batch_first: bool) -> bool:
     return len(lengths) == rows and descending and int(lengths[-1]) >= 1 and int(lengths[0]) <= longest
 
 
-def _packed(padded: Tensor, steps: PackedLayout, batch_first: bool) -> Tensor:
-    if steps.uniform:
+def _packed(padded: Tensor, layout: PackedLayout, batch_first: bool) -> Tensor:
+    if layout.uniform:
         time_major = padded.transpose(0, 1) if batch_first else padded
-        # A copy, as packed data is: who writes to it does not write to the input.
-        return time_major[: steps.longest].clone(memory_format=torch.contiguous_format).flatten(0, 1)
-    if padded.transpose(0, 1).is_contiguous():  # read as it lies in memory
+        # A copy, as torch's is: writing to packed data must not change the input.
+        return time_major[: layout.longest].clone(memory_format=torch.contiguous_format).flatten(0, 1)
+    if padded.transpose(0, 1).is_contiguous():  # read in memory order
         padded, batch_first = padded.transpose(0, 1), not batch_first
-    step, row = steps.positions(padded.device)
-    index = row * padded.shape[1] + step if batch_first else step * steps.rows + row
+    step, row = layout.positions(padded.device)
+    index = row * padded.shape[1] + step if batch_first else step * layout.rows + row
     return gather(padded.flatten(0, 1), index)
 
 
 def unpack(
     data: Tensor, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int
 ) -> tuple[Tensor, Tensor]:
-    """[B, total_length, ...], or time first, with `padding_value` behind each row, and the lengths, int64[B].
+    """Return [B, total_length, ...], or time first, padded by `padding_value`, and the lengths, int64[B].
 
-    The inverse of `pack`. In memory it has time first, as torch's has.
+    The inverse of `pack`. In memory the result has time first, as torch's has.
     """
-    steps = packed_layout(batch_sizes)
-    if use_torch_kernel(steps.uniform):
-        theirs: tuple[Tensor, Tensor] = _VF._pad_packed_sequence(
+    layout = packed_layout(batch_sizes)
+    if use_torch_kernel(layout.uniform):
+        result: tuple[Tensor, Tensor] = _VF._pad_packed_sequence(
             data, batch_sizes, batch_first, padding_value, total_length
         )
-        return theirs
-    if steps.uniform and total_length == steps.longest:
-        time_major = data.clone().unflatten(0, (total_length, steps.rows))
+        return result
+    if layout.uniform and total_length == layout.longest:
+        time_major = data.clone().unflatten(0, (total_length, layout.rows))
     else:
-        step, row = steps.positions(data.device)
-        whole = scatter(data, step * steps.rows + row, total_length * steps.rows, padding_value)
-        time_major = whole.unflatten(0, (total_length, steps.rows))
-    return (time_major.transpose(0, 1) if batch_first else time_major), steps.lengths.clone()
+        step, row = layout.positions(data.device)
+        whole = scatter(data, step * layout.rows + row, total_length * layout.rows, padding_value)
+        time_major = whole.unflatten(0, (total_length, layout.rows))
+    return (time_major.transpose(0, 1) if batch_first else time_major), layout.lengths.clone()

@@ -1,8 +1,8 @@
-"""Our own functions in the place of torch's, for as long as a forward() runs and in its thread alone.
+"""Patch of torch's kernels for packed data, while a forward() runs and in its thread only.
 
-`pack_padded_sequence`, `pad_packed_sequence` and the layers, whatever way the user imported them, call torch's kernels
-through the name `_VF` of the two files they stand in. There a table stands while any lowered model runs; a thread that
-runs none gets torch's own functions from it.
+`pack_padded_sequence`, `pad_packed_sequence` and the layers, however the user imported them, call torch's kernels
+through the name `_VF` of the two files that define them. That name is replaced while any lowered model runs; a thread
+that runs none gets torch's own functions from the replacement.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FILES: tuple[Any, ...] = (rnn_modules, rnn_utils)
 
 
 class _Depth(threading.local):
-    """How many forward()s of lowered models are on this thread's stack."""
+    """Number of forward() calls of lowered models on this thread's stack."""
 
     value = 0
 
@@ -33,7 +33,7 @@ _depth = _Depth()
 
 
 class _PatchedVF:
-    """`torch._VF`, but for the functions that packed data goes through."""
+    """`torch._VF` with other functions for packed data."""
 
     def __init__(self, ours: dict[str, Callable[..., Any]]) -> None:
         for name, function in ours.items():
@@ -47,12 +47,12 @@ def _in_lowered_models(ours: Callable[..., Any], torchs: Callable[..., Any]) -> 
     def call(*args: Any) -> Any:
         return ours(*args) if _depth.value and not _is_transformed() else torchs(*args)
 
-    # torch.compile goes around torch's kernels for packed data, and is to go around ours.
+    # torch.compile does not trace torch's kernels for packed data, and must not trace ours.
     return torch.compiler.disable(call)
 
 
 def _is_transformed() -> bool:
-    """Whether operators are being recorded, or transformed as torch.func does: both know torch's own."""
+    """Whether operators are being traced, or transformed by torch.func: both support torch's own kernels only."""
     return (
         torch._C._get_tracing_state() is not None
         or torch._C._are_functorch_transforms_active()
@@ -62,7 +62,7 @@ def _is_transformed() -> bool:
 
 @functools.cache
 def _table() -> _PatchedVF:
-    """Made when it is first needed: it loads the compiler."""
+    """Built on first use, because `torch.compiler.disable` loads the compiler."""
     return _PatchedVF(
         {
             "_pack_padded_sequence": packing.pack,
@@ -76,7 +76,7 @@ def _table() -> _PatchedVF:
 
 
 class _VFPatch:
-    """The table stands in torch's files from the first thread that needs it to the last one."""
+    """Replacement of `_VF` in torch's files, from the first thread that needs it to the last one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -101,7 +101,7 @@ _exchange = _VFPatch()
 
 @contextlib.contextmanager
 def patch_vf() -> Iterator[None]:
-    """Packed data takes our way while this is open, in this thread."""
+    """Use our functions for packed data inside this context, in this thread."""
     _exchange.begin()
     _depth.value += 1
     try:

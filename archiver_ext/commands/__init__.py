@@ -1,1 +1,62 @@
-"""One file for each command of `neuron-lstm`, with what only that command needs."""
+"""Commands of `neuron-lstm`: the table of their modules, and what several of them share.
+
+A new command is one file here and its entry in `COMMANDS`. Heavy imports (torch, rich, yaml) stay inside functions, so
+that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+COMMANDS = ("schema", "init", "analyze", "inspect", "calibrate", "replace_weights", "bench", "tune", "sessions")
+"""Modules of this package, in the order of the help; the function `add_to` of each adds its commands to the parser."""
+
+_MAX_NUMBER = 999_999_999
+
+
+def positive(text: str, largest: int = _MAX_NUMBER) -> int:
+    """Parse a number of an option.
+
+    >>> positive("32")
+    32
+
+    Raises:
+        ArgumentTypeError: it is not a whole number from 1 to `largest`.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= largest):
+        limit = "on" if largest == _MAX_NUMBER else f"to {largest}"
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 {limit}, got {text}")
+    return int(text)
+
+
+def add_archive(command: argparse.ArgumentParser) -> None:
+    """Add the argument that names an archive."""
+    command.add_argument("archive", type=Path, help="a .mar, a .tar.gz or a folder")
+
+
+def add_archive_output(command: argparse.ArgumentParser) -> None:
+    """Add the option that names the archive to write."""
+    command.add_argument("-o", "--output", type=Path, help="where to write it (default: in place of the archive)")
+
+
+def show(options: argparse.Namespace, to_json: Callable[[], object], print_tables: Callable[[Console], object]) -> None:
+    """Print a result on standard output: as JSON with --json, else as tables."""
+    if options.json:
+        print_json(to_json())
+    else:
+        from rich.console import Console
+
+        print_tables(Console())
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    sys.stdout.write(json.dumps(value, indent=2) + "\n")

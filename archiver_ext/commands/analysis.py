@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
+from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileError, CompileSettings, Selective, precision_of
 from ...backends.partitioning.analysis import Analysis, analyze_operators
-from ...backends.partitioning.partition import at_sizes
 from ...backends.registry import backend_names, get_backend
 from ...bucketing.shapes import Bucket, role_buckets
 from ...config.load import load_config
@@ -18,8 +18,8 @@ from ...config.schema import ServingConfig
 from ...lowering import lower
 from ...lowering.errors import node_line
 from ...lowering.program import LoweredModel
-from ..build.partitioning import partitioner_config
 from ..errors import PackagingError
+from ..evaluation.partitioning import partitioner_config
 from ..user_model import construct, importable, load_class, load_model
 
 
@@ -49,11 +49,11 @@ def analyze(
     """What each engine takes of a program, in the smallest bucket; of all there are, unless some are named.
 
     Raises:
-        CannotLoad: there is no backend of a name.
+        LoadError: there is no backend of a name.
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
     bucket = role_buckets("sequence", config.grid)[0]
-    fixed = at_sizes(program.exported, bucket)
+    fixed = specialize(program.exported, bucket)
     options = partitioner_config(config, beside) or PartitionerConfig()
     return [_analysis(engine, fixed, bucket, options, config) for engine in engines]
 

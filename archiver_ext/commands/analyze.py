@@ -1,39 +1,102 @@
-"""`neuron-lstm analyze`."""
+"""`neuron-lstm analyze`: the operators of a model that each engine supports."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from . import show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ...backends.partitioning.analysis import Analysis
+
+_HINT = (
+    "operators that an engine does not support can run on the CPU within the same model: name the engine as backend, "
+    "and write partitioner_config: {}"
+)
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser's."""
+    """Add the command to the parser."""
     command = commands.add_parser(
         "analyze",
-        help="say which operators of a model each engine takes",
-        description="Say for each engine which operators of a model it takes, which not, and where the model has them. "
-        "Nothing is packaged; engines that are not installed are asked as far as they can be.",
+        help="list the operators of a model that each engine supports",
+        description="List for each engine the operators of a model that it supports, those that it does not support, "
+        "and their lines in the model. Nothing is packaged. Engines that are not installed answer as far as they can.",
     )
     command.add_argument("--model-file", required=True, type=Path, help="the Python file with the model's class")
     command.add_argument("--config-file", required=True, type=Path, help="its model-config.yaml")
-    command.add_argument("--serialized-file", type=Path, help="its weights; left out, fresh ones")
-    command.add_argument("--backend", action="append", metavar="NAME", help="an engine; several times for several")
+    command.add_argument("--serialized-file", type=Path, help="its weights (default: freshly initialised ones)")
+    command.add_argument("--backend", action="append", metavar="NAME", help="an engine; may be given several times")
     command.add_argument("--json", action="store_true", help="print a list of one object for each engine")
     command.set_defaults(run=_analyze)
 
 
 def _analyze(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from .analysis import analyze, lower_from_files
-    from .analyze_report import print_analyses
 
     program, config = lower_from_files(options.model_file, options.config_file, options.serialized_file)
-    found = analyze(program, config, options.config_file.resolve().parent, options.backend)
-    if options.json:
-        sys.stdout.write(json.dumps([one.to_json() for one in found], indent=2, ensure_ascii=False) + "\n")
-    else:
-        print_analyses(found, Console())
+    analyses = analyze(program, config, options.config_file.resolve().parent, options.backend)
+    show(options, lambda: [one.to_json() for one in analyses], lambda console: print_analyses(analyses, console))
+
+
+def print_analyses(analyses: Sequence[Analysis], console: Console) -> None:
+    """Print a row for each engine, and below these the operators that the engines do not support."""
+    from rich.markup import escape
+
+    console.print(_overview(analyses))
+    if any(analysis.unsupported for analysis in analyses):
+        console.print(_unsupported(analyses))
+    for line in _remarks(analyses):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _remarks(analyses: Sequence[Analysis]) -> Iterator[str]:
+    for analysis in analyses:
+        if analysis.unknown is not None:
+            yield f"{analysis.backend}: {analysis.unknown}"
+        if analysis.not_installed is not None:
+            yield f"{analysis.backend} is not installed: {analysis.not_installed}"
+    if any(analysis.unsupported for analysis in analyses):
+        yield _HINT
+
+
+def _overview(analyses: Sequence[Analysis]) -> Table:
+    from rich.table import Table
+
+    table = Table("backend", highlight=False)
+    for heading in ("supported", "unsupported", "share"):
+        table.add_column(heading, justify="right")
+    table.add_column("remark")
+    for analysis in analyses:
+        share, remark = analysis.percentage, "" if analysis.not_installed is None else "not installed"
+        if analysis.supported is None or share is None:
+            table.add_row(analysis.backend, "?", "?", "?", remark)
+        else:
+            supported = str(sum(analysis.supported.values()))
+            table.add_row(analysis.backend, supported, str(len(analysis.unsupported)), f"{share:.1f} %", remark)
+    return table
+
+
+def _unsupported(analyses: Sequence[Analysis]) -> Table:
+    """One row for each operator on each line of the model, with its number of occurrences."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("backend", highlight=False)
+    table.add_column("operator", overflow="fold")
+    table.add_column("count", justify="right")
+    table.add_column("in the model", overflow="fold")
+    table.add_column("reason", overflow="fold")
+    for analysis in analyses:
+        counts = Counter((one.kind, one.call or "", one.reason) for one in analysis.unsupported)
+        for (kind, call, reason), count in counts.items():
+            table.add_row(analysis.backend, kind, str(count), escape(call), escape(reason))
+        table.add_section()
+    return table

@@ -1,53 +1,101 @@
-"""`neuron-lstm bench`."""
+"""`neuron-lstm bench`: an archive measured on this machine, with the lengths of the traffic."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from . import add_archive, positive, show
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from .bench_archive import BenchmarkResult
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser's."""
+    """Add the command to the parser."""
     command = commands.add_parser(
         "bench",
         help="measure an archive on this machine, with the lengths of your traffic",
-        description="Measure an archive on this machine with random inputs: whole batches as they are served, beside "
-        "one request at a time and one padded bucket for all. Without TorchServe, and without decoding and encoding.",
+        description="Measure an archive on this machine with random inputs: whole batches as they are served, one "
+        "request at a time, and one padded bucket for all. TorchServe, decoding and encoding are not measured.",
     )
-    command.add_argument("archive", type=Path, help="a .mar, a .tar.gz or a folder")
+    add_archive(command)
     command.add_argument("--lengths", required=True, type=Path, help="a list of lengths (timesteps), or a log")
-    command.add_argument("--batch", required=True, type=_positive, metavar="N", help="requests in a batch")
-    command.add_argument("--rounds", type=_positive, default=11, help="turns that each way gets (%(default)s)")
-    command.add_argument("--threads", type=_positive, help="left out: what the archive says, or all cores")
-    command.add_argument("--json", action="store_true", help="print the figures for machines")
+    command.add_argument("--batch", required=True, type=positive, metavar="N", help="requests in a batch")
+    command.add_argument("--rounds", type=positive, default=11, help="timing rounds per strategy (%(default)s)")
+    command.add_argument("--threads", type=positive, help="(default: as configured, or else all cores)")
+    command.add_argument("--json", action="store_true", help="print the figures as JSON")
     command.set_defaults(run=_bench)
 
 
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text}")
-    return int(text)
-
-
 def _bench(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from ...config.histogram import LengthsError, read_lengths
     from ..archive.reader import ArchiveReader
     from ..errors import PackagingError
     from .bench_archive import measure_archive, sample_batches
-    from .bench_report import print_result, to_json
 
     try:
         histogram = read_lengths(options.lengths)
     except LengthsError as error:
         raise PackagingError(f"{options.lengths}: {error}") from error
     with ArchiveReader(options.archive).unpacked() as directory:
-        found = measure_archive(directory, sample_batches(histogram, options.batch), options.threads, options.rounds)
-    if options.json:
-        sys.stdout.write(json.dumps(to_json(found), indent=2) + "\n")
-    else:
-        print_result(found, Console())
+        result = measure_archive(directory, sample_batches(histogram, options.batch), options.threads, options.rounds)
+    show(options, lambda: to_json(result), lambda console: print_result(result, console))
+
+
+def print_result(result: BenchmarkResult, console: Console) -> None:
+    """Print the figures for people."""
+    from rich.table import Table
+
+    from .bench_archive import SERVED
+
+    table = Table("", highlight=False)
+    for heading in ("ms per batch", "requests/s", "timesteps/s", "padding", "relative time"):
+        table.add_column(heading, justify="right")
+    for name, timing in result.strategies.items():
+        table.add_row(
+            name,
+            f"{1000 * timing.median_seconds / len(result.batches):.2f}",
+            f"{result.requests / timing.median_seconds:,.0f}",
+            f"{result.timesteps / timing.median_seconds:,.0f}",
+            f"{result.padding_ratio(name):.0%}",
+            "" if name == SERVED else f"{timing.median_seconds / result.strategies[SERVED].median_seconds:.2f} x",
+        )
+    console.print(table)
+    for line in _facts(result):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _facts(result: BenchmarkResult) -> list[str]:
+    longest, mean = max(map(max, result.batches)), result.timesteps / result.requests
+    lengths = f"{mean:.1f} timesteps on average, {longest} at most"
+    return [
+        f"{len(result.batches)} batches of {len(result.batches[0])} requests, {lengths}; timesteps are real ones",
+        f"{result.backend}, {result.threads} threads; planning a batch takes {result.plan_us:.0f} us",
+        f"the machine multiplies matrices at {result.gemm_gflops:.0f} GFLOP/s",
+    ]
+
+
+def to_json(result: BenchmarkResult) -> dict[str, Any]:
+    """Return the figures for machines; `seconds` are of all batches, one value per round."""
+    return {
+        "backend": result.backend,
+        "threads": result.threads,
+        "batches": result.batches,
+        "requests": result.requests,
+        "timesteps": result.timesteps,
+        "plan_us": result.plan_us,
+        "gemm_gflops": result.gemm_gflops,
+        "ways": {
+            name: {
+                "seconds": timing.seconds,
+                "requests_per_s": result.requests / timing.median_seconds,
+                "timesteps_per_s": result.timesteps / timing.median_seconds,
+                "waste": result.padding_ratio(name),
+            }
+            for name, timing in result.strategies.items()
+        },
+    }

@@ -1,16 +1,48 @@
-"""`neuron-lstm init`."""
+"""`neuron-lstm init`: a commented model-config.yaml to start from, with the inputs that the model accepts."""
 
 from __future__ import annotations
 
 import argparse
 import ast
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ...bucketing.shapes import TensorSpec
+    from .infer_inputs import InferredInputs
+
+_FRONTEND = """\
+# TorchServe frontend parameters
+minWorkers: 1       # TorchServe ignores minWorkers without maxWorkers
+maxWorkers: 1
+batchSize: 32       # requests taken at once; may exceed the largest batch below
+maxBatchDelay: 1    # milliseconds that a request waits for others
+responseTimeout: 60 # seconds
+
+# The plug-in
+neuron_lstm:
+"""
+_REST = """\
+  # outputs: [logits]    # names of the outputs, in order; left out, they follow from what forward() returns
+  backend: auto          # auto measures the engines here and keeps the fastest; or native, inductor, onnxruntime, ...
+  precision: float32     # or bfloat16, held to 1e-2 instead of 1e-5: then leave tolerance out
+  tolerance: {atol: 1.0e-5, rtol: 1.0e-5}  # |ours - eager| <= atol + rtol x |eager|
+  overflow: reject       # a sequence beyond the largest length: reject answers 413, truncate cuts it
+  # streaming: {}        # serve pieces of sequences as they come, in sessions; then leave overflow at reject
+  # codec: my_codec:TextCodec  # a class in one of --extra-files that turns request bodies into inputs
+  # threads: 4           # per worker; left out, the host's cores are shared out over maxWorkers
+  # placement: cores     # each worker keeps to cores of its own; left out, the system moves them about
+"""
+_NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null"})  # to YAML 1.1, in any capitals
+_LONGEST_NOTE = 200  # characters
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser's."""
+    """Add the command to the parser."""
     command = commands.add_parser(
         "init", help="write a commented model-config.yaml to start from, by looking at the model"
     )
@@ -41,7 +73,6 @@ def _assignment(text: str) -> tuple[str, Any]:
 def _init(options: argparse.Namespace) -> None:
     from ..errors import PackagingError
     from ..user_model import importable, load_class
-    from .init_config import starting_config
 
     if options.output is not None and options.output.exists() and not options.force:
         raise PackagingError(f"{options.output} exists; give --force to overwrite it")
@@ -53,3 +84,149 @@ def _init(options: argparse.Namespace) -> None:
         sys.stdout.write(text)
     else:
         options.output.write_text(text, encoding="utf-8")
+        sys.stderr.write(f"wrote {options.output}; check it with `neuron-lstm verify-config {options.output}`\n")
+
+
+def starting_config(model_class: type[nn.Module], args: Mapping[str, Any]) -> str:
+    """Write a model-config.yaml that loads as it is, with a comment on everything that the user should check.
+
+    `args` are the keyword arguments that the class is made with; they are written under `model`.
+
+    Raises:
+        PackagingError: the class cannot be made with `args`, or they cannot be written as YAML.
+    """
+    from ..user_model import construct
+    from .infer_inputs import infer_inputs
+
+    found = infer_inputs(construct(model_class, args))
+    return _FRONTEND + "".join(f"{line}\n" for line in _block(found, args)) + _REST
+
+
+def _block(found: InferredInputs, args: Mapping[str, Any]) -> Iterator[str]:
+    yield from _model(found, args)
+    yield from _inputs(found)
+    yield from _lengths(found)
+    yield from _buckets(found)
+
+
+def _model(found: InferredInputs, args: Mapping[str, Any]) -> Iterator[str]:
+    constants = dict(found.signature.constants)
+    if args or constants:
+        yield "  model:"
+    if args:
+        yield f"    args: {flow(dict(args))}  # keyword arguments of the model class"
+    if constants:
+        yield f"    forward: {flow(constants)}  # constant arguments of forward(): choose their values"
+
+
+def _inputs(found: InferredInputs) -> Iterator[str]:
+    yield "  # forward()'s tensor arguments, in order"
+    if found.refusal is None:
+        yield "  # (forward() accepted tensors of these dtypes and shapes; check which of the dimensions is time)"
+    else:
+        yield "  # Not found out: write what forward() takes, as in {dtype: float32, shape: [batch, time, 12]}"
+        yield f"  # (forward() was called with guesses and said: {_note(found.refusal)})"
+    yield "  inputs:"
+    for spec in _written_inputs(found):
+        yield f"    {_key(spec.name)}: {_input(spec)}"
+    for name in found.signature.optional:
+        yield f"    # {_note(name)} has a default: name it here if requests give it, or in model: forward: to fix it"
+
+
+def _written_inputs(found: InferredInputs) -> tuple[TensorSpec, ...]:
+    from ...bucketing.shapes import TensorSpec
+
+    return found.inputs or (TensorSpec("input", "float32", ("batch", "time", 1)),)
+
+
+def _input(spec: TensorSpec) -> str:
+    text = f"{{dtype: {spec.dtype}, shape: [{', '.join(map(str, spec.shape))}], pad_value: {spec.pad_value:g}}}"
+    return text if spec.vocabulary is None else f"{text}  # ids from 0 to {spec.vocabulary - 1}"
+
+
+def _lengths(found: InferredInputs) -> Iterator[str]:
+    name = found.signature.lengths
+    if name is not None and _has(found, "time"):
+        yield f"  lengths: {name}  # forward()'s argument for the true lengths [B]"
+    else:
+        yield "  # lengths: lengths  # forward()'s argument for the true lengths [B]; it seems to have none"
+
+
+def _buckets(found: InferredInputs) -> Iterator[str]:
+    yield "  # programs are compiled for every batch size by every length; the largest length is the longest you accept"
+    yield "  buckets:"
+    yield "    batch: [1, 4, 16, 32]"
+    if _has(found, "time"):
+        yield "    length: [16, 32, 64, 128]"
+
+
+def _has(found: InferredInputs, axis: str) -> bool:
+    return any(axis in spec.shape for spec in _written_inputs(found))
+
+
+def _note(text: str) -> str:
+    """A text as one line of a comment."""
+    line = "".join(sign if sign.isprintable() else " " for sign in text)
+    return line if len(line) <= _LONGEST_NOTE else f"{line[:_LONGEST_NOTE]}..."
+
+
+def flow(value: Any) -> str:
+    r"""A plain value as YAML on one line, read back as itself (a tuple as a list).
+
+    >>> print(flow({"hidden": 256, "dropout": 1e-05, "names": ("a", 'b"c\n'), "bias": None}))
+    {hidden: 256, dropout: 1.0e-05, names: ["a", "b\"c\U0000000a"], bias: null}
+
+    Raises:
+        PackagingError: it holds something that YAML has no plain form for.
+    """
+    for kind, write in _WRITERS:
+        if isinstance(value, kind):
+            return write(value)
+    from ..errors import PackagingError
+
+    raise PackagingError(f"{value!r} cannot be written in YAML: expected texts, numbers, lists and mappings")
+
+
+def _flow_mapping(values: dict[Any, Any]) -> str:
+    return "{" + ", ".join(f"{_key(key)}: {flow(value)}" for key, value in values.items()) + "}"
+
+
+def _key(key: Any) -> str:
+    """A key, bare where YAML reads it as the text it is."""
+    bare = isinstance(key, str) and key.isidentifier() and key.isascii() and key.lower() not in _NO_TEXT
+    return str(key) if bare else flow(key)
+
+
+def _flow_list(values: list[Any] | tuple[Any, ...]) -> str:
+    return f"[{', '.join(map(flow, values))}]"
+
+
+def _flow_text(text: str) -> str:
+    return '"' + "".join(map(_flow_sign, text)) + '"'
+
+
+def _flow_sign(sign: str) -> str:
+    if sign in '"\\':
+        return f"\\{sign}"
+    return sign if sign.isprintable() else f"\\U{ord(sign):08x}"
+
+
+def _flow_float(number: float) -> str:
+    special = {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}
+    text = repr(number)
+    if text in special:
+        return special[text]
+    mantissa, e, exponent = text.partition("e")
+    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}{e}{exponent}"
+
+
+_WRITERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (
+    (type(None), lambda _: "null"),
+    (bool, lambda value: str(value).lower()),
+    (int, str),
+    (float, _flow_float),
+    (str, _flow_text),
+    ((list, tuple), _flow_list),
+    (dict, _flow_mapping),
+)
+"""In this order, because a bool is an int."""

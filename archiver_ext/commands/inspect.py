@@ -1,4 +1,4 @@
-"""`neuron-lstm inspect`."""
+"""`neuron-lstm inspect`: the contents of an archive, from its manifest."""
 
 from __future__ import annotations
 
@@ -6,44 +6,179 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from . import add_archive, show
+
 if TYPE_CHECKING:
-    from .step_times import StepTime
+    from rich.console import Console
+    from rich.table import Table
+
+    from ...bucketing.cost import CostModel
+    from ...bucketing.planner import Planner
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser's."""
-    command = commands.add_parser("inspect", help="say what is in an archive")
-    command.add_argument("archive", type=Path, help="a .mar, a .tar.gz or a folder")
-    command.add_argument("--json", action="store_true", help="print the manifest as it is; a stream's with step_times")
+    """Add the command to the parser."""
+    command = commands.add_parser("inspect", help="show the contents of an archive")
+    add_archive(command)
+    command.add_argument(
+        "--json", action="store_true", help="print the manifest unchanged; with sessions, step_times are added"
+    )
     command.set_defaults(run=_inspect)
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    from rich.console import Console
-
     from ..archive.reader import ArchiveReader
-    from .inspect_archive import print_manifest
 
     text = ArchiveReader(options.archive).manifest_json()
     manifest = json.loads(text)
-    times = _step_times(manifest)
-    if not options.json:
-        print_manifest(manifest, Console(), times)
-    elif times:
-        told = {**manifest, "step_times": [asdict(time) for time in times]}
-        sys.stdout.write(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
-    else:
+    times = step_times(manifest)
+    if options.json and not times:
         sys.stdout.write(text)
+    else:
+        show(
+            options,
+            lambda: {**manifest, "step_times": [asdict(time) for time in times]},
+            lambda console: print_manifest(manifest, console, times),
+        )
 
 
-def _step_times(manifest: Mapping[str, Any]) -> Sequence[StepTime]:
-    """Of a stream; what it takes to tell is imported for no other."""
-    if manifest.get("streaming") is None:
-        return ()
-    from .step_times import step_times
+@dataclass(frozen=True)
+class StepTime:
+    """The next timestep of several sessions in one batch, beside as many whole sequences in one batch."""
 
-    return step_times(manifest)
+    sessions: int
+    step_ms: float
+    whole_timesteps: int
+    whole_ms: float
+
+
+def step_times(manifest_json: Mapping[str, Any]) -> list[StepTime]:
+    """Compute the planned cost of a session's next timestep, for each batch size of the grid.
+
+    Milliseconds of the programs' calls as they are planned, measured or interpolated, without the work around them. An
+    engine with fixed shapes computes a timestep in its smallest bucket. The list is empty without sessions.
+
+    Raises:
+        ManifestError: this is no manifest.
+    """
+    if manifest_json.get("streaming") is None:
+        return []
+    from ...config.manifest import parse_manifest
+    from ...handlers.runtime.loader import measured_cost, planner_from_manifest
+
+    manifest = parse_manifest(json.dumps(manifest_json))
+    planner, heads = planner_from_manifest(manifest), measured_cost(manifest, "head")
+    longest = manifest.grid.lengths[-1]
+    return [
+        StepTime(
+            sessions=rows,
+            step_ms=_planned_ms(planner, [1] * rows, heads),
+            whole_timesteps=longest,
+            whole_ms=_planned_ms(planner, [longest] * rows, heads),
+        )
+        for rows in manifest.grid.batches
+    ]
+
+
+def _planned_ms(planner: Planner, lengths: Sequence[int], heads: CostModel | None) -> float:
+    plan = planner.plan(lengths)
+    finishing = 0.0 if heads is None else sum(heads.of(run.bucket) for run in plan.heads)
+    return plan.milliseconds(planner.cost) + finishing
+
+
+def print_manifest(manifest: Mapping[str, Any], console: Console, times: Sequence[StepTime] = ()) -> None:
+    """Print the manifest of an archive for people, and the cost of a session's next timestep."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    errors = {_shape(check["bucket"]): f"{check['max_error']:.1e}" for check in manifest["checks"]}
+    main = manifest["kind"]
+    table = Table("program", "bucket", highlight=False)
+    table.add_column("measured ms", justify="right")
+    table.add_column("us / timestep", justify="right")
+    table.add_column("max error", justify="right")
+    estimates = _estimates(manifest)
+    if estimates:
+        table.add_column("estimate us", justify="right")
+    for cost in manifest["costs"]:
+        shape, milliseconds = _shape(cost["bucket"]), cost["milliseconds"]
+        estimate = estimates.get((cost["part"], shape))
+        per_step = f"{1000 * milliseconds / cost['bucket']['length']:.1f}"
+        error = errors.pop(shape, "") if cost["part"] == main else ""
+        # Where the device was simulated, the costs are the estimates themselves.
+        measured = "" if estimate is not None and estimate / 1000 == milliseconds else f"{milliseconds:.3f}"
+        estimated = [] if estimate is None else [f"{estimate:.2f}"]
+        table.add_row(cost["part"], shape, measured, per_step, error, *estimated)
+    for shape, error in errors.items():
+        table.add_row(main, shape, "", "", error)
+    for line in _facts(manifest):
+        console.print(escape(line), highlight=False, soft_wrap=True)
+    console.print(table)
+    if times:
+        console.print(_table_of(times))
+
+
+def _estimates(manifest: Mapping[str, Any]) -> dict[tuple[str, str], float]:
+    """Microseconds of programs on their device, as the compiler estimates them."""
+    return {
+        (variant["part"], _shape(variant["bucket"])): variant["estimate_us"]
+        for variant in manifest["variants"]
+        if variant.get("estimate_us") is not None and variant["bucket"] is not None
+    }
+
+
+def _table_of(times: Sequence[StepTime]) -> Table:
+    """The next timestep of sessions, beside whole sequences of the largest bucket's length."""
+    from rich.table import Table
+
+    table = Table("sessions", highlight=False)
+    table.add_column("1 timestep, ms", justify="right")
+    table.add_column(f"{times[0].whole_timesteps} timesteps, ms", justify="right")
+    for time in times:
+        table.add_row(str(time.sessions), f"{time.step_ms:.3f}", f"{time.whole_ms:.3f}")
+    return table
+
+
+def _shape(bucket: Mapping[str, int]) -> str:
+    return f"{bucket['batch']} x {bucket['length']}"
+
+
+def _facts(manifest: Mapping[str, Any]) -> list[str]:
+    needs = ", ".join(f"{need['distribution']} {need['version']}" for need in manifest["requires"])
+    made = ", ".join(f"{name} {version}" for name, version in manifest["produced_by"].items())
+    host = ", ".join(f"{name} {value}" for name, value in manifest["host"].items()) or "any machine"
+    return [
+        f"engine      {manifest['backend']}",
+        f"precision   {manifest['precision']}, within {_allowed(manifest['tolerance'])} of the model in eager mode",
+        f"host needs  {needs or 'nothing besides torch'}",
+        f"host is     {host}",
+        *(f"input       {_layout(spec)}" for spec in manifest["inputs"]),
+        *(f"output      {_layout(spec)}" for spec in manifest["outputs"]),
+        f"padding     {manifest['padding']}: {manifest['padding_reason']}",
+        f"runs as     {manifest['kind']}: {manifest['kind_reason']}",
+        *(f"carried     {_layout(value['spec'])}" for value in manifest["carried"]),
+        f"shapes      {'any' if manifest['shapes'] == 'any' else 'the buckets'}, up to {manifest['longest']} timesteps",
+        f"overflow    {manifest['overflow']}",
+        *([f"kernel      {manifest['kernel']} chooses each sequence's length"] if manifest.get("kernel") else []),
+        *(["placement   each worker keeps to cores of its own"] if manifest.get("placement") else []),
+        *_streaming(manifest.get("streaming")),
+        f"made by     {made}",
+    ]
+
+
+def _streaming(settings: Mapping[str, Any] | None) -> list[str]:
+    if settings is None:
+        return []
+    kept = {"disk": "on the host's disk", "redis": "on a server", "client": "by the client"}[settings["store"]]
+    return [f"streams     sessions are kept {kept}; state {settings['state']}"]
+
+
+def _allowed(tolerance: Mapping[str, float]) -> str:
+    return f"{tolerance['atol']:g} + {tolerance['rtol']:g} x |eager|"
+
+
+def _layout(spec: Mapping[str, Any]) -> str:
+    return f"{spec['name']}: {spec['dtype']}[{', '.join(map(str, spec['shape']))}]"

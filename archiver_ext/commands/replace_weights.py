@@ -1,28 +1,38 @@
-"""`neuron-lstm replace-weights`: a model that was trained further needs no other programs."""
+"""`neuron-lstm replace-weights`: new weights in an archive, verified as at packaging."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from . import add_archive, add_archive_output, show
+
 if TYPE_CHECKING:
-    from .new_weights import ReplaceResult
+    import torch
+    from rich.console import Console
+
+    from ...config.manifest import Manifest
+
+_REBUILD = "package the model again, with the new file as --serialized-file"
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser's."""
+    """Add the command to the parser."""
     command = commands.add_parser(
         "replace-weights",
-        help="put other weights of the same model into an archive, without compiling",
-        description="Put other weights of the same model into an archive: names, shapes and dtypes must be those of "
-        "the old ones. Nothing is compiled; each program is verified against the model again. Its measured costs stay.",
+        help="replace the weights in an archive, without compiling",
+        description="Replace the weights in an archive: names, shapes and dtypes must be those of the old ones. "
+        "Nothing is compiled; each program is verified against the model again. The measured costs stay.",
     )
-    command.add_argument("archive", type=Path, help="a .mar, a .tar.gz or a folder")
+    add_archive(command)
     command.add_argument("weights", type=Path, help="the new weights: a .pt, .pth or .safetensors file")
-    command.add_argument("-o", "--output", type=Path, help="where to write it (default: in place of the archive)")
+    add_archive_output(command)
     command.add_argument("--json", action="store_true", help="print what was verified as JSON")
     command.set_defaults(run=_run)
 
@@ -30,14 +40,156 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from .new_weights import replace_weights
-
     output = options.output or options.archive
     replaced = replace_weights(options.archive, options.weights, output, Console(stderr=True))
-    if options.json:
-        sys.stdout.write(json.dumps(_as_json(replaced, output), indent=2) + "\n")
+    show(options, lambda: _as_json(replaced, output), lambda console: _print(replaced, output, console))
+
+
+@dataclass(frozen=True)
+class ReplaceResult:
+    """The manifest before and after the weights were replaced."""
+
+    before: Manifest
+    after: Manifest
+
+
+def replace_weights(archive: Path, file: Path, destination: Path, console: Console) -> ReplaceResult:
+    """Write `archive` to `destination` with the weights of `file`. Programs and their measured costs stay as they are.
+
+    Progress goes to `console` if it takes more than two seconds.
+
+    Raises:
+        PackagingError: the archive has no weights of its own, or others in names, shapes or dtypes; the new ones do not
+            agree with the model in eager mode; or the archive cannot be read or written. Nothing was written then.
+        LoadError: this host cannot run the archive.
+    """
+    from ...backends.weights import WeightsError
+    from ...config.manifest import FILE_NAME, ManifestError, read_manifest, verify_files, write_manifest
+    from ..archive.reader import ArchiveReader
+    from ..archive.workspace import private_directory, temporary_files_in
+    from ..archive.writer import rewrite_archive
+    from ..errors import PackagingError
+
+    with private_directory() as private, temporary_files_in(private), ArchiveReader(archive).unpacked() as found:
+        # A folder is used where it is: a copy keeps it unchanged until everything is verified.
+        tree = Path(shutil.copytree(found, private / "archive")) if archive.is_dir() else found
+        try:
+            before = read_manifest(tree)
+            verify_files(tree, before)
+            weights = _own_weights(before)
+            _put(_checked(tree / weights, file), file, tree / weights)
+            write_manifest(_with_digest(before, tree, weights), tree)
+            after = _verified(tree, weights, console)
+            write_manifest(after, tree)
+        except (ManifestError, WeightsError) as error:
+            raise PackagingError(str(error)) from error
+        rewrite_archive(archive, {weights: tree / weights, FILE_NAME: tree / FILE_NAME}, destination)
+    return ReplaceResult(before, after)
+
+
+def _own_weights(manifest: Manifest) -> str:
+    """Return the name of the weights' file in the archive.
+
+    Raises:
+        PackagingError: the programs contain the weights, or there are none at all.
+    """
+    from ...backends.interface import Inlining
+    from ...backends.registry import get_backend
+    from ..errors import PackagingError
+
+    if manifest.weights is None:
+        raise PackagingError("the archive has no weights: its model was packaged without --serialized-file")
+    engine = get_backend(manifest.backend)
+    if isinstance(engine, Inlining) and engine.inlines_weights:
+        raise PackagingError(
+            f"{manifest.backend} compiles the weights into its programs, so new weights need new programs: {_REBUILD}"
+        )
+    return manifest.weights
+
+
+def _checked(old: Path, new: Path) -> Mapping[str, torch.Tensor]:
+    """Read the new weights.
+
+    Raises:
+        PackagingError: their names, shapes or dtypes are not those of the old ones; each difference is named.
+    """
+    from ...backends.weights import read_weights, refit_mismatches
+    from ..errors import PackagingError
+
+    given = read_weights(new)
+    found = refit_mismatches(read_weights(old), given)
+    if found:
+        lines = "\n  ".join(found)
+        raise PackagingError(
+            f"{new.name} cannot replace {old.name} in the archive, because its programs were compiled for other "
+            f"weights. Save the same model's state dict, in the same precision; for another model, {_REBUILD}:\n"
+            f"  {lines}"
+        )
+    return given
+
+
+def _put(weights: Mapping[str, torch.Tensor], file: Path, target: Path) -> None:
+    """Write the weights under the old file's name: as a copy of the new file, unless its format differs."""
+    import torch
+
+    beside = target.with_name(f"new-{target.name}")
+    if (file.suffix.lower() == ".safetensors") == (target.suffix.lower() == ".safetensors"):
+        shutil.copyfile(file, beside)
+    elif target.suffix.lower() == ".safetensors":
+        from safetensors.torch import save_file
+
+        save_file(dict(weights), beside)
     else:
-        _print(replaced, output)
+        torch.save(dict(weights), beside)
+    os.replace(beside, target)  # noqa: PTH105 - the old file may be mapped: it must not change
+
+
+def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
+    """Return the manifest with the new file's digest and without results of verification."""
+    from ...config.manifest import digest_files
+    from ...lowering.streaming import with_weight_digests
+
+    digest = digest_files(tree)[weights]
+    streaming = manifest.streaming
+    if streaming is not None:
+        streaming = replace(streaming, state=with_weight_digests(streaming.state, [digest]))
+    return replace(manifest, files={**manifest.files, weights: digest}, streaming=streaming, checks=())
+
+
+def _verified(tree: Path, weights: str, console: Console) -> Manifest:
+    """Verify as packaging does, with the same requests and tolerance; returns the manifest with the results.
+
+    Raises:
+        ToleranceExceeded: an output differs from eager mode by more than the tolerance.
+    """
+    from ...backends import simulation
+    from ...backends.interface import Simulating
+    from ...backends.registry import get_backend
+    from ...config.load import load_block
+    from ...handlers.runtime.loader import load_archive
+    from ..archive.layout import STOCK_MANIFEST
+    from ..evaluation.evaluate import verify_archive
+    from ..evaluation.manifest_builder import with_errors
+    from ..evaluation.reference import make_reference
+    from ..evaluation.verify import draw_cases
+    from ..progress import show_progress
+    from ..user_model import importable, load_model
+
+    names = json.loads((tree / STOCK_MANIFEST).read_text(encoding="utf-8"))["model"]
+    config = load_block(tree / names["configFile"])
+    with importable(tree), simulation.enable_emulation():
+        model = load_model(tree / names["modelFile"], tree / weights, config.model.args)
+        loaded = load_archive(tree)
+        facts = loaded.manifest
+        engine = get_backend(facts.backend)
+        if isinstance(engine, Simulating) and (emulation := engine.simulation()) is not None:
+            console.print(f"{engine.name} was {emulation}", markup=False, highlight=False, soft_wrap=True)
+        with show_progress("eager", console, every_s=2.0) as report:
+            reference = make_reference(model, config, facts.outputs)
+            cases = draw_cases(facts, facts.grid, reference, report, longest=facts.longest)
+        with show_progress("verify", console, every_s=2.0) as report:
+            verified = verify_archive(loaded, cases, report)
+    return with_errors(facts, verified)
 
 
 def _as_json(replaced: ReplaceResult, output: Path) -> dict[str, Any]:
@@ -63,8 +215,7 @@ def _errors_before(replaced: ReplaceResult) -> dict[Any, float]:
     return {check.bucket: check.max_error for check in replaced.before.checks}
 
 
-def _print(replaced: ReplaceResult, output: Path) -> None:
-    from rich.console import Console
+def _print(replaced: ReplaceResult, output: Path, console: Console) -> None:
     from rich.table import Table
 
     known = _errors_before(replaced)
@@ -75,8 +226,7 @@ def _print(replaced: ReplaceResult, output: Path) -> None:
         before = known.get(check.bucket)
         shape = f"{check.bucket.batch} x {check.bucket.length}"
         table.add_row(shape, "" if before is None else f"{before:.1e}", f"{check.max_error:.1e}")
-    console = Console()
     console.print(table)
     console.print(f"{output} serves the new weights; nothing was compiled", highlight=False, soft_wrap=True)
     if replaced.after.streaming is not None:
-        console.print("sessions of the old weights are not gone on with: they begin anew", highlight=False)
+        console.print("sessions opened with the old weights are not resumed; they start again", highlight=False)

@@ -1,11 +1,11 @@
-"""Several calls timed on one machine in turns, so that a slow moment of it falls on all of them."""
+"""Interleaved timing: a slow moment of the machine affects all of the timed calls, not one of them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from statistics import median
 from typing import ParamSpec, TypeVar
 
@@ -16,60 +16,93 @@ ResultT = TypeVar("ResultT")
 KeyT = TypeVar("KeyT")
 Call = Callable[[], object]
 
+_GEMM_SIZE = 2048
+
+GEMM_FLOP = 2 * _GEMM_SIZE**3
+"""Floating-point operations of one call of `gemm()`."""
+
 
 @dataclass(frozen=True)
 class TimingConfig:
-    """How long each call has its turn."""
+    """Durations of an interleaved timing."""
 
     rounds: int = 11
     slice_s: float = 0.06
-    """Seconds of timed calls in one turn; at least one is timed."""
+    """Seconds of timed calls in one slice; at least one call is timed."""
     pause_s: float = 0.03
-    """Seconds before a turn: the threads of the one before stop waiting busily, and leave the cores to this one."""
+    """Seconds before a slice: the threads of the previous call stop spinning, and leave the cores to this one."""
 
 
 def time_interleaved(
     calls: Mapping[KeyT, Call],
-    pace: TimingConfig,
+    config: TimingConfig,
     clock: Callable[[], float] = time.perf_counter,
-    rest: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[KeyT, tuple[float, ...]]:
-    """The seconds of one call of each: for every round the median of that turn.
+    """Time each call in one slice per round; returns the median seconds of a call in each slice.
 
-    A turn begins with a call that is not timed, which wakes the threads. Every round begins with another call, so that
-    none always follows the same one.
+    A slice begins with an untimed call, which wakes the threads.
     """
-    order = list(calls)
-    seconds: dict[KeyT, list[float]] = {key: [] for key in order}
-    for number in range(pace.rounds):
+
+    def time_slice(call: Call) -> float:
+        sleep(config.pause_s)
+        call()
+        seconds: list[float] = []
+        while sum(seconds) < config.slice_s:
+            start = clock()
+            call()
+            seconds.append(clock() - start)
+        return median(seconds)
+
+    return interleave({key: partial(time_slice, call) for key, call in calls.items()}, config.rounds)
+
+
+def interleave(measurements: Mapping[KeyT, Callable[[], float]], rounds: int) -> dict[KeyT, tuple[float, ...]]:
+    """Take every measurement once per round. Each round begins with another one, so that none always follows the same.
+
+    >>> taken = []
+    >>> found = interleave({name: lambda name=name: taken.append(name) or 1.0 for name in "abc"}, rounds=2)
+    >>> "".join(taken), found["a"]
+    ('abcbca', (1.0, 1.0))
+    """
+    order = list(measurements)
+    found: dict[KeyT, list[float]] = {key: [] for key in order}
+    for number in range(rounds):
         first = number % len(order)
         for key in order[first:] + order[:first]:
-            rest(pace.pause_s)
-            seconds[key].append(_one_turn(calls[key], pace.slice_s, clock))
-    return {key: tuple(taken) for key, taken in seconds.items()}
+            found[key].append(measurements[key]())
+    return {key: tuple(values) for key, values in found.items()}
 
 
 def on_threads(threads: int, call: Callable[ArgumentsP, ResultT]) -> Callable[ArgumentsP, ResultT]:
-    """The call with so many threads of torch's own.
+    """Wrap a call so that it runs with a number of torch's own threads.
 
-    The number is the whole process's, and loading an engine that brings its own threads sets it to 1: who takes turns
-    with such an engine must set it back.
+    The number belongs to the whole process, and loading an engine that has its own threads sets it to 1: a call that is
+    interleaved with such an engine must set it back.
     """
 
     @wraps(call)
-    def calling(*args: ArgumentsP.args, **options: ArgumentsP.kwargs) -> ResultT:
+    def wrapper(*args: ArgumentsP.args, **options: ArgumentsP.kwargs) -> ResultT:
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
         return call(*args, **options)
 
-    return calling
+    return wrapper
 
 
-def _one_turn(call: Call, budget_s: float, clock: Callable[[], float]) -> float:
-    call()
-    taken: list[float] = []
-    while sum(taken) < budget_s:
-        began = clock()
-        call()
-        taken.append(clock() - began)
-    return median(taken)
+def gemm() -> Callable[[], object]:
+    """Return a float32 product of two 2048 x 2048 matrices, with all threads that torch has.
+
+    Its rate is the reference for recurrent engines on the same machine.
+    """
+    left, right, product = (torch.rand(_GEMM_SIZE, _GEMM_SIZE) for _ in range(3))
+    return lambda: torch.mm(left, right, out=product)
+
+
+def gemm_gflops(seconds: Sequence[float]) -> float:
+    """Compute the best rate of `gemm()`, in GFLOP/s.
+
+    >>> round(gemm_gflops([0.2, 0.1]))
+    172
+    """
+    return GEMM_FLOP / min(seconds) / 1e9

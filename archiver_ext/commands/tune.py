@@ -1,32 +1,33 @@
-"""`neuron-lstm tune`."""
+"""`neuron-lstm tune`: bucket lengths that fit the traffic."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterable, Iterator
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from . import positive, print_json
 
 if TYPE_CHECKING:
     from ...config.manifest import Manifest
     from ...config.schema import ServingConfig
     from .tuning.proposal import Proposal
 
-_MOST = 256
+_MAX_COUNT = 256
 _STDIN = "-"
 
 
 def add_to(commands: Any) -> None:
-    """Add the command to the parser's."""
+    """Add the command to the parser."""
     command = commands.add_parser(
         "tune",
         help="find bucket lengths that fit the traffic",
-        description="Find the bucket lengths with the least padding for lengths that were seen, show what they save, "
-        "and write them into model-config.yaml.",
+        description="Find the bucket lengths with the least padding for observed lengths, show how much they save, and "
+        "write them into model-config.yaml.",
     )
     command.add_argument(
         "lengths",
@@ -35,13 +36,18 @@ def add_to(commands: Any) -> None:
         help="a file of lengths, separated by blanks, commas or lines (12:3 for three of 12); or a log of TorchServe "
         "with the handler's lines `neuron_lstm lengths ...`; or - for standard input",
     )
-    command.add_argument("--model", help="whose lengths to take from logs that have several models'")
-    command.add_argument("--config", type=Path, metavar="YAML", help="the model-config.yaml with the lengths of today")
-    command.add_argument("--archive", type=Path, metavar="MAR", help="an archive: its lengths, and what they cost")
-    command.add_argument("--count", type=_count, metavar="N", help="how many lengths (default: as many as today, or 8)")
-    command.add_argument("--longest", type=_length, metavar="N", help="the longest sequence to accept")
+    command.add_argument("--model", help="the model, for logs with the lengths of several models")
+    command.add_argument("--config", type=Path, metavar="YAML", help="the model-config.yaml with the current lengths")
+    command.add_argument("--archive", type=Path, metavar="MAR", help="an archive, with its lengths and their costs")
     command.add_argument(
-        "--objective", choices=("cost", "timesteps"), help="what to make least of (default: cost, given --archive)"
+        "--count",
+        type=partial(positive, largest=_MAX_COUNT),
+        metavar="N",
+        help="number of lengths (default: the current number, or 8)",
+    )
+    command.add_argument("--longest", type=positive, metavar="N", help="the longest sequence to accept")
+    command.add_argument(
+        "--objective", choices=("cost", "timesteps"), help="quantity to minimise (default: cost if --archive is given)"
     )
     command.add_argument("-o", "--output", type=Path, metavar="YAML", help="write --config with the new lengths here")
     command.add_argument("-f", "--force", action="store_true", help="overwrite an output that is not --config itself")
@@ -49,18 +55,6 @@ def add_to(commands: Any) -> None:
     command.add_argument("--save-lengths", type=Path, metavar="FILE", help="write the lengths, for `histogram:`")
     command.add_argument("--json", action="store_true", help="print the figures as JSON")
     command.set_defaults(run=_tune)
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= _MOST):
-        raise argparse.ArgumentTypeError(f"expected a number from 1 to {_MOST}, got {text}")
-    return int(text)
-
-
-def _length(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1):
-        raise argparse.ArgumentTypeError(f"expected a number of timesteps, got {text}")
-    return int(text)
 
 
 def _picture(text: str) -> Path:
@@ -72,13 +66,13 @@ def _picture(text: str) -> Path:
 def _tune(options: argparse.Namespace) -> None:
     from rich.console import Console
 
-    from .tuning.table import print_proposal
+    from .tuning.proposal import print_proposal
 
-    _refuse(options)
+    _check_options(options)
     proposal, notes = _propose(options, _read(options.lengths, options.model))
     changed = None if options.output is None else _changed_text(options.config, proposal)
     if options.json:
-        sys.stdout.write(json.dumps(proposal.as_json(), indent=2) + "\n")
+        print_json(proposal.to_json())
     else:
         print_proposal(proposal, Console())
     if not options.json and changed is None:
@@ -87,17 +81,17 @@ def _tune(options: argparse.Namespace) -> None:
         sys.stderr.write(f"{line}\n")
 
 
-def _refuse(options: argparse.Namespace) -> None:
-    """What can be said before anything is read."""
+def _check_options(options: argparse.Namespace) -> None:
+    """Refuse options that contradict each other, before anything is read."""
     from ..errors import PackagingError
 
     if options.output is not None:
         if options.config is None:
-            raise PackagingError("-o needs --config: the file whose lengths are to be changed")
+            raise PackagingError("-o needs --config: the file whose lengths it changes")
         if options.output.exists() and not (options.force or options.output.resolve() == options.config.resolve()):
             raise PackagingError(f"{options.output} exists; give --force to overwrite it")
     if options.objective == "cost" and options.archive is None:
-        raise PackagingError("--objective cost needs --archive: it holds what packaging measured")
+        raise PackagingError("--objective cost needs --archive: it has the measured costs")
     if options.picture is not None and options.picture.suffix == ".png":
         from .tuning.png import require_matplotlib
 
@@ -105,7 +99,6 @@ def _refuse(options: argparse.Namespace) -> None:
 
 
 def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
-    """The lengths of all files together."""
     from ...config.histogram import LengthsError, parse_lengths
     from ..errors import PackagingError
 
@@ -123,7 +116,7 @@ def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
 
 
 def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Proposal, list[str]]:
-    """The proposal, and what to know besides."""
+    """Return the proposal and notes for the user."""
     from ...bucketing.bucket_lengths import cost_per_row
     from ...bucketing.cost import CostModel
     from ...config.load import load_config
@@ -133,13 +126,13 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Pr
 
     config = None if options.config is None else load_config(options.config)
     manifest = None if options.archive is None else ArchiveReader(options.archive).manifest()
-    _refuse_lengths_not_to_tune(config, manifest, options)
+    _require_tunable_lengths(config, manifest, options)
     source = config or manifest
     costs = {} if manifest is None else {c.bucket: c.milliseconds for c in manifest.costs if c.part == manifest.kind}
     try:
         proposal = propose(
             histogram,
-            today=() if source is None else source.grid.lengths,
+            current=() if source is None else source.grid.lengths,
             count=options.count,
             longest=options.longest or (source.grid.lengths[-1] if source is not None and _beyond(source) else None),
             cost=cost_per_row(CostModel(costs), manifest.grid.batches[-1]) if manifest and costs else None,
@@ -151,7 +144,7 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Pr
     return proposal, _notes(source, manifest)
 
 
-def _refuse_lengths_not_to_tune(
+def _require_tunable_lengths(
     config: ServingConfig | None, manifest: Manifest | None, options: argparse.Namespace
 ) -> None:
     from ..errors import PackagingError
@@ -164,25 +157,25 @@ def _refuse_lengths_not_to_tune(
         raise PackagingError(f"{without[0]}: no input has a time dimension, so there are no lengths to tune")
     if manifest is not None and manifest.padding == "exact_lengths":
         raise PackagingError(
-            f"{options.archive}: padding would change the answers of this model ({manifest.padding_reason}), so it is "
-            f"served at the lengths of its buckets only, and which those are is yours to say"
+            f"{options.archive}: padding would change the outputs of this model ({manifest.padding_reason}), so it is "
+            f"served only at the lengths of its buckets: choose these yourself"
         )
 
 
 def _beyond(source: ServingConfig | Manifest) -> bool:
-    """Whether longer sequences are served than the largest length: in pieces, or by an engine that takes any."""
+    """Whether sequences beyond the largest length are served: in chunks, or by an engine that takes every length."""
     return source.longest > source.grid.lengths[-1]
 
 
 def _notes(source: ServingConfig | Manifest | None, manifest: Manifest | None) -> list[str]:
     notes = []
     if source is not None and _beyond(source):
-        notes.append(f"note: sequences up to {source.longest} are served all the same; they are not counted here")
+        notes.append(f"note: sequences of up to {source.longest} timesteps are served too; they are not counted here")
     if manifest is not None and manifest.shapes == "any":
-        notes.append(f"note: {manifest.backend} takes every length: it pads no sequence to these, as fixed buckets do")
+        notes.append(f"note: {manifest.backend} takes every length: it pads no sequence to these")
     elif manifest is not None and manifest.kind == "chunk":
         notes.append(
-            "note: this model runs in pieces of time: several programs take a sequence, and pad less than shown"
+            "note: this model runs in chunks of time: a sequence takes several calls, with less padding than shown"
         )
     return notes
 
@@ -194,7 +187,7 @@ def _changed_text(config: Path, proposal: Proposal) -> str:
 
 
 def _write(options: argparse.Namespace, proposal: Proposal, changed: str | None) -> Iterator[str]:
-    """Write the files that were asked for; says which."""
+    """Write the requested files, and yield a line for each."""
     if changed is not None:
         options.output.write_bytes(changed.encode())
         yield f"wrote {options.output}"
@@ -208,7 +201,7 @@ def _write(options: argparse.Namespace, proposal: Proposal, changed: str | None)
 
 
 def _draw(proposal: Proposal, file: Path) -> None:
-    from .tuning.picture import make_chart
+    from .tuning.chart import make_chart
 
     if file.suffix == ".png":
         from .tuning.png import write_png

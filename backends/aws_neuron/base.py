@@ -27,14 +27,15 @@ from ..interface import (
 )
 from ..signature import weights_of
 from .device import (
+    CORE_VARIABLES,
     PROGRAM,
     Toolchain,
     artifact_tensors,
     emulation_reason,
     load_on_cpu,
+    module_program,
     read_artifact,
     require_toolchain,
-    run_of,
     unavailable_reason,
     write_artifact,
 )
@@ -53,11 +54,16 @@ class NeuronBackend(ABC):
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args", "compiler_python")
     inlines_weights: bool
+    core_variables = CORE_VARIABLES
     toolchain: Toolchain
 
     def unavailable(self) -> str | None:
         """Return why the toolchain cannot be used here, and how to install it; None if it can."""
         return unavailable_reason(self.toolchain)
+
+    def core_environment(self, index: int) -> Mapping[str, str]:
+        """Return the variable that assigns one NeuronCore to a process."""
+        return {CORE_VARIABLES[0]: str(index)}
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch. The toolchain is checked for each program: it may be in another interpreter here."""
@@ -142,4 +148,4 @@ class NeuronBackend(ABC):
                 f"{directory} cannot be loaded onto Neuron core {core}: {error}. Check that there are at least as many "
                 f"cores as workers (neuron-ls), and that no other process uses them"
             ) from error
-        return run_of(artifact.signature, module)
+        return module_program(artifact.signature, module)

@@ -6,9 +6,7 @@ that it was made from and that runs on any CPU, and the inputs and tensors of bo
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -18,10 +16,12 @@ from typing import Any
 
 import torch
 
+from ...config.json_codec import JsonError, read_json, write_json
 from ..interface import LoadedProgram, LoadError, Weights
+from ..module_program import ModuleProgram
 from ..signature import Signature, read_signature, write_signature
 from ..simulation import emulation_enabled
-from ..weights import copy_if_aliased, storage_ptrs
+from ..versions import minor_release
 from .source_program import SourceProgram, build_source_module
 
 PROGRAM = "program.pt"
@@ -31,7 +31,8 @@ _EXTRA_TENSORS = "added.pt"
 _PLACEHOLDER = "1.0"
 """The only version of AWS's packages on PyPI, which is empty."""
 
-_CORE_VARIABLES = ("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES")
+CORE_VARIABLES = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
+"""The variables that give a process its NeuronCores: by index, or by number."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def import_toolchain(toolchain: Toolchain) -> Any:
 
     Workers are processes, and processes do not share cores: the first would take them all.
     """
-    if not any(name in os.environ for name in _CORE_VARIABLES):
+    if not any(name in os.environ for name in CORE_VARIABLES):
         os.environ["NEURON_RT_NUM_CORES"] = "1"  # read when the package is imported, or soon after
     return import_module(toolchain.module)
 
@@ -105,11 +106,19 @@ class NeuronArtifact:
     source: str
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """Content of `compiled.json`."""
+
+    names: tuple[str, ...]
+    made_by: dict[str, str]
+
+
 def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, str]) -> None:
     """Write the files beside `program.pt`."""
     write_signature(program.signature, directory)
     (directory / _SOURCE).write_text(program.source, encoding="utf-8")
-    (directory / _FACTS).write_text(json.dumps({"names": program.names, "made_by": made_by}), encoding="utf-8")
+    write_json(_Facts, _Facts(program.names, made_by), directory / _FACTS)
     if program.extra_tensors:
         torch.save(program.extra_tensors, directory / _EXTRA_TENSORS)
 
@@ -122,12 +131,15 @@ def read_artifact(directory: Path) -> NeuronArtifact:
     """
     signature = read_signature(directory)
     try:
-        facts = json.loads((directory / _FACTS).read_text(encoding="utf-8"))
+        facts = read_json(_Facts, directory / _FACTS)
+    except JsonError as error:
+        raise LoadError(str(error)) from error
+    try:
         extra_tensors = directory / _EXTRA_TENSORS
         return NeuronArtifact(
             signature=signature,
-            names=tuple(facts["names"]),
-            made_by=dict(facts["made_by"]),
+            names=facts.names,
+            made_by=facts.made_by,
             extra_tensors=torch.load(extra_tensors, weights_only=True) if extra_tensors.is_file() else {},
             source=(directory / _SOURCE).read_text(encoding="utf-8"),
         )
@@ -156,7 +168,7 @@ def require_toolchain(toolchain: Toolchain, artifact: NeuronArtifact) -> Any:
         raise LoadError(f"the programs run on a Neuron device, by {toolchain.module}: {reason}")
     package = import_toolchain(toolchain)
     here, packaged = str(getattr(package, "__version__", "")), artifact.made_by["version"]
-    if _minor(here) != _minor(packaged):
+    if minor_release(here) != minor_release(packaged):
         raise LoadError(
             f"the programs were compiled with {toolchain.module} {packaged}, here is {here}: install the former, or "
             f"package the model again"
@@ -164,26 +176,11 @@ def require_toolchain(toolchain: Toolchain, artifact: NeuronArtifact) -> Any:
     return package
 
 
-def _minor(release: str) -> list[str]:
-    """Return major and minor: those of the torch that a toolchain is for."""
-    return release.split(".")[:2]
-
-
-def run_of(signature: Signature, module: torch.nn.Module) -> LoadedProgram:
-    """A module on tensors of exactly the signature's shapes and dtypes. Raises `WrongInput` for any other.
-
-    An answer is a copy where the module answers with one of its own tensors.
-    """
-    held = (*module.parameters(), *module.buffers())
-    places = storage_ptrs(tensor for tensor in held if tensor.device.type == "cpu")  # answers lie on the CPU
-
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        with torch.no_grad():
-            outputs = module(*(tensor.contiguous() for tensor in inputs))
-            return [copy_if_aliased(output.contiguous(), places) for output in outputs]
-
-    return run
+def module_program(signature: Signature, module: torch.nn.Module) -> LoadedProgram:
+    """Wrap a module that holds its own tensors as a loaded program."""
+    tensors = (*module.parameters(), *module.buffers())
+    # Outputs are on the CPU, and so are the tensors that they may share memory with.
+    return ModuleProgram(signature, module, [tensor for tensor in tensors if tensor.device.type == "cpu"])
 
 
 def emulation_reason(toolchain: Toolchain) -> str | None:
@@ -204,4 +201,4 @@ def load_on_cpu(artifact: NeuronArtifact, weights: Weights, threads: int) -> Loa
     """
     tensors = dict(zip(artifact.names, artifact_tensors(artifact, weights), strict=True))
     torch.set_num_threads(threads)
-    return run_of(artifact.signature, build_source_module(artifact.source, tensors, artifact.names))
+    return module_program(artifact.signature, build_source_module(artifact.source, tensors, artifact.names))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import torch
 
 from ...bucketing.shapes import Bucket
+from ..exported_program import quiet, specialize
 from ..interface import CompileError, Weights
 from ..signature import Signature, signature_of, weights_of
 from . import unrolled
@@ -59,8 +59,7 @@ class SourceProgram:
     @property
     def examples(self) -> tuple[torch.Tensor, ...]:
         """Inputs of the right sizes and dtypes: ones, which are valid lengths and ids as well."""
-        kinds = self.signature.inputs.values()
-        return tuple(torch.ones([int(size) for size in kind.shape], dtype=kind.torch_dtype) for kind in kinds)
+        return self.signature.example_inputs()
 
 
 def parameter_name(index: int) -> str:
@@ -84,7 +83,8 @@ def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> Sour
         CompileError: it branches on data, which a traced program cannot.
     """
     signature = signature_of(program, bucket)
-    fixed = _fixed(program, signature)
+    with quiet():
+        fixed = specialize(program, bucket).run_decompositions({})
     graph_signature = fixed.graph_signature
     weight_names = {
         **graph_signature.inputs_to_parameters,
@@ -102,19 +102,6 @@ def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> Sour
         extra_tensors={name: all_tensors[name] for name in names if name not in known},
         signature=signature,
     )
-
-
-def _fixed(program: torch.export.ExportedProgram, signature: Signature) -> torch.export.ExportedProgram:
-    inputs = tuple(
-        torch.ones([int(size) for size in kind.shape], dtype=kind.torch_dtype) for kind in signature.inputs.values()
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own, about its internals
-        # Without in-place operators first: on a constant of a saved program torch refuses to trace them again.
-        functional = program.run_decompositions({})
-        fixed: torch.export.ExportedProgram = torch.export.export(functional.module(), inputs, strict=False)
-        decomposed: torch.export.ExportedProgram = fixed.run_decompositions({})
-    return decomposed
 
 
 def _lines(

@@ -13,10 +13,11 @@ import torch
 from ...bucketing.shapes import Bucket
 from .. import cpp_compiler
 from .. import masked as _masked  # noqa: F401  the program calls its operators where the kernel does not know them
-from ..eager import run_of
-from ..exported_program import load_weight_stripped_program, save_weight_stripped
+from ..exported_program import load_weight_stripped, save_weight_stripped
 from ..interface import DEFAULTS, CompilerOption, CompileSettings, LoadedProgram, Precision, Requirement, Weights
+from ..module_program import ModuleProgram
 from ..signature import read_signature, signature_of, write_signature
+from ..versions import torch_requirement
 from . import build
 from .library import RecurrentLibrary, ThreadPool
 from .rewrite import has_supported_ops, replace_recurrent_ops
@@ -41,7 +42,7 @@ class Native:
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Torch."""
-        return (Requirement("torch", "torch", torch.__version__.partition("+")[0]),)
+        return (torch_requirement(),)
 
     def host(self) -> Mapping[str, str]:
         """The operating system, the machine and its instructions."""
@@ -78,11 +79,11 @@ class Native:
         cpp_compiler.check_host(host)
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        program = load_weight_stripped_program(directory / _PROGRAM, real)
+        program = load_weight_stripped(directory / _PROGRAM, real)
         pool = _open(directory, threads) if has_supported_ops(program) else None
         # Torch's own threads would wait for more work busily, on the cores that the kernel's are to compute with.
         torch.set_num_threads(1)
-        return run_of(signature, replace_recurrent_ops(program, real, pool), real)
+        return ModuleProgram(signature, replace_recurrent_ops(program, real, pool), real.values())
 
 
 def _open(directory: Path, threads: int) -> ThreadPool:

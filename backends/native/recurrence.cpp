@@ -1,16 +1,15 @@
-// Recurrent layers over ragged batches: every row of a batch stops at its own last timestep, and nothing is computed
-// for the padding behind it.
+// Recurrent layers over ragged batches: each row of a batch stops at its own last timestep, so padding costs nothing.
 //
 // A layer in one direction is two matrix products for each timestep, x W_ih and h W_hh, and the gates. The first one
-// does not wait for the step before it, so it is computed for a block of timesteps at once. The second one is what
-// takes the time, and with few rows reading W_hh is all of it: so hidden units are dealt to the threads of a team, each
-// of which keeps its own part of W_hh in its core's cache, and the team meets after every timestep. Where a batch has
-// rows enough, it is dealt to several teams, which never meet.
+// does not depend on the previous timestep, so it is computed for a block of timesteps at once. The second one takes
+// most of the time, and with few rows most of that is reading W_hh. So the hidden units are divided among the threads
+// of a team, each of which keeps its slice of W_hh in its core's cache, and the team synchronises after every timestep.
+// A batch with enough rows is divided among several teams, which never synchronise.
 //
-// Weights lie in the order in which they are read: for a block of LANES hidden units and each input k, the LANES
+// Weights are stored in the order in which they are read: for a block of LANES hidden units and each input k, the LANES
 // weights of one gate after those of the other. A tile of rows times such a block stays in registers over all k.
 //
-// The file is compiled once for each set of instructions. It needs GCC's or Clang's vector extensions, nothing else.
+// The file is compiled once for each instruction set. It needs only the vector extensions of GCC or Clang.
 
 #include <algorithm>
 #include <atomic>
@@ -44,51 +43,51 @@ constexpr int REGISTERS = 32;  // of aarch64
 #endif
 
 typedef float Vector __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
-typedef int32_t Whole __attribute__((vector_size(LANES * sizeof(int32_t))));
+typedef int32_t IntVector __attribute__((vector_size(LANES * sizeof(int32_t))));
 
 constexpr int LSTM = 0, GRU = 1, RNN_TANH = 2, RNN_RELU = 3;
 
-// Gates of a unit, and the sums that are kept apart for it: the new state of a GRU needs x W and h W by themselves.
+// Gates of a unit, and its separate sums: the new state of a GRU needs x W and h W separately.
 constexpr int gates_of(int cell) { return cell == LSTM ? 4 : cell == GRU ? 3 : 1; }
 constexpr int sums_of(int cell) { return cell == LSTM || cell == GRU ? 4 : 1; }
-// The gates whose weights lie side by side, which are multiplied at once: as many as the registers allow.
-constexpr int gates_at_once(int cell) { return cell == LSTM && REGISTERS == 16 ? 2 : gates_of(cell); }
-// The rows of a tile: accumulators, the weights of the gates and one number of a row are in registers.
-constexpr int rows_at_once(int gates) { return std::min(8, (REGISTERS - gates - 1) / gates); }
+// The gates whose weights are interleaved and multiplied together: as many as the registers allow.
+constexpr int interleaved_gates(int cell) { return cell == LSTM && REGISTERS == 16 ? 2 : gates_of(cell); }
+// The rows of a tile: its accumulators, the weights of the gates and one number of a row fit into the registers.
+constexpr int tile_rows(int gates) { return std::min(8, (REGISTERS - gates - 1) / gates); }
 
 inline Vector load(const float* from) { return *reinterpret_cast<const Vector*>(from); }
 inline void store(float* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
-inline Vector all(float value) { return value - Vector{}; }
+inline Vector broadcast(float value) { return value - Vector{}; }
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Elementwise functions
 // ---------------------------------------------------------------------------------------------------------------------
 
-// The range in which a function is computed: beyond it, it is constant in float32 (to 1e-14 for the sigmoid). Products
-// of exponentials stay finite so. Comparisons with NaN are false, which leaves it what it is.
+// The range in which a function is computed: beyond it, the function is constant in float32 (to 1e-14 for the sigmoid).
+// It keeps products of exponentials finite. Comparisons with NaN are false, so NaN stays NaN.
 constexpr float SIGMOID_ENDS = 32.0f;
 constexpr float TANH_ENDS = 9.0f;
 
-inline Vector within(float end, Vector x) {
-  const Vector most = all(end);
+inline Vector clamp(float end, Vector x) {
+  const Vector most = broadcast(end);
   x = x > most ? most : x;
   return x < -most ? -most : x;
 }
 
-// A number as 2^n and r, e^x = 2^n e^r with |r| <= ln 2 / 2, for |x| <= 36.
+// 2^n and r with e^x = 2^n e^r and |r| <= ln 2 / 2, for |x| <= 36.
 inline Vector power_of_two(Vector x, Vector& r) {
-  // 1.5 * 2^23 rounds to a whole number what is added to it; 127 biases an exponent.
+  // Adding 1.5 * 2^23 rounds to an integer; 127 is the bias of an exponent.
   const float to_nearest = 12583039.0f;
   const Vector shifted = x * 1.44269504088896341f + to_nearest;
   const Vector n = shifted - to_nearest;
   r = x - n * 0.693359375f;
   r = r - n * -2.12194440e-4f;
-  return (Vector)((Whole)shifted << 23);
+  return (Vector)((IntVector)shifted << 23);
 }
 
-// e^r - 1 for |r| <= ln 2 / 2, to 1 unit in the last place or so. NaN stays NaN.
-inline Vector small_exponential_less_one(Vector r) {
-  Vector p = all(1.9875691500e-4f);
+// e^r - 1 for |r| <= ln 2 / 2, to about 1 unit in the last place. NaN stays NaN.
+inline Vector expm1_reduced(Vector r) {
+  Vector p = broadcast(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
@@ -97,36 +96,36 @@ inline Vector small_exponential_less_one(Vector r) {
   return p * (r * r) + r;
 }
 
-inline Vector exponential(Vector x) {
+inline Vector exp(Vector x) {
   Vector r;
   const Vector power = power_of_two(x, r);
-  return power * small_exponential_less_one(r) + power;
+  return power * expm1_reduced(r) + power;
 }
 
-// e^x - 1, as exact where that is next to nothing: layers may compute with numbers of any size.
-inline Vector exponential_less_one(Vector x) {
+// e^x - 1, accurate near 0 too: layers may compute with numbers of any size.
+inline Vector expm1(Vector x) {
   Vector r;
   const Vector power = power_of_two(x, r);
-  return power * small_exponential_less_one(r) + (power - 1.0f);
+  return power * expm1_reduced(r) + (power - 1.0f);
 }
 
-inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exponential(within(SIGMOID_ENDS, -x))); }
+inline Vector sigmoid(Vector x) { return 1.0f / (1.0f + exp(clamp(SIGMOID_ENDS, -x))); }
 
-inline Vector hyperbolic_tangent(Vector x) {
-  const Vector e = exponential_less_one(2.0f * within(TANH_ENDS, x));
+inline Vector tanh(Vector x) {
+  const Vector e = expm1(2.0f * clamp(TANH_ENDS, x));
   return e / (e + 2.0f);
 }
 
-// The new cell state and, through `h`, the new state. Sums are i, f, g, o. Quotients are brought together: a division
-// takes as long as an exponential. Their products are finite up to states of 1e16.
+// Returns the new cell state, and the new state in `h`. Sums are i, f, g, o. Quotients share one denominator, because a
+// division takes as long as an exponential. Their products are finite up to states of 1e16.
 inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vector& h) {
-  const Vector not_i = 1.0f + exponential(within(SIGMOID_ENDS, -i));
-  const Vector not_f = 1.0f + exponential(within(SIGMOID_ENDS, -f));
-  const Vector e_g = exponential_less_one(2.0f * within(TANH_ENDS, g));
+  const Vector not_i = 1.0f + exp(clamp(SIGMOID_ENDS, -i));
+  const Vector not_f = 1.0f + exp(clamp(SIGMOID_ENDS, -f));
+  const Vector e_g = expm1(2.0f * clamp(TANH_ENDS, g));
   const Vector both = not_i * (e_g + 2.0f);
   c = (c * both + e_g * not_f) / (both * not_f);
-  const Vector e_c = exponential_less_one(2.0f * within(TANH_ENDS, c));
-  h = e_c / ((1.0f + exponential(within(SIGMOID_ENDS, -o))) * (e_c + 2.0f));
+  const Vector e_c = expm1(2.0f * clamp(TANH_ENDS, c));
+  h = e_c / ((1.0f + exp(clamp(SIGMOID_ENDS, -o))) * (e_c + 2.0f));
   return c;
 }
 
@@ -134,74 +133,74 @@ inline Vector lstm_gates(Vector i, Vector f, Vector g, Vector o, Vector c, Vecto
 // Matrix products
 // ---------------------------------------------------------------------------------------------------------------------
 
-// sums[r][gate] = begin[r][gate] + rows[r][k] * weights[k][gate] over all k, for ROWS rows, and GATES gates of LANES
-// units.
-// `begin` (a bias for every row alike, or the sums themselves) is added at the end, as torch does: with inputs in the
-// thousands the order is what decides the last digits.
+// sums[r][gate] = addend[r][gate] + rows[r][k] * weights[k][gate] over all k, for ROWS rows, and GATES gates of LANES
+// units. `addend` (a bias for every row alike, or the sums themselves) is added at the end, as torch does: with inputs
+// in the thousands the order decides the last digits.
 template <int ROWS, int GATES>
-inline void multiply_tile(const float* const* rows, const float* weights, int64_t depth, const float* begin,
-                          int64_t begin_stride, float* sums, int64_t sums_stride) {
-  Vector kept[ROWS][GATES] = {};
+inline void multiply_tile(const float* const* rows, const float* weights, int64_t depth, const float* addend,
+                          int64_t addend_stride, float* sums, int64_t sums_stride) {
+  Vector accumulators[ROWS][GATES] = {};
   for (int64_t k = 0; k < depth; k++, weights += GATES * LANES) {
     Vector w[GATES];
 #pragma GCC unroll 4
     for (int g = 0; g < GATES; g++) w[g] = load(weights + g * LANES);
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
-      const Vector x = all(rows[r][k]);
+      const Vector x = broadcast(rows[r][k]);
 #pragma GCC unroll 4
-      for (int g = 0; g < GATES; g++) kept[r][g] += x * w[g];
+      for (int g = 0; g < GATES; g++) accumulators[r][g] += x * w[g];
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 4
     for (int g = 0; g < GATES; g++)
-      store(sums + r * sums_stride + g * LANES, load(begin + r * begin_stride + g * LANES) + kept[r][g]);
+      store(sums + r * sums_stride + g * LANES, load(addend + r * addend_stride + g * LANES) + accumulators[r][g]);
 }
 
-// The same for a number of rows that is known only now.
+// The same for a number of rows that is known at run time.
 template <int ROWS, int GATES>
-inline void multiply_few(int count, const float* const* rows, const float* weights, int64_t depth, const float* begin,
-                         int64_t begin_stride, float* sums, int64_t sums_stride) {
+inline void multiply_tile_rows(int count, const float* const* rows, const float* weights, int64_t depth,
+                               const float* addend, int64_t addend_stride, float* sums, int64_t sums_stride) {
   if constexpr (ROWS > 1) {
     if (count < ROWS)
-      return multiply_few<ROWS - 1, GATES>(count, rows, weights, depth, begin, begin_stride, sums, sums_stride);
+      return multiply_tile_rows<ROWS - 1, GATES>(count, rows, weights, depth, addend, addend_stride, sums, sums_stride);
   }
-  multiply_tile<ROWS, GATES>(rows, weights, depth, begin, begin_stride, sums, sums_stride);
+  multiply_tile<ROWS, GATES>(rows, weights, depth, addend, addend_stride, sums, sums_stride);
 }
 
-// The same for any number of rows, in tiles of as equal size as can be.
+// The same for any number of rows, in tiles of sizes as equal as possible.
 template <int GATES>
-inline void multiply(int64_t count, const float* const* rows, const float* weights, int64_t depth, const float* begin,
-                     int64_t begin_stride, float* sums, int64_t sums_stride) {
-  constexpr int most = rows_at_once(GATES);
+inline void multiply(int64_t count, const float* const* rows, const float* weights, int64_t depth, const float* addend,
+                     int64_t addend_stride, float* sums, int64_t sums_stride) {
+  constexpr int most = tile_rows(GATES);
   for (int64_t tiles = (count + most - 1) / most, first = 0; tiles > 0; tiles--) {
     const int64_t some = (count - first + tiles - 1) / tiles;
-    multiply_few<most, GATES>(static_cast<int>(some), rows + first, weights, depth, begin + first * begin_stride,
-                              begin_stride, sums + first * sums_stride, sums_stride);
+    multiply_tile_rows<most, GATES>(static_cast<int>(some), rows + first, weights, depth,
+                                    addend + first * addend_stride, addend_stride, sums + first * sums_stride,
+                                    sums_stride);
     first += some;
   }
 }
 
-// A block of units: the gates of W_ih (from x) or W_hh (from h). `begin` and `sums` have sums_of(CELL) vectors a row.
+// A block of units: the gates of W_ih (from x) or W_hh (from h). `addend` and `sums` have sums_of(CELL) vectors a row.
 template <int CELL, bool FROM_STATE>
 inline void multiply_block(int64_t count, const float* const* rows, const float* weights, int64_t depth,
-                           const float* begin, int64_t begin_stride, float* sums) {
+                           const float* addend, int64_t addend_stride, float* sums) {
   constexpr int64_t stride = sums_of(CELL) * LANES;
   if constexpr (CELL == GRU) {
-    // r and z gather both products; n keeps them apart, h W_hn in the fourth sum.
+    // r and z accumulate both products; n keeps them separate, h W_hn in the fourth sum.
     constexpr int last = FROM_STATE ? 3 : 2;
-    multiply<2>(count, rows, weights, depth, begin, begin_stride, sums, stride);
-    multiply<1>(count, rows, weights + 2 * LANES * depth, depth, begin + last * LANES, begin_stride,
+    multiply<2>(count, rows, weights, depth, addend, addend_stride, sums, stride);
+    multiply<1>(count, rows, weights + 2 * LANES * depth, depth, addend + last * LANES, addend_stride,
                 sums + last * LANES, stride);
     if constexpr (!FROM_STATE)
       for (int64_t r = 0; r < count; r++)
-        store(sums + r * stride + 3 * LANES, load(begin + r * begin_stride + 3 * LANES));
+        store(sums + r * stride + 3 * LANES, load(addend + r * addend_stride + 3 * LANES));
   } else {
-    constexpr int some = gates_at_once(CELL);
+    constexpr int some = interleaved_gates(CELL);
     for (int first = 0; first < gates_of(CELL); first += some)
-      multiply<some>(count, rows, weights + first * LANES * depth, depth, begin + first * LANES, begin_stride,
+      multiply<some>(count, rows, weights + first * LANES * depth, depth, addend + first * LANES, addend_stride,
                      sums + first * LANES, stride);
   }
 }
@@ -210,14 +209,14 @@ inline void multiply_block(int64_t count, const float* const* rows, const float*
 // One layer in one direction
 // ---------------------------------------------------------------------------------------------------------------------
 
-// Weights in the order above: for each block of units W_ih, W_hh and the sums' first values (biases).
+// Weights in the order above: for each block of units W_ih, W_hh and the biases, one for each sum.
 struct Weights {
   const float* from_input;
   const float* from_state;
-  const float* begin;
+  const float* bias;
 };
 
-// x[b, t] is at x + b * x_row + t * x_step, and so on; all distances in numbers.
+// x[b, t] is at x + b * x_row + t * x_step, and so on; strides count numbers.
 struct Layer {
   int cell;
   int64_t inputs, hidden;
@@ -229,17 +228,17 @@ struct Layer {
   int64_t y_row, y_step;
 };
 
-// Waits until every thread of a team has come. Most waits are shorter than a microsecond, so threads spin; where cores
-// are shared with others, the one that is awaited may not be running, and the core is offered to it.
-class Meeting {
+// Barrier for the threads of a team. Most waits are shorter than a microsecond, so threads spin. On cores shared with
+// other processes the missing thread may not be running, so a waiting thread yields its core now and then.
+class SpinBarrier {
  public:
-  void expect(int threads) { threads_ = threads; }
+  void set_threads(int threads) { threads_ = threads; }
 
   void wait() {
     if (threads_ == 1) return;
     const int64_t round = round_.load(std::memory_order_relaxed);
-    if (come_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
-      come_.store(0, std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) == threads_ - 1) {
+      arrived_.store(0, std::memory_order_relaxed);
       round_.store(round + 1, std::memory_order_release);
       return;
     }
@@ -257,30 +256,30 @@ class Meeting {
 
  private:
   int threads_ = 1;
-  alignas(64) std::atomic<int> come_{0};
+  alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<int64_t> round_{0};
 };
 
-// Rows that are computed together by some threads: longest first, so that those alive at any time are the first ones.
+// Rows that some threads compute together: longest first, so that the active rows at any time are the first ones.
 struct Team {
   std::vector<int64_t> rows;
   std::vector<int64_t> lengths;
   int threads = 1;
-  Meeting meeting;
+  SpinBarrier barrier;
 
-  int64_t alive(int64_t step) const {
+  int64_t active(int64_t step) const {
     return std::partition_point(lengths.begin(), lengths.end(), [&](int64_t length) { return length > step; }) -
            lengths.begin();
   }
 };
 
-// What a thread needs for itself, kept from call to call.
+// Memory of one thread, reused from call to call.
 struct Scratch {
   std::vector<const float*> rows;
   std::unique_ptr<float, decltype(&std::free)> sums{nullptr, &std::free};
   size_t size = 0;
 
-  float* room(size_t count) {
+  float* buffer(size_t count) {
     if (count > size) {
       size = 0;
       sums.reset(static_cast<float*>(std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64)));
@@ -291,58 +290,58 @@ struct Scratch {
   }
 };
 
-// How many rows of x, over some timesteps, are multiplied at once.
-constexpr int64_t ROWS_OF_X = 96;
+// Rows of x, over some timesteps, that are multiplied at once.
+constexpr int64_t INPUT_ROWS = 96;
 
-inline Vector load_some(const float* from, int64_t count) {
+inline Vector load_partial(const float* from, int64_t count) {
   if (count >= LANES) return load(from);
   Vector value{};
   std::memcpy(&value, from, count * sizeof(float));
   return value;
 }
 
-inline void store_some(float* to, Vector value, int64_t count) {
+inline void store_partial(float* to, Vector value, int64_t count) {
   if (count >= LANES) return store(to, value);
   std::memcpy(to, &value, count * sizeof(float));
 }
 
-// The gates of one block of units for one row: from the sums to the new state, beside the state before.
+// Gates of one block of units for one row: from the sums and the previous state to the new state.
 template <int CELL>
-inline Vector close(const float* sums, Vector before, float* c, int64_t units) {
+inline Vector apply_cell(const float* sums, Vector before, float* c, int64_t units) {
   if constexpr (CELL == LSTM) {
     Vector h;
     const Vector cell = lstm_gates(load(sums), load(sums + LANES), load(sums + 2 * LANES), load(sums + 3 * LANES),
-                                   load_some(c, units), h);
-    store_some(c, cell, units);
+                                   load_partial(c, units), h);
+    store_partial(c, cell, units);
     return h;
   } else if constexpr (CELL == GRU) {
     const Vector r = sigmoid(load(sums)), z = sigmoid(load(sums + LANES));
-    const Vector n = hyperbolic_tangent(load(sums + 2 * LANES) + r * load(sums + 3 * LANES));
+    const Vector n = tanh(load(sums + 2 * LANES) + r * load(sums + 3 * LANES));
     return n + z * (before - n);
   } else if constexpr (CELL == RNN_TANH) {
-    return hyperbolic_tangent(load(sums));
+    return tanh(load(sums));
   } else {
     const Vector sum = load(sums);
     return sum < 0.0f ? Vector{} : sum;  // NaN stays
   }
 }
 
-// What one thread of a team does in a layer: its own part of the hidden units, for all rows of the team.
+// The work of one thread of a team in a layer: its slice of the hidden units, for all rows of the team.
 template <int CELL>
-class Part {
+class WorkerSlice {
  public:
-  Part(const Layer& layer, Team& team, int member, Scratch& scratch)
+  WorkerSlice(const Layer& layer, Team& team, int member, Scratch& scratch)
       : layer_(layer), team_(team), scratch_(scratch) {
     const int64_t blocks = (layer.hidden + LANES - 1) / LANES;
     first_ = blocks * member / team.threads;
     blocks_ = blocks * (member + 1) / team.threads - first_;
-    rows_of_sums_ = std::max<int64_t>(ROWS_OF_X, static_cast<int64_t>(team.rows.size()));
-    sums_ = scratch.room(static_cast<size_t>(blocks_ * rows_of_sums_ * STRIDE));
-    scratch.rows.resize(static_cast<size_t>(rows_of_sums_));
+    sum_rows_ = std::max<int64_t>(INPUT_ROWS, static_cast<int64_t>(team.rows.size()));
+    sums_ = scratch.buffer(static_cast<size_t>(blocks_ * sum_rows_ * STRIDE));
+    scratch.rows.resize(static_cast<size_t>(sum_rows_));
   }
 
   void run(int64_t steps) {
-    begin();
+    copy_cell_state();
     const int64_t longest = team_.lengths.empty() ? 0 : team_.lengths.front();
     for (int64_t step = 0; step < longest;) {
       const int64_t end = multiply_inputs(step, longest);
@@ -356,64 +355,64 @@ class Part {
 
   int64_t unit(int64_t block) const { return (first_ + block) * LANES; }
   int64_t units(int64_t block) const { return std::min<int64_t>(LANES, layer_.hidden - unit(block)); }
-  float* sums(int64_t block, int64_t row) const { return sums_ + (block * rows_of_sums_ + row) * STRIDE; }
+  float* sums(int64_t block, int64_t row) const { return sums_ + (block * sum_rows_ + row) * STRIDE; }
   int64_t own_units() const { return std::min(layer_.hidden, (first_ + blocks_) * LANES) - first_ * LANES; }
 
-  // Where in time the row is that stands at `place`: it is read from its own end where the direction is reverse.
-  int64_t time(int64_t place, int64_t step) const {
-    return layer_.reverse ? team_.lengths[place] - 1 - step : step;
+  // The timestep of the row at `slot` in a step: in the reverse direction a row is read from its own end.
+  int64_t time(int64_t slot, int64_t step) const {
+    return layer_.reverse ? team_.lengths[slot] - 1 - step : step;
   }
-  float* y(int64_t place, int64_t step) const {
-    return layer_.y + team_.rows[place] * layer_.y_row + time(place, step) * layer_.y_step;
+  float* y(int64_t slot, int64_t step) const {
+    return layer_.y + team_.rows[slot] * layer_.y_row + time(slot, step) * layer_.y_step;
   }
 
-  void begin() const {
+  void copy_cell_state() const {
     if (CELL != LSTM) return;
     for (const int64_t row : team_.rows) copy_units(layer_.c_n + row * layer_.hidden, layer_.c_0 + row * layer_.hidden);
   }
 
-  // x W_ih and the biases for as many timesteps as fit; which is the one after them.
+  // x W_ih and the biases for as many timesteps as fit; returns the step after them.
   int64_t multiply_inputs(int64_t step, int64_t longest) const {
     int64_t count = 0;
     for (; step < longest; step++) {
-      const int64_t alive = team_.alive(step);
-      if (count > 0 && count + alive > rows_of_sums_) break;
-      for (int64_t place = 0; place < alive; place++)
-        scratch_.rows[count++] = layer_.x + team_.rows[place] * layer_.x_row + time(place, step) * layer_.x_step;
+      const int64_t active = team_.active(step);
+      if (count > 0 && count + active > sum_rows_) break;
+      for (int64_t slot = 0; slot < active; slot++)
+        scratch_.rows[count++] = layer_.x + team_.rows[slot] * layer_.x_row + time(slot, step) * layer_.x_step;
     }
     const int64_t size = gates_of(CELL) * LANES * layer_.inputs;
     for (int64_t block = 0; block < blocks_; block++)
       multiply_block<CELL, false>(count, scratch_.rows.data(), layer_.weights.from_input + (first_ + block) * size,
-                                  layer_.inputs, layer_.weights.begin + (first_ + block) * STRIDE, 0, sums(block, 0));
+                                  layer_.inputs, layer_.weights.bias + (first_ + block) * STRIDE, 0, sums(block, 0));
     return step;
   }
 
-  // One timestep, whose sums begin at row `first`; how many rows it has.
+  // One timestep, whose sums start at row `first`; returns its number of active rows.
   int64_t advance(int64_t step, int64_t first) const {
-    const int64_t alive = team_.alive(step);
+    const int64_t active = team_.active(step);
     const float** before = scratch_.rows.data();
-    for (int64_t place = 0; place < alive; place++)
-      before[place] = step == 0 ? layer_.h_0 + team_.rows[place] * layer_.hidden : y(place, step - 1);
+    for (int64_t slot = 0; slot < active; slot++)
+      before[slot] = step == 0 ? layer_.h_0 + team_.rows[slot] * layer_.hidden : y(slot, step - 1);
     const int64_t size = gates_of(CELL) * LANES * layer_.hidden;
     for (int64_t block = 0; block < blocks_; block++) {
       float* own = sums(block, first);
-      multiply_block<CELL, true>(alive, before, layer_.weights.from_state + (first_ + block) * size, layer_.hidden, own,
-                                 STRIDE, own);
-      for (int64_t place = 0; place < alive; place++, own += STRIDE) {
-        const Vector h = CELL == GRU ? load_some(before[place] + unit(block), units(block)) : Vector{};
-        float* c = layer_.c_n + team_.rows[place] * layer_.hidden + unit(block);
-        store_some(y(place, step) + unit(block), close<CELL>(own, h, c, units(block)), units(block));
+      multiply_block<CELL, true>(active, before, layer_.weights.from_state + (first_ + block) * size, layer_.hidden,
+                                 own, STRIDE, own);
+      for (int64_t slot = 0; slot < active; slot++, own += STRIDE) {
+        const Vector h = CELL == GRU ? load_partial(before[slot] + unit(block), units(block)) : Vector{};
+        float* c = layer_.c_n + team_.rows[slot] * layer_.hidden + unit(block);
+        store_partial(y(slot, step) + unit(block), apply_cell<CELL>(own, h, c, units(block)), units(block));
       }
     }
-    team_.meeting.wait();
-    return alive;
+    team_.barrier.wait();
+    return active;
   }
 
-  // The states after each row's own last timestep, and zeros behind it where anyone will see them.
+  // The states after each row's own last timestep, and zeros after it in outputs that callers read.
   void finish(int64_t steps) const {
-    for (size_t place = 0; place < team_.rows.size(); place++) {
-      const int64_t row = team_.rows[place], length = team_.lengths[place];
-      const float* last = length == 0 ? layer_.h_0 + row * layer_.hidden : y(place, length - 1);
+    for (size_t slot = 0; slot < team_.rows.size(); slot++) {
+      const int64_t row = team_.rows[slot], length = team_.lengths[slot];
+      const float* last = length == 0 ? layer_.h_0 + row * layer_.hidden : y(slot, length - 1);
       copy_units(layer_.h_n + row * layer_.hidden, last);
       for (int64_t t = length; t < steps; t++)
         std::memset(layer_.y + row * layer_.y_row + t * layer_.y_step + unit(0), 0, own_units() * sizeof(float));
@@ -427,16 +426,16 @@ class Part {
   const Layer& layer_;
   Team& team_;
   Scratch& scratch_;
-  int64_t first_, blocks_, rows_of_sums_;
+  int64_t first_, blocks_, sum_rows_;
   float* sums_;
 };
 
-void run_part(const Layer& layer, Team& team, int member, Scratch& scratch, int64_t steps) {
+void run_slice(const Layer& layer, Team& team, int member, Scratch& scratch, int64_t steps) {
   switch (layer.cell) {
-    case LSTM: return Part<LSTM>(layer, team, member, scratch).run(steps);
-    case GRU: return Part<GRU>(layer, team, member, scratch).run(steps);
-    case RNN_TANH: return Part<RNN_TANH>(layer, team, member, scratch).run(steps);
-    default: return Part<RNN_RELU>(layer, team, member, scratch).run(steps);
+    case LSTM: return WorkerSlice<LSTM>(layer, team, member, scratch).run(steps);
+    case GRU: return WorkerSlice<GRU>(layer, team, member, scratch).run(steps);
+    case RNN_TANH: return WorkerSlice<RNN_TANH>(layer, team, member, scratch).run(steps);
+    default: return WorkerSlice<RNN_RELU>(layer, team, member, scratch).run(steps);
   }
 }
 
@@ -444,38 +443,38 @@ void run_part(const Layer& layer, Team& team, int member, Scratch& scratch, int6
 // Threads
 // ---------------------------------------------------------------------------------------------------------------------
 
-// Threads that wait for work: for a while busily, because the next call often comes soon, then asleep.
-class Pool {
+// Threads that wait for work: they spin for a while, because the next call often follows soon, then they sleep.
+class ThreadPool {
  public:
-  explicit Pool(int threads) : scratch(threads), done_(0) {
+  explicit ThreadPool(int threads) : scratch(threads), done_(0) {
     try {
       for (int index = 1; index < threads; index++) helpers_.emplace_back([this, index] { serve(index); });
-    } catch (...) {  // the system has no more threads
+    } catch (...) {  // the system cannot start more threads
       end();
       throw;
     }
   }
 
-  ~Pool() { end(); }
+  ~ThreadPool() { end(); }
 
-  // Whether this is a child of the process that opened the pool: threads are not inherited.
-  bool is_inherited() const { return getpid() != owner_; }
+  // Whether this process is a fork of the one that opened the pool: a fork does not inherit threads.
+  bool is_forked() const { return getpid() != owner_; }
 
-  int threads() const { return is_inherited() ? 1 : static_cast<int>(helpers_.size()) + 1; }
+  int threads() const { return is_forked() ? 1 : static_cast<int>(helpers_.size()) + 1; }
 
-  // Calls job(index) on every thread, each with its own index from 0 on. One call at a time.
+  // Calls job(index) on every thread, each with its own index, counted from 0. One call at a time.
   void run(const std::function<void(int)>& job) {
     const int others = threads() - 1;
     if (others == 0) return job(0);
     done_.store(0, std::memory_order_relaxed);
     publish(&job);
     job(0);
-    for (int spins = 0; done_.load(std::memory_order_acquire) != others;) Meeting::pause(spins);
+    for (int spins = 0; done_.load(std::memory_order_acquire) != others;) SpinBarrier::pause(spins);
   }
 
   std::mutex in_use;
   std::vector<Scratch> scratch;
-  std::vector<float> between[2];  // of one layer for the next
+  std::vector<float> interlayer[2];  // outputs of one layer, inputs of the next
 
  private:
   void end() {
@@ -505,7 +504,7 @@ class Pool {
   void await(int64_t seen) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(SPIN_US);
     for (int spins = 0; round_.load(std::memory_order_acquire) == seen;) {
-      Meeting::pause(spins);
+      SpinBarrier::pause(spins);
       if (spins % 256 == 0 && std::chrono::steady_clock::now() > until) {
         std::unique_lock<std::mutex> lock(asleep_);
         awake_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != seen; });
@@ -524,19 +523,19 @@ class Pool {
   alignas(64) std::atomic<int> done_;
 };
 
-// How many teams share the rows. Teams never wait for each other, but each reads all weights: with few rows that is
-// what takes the time, and then all threads are one team.
+// The number of teams for a batch. Teams never wait for each other, but each reads all weights. With few rows reading
+// dominates the time, so all threads are one team.
 int teams_for(int threads, int64_t rows, const int64_t* lengths) {
-  constexpr int64_t rows_of_a_team = 3;  // at work, on average: from there on teams were measured to be as fast
+  constexpr int64_t min_team_rows = 3;  // active rows, on average: from 3 on several teams were measured as fast as one
   const int64_t longest = rows == 0 ? 0 : *std::max_element(lengths, lengths + rows);
   const int64_t timesteps = std::accumulate(lengths, lengths + rows, int64_t{0});
   for (int teams = threads; teams > 1; teams--)
-    if (threads % teams == 0 && timesteps >= longest * teams * rows_of_a_team) return teams;
+    if (threads % teams == 0 && timesteps >= longest * teams * min_team_rows) return teams;
   return 1;
 }
 
-// Rows longest first, dealt out so that teams get as much of each length.
-std::vector<Team> deal(int threads, int64_t rows, const int64_t* lengths) {
+// Assigns rows to teams, longest first, so that all teams get about the same lengths.
+std::vector<Team> assign_rows(int threads, int64_t rows, const int64_t* lengths) {
   std::vector<int64_t> order(rows);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return lengths[a] > lengths[b]; });
@@ -544,31 +543,31 @@ std::vector<Team> deal(int threads, int64_t rows, const int64_t* lengths) {
   const int64_t count = static_cast<int64_t>(teams.size());
   for (Team& team : teams) {
     team.threads = threads / static_cast<int>(count);
-    team.meeting.expect(team.threads);
+    team.barrier.set_threads(team.threads);
   }
-  for (int64_t place = 0; place < rows; place++) {
-    const int64_t turn = place % count;
-    Team& team = teams[(place / count) % 2 == 0 ? turn : count - 1 - turn];
-    team.rows.push_back(order[place]);
-    team.lengths.push_back(lengths[order[place]]);
+  for (int64_t slot = 0; slot < rows; slot++) {
+    const int64_t turn = slot % count;
+    Team& team = teams[(slot / count) % 2 == 0 ? turn : count - 1 - turn];
+    team.rows.push_back(order[slot]);
+    team.lengths.push_back(lengths[order[slot]]);
   }
   return teams;
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
-// A layer without time
+// Linear layer
 // ---------------------------------------------------------------------------------------------------------------------
 
-// y = x W + b at every timestep before a row's own end. What x is behind it is zero, so y is b there, which is copied.
-struct Product {
-  static constexpr int SOME = gates_at_once(LSTM);       // vectors of outputs that are multiplied at once
-  static constexpr int64_t BLOCK = SOME * LANES;         // outputs
-  static constexpr int64_t BLOCKS_OF_A_TASK = 8;
-  static constexpr int64_t ROWS_OF_A_TASK = ROWS_OF_X;
+// y = x W + b at every timestep before a row's own end. After it x is zero, so y is b, which is copied.
+struct LinearLayer {
+  static constexpr int VECTORS = interleaved_gates(LSTM);  // vectors of outputs that are multiplied together
+  static constexpr int64_t BLOCK = VECTORS * LANES;         // outputs
+  static constexpr int64_t TASK_BLOCKS = 8;
+  static constexpr int64_t TASK_ROWS = INPUT_ROWS;
 
-  Pool* pool;
+  ThreadPool* pool;
   int64_t inputs, outputs;
-  const float *weights, *begin;
+  const float *weights, *bias;
 
   struct Rows {
     std::vector<const float*> x;
@@ -578,38 +577,38 @@ struct Product {
   void run(int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row, int64_t x_step, float* y,
            int64_t y_row, int64_t y_step) const {
     const std::lock_guard<std::mutex> lock(pool->in_use);
-    for (Scratch& scratch : pool->scratch) scratch.room(ROWS_OF_A_TASK * BLOCK);  // as Stack::run does
+    for (Scratch& scratch : pool->scratch) scratch.buffer(TASK_ROWS * BLOCK);  // as Stack::run does
     Rows real;
     for (int64_t row = 0; row < rows; row++)
       for (int64_t t = 0; t < steps; t++) {
         float* out = y + row * y_row + t * y_step;
         if (lengths != nullptr && t >= lengths[row]) {
-          std::memcpy(out, begin, outputs * sizeof(float));
+          std::memcpy(out, bias, outputs * sizeof(float));
         } else {
           real.x.push_back(x + row * x_row + t * x_step);
           real.y.push_back(out);
         }
       }
     const int64_t count = static_cast<int64_t>(real.x.size()), blocks = (outputs + BLOCK - 1) / BLOCK;
-    const int64_t across = (blocks + BLOCKS_OF_A_TASK - 1) / BLOCKS_OF_A_TASK;
-    const int64_t tasks = (count + ROWS_OF_A_TASK - 1) / ROWS_OF_A_TASK * across;
+    const int64_t across = (blocks + TASK_BLOCKS - 1) / TASK_BLOCKS;
+    const int64_t tasks = (count + TASK_ROWS - 1) / TASK_ROWS * across;
     std::atomic<int64_t> next{0};
     const std::function<void(int)> work = [&](int index) {
       for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;)
-        compute(real, task / across * ROWS_OF_A_TASK, task % across * BLOCKS_OF_A_TASK, pool->scratch[index]);
+        compute(real, task / across * TASK_ROWS, task % across * TASK_BLOCKS, pool->scratch[index]);
     };
     if (tasks == 1)
-      work(0);  // the others need not wake
+      work(0);  // without waking the other threads
     else
       pool->run(work);
   }
 
  private:
   void compute(const Rows& rows, int64_t first, int64_t block, Scratch& scratch) const {
-    const int64_t count = std::min<int64_t>(ROWS_OF_A_TASK, static_cast<int64_t>(rows.x.size()) - first);
-    float* sums = scratch.room(ROWS_OF_A_TASK * BLOCK);
-    for (const int64_t end = block + BLOCKS_OF_A_TASK; block < end && block * BLOCK < outputs; block++) {
-      multiply<SOME>(count, rows.x.data() + first, weights + block * BLOCK * inputs, inputs, begin + block * BLOCK, 0,
+    const int64_t count = std::min<int64_t>(TASK_ROWS, static_cast<int64_t>(rows.x.size()) - first);
+    float* sums = scratch.buffer(TASK_ROWS * BLOCK);
+    for (const int64_t end = block + TASK_BLOCKS; block < end && block * BLOCK < outputs; block++) {
+      multiply<VECTORS>(count, rows.x.data() + first, weights + block * BLOCK * inputs, inputs, bias + block * BLOCK, 0,
                      sums, BLOCK);
       const int64_t own = std::min(BLOCK, outputs - block * BLOCK);
       for (int64_t row = 0; row < count; row++)
@@ -622,7 +621,7 @@ struct Product {
 // All layers
 // ---------------------------------------------------------------------------------------------------------------------
 
-// A batch, and where its answers go. x[b, t] is at x + b * x_row + t * x_step; y likewise. h and c are
+// A batch and its outputs. x[b, t] is at x + b * x_row + t * x_step; y likewise. h and c are
 // [layers * directions, rows, hidden].
 struct Batch {
   int64_t rows, steps;
@@ -635,9 +634,9 @@ struct Batch {
   float *h_n, *c_n;
 };
 
-// A stack of layers with their weights, whose memory is the caller's.
-struct Stack {
-  Pool* pool;
+// A stack of layers. The caller owns the memory of the weights.
+struct LayerStack {
+  ThreadPool* pool;
   int cell;
   int64_t layers, directions, inputs, hidden;
   std::vector<Weights> weights;
@@ -645,46 +644,46 @@ struct Stack {
   void run(const Batch& batch) const {
     const std::lock_guard<std::mutex> lock(pool->in_use);
     for (int64_t side = 0; side < std::min<int64_t>(layers - 1, 2); side++) {
-      std::vector<float>& between = pool->between[side];
-      between.resize(std::max<size_t>(between.size(), batch.rows * batch.steps * directions * hidden));
+      std::vector<float>& interlayer = pool->interlayer[side];
+      interlayer.resize(std::max<size_t>(interlayer.size(), batch.rows * batch.steps * directions * hidden));
     }
-    std::vector<Layer> all;
-    for (int64_t place = 0; place < layers * directions; place++) all.push_back(layer(batch, place));
-    std::vector<Team> teams = deal(pool->threads(), batch.rows, batch.lengths);
+    std::vector<Layer> calls;
+    for (int64_t slot = 0; slot < layers * directions; slot++) calls.push_back(layer(batch, slot));
+    std::vector<Team> teams = assign_rows(pool->threads(), batch.rows, batch.lengths);
     const int each = teams.front().threads;
-    // Asked for before the threads begin: one that finds no memory would leave the others waiting.
+    // Allocated before the threads start: a thread without memory would leave the others waiting.
     const int64_t most_blocks = ((hidden + LANES - 1) / LANES + each - 1) / each;
-    const size_t room = most_blocks * sums_of(cell) * LANES * std::max(ROWS_OF_X, batch.rows);
-    for (Scratch& scratch : pool->scratch) scratch.room(room);
+    const size_t size = most_blocks * sums_of(cell) * LANES * std::max(INPUT_ROWS, batch.rows);
+    for (Scratch& scratch : pool->scratch) scratch.buffer(size);
     pool->run([&](int index) {
       Team& team = teams[index / each];
-      for (int64_t place = 0; place < layers * directions; place++) {
-        const bool seen = place >= (layers - 1) * directions;
-        run_part(all[place], team, index % each, pool->scratch[index], seen ? batch.steps : 0);
+      for (int64_t slot = 0; slot < layers * directions; slot++) {
+        const bool seen = slot >= (layers - 1) * directions;
+        run_slice(calls[slot], team, index % each, pool->scratch[index], seen ? batch.steps : 0);
       }
     });
   }
 
  private:
-  // The first layer reads x and the last one writes y. In between each reads what the one before it wrote.
-  Layer layer(const Batch& batch, int64_t place) const {
-    const int64_t index = place / directions, direction = place % directions;
-    const int64_t width = directions * hidden, state = place * batch.rows * hidden;
+  // The first layer reads x and the last one writes y. Each layer between reads the outputs of the one before it.
+  Layer layer(const Batch& batch, int64_t slot) const {
+    const int64_t index = slot / directions, direction = slot % directions;
+    const int64_t width = directions * hidden, state = slot * batch.rows * hidden;
     Layer one{};
     one.cell = cell;
     one.hidden = hidden;
     one.reverse = direction == 1;
-    one.weights = weights[place];
+    one.weights = weights[slot];
     if (index == 0) {
       one.inputs = inputs, one.x = batch.x, one.x_row = batch.x_row, one.x_step = batch.x_step;
     } else {
-      one.inputs = width, one.x = pool->between[(index - 1) % 2].data();
+      one.inputs = width, one.x = pool->interlayer[(index - 1) % 2].data();
       one.x_row = batch.steps * width, one.x_step = width;
     }
     if (index == layers - 1) {
       one.y = batch.y, one.y_row = batch.y_row, one.y_step = batch.y_step;
     } else {
-      one.y = pool->between[index % 2].data(), one.y_row = batch.steps * width, one.y_step = width;
+      one.y = pool->interlayer[index % 2].data(), one.y_row = batch.steps * width, one.y_step = width;
     }
     one.y += direction * hidden;
     one.h_0 = batch.h_0 + state, one.h_n = batch.h_n + state;
@@ -698,38 +697,38 @@ struct Stack {
 extern "C" {
 
 int recurrence_lanes() { return LANES; }
-int recurrence_gates_at_once(int cell) { return cell == GRU ? 2 : gates_at_once(cell); }
+int recurrence_gates_at_once(int cell) { return cell == GRU ? 2 : interleaved_gates(cell); }
 
-// Null where the system has no more threads.
+// Null if the system cannot start the threads.
 void* recurrence_open_pool(int threads) {
   try {
-    return new Pool(threads);
+    return new ThreadPool(threads);
   } catch (const std::exception&) {
     return nullptr;
   }
 }
-// Nobody can end the threads of another process, nor wait for them: an inherited pool stays.
+// A fork can neither end nor await the threads of its parent, so its copy of a pool is not deleted.
 void recurrence_close_pool(void* pool) {
-  if (!static_cast<Pool*>(pool)->is_inherited()) delete static_cast<Pool*>(pool);
+  if (!static_cast<ThreadPool*>(pool)->is_forked()) delete static_cast<ThreadPool*>(pool);
 }
 
 // weights has three pointers for each layer and direction, as in Weights.
 void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
                             const float* const* weights) {
-  auto* stack = new Stack{static_cast<Pool*>(pool), cell, layers, directions, inputs, hidden, {}};
-  for (int64_t place = 0; place < layers * directions; place++, weights += 3)
+  auto* stack = new LayerStack{static_cast<ThreadPool*>(pool), cell, layers, directions, inputs, hidden, {}};
+  for (int64_t slot = 0; slot < layers * directions; slot++, weights += 3)
     stack->weights.push_back({weights[0], weights[1], weights[2]});
   return stack;
 }
-void recurrence_close_stack(void* stack) { delete static_cast<Stack*>(stack); }
+void recurrence_close_stack(void* stack) { delete static_cast<LayerStack*>(stack); }
 
 // The outputs of a block, and y = x W + b for whole rows (lengths null) or up to their lengths.
-int recurrence_product_block() { return Product::BLOCK; }
-// 0 where all went well, 1 where there is no memory.
-int recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float* weights, const float* begin,
+int recurrence_product_block() { return LinearLayer::BLOCK; }
+// 0: success, 1: out of memory.
+int recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float* weights, const float* bias,
                        int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
                        int64_t x_step, float* y, int64_t y_row, int64_t y_step) {
-  const Product product{static_cast<Pool*>(pool), inputs, outputs, weights, begin};
+  const LinearLayer product{static_cast<ThreadPool*>(pool), inputs, outputs, weights, bias};
   try {
     product.run(rows, steps, lengths, x, x_row, x_step, y, y_row, y_step);
   } catch (const std::exception&) {
@@ -738,13 +737,14 @@ int recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float*
   return 0;
 }
 
-// 0 where all went well, 1 where there is no memory, 2 where a length is none of 0 to `steps`.
+// 0: success, 1: out of memory, 2: a length is not within 0 to `steps`.
 int recurrence_run(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
                    int64_t x_step, const float* h_0, const float* c_0, float* y, int64_t y_row, int64_t y_step,
                    float* h_n, float* c_n) {
   if (std::any_of(lengths, lengths + rows, [&](int64_t length) { return length < 0 || length > steps; })) return 2;
   try {
-    static_cast<Stack*>(stack)->run({rows, steps, lengths, x, x_row, x_step, h_0, c_0, y, y_row, y_step, h_n, c_n});
+    const Batch batch{rows, steps, lengths, x, x_row, x_step, h_0, c_0, y, y_row, y_step, h_n, c_n};
+    static_cast<LayerStack*>(stack)->run(batch);
   } catch (const std::exception&) {
     return 1;
   }

@@ -6,16 +6,16 @@ them as exported programs. `partitioned_program.py` loads both.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ...bucketing.shapes import Bucket
+from ...config.json_codec import write_json
 from ...config.partitioner import PartitionerConfig
-from ..exported_program import save_weight_stripped
+from ..exported_program import save_weight_stripped, specialize
 from ..interface import (
     DEFAULTS,
     Backend,
@@ -29,8 +29,9 @@ from ..interface import (
     Weights,
 )
 from ..signature import signature_of, write_signature
+from ..versions import minor_release
 from .operator_support import unsupported_operators
-from .partition import PartitionError, Segment, Segments, at_sizes, partition
+from .partition import PartitionError, Segment, Segments, partition
 from .partitioned_program import (
     CPU_PROGRAM,
     SEGMENTS,
@@ -90,7 +91,7 @@ class PartitionedBackend:
         if bucket is None:
             raise CompileError("a partitioned program is compiled for one bucket at a time")
         config = self.config or PartitionerConfig()
-        fixed = at_sizes(program, bucket)
+        fixed = specialize(program, bucket)
         reasons = unsupported_operators(self.engine, fixed, bucket, config, settings)
         unsupported = {node.name for node, reason in reasons.items() if reason is not None}
         try:
@@ -98,7 +99,7 @@ class PartitionedBackend:
         except PartitionError as error:
             raise CompileError(f"partitioner_config.{error}") from error
         write_signature(signature_of(program, bucket), directory)
-        (directory / SEGMENTS).write_text(json.dumps(asdict(_segment_list(segments))), encoding="utf-8")
+        write_json(SegmentList, _segment_list(segments), directory / SEGMENTS)
         overridden = _overridden(settings, config)
         for index, segment in enumerate(segments.segments):
             folder = directory / segment_directory(index, segment.target)
@@ -120,7 +121,7 @@ class PartitionedBackend:
 
     def _write_for_cpu(self, segment: Segment, bucket: Bucket, directory: Path) -> None:
         """Save a segment as an exported program, or as Python source if hosts have another release of torch."""
-        if _torch_of(self.engine) == _minor(torch.__version__):
+        if _torch_of(self.engine) == minor_release(torch.__version__):
             write_signature(signature_of(segment.program, None), directory)
             save_weight_stripped(segment.program, directory / CPU_PROGRAM)
         else:
@@ -148,11 +149,7 @@ class PartitionedBackend:
 
 def _torch_of(engine: Backend) -> str | None:
     """Return the minor release of torch on the engine's hosts."""
-    return next((_minor(need.version) for need in engine.requirements() if need.module == "torch"), None)
-
-
-def _minor(version: str) -> str:
-    return ".".join(version.split(".")[:2])
+    return next((minor_release(need.version) for need in engine.requirements() if need.module == "torch"), None)
 
 
 def _with_own_workdir(settings: CompileSettings, index: int) -> CompileSettings:

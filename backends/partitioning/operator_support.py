@@ -1,4 +1,4 @@
-"""Which operators of a program an engine takes: by its own word, or else by trying each of them alone."""
+"""Operators of a program that an engine supports: by its own list, or by compiling each of them alone."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import torch
 from ...bucketing.shapes import Bucket
 from ...config.partitioner import PartitionerConfig
 from ..interface import DEFAULTS, Backend, CompileError, CompileSettings, Selective
-from .partition import example_input, exported_quietly, operator_name, operators_of, queried_operators
+from .partition import example_input, export_module, operator_name, operators_of, queried_operators
 
 RejectionReasons = Mapping[torch.fx.Node, str | None]
-"""For each operator of a graph why an engine does not take it; None where it does."""
+"""Reason for each operator of a graph that an engine does not support it; None if it does."""
 
 
 def unsupported_operators(
@@ -30,9 +30,9 @@ def unsupported_operators(
     config: PartitionerConfig | None = None,
     settings: CompileSettings = DEFAULTS,
 ) -> RejectionReasons:
-    """Ask an engine about every operator of a program of fixed sizes but those that `config` has it not asked about.
+    """Query an engine about every operator of a program of fixed sizes, except those that `config` ignores.
 
-    An engine that is not `Selective` compiles each different call alone, as many at once as `config` says.
+    An engine that is not `Selective` compiles each distinct call alone, `config.max_workers` at a time.
     """
     config = config or PartitionerConfig()
     nodes = queried_operators(operators_of(program.graph), config)
@@ -42,21 +42,21 @@ def unsupported_operators(
 
 
 def single_operator_program(node: torch.fx.Node) -> torch.export.ExportedProgram:
-    """One call of a program of fixed sizes as a program, with the tensors it takes as inputs.
+    """Export one call of a program of fixed sizes as a program of its own, with tensors as inputs.
 
     Raises:
-        CompileError: it takes what is no tensor.
+        CompileError: an argument is computed and not a tensor.
     """
     graph = torch.fx.Graph()
     copies = {source: graph.placeholder(f"input_{index}") for index, source in enumerate(node.all_input_nodes)}
     call = graph.node_copy(node, lambda source: copies[source])
     graph.output(tuple(_tensors(graph, call, node.meta["val"])))
     examples = tuple(example_input(source) for source in copies)
-    return exported_quietly(torch.fx.GraphModule(torch.nn.Module(), graph), examples)
+    return export_module(torch.fx.GraphModule(torch.nn.Module(), graph), examples)
 
 
 def _tensors(graph: torch.fx.Graph, call: torch.fx.Node, value: Any) -> list[torch.fx.Node]:
-    """The tensors among the results of a call."""
+    """Return the tensors among the results of a call."""
     if isinstance(value, torch.Tensor):
         return [call]
     return [
@@ -73,28 +73,31 @@ def _probe_by_compiling(
     config: PartitionerConfig,
     settings: CompileSettings,
 ) -> RejectionReasons:
-    """Each different call is compiled once: programs repeat the same few."""
+    """Compile each distinct call once: programs repeat the same few."""
     first: dict[str, torch.fx.Node] = {}
     for node in nodes:
         first.setdefault(_kind(node), node)
     with _workdir(config) as workdir:
-        tries = []
+        probes = []
         reasons: dict[str, str | None] = {}
         for index, (kind, node) in enumerate(first.items()):
-            place = workdir / f"{index}_{operator_name(node).replace('::', '_')}"
+            directory = workdir / f"{index}_{operator_name(node).replace('::', '_')}"
             try:
                 program = single_operator_program(node)
             except CompileError as error:
                 reasons[kind] = str(error)
             else:
-                tries.append((kind, _Try(engine, _saved(program, place), bucket, place, settings)))
-        answers = _answers([one for _, one in tries], config.max_workers)
-        reasons.update(zip([kind for kind, _ in tries], answers, strict=True))
+                probes.append((kind, _Probe(engine, _save(program, directory), bucket, directory, settings)))
+        results = _run_probes([probe for _, probe in probes], config.max_workers)
+        reasons.update(zip([kind for kind, _ in probes], results, strict=True))
     return {node: reasons[_kind(node)] for node in nodes}
 
 
 def _kind(node: torch.fx.Node) -> str:
-    """Calls of which an engine takes all or none: of one operator, with the same layouts and the same numbers."""
+    """Return a key that calls share of which an engine supports all or none.
+
+    They have the same operator, the same shapes and dtypes, and the same numbers as arguments.
+    """
 
     def layout(source: torch.fx.Node) -> str:
         value = source.meta["val"]
@@ -105,7 +108,7 @@ def _kind(node: torch.fx.Node) -> str:
 
 @contextmanager
 def _workdir(config: PartitionerConfig) -> Iterator[Path]:
-    """Where operators are compiled: what is left in a folder that `config` names stays there."""
+    """Return a directory for compilations; files remain only in a directory that `config` names."""
     if config.analyze_workdir is None:
         with tempfile.TemporaryDirectory(prefix="analyze-") as scratch:
             yield Path(scratch)
@@ -114,44 +117,44 @@ def _workdir(config: PartitionerConfig) -> Iterator[Path]:
         yield Path(tempfile.mkdtemp(prefix="analyze-", dir=config.analyze_workdir))
 
 
-class _Try(NamedTuple):
+class _Probe(NamedTuple):
     """One operator to compile."""
 
     engine: Backend
     program: Path
     bucket: Bucket | None
-    place: Path
+    directory: Path
     settings: CompileSettings
 
 
-def _saved(program: torch.export.ExportedProgram, place: Path) -> Path:
-    place.mkdir()
-    file = place / "operator.pt2"
+def _save(program: torch.export.ExportedProgram, directory: Path) -> Path:
+    directory.mkdir()
+    file = directory / "operator.pt2"
     torch.export.save(program, file)
     return file
 
 
-def _answers(tries: Sequence[_Try], workers: int) -> list[str | None]:
-    """The outcome of each, in order. Several at once are processes: exporters and compilers are not for threads."""
+def _run_probes(probes: Sequence[_Probe], workers: int) -> list[str | None]:
+    """Run the probes, in processes if there are several workers: exporters and compilers are not thread-safe."""
     if workers == 1:
-        return [_try(one) for one in tries]
+        return [_run_probe(probe) for probe in probes]
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        futures = [pool.submit(_try, one) for one in tries]
+        futures = [pool.submit(_run_probe, probe) for probe in probes]
         return [f"{future.exception()}" if future.exception() else future.result() for future in futures]
 
 
-def _try(one: _Try) -> str | None:
-    """Why the engine does not compile one operator."""
-    compiled, files = one.place / "compiled", one.place / "workdir"
+def _run_probe(probe: _Probe) -> str | None:
+    """Return why the engine does not compile one operator; None if it does."""
+    compiled, files = probe.directory / "compiled", probe.directory / "workdir"
     compiled.mkdir()
-    settings = one.settings
+    settings = probe.settings
     if settings.workdir is not None:
         files.mkdir()
         settings = replace(settings, workdir=files)
     try:
-        one.engine.compile(torch.export.load(one.program), one.bucket, compiled, settings)
+        probe.engine.compile(torch.export.load(probe.program), probe.bucket, compiled, settings)
     except CompileError as error:
         return str(error)
-    except Exception as error:  # noqa: BLE001 - an engine's own failure: it cannot take this operator either
+    except Exception as error:  # noqa: BLE001 - if the engine itself fails, it does not support this operator either
         return f"the engine fails on it ({type(error).__name__}: {error})"
     return None

@@ -1,8 +1,8 @@
-"""A program divided into segments for an engine and for the CPU, in the order in which they run.
+"""Graph partitioning: a program as segments for an engine and for the CPU, in the order in which they run.
 
-torch.fx's capability partitioner puts what the engine takes into as few parts as can be without a cycle, and then what
-is left in the same way. Each part becomes an exported program of its own, in which the weights keep their names in the
-model's state dict: all segments share the one copy.
+torch.fx's capability partitioner fuses the operators that the engine supports into as few partitions as possible
+without a cycle, and then the others in the same way. Each partition becomes an exported program, in which the weights
+keep their names in the model's state dict: all segments share the one copy.
 """
 
 from __future__ import annotations
@@ -10,48 +10,44 @@ from __future__ import annotations
 import copy
 import logging
 import operator
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
-from ...bucketing.shapes import Bucket
 from ...config.partitioner import UNLIMITED, PartitionerConfig
+from ..exported_program import module_with, quiet
 from ..interface import CompileError
-from ..signature import signature_of
-
-Target = Literal["device", "cpu"]
+from .partitioned_program import Target
 
 _ASSERTION = "aten::_assert"
 _LOG = logging.getLogger("torchserve_neuron_lstm.partitioner")
-"""At INFO it says what each program falls into."""
+"""Logger that reports the segments of each program at INFO."""
 
 Supported = Callable[[torch.fx.Node], bool]
-"""Whether an engine takes an operator of a program with fixed sizes."""
+"""Function that returns whether an engine supports a call of a program with fixed sizes."""
 
 
 class PartitionError(ValueError):
-    """The segments that came out are not what the partitioner's options ask for; says which option, and what to do."""
+    """The segments violate an option of the partitioner. The message names the option, and what to do."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a program that runs in one place."""
+    """A part of a program that runs on one target."""
 
     target: Target
     program: torch.export.ExportedProgram
-    """Of fixed sizes; takes and returns tensors alone. Weights are named as in the whole program."""
+    """Program of fixed sizes with only tensors as inputs and outputs. Weights are named as in the whole program."""
     inputs: tuple[str, ...]
-    """The values that are its inputs, in order: inputs of the whole, or what earlier segments give."""
+    """Names of its input values, in order: inputs of the whole program, or outputs of earlier segments."""
     outputs: tuple[str, ...]
-    """Names of the values that it returns, in order."""
+    """Names of its output values, in order."""
     operators: tuple[str, ...]
-    """What it computes, in torch's words, as in ("aten::linear", "aten::lstm")."""
+    """Names of its operators in torch, e.g. ("aten::linear", "aten::lstm")."""
 
 
 @dataclass(frozen=True)
@@ -62,64 +58,52 @@ class Segments:
     """Names of the program's inputs, in order."""
     segments: tuple[Segment, ...]
     outputs: tuple[str, ...]
-    """The values that the program returns, in order."""
+    """Names of the program's outputs, in order."""
 
 
 def partition(
     program: torch.export.ExportedProgram, supported: Supported, config: PartitionerConfig | None = None
 ) -> Segments:
-    """Divide a program of fixed sizes (see `at_sizes`) between an engine and the CPU.
+    """Partition a program of fixed sizes between an engine and the CPU.
 
-    `supported` is asked about each operator that `config` does not name itself.
+    `supported` is called for each operator that `config` does not name itself.
 
     Raises:
-        PartitionError: what comes out is not what `config` asks for.
+        PartitionError: the segments violate an option of `config`.
         CompileError: the program has control flow, or writes to its own buffers.
     """
     config = config or PartitionerConfig()
     graph = _graph_of(program)
     operators = operators_of(graph)
-    found = {node: supported(node) for node in queried_operators(operators, config)}
-    _check_support(found, config)
-    on_cpu = {node for node, taken in found.items() if not taken}
+    support = {node: supported(node) for node in queried_operators(operators, config)}
+    _check_support(support, config)
+    on_cpu = {node for node, is_supported in support.items() if not is_supported}
     on_cpu |= {node for node in operators if operator_names(node) & config.on_cpu}
     copies = _with_outputs_computed(graph)
     if on_cpu and on_cpu.issuperset(operators):
-        on_cpu |= copies  # nothing else would be the engine's
+        on_cpu |= copies  # the engine would have nothing else
     on_cpu |= _without_inputs(on_cpu, program, graph)
     module = _fused(torch.fx.GraphModule(program.graph_module, graph), on_cpu)
-    segments = _Order(program, module).segments()
+    segments = _SegmentBuilder(program, module).segments()
     _LOG.info("%d segments: %s", len(segments.segments), _listed(segments.segments))
     _check_segments(segments.segments, config)
     return segments
 
 
-def at_sizes(program: torch.export.ExportedProgram, bucket: Bucket) -> torch.export.ExportedProgram:
-    """A program of symbolic batch and time at a bucket's sizes, without in-place operators."""
-    inputs = tuple(
-        torch.ones([int(size) for size in kind.shape], dtype=kind.torch_dtype)
-        for kind in signature_of(program, bucket).inputs.values()
-    )
-    with _quiet(), torch.no_grad():
-        # Without in-place operators first: on a constant of a saved program torch refuses to trace them again.
-        functional = program.run_decompositions({})
-        return torch.export.export(functional.module(), inputs, strict=False)
-
-
 def operators_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """The calls that compute something: neither assertions, nor the picking of one result out of several."""
+    """Return the calls that compute something: neither assertions, nor the selection of one of several results."""
     calls = (node for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload))
     return [node for node in calls if not operator_name(node).startswith(_ASSERTION)]
 
 
 def operator_name(node: torch.fx.Node) -> str:
-    """As torch writes it, without the overload: `aten::sort`."""
+    """Return the operator's name without its overload, e.g. `aten::sort`."""
     assert isinstance(node.target, torch._ops.OpOverload)
     return str(node.target._schema.name)
 
 
 def torch_operator_name(node: torch.fx.Node) -> str:
-    """What the operator is called in torch: an abstract recurrence stands for `aten::lstm`, `aten::gru` and so on."""
+    """Return the operator's name in torch: `aten::lstm`, `aten::gru` and so on for an abstract recurrence."""
     name = operator_name(node)
     return {"neuron_lstm::lstm": "aten::lstm", "neuron_lstm::rnn": f"aten::{_cell(node)}"}.get(name, name)
 
@@ -129,27 +113,27 @@ def _cell(node: torch.fx.Node) -> object:
 
 
 def operator_names(node: torch.fx.Node) -> frozenset[str]:
-    """What people may call an operator: a recurrence has torch's own name beside the abstract operator's."""
+    """Return the names that users may write for an operator: a recurrence has its abstract and its torch name."""
     return frozenset({operator_name(node), torch_operator_name(node)})
 
 
 def queried_operators(operators: Iterable[torch.fx.Node], config: PartitionerConfig) -> list[torch.fx.Node]:
-    """The operators that an engine is asked about."""
+    """Return the operators that an engine is queried about."""
     return [node for node in operators if not operator_names(node) & config.ignored]
 
 
 def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.Graph:
-    """The program's graph to be changed, without assertions.
+    """Copy the program's graph without its assertions.
 
     Raises:
-        CompileError: it has what cannot be divided.
+        CompileError: the program cannot be partitioned.
     """
     graph: torch.fx.Graph = copy.deepcopy(program.graph)
     if any(node.op == "get_attr" for node in graph.nodes):
-        raise CompileError("a program with control flow in its graph cannot be divided between an engine and the CPU")
+        raise CompileError("a program with control flow cannot be partitioned between an engine and the CPU")
     mutated = [spec.target for spec in program.graph_signature.output_specs if spec.kind.name != "USER_OUTPUT"]
     if mutated:
-        raise CompileError(f"the program writes to {', '.join(map(str, mutated))}: it cannot be divided")
+        raise CompileError(f"the program writes to {', '.join(map(str, mutated))}: it cannot be partitioned")
     for node in reversed(list(graph.nodes)):
         if isinstance(node.target, torch._ops.OpOverload) and operator_name(node).startswith(_ASSERTION):
             graph.erase_node(node)
@@ -158,7 +142,7 @@ def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.Graph:
 
 
 def _with_outputs_computed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """Make each input or weight that is an output the result of a copy. Returns the copies."""
+    """Replace each input or weight that is an output with a copy, and return the copies."""
     output, copies = graph.output_node(), set()
     with graph.inserting_before(output):
         for node in output.all_input_nodes:
@@ -170,13 +154,13 @@ def _with_outputs_computed(graph: torch.fx.Graph) -> set[torch.fx.Node]:
     return copies
 
 
-def _check_support(found: Mapping[torch.fx.Node, bool], config: PartitionerConfig) -> None:
-    share = sum(found.values()) / len(found) if found else 1.0
+def _check_support(support: Mapping[torch.fx.Node, bool], config: PartitionerConfig) -> None:
+    share = sum(support.values()) / len(support) if support else 1.0
     if share < config.model_support_percentage_threshold:
-        names = sorted({torch_operator_name(node) for node, taken in found.items() if not taken})
+        names = sorted({torch_operator_name(node) for node, is_supported in support.items() if not is_supported})
         raise PartitionError(
-            f"model_support_percentage_threshold: the engine takes {share:.1%} of the model's operators, and "
-            f"{config.model_support_percentage_threshold:.1%} are asked for (not taken: {', '.join(names)}); use "
+            f"model_support_percentage_threshold: the engine supports {share:.1%} of the model's operators, and "
+            f"{config.model_support_percentage_threshold:.1%} are required (unsupported: {', '.join(names)}); use "
             f"another engine, or lower the threshold"
         )
 
@@ -184,15 +168,15 @@ def _check_support(found: Mapping[torch.fx.Node, bool], config: PartitionerConfi
 def _check_segments(segments: Sequence[Segment], config: PartitionerConfig) -> None:
     if config.max_subgraph_count != UNLIMITED and len(segments) > config.max_subgraph_count:
         raise PartitionError(
-            f"max_subgraph_count: the program falls into {len(segments)} segments ({_listed(segments)}), and at most "
-            f"{config.max_subgraph_count} are asked for; raise the limit, or name operators in ops_to_partition that "
-            f"lie between two segments on the CPU"
+            f"max_subgraph_count: the program has {len(segments)} segments ({_listed(segments)}), and at most "
+            f"{config.max_subgraph_count} are allowed; raise the limit, or name in ops_to_partition the operators "
+            f"between two segments on the CPU"
         )
     small = [segment for segment in segments if len(segment.operators) < config.min_subgraph_size]
     if small:
         raise PartitionError(
             f"min_subgraph_size: {len(small)} of {len(segments)} segments have fewer than {config.min_subgraph_size} "
-            f"operators ({_listed(small)}); lower the limit, or name operators beside them in ops_to_partition"
+            f"operators ({_listed(small)}); lower the limit, or name operators next to them in ops_to_partition"
         )
 
 
@@ -203,9 +187,9 @@ def _listed(segments: Sequence[Segment]) -> str:
 def _without_inputs(
     on_cpu: set[torch.fx.Node], program: torch.export.ExportedProgram, graph: torch.fx.Graph
 ) -> set[torch.fx.Node]:
-    """Calls that need no input, as those that make zeros or add up a weight, where the CPU reads what they make.
+    """Return calls that depend on no input, e.g. zeros or the sum of a weight, whose results the CPU reads.
 
-    Made by the engine they could be a segment that takes nothing, which some compilers cannot trace.
+    On the engine they could be a segment without inputs, which some compilers cannot trace.
     """
     inputs = set(program.graph_signature.user_inputs)
     free: set[torch.fx.Node] = set()
@@ -221,27 +205,27 @@ def _without_inputs(
 
 
 class _Chosen(OperatorSupportBase):
-    """What the partitioner asks for each node."""
+    """Selection of nodes in the form that torch.fx's partitioner needs."""
 
     def __init__(self, chosen: Callable[[torch.fx.Node], bool]) -> None:
         self._chosen = chosen
 
     def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: torch.fx.Node) -> bool:
-        """Whether it belongs into one of the parts that are being made."""
+        """Whether the node belongs into a partition."""
         return node.op == "call_function" and self._chosen(_producer(node))
 
 
 def _producer(node: torch.fx.Node) -> torch.fx.Node:
-    """What computes a value: for one of several results, the call that returns them all."""
+    """Return the call that computes a value: for one of several results, the call that returns all of them."""
     while node.op == "call_function" and node.target is operator.getitem:
         (node,) = node.all_input_nodes
     return node
 
 
 def _fused(module: torch.fx.GraphModule, on_cpu: set[torch.fx.Node]) -> torch.fx.GraphModule:
-    """The graph as calls of modules `device_0`, `cpu_0` and so on, in an order in which they can run."""
+    """Fuse the graph into calls of modules `device_0`, `cpu_0` and so on, in an order in which they can run."""
     module = _with_parts(module, lambda node: node not in on_cpu, "device_")
-    # What is left are single calls, beside those of the modules just made.
+    # The remaining nodes are single calls, next to the calls of the new modules.
     return _with_parts(module, lambda node: node.op == "call_function", "cpu_")
 
 
@@ -252,8 +236,8 @@ def _with_parts(
     return partitioner.fuse_partitions(partitioner.propose_partitions(), prefix=prefix)
 
 
-class _Order:
-    """The calls of a fused graph as segments, with names for what goes from one to the next."""
+class _SegmentBuilder:
+    """Builder of segments from a fused graph; names the values that go from one segment to the next."""
 
     def __init__(self, program: torch.export.ExportedProgram, module: torch.fx.GraphModule) -> None:
         self._program, self._module = program, module
@@ -265,18 +249,18 @@ class _Order:
         for node in self._module.graph.nodes:
             if node.op == "placeholder" and node.name in inputs:
                 self._names[node] = node.name
-        made = tuple(self._segment(node) for node in self._module.graph.nodes if node.op == "call_module")
+        segments = tuple(self._segment(node) for node in self._module.graph.nodes if node.op == "call_module")
         outputs = tuple(self._names[node] for node in _flat(self._module.graph.output_node().args[0]))
-        return Segments(inputs, made, outputs)
+        return Segments(inputs, segments, outputs)
 
     def _segment(self, call: torch.fx.Node) -> Segment:
         part = self._module.get_submodule(str(call.target))
         assert isinstance(part, torch.fx.GraphModule)
-        # The part's inputs, in their order, stand for the arguments of its call.
-        given = dict(zip(part.graph.find_nodes(op="placeholder"), call.args, strict=True))
-        weights = {node: self._tensors[arg.name] for node, arg in given.items() if arg.name in self._tensors}
-        inputs = tuple(self._names[arg] for node, arg in given.items() if node not in weights)
-        outputs = tuple(self._given(call, index) for index in range(len(_flat(part.graph.output_node().args[0]))))
+        # The placeholders of the partition are in the order of the arguments of its call.
+        arguments = dict(zip(part.graph.find_nodes(op="placeholder"), call.args, strict=True))
+        weights = {node: self._tensors[arg.name] for node, arg in arguments.items() if arg.name in self._tensors}
+        inputs = tuple(self._names[arg] for node, arg in arguments.items() if node not in weights)
+        outputs = tuple(self._name_result(call, index) for index in range(len(_flat(part.graph.output_node().args[0]))))
         return Segment(
             target="device" if str(call.target).startswith("device_") else "cpu",
             program=_exported(part, weights),
@@ -285,8 +269,8 @@ class _Order:
             operators=tuple(torch_operator_name(node) for node in operators_of(part.graph)),
         )
 
-    def _given(self, call: torch.fx.Node, index: int) -> str:
-        """Name one result of a call; one that nobody reads has a name too."""
+    def _name_result(self, call: torch.fx.Node, index: int) -> str:
+        """Name one result of a call, even if nothing reads it."""
         name = f"{call.target}.{index}"
         if not any(user.target is operator.getitem for user in call.users):
             self._names[call] = name
@@ -306,11 +290,11 @@ class _Weight(NamedTuple):
     target: str
     tensor: torch.Tensor
     persistent: bool
-    """Whether the state dict has it."""
+    """Whether the state dict contains it."""
 
 
 def _tensors_of(program: torch.export.ExportedProgram) -> dict[str, _Weight]:
-    """By placeholder."""
+    """Return the program's tensors by placeholder."""
     signature = program.graph_signature
     targets = {
         **signature.inputs_to_parameters,
@@ -323,7 +307,7 @@ def _tensors_of(program: torch.export.ExportedProgram) -> dict[str, _Weight]:
 
 
 def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weight]) -> torch.export.ExportedProgram:
-    """A part as a program, with its weights under their own names and results in a tuple."""
+    """Export a partition as a program, with its weights under their own names and its results in a tuple."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
     inputs = []
@@ -336,55 +320,32 @@ def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weigh
             copies[node] = graph.node_copy(node, lambda one: copies[one])
             if node.op == "placeholder":
                 inputs.append(example_input(node))
-    module = torch.fx.GraphModule(_holding(weights.values()), graph)
+    root = module_with({target: tensor for target, tensor, _ in weights.values()}, ())
+    module = torch.fx.GraphModule(root, graph)
     _forget_in_state_dict(module, [weight.target for weight in weights.values() if not weight.persistent])
-    return exported_quietly(module, tuple(inputs))
+    return export_module(module, tuple(inputs))
 
 
 def example_input(node: torch.fx.Node) -> torch.Tensor:
-    """A tensor of ones of the sizes of a value.
+    """Return a tensor of ones with the sizes of a value.
 
     Raises:
-        CompileError: the value is no tensor.
+        CompileError: the value is not a tensor.
     """
     value = node.meta["val"]
     if not isinstance(value, torch.Tensor):
-        raise CompileError(f"{node.name} is no tensor, and nothing else can go from an engine to the CPU or back")
+        raise CompileError(f"{node.name} is not a tensor, and only tensors can be passed between an engine and the CPU")
     return torch.ones(tuple(int(size) for size in value.shape), dtype=value.dtype)
 
 
-def _holding(weights: Iterable[_Weight]) -> torch.nn.Module:
-    """A module that has these tensors under their dotted names."""
-    root = torch.nn.Module()
-    for target, tensor, _ in weights:
-        *path, name = target.split(".")
-        owner = root
-        for step in path:
-            if not hasattr(owner, step):
-                owner.add_module(step, torch.nn.Module())
-            owner = owner.get_submodule(step)
-        if isinstance(tensor, torch.nn.Parameter):
-            owner.register_parameter(name, tensor)
-        else:
-            owner.register_buffer(name, tensor)
-    return root
-
-
 def _forget_in_state_dict(module: torch.nn.Module, targets: Iterable[str]) -> None:
-    """Make constants of buffers again; a graph's module takes them all for part of the state dict."""
+    """Make buffers non-persistent again: a GraphModule copies them all as part of its state dict."""
     for target in targets:
         owner, _, name = target.rpartition(".")
         module.get_submodule(owner)._non_persistent_buffers_set.add(name)
 
 
-def exported_quietly(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
-    """A program of the inputs' sizes."""
-    with _quiet(), torch.no_grad():
+def export_module(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+    """Export a module at the inputs' sizes."""
+    with quiet(), torch.no_grad():
         return torch.export.export(module, inputs, strict=False)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's own, about its internals
-        yield

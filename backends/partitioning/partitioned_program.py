@@ -6,28 +6,31 @@ the folder that a serving host needs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
+from ...config.json_codec import JsonError, read_json
 from ..exported_program import load_weight_stripped
 from ..interface import Backend, LoadedProgram, LoadError, Weights
+from ..module_program import ModuleProgram
 from ..signature import Signature, read_signature
-from ..weights import copy_if_aliased, storage_ptrs
 
 SEGMENTS = "segments.json"
 CPU_PROGRAM = "program.pt2"
+
+
+Target = Literal["device", "cpu"]
 
 
 @dataclass(frozen=True)
 class SegmentEntry:
     """A segment in `segments.json`."""
 
-    place: str
-    """Target: "device" or "cpu"."""
+    place: Target
     takes: tuple[str, ...]
     """Names of the values that are its inputs, in order."""
     gives: tuple[str, ...]
@@ -81,7 +84,7 @@ def cpu_operators(directory: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for segment in segments if segment.place == "cpu" for name in segment.operators))
 
 
-def segment_directory(index: int, place: str) -> str:
+def segment_directory(index: int, place: Target) -> str:
     """Return the name of a segment's directory.
 
     >>> segment_directory(0, "device")
@@ -96,16 +99,10 @@ def read_segments(directory: Path) -> SegmentList:
     Raises:
         LoadError: it is damaged.
     """
-    path = directory / SEGMENTS
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        segments = tuple(
-            SegmentEntry(one["place"], *(tuple(one[key]) for key in ("takes", "gives", "operators")))
-            for one in written["segments"]
-        )
-        return SegmentList(tuple(written["inputs"]), tuple(written["outputs"]), segments)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LoadError(f"{path} cannot be read ({error}): package the model again") from error
+        return read_json(SegmentList, directory / SEGMENTS)
+    except JsonError as error:
+        raise LoadError(str(error)) from error
 
 
 def _load_on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgram:
@@ -115,16 +112,11 @@ def _load_on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgr
         return load_on_cpu(read_artifact(directory), weights, threads)
     from .. import masked  # noqa: F401  registers the operators of exported programs, which need a recent torch
 
-    own = read_signature(directory).pick_weights(weights)
-    module = load_weight_stripped(directory / CPU_PROGRAM, own)
-    pointers = storage_ptrs(own.values())
+    signature = read_signature(directory)
+    own = signature.pick_weights(weights)
+    module = load_weight_stripped(directory / CPU_PROGRAM, own).module()
     torch.set_num_threads(threads)
-
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        with torch.no_grad():
-            return [copy_if_aliased(output.contiguous(), pointers) for output in module(*inputs)]
-
-    return run
+    return ModuleProgram(signature, module, own.values())
 
 
 def _partitioned_program(signature: Signature, plan: SegmentList, runs: Sequence[LoadedProgram]) -> LoadedProgram:

@@ -1,1 +1,1 @@
-"""What the engine Vollo is made of: our programs as modules that its compiler takes, its virtual machine, streams."""
+"""Vollo engine: programs as modules that its compiler supports, its virtual machine, streaming programs."""

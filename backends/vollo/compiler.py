@@ -1,20 +1,18 @@
-"""What Vollo's compiler is asked: the accelerator by its name, and a program that fits it, or why there is none."""
+"""Calls of Vollo's compiler: accelerator configurations by name, and programs that fit them."""
 
 from __future__ import annotations
 
 import argparse
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
 
+from ..exported_program import quiet
 from ..interface import CompileError
 
-# The names of before release 27.1, each with the one of now.
-_FORMER = {
+_FORMER_NAMES = {
     "ia_420f_c6b32": "bittware_ia420f_c6b32",
     "ia_840f_c2b64d": "bittware_ia840f_c2b64d",
     "ia_840f_c3b64": "bittware_ia840f_c3b64",
@@ -25,25 +23,26 @@ _FORMER = {
     "artena_c8b32lstm": "silicom_artena_c8b32lstm",
     "fb4cgg3_c3b32": "silicom_fb4cgg3_c3b32",
 }
-_NO_ARGUMENTS = ("load", "save", "ip_core")
-"""What else the compiler's Config can be called for."""
+"""Configuration names before release 27.1, with their current names."""
+_OTHER_METHODS = ("load", "save", "ip_core")
+"""Methods of the compiler's Config that are not configurations."""
 
 
 @dataclass(frozen=True)
 class VolloBuild:
-    """A program for an accelerator, and what the compiler says of it."""
+    """A program for an accelerator, with the compiler's estimate."""
 
     program: Any
     """`vollo_compiler.Program`."""
     estimate_us: float
-    """Microseconds that one inference computes; the way in and out comes on top."""
+    """Compute time of one inference in microseconds, without data transfers."""
 
 
 def accelerator_config(arguments: Sequence[str]) -> str:
-    """The accelerator that the compiler's arguments name, as the compiler calls it now.
+    """Return the accelerator configuration that the compiler's arguments name, by its current name.
 
     Raises:
-        CompileError: none is named, or one that the compiler does not know; lists those that it does.
+        CompileError: none is named, or an unknown one. The message lists those that the compiler has.
     """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config")
@@ -51,41 +50,41 @@ def accelerator_config(arguments: Sequence[str]) -> str:
     known = accelerator_configs()
     if name is None:
         raise CompileError(
-            f"compiler_args: name the accelerator, as in [--config, {known[0]}]; the compiler knows {', '.join(known)}"
+            f"compiler_args: name the accelerator, e.g. [--config, {known[0]}]; the compiler has {', '.join(known)}"
         )
-    current: str = _FORMER.get(name, name)
+    current: str = _FORMER_NAMES.get(name, name)
     if current not in known:
-        raise CompileError(f"compiler_args: --config {name} is no accelerator of the compiler's: {', '.join(known)}")
+        raise CompileError(f"compiler_args: unknown accelerator --config {name}; the compiler has {', '.join(known)}")
     return current
 
 
 def accelerator_configs() -> list[str]:
-    """The accelerators that the installed compiler knows, without former names."""
+    """Return the configurations of the installed compiler, without former names."""
     from vollo_compiler import Config
 
     public = [name for name in dir(Config) if not name.startswith("_") and callable(getattr(Config, name))]
-    return [name for name in public if name not in _FORMER and name not in _NO_ARGUMENTS]
+    return [name for name in public if name not in _FORMER_NAMES and name not in _OTHER_METHODS]
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise CompileError(f"compiler_args: {message}; Vollo takes --config NAME alone")
+        raise CompileError(f"compiler_args: {message}; Vollo supports only --config NAME")
 
 
 def build_program(
     module: torch.nn.Module, inputs: Sequence[torch.Tensor], config: str, streaming_axis: int | None = None
 ) -> VolloBuild:
-    """The program of a module for inputs of these shapes.
+    """Compile a module for inputs of these shapes.
 
-    With `streaming_axis` it takes one timestep of its inputs at a time, and keeps the state on the accelerator.
+    With `streaming_axis` the program takes one timestep of its inputs at a time and keeps its state on the accelerator.
 
     Raises:
-        CompileError: the compiler does not take the module, or the program does not fit the accelerator.
+        CompileError: the compiler does not support the module, or the program does not fit the accelerator.
     """
     from vollo_compiler import AllocationError, Config
     from vollo_torch.fx import nnir, prepare_shape
 
-    with _quiet():
+    with torch.no_grad(), quiet():
         try:
             traced, _ = prepare_shape(module, *inputs)
             graph = nnir.to_nnir(traced)
@@ -95,20 +94,13 @@ def build_program(
             program.pack()
             estimate = program.compute_duration_per_inference_us()
         except AllocationError as error:
-            raise CompileError(f"the program does not fit {config}: {_said(error)}") from error
+            raise CompileError(f"the program does not fit {config}: {_message(error)}") from error
         except Exception as error:
-            raise CompileError(f"Vollo's compiler does not take it: {_said(error)}") from error
+            raise CompileError(f"Vollo's compiler does not support the program: {_message(error)}") from error
     return VolloBuild(program, float(estimate))
 
 
-def _said(error: Exception) -> str:
-    """The compiler's message in one line, without its own source's."""
+def _message(error: Exception) -> str:
+    """Return the compiler's message in one line, without the location in its own source."""
     text = str(error).partition("Location:")[0]
     return " ".join(text.split()) or type(error).__name__
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the compiler's own, about its internals
-        yield

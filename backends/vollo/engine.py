@@ -1,19 +1,19 @@
-"""Vollo: LSTMs on Myrtle.ai's FPGA accelerators, or on the compiler's bit-accurate VM where there is none.
+"""Vollo engine: LSTMs on Myrtle.ai's FPGA accelerators, or on the compiler's bit-accurate VM if there is none.
 
-The device computes in bfloat16. It gets what `vollo_program.py` leaves in one piece of a program; masks and gathers by
-length, ids and embeddings run on the CPU around that. The weights are inside the device's programs, in its own format,
-so each program knows them by a digest, and no others can be put in their place.
+The device computes in bfloat16. It runs the segments of a program that `rewrite.py` made for it; masks and gathers by
+length, ids and embeddings run on the CPU. The weights are embedded in the device's programs in its own format, so each
+program has their digest and cannot be refitted.
 
-The software is under a proprietary licence and is not installed by anything but its user: docs/vollo.md.
+The software has a proprietary licence, and only users install it: docs/vollo.md.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...bucketing.shapes import Bucket
+from ...config.json_codec import JsonError, read_json, write_json
 from ..eager import Eager
 from ..interface import (
     DEFAULTS,
@@ -36,9 +37,10 @@ from ..interface import (
     Requirement,
     Weights,
 )
+from ..module_program import ModuleProgram
 from ..partitioning.partitioned_program import load_compiled
 from ..signature import Signature, read_signature, signature_of, weights_of, write_signature
-from . import operators as _operators  # noqa: F401  the programs beside the device's call them
+from . import operators as _operators  # noqa: F401  registers the operators of the programs on the CPU
 
 if TYPE_CHECKING:
     from .compiler import VolloBuild
@@ -53,11 +55,11 @@ _FACTS = "vollo.json"
 
 _log = logging.getLogger(__name__)
 _accelerators = count()
-"""The next one that no program of this process is on: each holds one program."""
+"""Index of the next accelerator that this process does not use yet: each holds one program."""
 
 
 class Vollo:
-    """One program for each bucket, over whole sequences."""
+    """Engine with one program for each bucket, over whole sequences."""
 
     name = "vollo"
     polymorphic = False
@@ -65,19 +67,19 @@ class Vollo:
     precisions: tuple[Precision, ...] = ("bfloat16",)
     options: tuple[CompilerOption, ...] = ("compiler_args",)
     inlines_weights = True
-    whole_sequences = "Vollo's LSTMs cannot be handed a state, so they run over whole sequences"
+    whole_sequences = "Vollo's LSTMs have no initial state as an input, so they run over whole sequences"
 
     def unavailable(self) -> str | None:
-        """What is missing of the compiler, and under which terms it comes."""
+        """Return the missing packages of the compiler, and its licence; None if all are installed."""
         missing = [name for name in ("vollo_compiler", "vollo_torch") if find_spec(name) is None]
         return f"{' and '.join(missing)} not installed. {INSTALL_HINT}" if missing else None
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Torch. Whether the accelerator or the VM is there is found out while loading."""
+        """Return torch. The accelerator and the VM are checked when a program is loaded."""
         return Eager().requirements()
 
     def host(self) -> Mapping[str, str]:
-        """Any machine."""
+        """Return nothing: any machine."""
         return {}
 
     def compile(
@@ -87,15 +89,15 @@ class Vollo:
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Write the device's programs, and beside them what runs on the CPU.
+        """Write the device's programs and the segments of the CPU.
 
         Raises:
-            CompileError: no bucket or no accelerator is named, the program has an operator that Vollo cannot take, or
-                does not fit the accelerator.
+            CompileError: no bucket or no accelerator is given, an operator is not supported, or the program does not
+                fit the accelerator.
         """
         from ...config.partitioner import PartitionerConfig
+        from ..exported_program import specialize
         from ..partitioning.backend import PartitionedBackend
-        from ..partitioning.partition import at_sizes
         from .compiler import accelerator_config
         from .rewrite import reject_operators, reject_recurrences, rewrite_program
 
@@ -103,47 +105,47 @@ class Vollo:
             raise CompileError("Vollo compiles for one bucket at a time")
         if settings.precision != "bfloat16":
             raise CompileError(
-                f"Vollo computes in bfloat16, not in {settings.precision}: write precision: bfloat16 if that will do"
+                f"Vollo computes in bfloat16, not in {settings.precision}: write precision: bfloat16 if that suffices"
             )
         accelerator_config(settings.args)
         reject_recurrences(program)
-        fixed = rewrite_program(at_sizes(program, bucket))
+        fixed = rewrite_program(specialize(program, bucket))
         reject_operators(fixed, program)
         config = PartitionerConfig(model_support_percentage_threshold=0)
         try:
             PartitionedBackend(_Device(), config).compile(fixed, bucket, directory, settings)
         except CompileError as error:
-            # Without the advice for operators that the user can leave to the CPU: these are ours.
+            # Without the advice on ops_to_partition: users cannot name the operators of a rewritten program.
             raise error.__cause__ if isinstance(error.__cause__, CompileError) else error from None
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Put the programs on accelerators, or on the VM where there is none.
+        """Load the programs onto accelerators, or onto the VM if there is none.
 
         Raises:
-            LoadError: there is neither, there are fewer accelerators than programs, or the weights are others.
+            LoadError: there is neither, there are fewer accelerators than programs, or the weights do not match.
         """
         return load_compiled(_Device(), directory, weights, host, threads)
 
     def estimate_us(self, directory: Path) -> float | None:
-        """Microseconds that the device computes for one call, by the compiler's own count."""
-        return sum(_facts(path)["estimate_us"] for path in sorted(directory.rglob(_FACTS))) or None
+        """Return the compiler's estimate of the device's compute time of one call, in microseconds."""
+        return sum(_read_facts(path).estimate_us for path in sorted(directory.rglob(_FACTS))) or None
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Why it can take an operator of an exported program neither on the device nor on the CPU beside it."""
+        """Return why an operator can run neither on the device nor on the CPU beside it; None if it can."""
         from .rewrite import operator_refusal, recurrence_refusal
 
         return recurrence_refusal(node) or operator_refusal(node)
 
     def simulation(self) -> str | None:
-        """What runs programs on this host in place of an accelerator; None where there is one."""
-        problem = no_accelerator_reason()
-        if problem is None:
+        """Return what emulates the accelerator on this host, and why; None if there is an accelerator."""
+        reason = no_accelerator_reason()
+        if reason is None:
             return None
-        return f"simulated by the VM of vollo-compiler, bit for bit but slowly: {problem}"
+        return f"emulated by the VM of vollo-compiler, bit for bit but slowly: {reason}"
 
 
 class _Device:
-    """The parts of a rewritten program that can be on the device: as `PartitionedBackend` hands them over."""
+    """Engine of the device segments of a rewritten program, as `PartitionedBackend` compiles them."""
 
     name = Vollo.name
     polymorphic = False
@@ -172,7 +174,7 @@ class _Device:
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Write the device's program; what only moves numbers stays on the CPU."""
+        """Write the device's program, or one for the CPU if the segment only moves data."""
         from .compiler import accelerator_config, build_program
         from .translate import does_arithmetic, to_vollo_module
 
@@ -186,17 +188,29 @@ class _Device:
         _write(built, config, signature, weights_of(program), directory)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load what `compile` wrote."""
+        """Load a program that `compile` wrote."""
         if not (directory / _PROGRAM).is_file():
             return Eager().load(directory, weights, host, threads)
-        signature, facts = read_signature(directory), _facts(directory / _FACTS)
-        if _digest(signature.pick_weights(weights)) != facts["weights"]:
+        signature, facts = read_signature(directory), _read_facts(directory / _FACTS)
+        if _digest(signature.pick_weights(weights)) != facts.weights:
             raise LoadError(
-                "the weights are not those that Vollo's programs were compiled with, which are inside them: package "
-                "the model again"
+                "the weights are not those that are embedded in Vollo's programs: package the model again with the new "
+                "weights"
             )
         call = _on_vm(directory, facts) if no_accelerator_reason() else VolloContext(str(directory / _PROGRAM)).call
-        return _run(signature, call)
+        return ModuleProgram(signature, lambda *inputs: call([tensor.detach() for tensor in inputs]))
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Content of `vollo.json`."""
+
+    config: str
+    compiler: str
+    """Release of vollo-compiler."""
+    estimate_us: float
+    weights: str
+    """Digest of the embedded weights."""
 
 
 def _write(
@@ -204,20 +218,15 @@ def _write(
 ) -> None:
     write_signature(signature, directory)
     (directory / _PROGRAM).write_bytes(built.program.save_bytes())
-    facts = {
-        "config": config,
-        "compiler": version("vollo-compiler"),
-        "estimate_us": built.estimate_us,
-        "weights": _digest(weights),
-    }
-    (directory / _FACTS).write_text(json.dumps(facts), encoding="utf-8")
+    facts = _Facts(config, version("vollo-compiler"), built.estimate_us, _digest(weights))
+    write_json(_Facts, facts, directory / _FACTS)
 
 
-def _facts(path: Path) -> dict[str, Any]:
+def _read_facts(path: Path) -> _Facts:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise LoadError(f"{path} cannot be read ({error}): package the model again") from error
+        return read_json(_Facts, path)
+    except JsonError as error:
+        raise LoadError(str(error)) from error
 
 
 def _digest(weights: Mapping[str, torch.Tensor]) -> str:
@@ -229,20 +238,12 @@ def _digest(weights: Mapping[str, torch.Tensor]) -> str:
 
 
 VolloCall = Callable[[list[torch.Tensor]], Sequence[torch.Tensor]]
-"""A program on the device or its stand-in: float32 in, float32 out."""
-
-
-def _run(signature: Signature, call: VolloCall) -> LoadedProgram:
-    def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        signature.check_inputs(inputs)
-        return call([tensor.detach().contiguous() for tensor in inputs])
-
-    return run
+"""Call of a program on the device or the VM; inputs and outputs are float32."""
 
 
 @cache
 def no_accelerator_reason() -> str | None:
-    """Why programs cannot be put on an accelerator here; None where there is one."""
+    """Return why there is no usable accelerator here; None if there is one."""
     if find_spec("vollo_rt") is None:
         return "Vollo's runtime (vollo_rt) is not installed"
     import vollo_rt
@@ -250,48 +251,47 @@ def no_accelerator_reason() -> str | None:
     try:
         with vollo_rt.VolloRTContext() as context:
             context.add_accelerator(0)
-    except Exception as error:  # noqa: BLE001 - whatever the runtime says there is none with
+    except Exception as error:  # noqa: BLE001 - any exception of the runtime is the reason
         return f"there is no Vollo accelerator here ({error})"
     return None
 
 
 @cache
-def _tell_once() -> None:
+def _warn_once() -> None:
     _log.warning("vollo: %s", Vollo().simulation())
 
 
-def _on_vm(directory: Path, facts: Mapping[str, Any]) -> VolloCall:
-    """The program on the compiler's VM."""
+def _on_vm(directory: Path, facts: _Facts) -> VolloCall:
     try:
         here = version("vollo-compiler")
     except PackageNotFoundError as error:
         raise LoadError(f"{no_accelerator_reason()}, nor is the compiler with its VM: {INSTALL_HINT}") from error
-    if here != facts["compiler"]:
+    if here != facts.compiler:
         raise LoadError(
-            f"the program was compiled by vollo-compiler {facts['compiler']}, and the VM here is that of {here}: "
+            f"the program was compiled by vollo-compiler {facts.compiler}, and the VM here is of {here}: "
             f"install that release, or package the model again"
         )
     from vollo_compiler import Program
 
-    _tell_once()
+    _warn_once()
     program = Program.load_bytes((directory / _PROGRAM).read_bytes())
     vm = program.to_vm()
 
     def call(inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        answers = vm.run([tensor.numpy() for tensor in inputs])
-        return [torch.from_numpy(one) for one in (answers if isinstance(answers, tuple) else (answers,))]
+        outputs = vm.run([tensor.numpy() for tensor in inputs])
+        return [torch.from_numpy(one) for one in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
     return call
 
 
 class VolloContext:
-    """A program on an accelerator of its own, for as long as the object lives. Not run on hardware by us."""
+    """A program on its own accelerator, for as long as the object exists. Not run on hardware by this project."""
 
     def __init__(self, program: Any) -> None:
         """Take the next accelerator of the host. `program` is a `vollo_compiler.Program` or the path of its file.
 
         Raises:
-            LoadError: there is no further one.
+            LoadError: there is no further accelerator.
         """
         import vollo_rt
 
@@ -302,13 +302,13 @@ class VolloContext:
             self._context.add_accelerator(index)
         except Exception as error:
             raise LoadError(
-                f"an accelerator holds one program at a time, and this host has {index}, fewer than are needed "
+                f"an accelerator holds one program at a time, and this host has only {index} accelerators "
                 f"({error}): package fewer buckets"
             ) from error
         self._context.load_program(program)
 
     def call(self, inputs: list[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """One inference."""
-        given = [tensor.bfloat16() for tensor in inputs]
-        answers = self._context.run(given[0] if len(given) == 1 else given)
-        return [one.float() for one in (answers if isinstance(answers, (list, tuple)) else (answers,))]
+        """Run one inference."""
+        rounded = [tensor.bfloat16() for tensor in inputs]
+        outputs = self._context.run(rounded[0] if len(rounded) == 1 else rounded)
+        return [one.float() for one in (outputs if isinstance(outputs, (list, tuple)) else (outputs,))]

@@ -1,8 +1,8 @@
-"""A model one timestep at a time on Vollo, which keeps its state: the fastest there is, for one stream at a time.
+"""Streaming program: one timestep at a time on Vollo, which keeps the state. Fastest, but for one stream at a time.
 
-The state can neither be read nor put back, so a stream ends with its process, and each needs a program of its own.
-Where streams shall outlive a process, or share an accelerator, package the model with `streaming:`, which keeps states
-outside.
+The state can be neither read nor restored, so a stream ends with its process, and each stream needs its own program.
+For streams that outlive a process or share an accelerator, package the model with `streaming:`, which keeps the states
+outside of the device.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ _PROGRAM = "streaming.vollo"
 
 
 class StreamingProgram:
-    """One stream on one accelerator, or on the compiler's VM where there is none."""
+    """A stream on one accelerator, or on the compiler's VM if there is none."""
 
     def __init__(self, program: Any, estimate_us: float | None = None) -> None:
-        """Begin a stream. `program` is a `vollo_compiler.Program` that was compiled for streaming."""
+        """Start a stream. `program` is a `vollo_compiler.Program` that was compiled for streaming."""
         self._program = program
         self.estimate_us = program.compute_duration_per_inference_us() if estimate_us is None else estimate_us
-        """Microseconds that one timestep computes, by the compiler's own count."""
+        """Compiler's estimate of the compute time of one timestep in microseconds."""
         self.input_shape = tuple(program.model_input_shape(0, 0))
-        """The shape of one timestep."""
+        """Shape of one timestep."""
         self.simulation = Vollo().simulation()
-        """What stands in for the accelerator here; None where there is one."""
-        self._call: VolloCall = self._started()
+        """Emulation of the accelerator on this host, and its reason; None if there is an accelerator."""
+        self._call: VolloCall = self._start()
 
     @classmethod
     def compile(cls, model: torch.nn.Module, example: torch.Tensor, config: str, time_dim: int = 0) -> StreamingProgram:
-        """The program of a model for timesteps of `example`'s shape without `time_dim`.
+        """Compile a model for timesteps of `example`'s shape without `time_dim`.
 
-        The model takes one tensor and answers in one, both with time; `config` is the name of an accelerator.
+        The model has one input and one output, both with time; `config` is the name of an accelerator.
 
         Raises:
-            CompileError: the compiler is not installed, does not know the accelerator or does not take the model, or
-                the program does not fit.
+            CompileError: the compiler is not installed, the accelerator is unknown, or the model is not supported or
+                does not fit.
         """
         missing = Vollo().unavailable()
         if missing is not None:
@@ -54,41 +54,41 @@ class StreamingProgram:
 
     @classmethod
     def load(cls, directory: Path) -> StreamingProgram:
-        """What `save` wrote.
+        """Load a program that `save` wrote.
 
         Raises:
-            LoadError: there is nothing of it.
+            LoadError: the directory has no such program.
         """
         from vollo_compiler import Program
 
         try:
             return cls(Program.load_bytes((directory / _PROGRAM).read_bytes()))
         except OSError as error:
-            raise LoadError(f"{directory} holds no streaming program: {error}") from error
+            raise LoadError(f"{directory} has no streaming program: {error}") from error
 
     def save(self, directory: Path) -> None:
-        """Write the program, without the stream's state, which nothing can read."""
+        """Write the program without the stream's state, which cannot be read."""
         (directory / _PROGRAM).write_bytes(self._program.save_bytes())
 
     def step(self, x: torch.Tensor) -> torch.Tensor:
-        """The next timestep float32[*takes] to its answer.
+        """Compute the output of the next timestep float32[*input_shape].
 
         Raises:
-            WrongInput: another shape or dtype.
+            WrongInput: the timestep has another shape or dtype.
         """
         if x.dtype is not torch.float32 or tuple(x.shape) != self.input_shape:
             raise WrongInput(
                 f"a timestep is {dtype_name(x)} {list(x.shape)}, but the program was compiled for float32 "
                 f"{list(self.input_shape)}"
             )
-        (answer,) = self._call([x.detach().contiguous()])
-        return answer
+        (output,) = self._call([x.detach().contiguous()])
+        return output
 
     def restart(self) -> None:
-        """Begin another stream, from zeros."""
-        self._call = self._started()
+        """Start another stream, from a zero state."""
+        self._call = self._start()
 
-    def _started(self) -> VolloCall:
+    def _start(self) -> VolloCall:
         if no_accelerator_reason() is None:
             return VolloContext(self._program).call
         vm = self._program.to_vm()

@@ -1,7 +1,7 @@
-"""A program of fixed sizes as a module that Vollo's compiler reads: torch's own functions and layers, weights inside.
+"""Translation of a program of fixed sizes to a module that Vollo's compiler reads: torch functions, layers, weights.
 
-The compiler knows modules like `nn.Linear` and functions like `torch.relu`, where an exported program has operators
-like `aten.linear`. What is not in the table below it is not asked for.
+The compiler supports modules like `nn.Linear` and functions like `torch.relu`, where an exported program has operators
+like `aten.linear`. Only the operators in the table below are translated.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ _aten = torch.ops.aten
 
 
 def to_vollo_module(program: torch.export.ExportedProgram) -> torch.fx.GraphModule:
-    """The module. It takes and gives what the program does, a single answer by itself and not in a tuple.
+    """Translate a program. The module has the same inputs and outputs; a single output is not in a tuple.
 
-    Every operator must be one for which `refusal` has nothing to say.
+    `refusal` must be None for every operator.
     """
     return _Translation(program).module()
 
 
 def refusal(node: torch.fx.Node) -> str | None:
-    """Why Vollo cannot take a call of a program; None where it can."""
+    """Return why Vollo does not support a call of a program; None if it does."""
     entry = _TABLE.get(node.target)
     if entry is None:
-        return "its compiler has nothing that corresponds to it"
+        return "its compiler has no equivalent"
     values = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
     if not all(isinstance(value, torch.Tensor) and value.dtype is torch.float32 for value in values):
-        return "it computes with fractions alone"
+        return "it computes only in floating point"
     return entry.limit(node)
 
 
 def does_arithmetic(program: torch.export.ExportedProgram) -> bool:
-    """Whether a program does more than to move numbers, so that it is worth the way to a device."""
-    return any(node.target in _TABLE and node.target not in _MOVES for node in program.graph.nodes)
+    """Whether a program does more than move data, so that the transfer to a device is worth its time."""
+    return any(node.target in _TABLE and node.target not in _DATA_MOVEMENT for node in program.graph.nodes)
 
 
 class _Translation:
-    """A graph under construction. `value` has what stands for each node: a node of the new graph, or a weight."""
+    """A graph under construction. `_values` maps each node to a node of the new graph, or to a weight."""
 
     def __init__(self, program: torch.export.ExportedProgram) -> None:
         self._program = program
@@ -64,12 +64,12 @@ class _Translation:
             elif node.op == "call_function":
                 self._values[node] = _TABLE[node.target].translate(self, node)
             elif node.op == "output":
-                answers = tuple(self.node(one) for one in node.args[0])
-                self._graph.output(answers[0] if len(answers) == 1 else answers)
+                outputs = tuple(self.node(one) for one in node.args[0])
+                self._graph.output(outputs[0] if len(outputs) == 1 else outputs)
         return torch.fx.GraphModule(self._root, self._graph)
 
     def _weights(self) -> dict[str, torch.Tensor]:
-        """By placeholder."""
+        """Return the weights by placeholder."""
         signature, tensors = self._program.graph_signature, weights_of(self._program)
         named = {
             **signature.inputs_to_parameters,
@@ -79,11 +79,11 @@ class _Translation:
         return {placeholder: tensors[name].detach() for placeholder, name in named.items()}
 
     def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> torch.fx.Node:
-        """A call of one of torch's functions."""
+        """Add a call of a torch function."""
         return self._graph.call_function(function, arguments, named)
 
     def layer(self, make: Callable[[], nn.Module], x: torch.fx.Node, *weights: torch.Tensor | None) -> torch.fx.Node:
-        """A call of a layer; one with the same weights is there once, and so are they on the device."""
+        """Add a call of a layer. Layers with the same weights are one layer, so the device has the weights once."""
         key = (make.__qualname__, *map(id, weights)) if weights else object()
         if key not in self._names:
             self._names[key] = f"layer_{len(self._names)}"
@@ -91,7 +91,7 @@ class _Translation:
         return self._graph.call_module(self._names[key], (x,))
 
     def node(self, argument: Any) -> torch.fx.Node:
-        """An argument as a value of the new graph; a weight becomes a constant of it."""
+        """Return an argument as a node of the new graph; a weight becomes a constant."""
         value = self._values[argument]
         if isinstance(value, torch.fx.Node):
             return value
@@ -100,14 +100,14 @@ class _Translation:
         return self._graph.get_attr(name)
 
     def weight(self, argument: Any) -> torch.Tensor | None:
-        """An argument that is a weight."""
+        """Return an argument that must be a weight, or None."""
         value = None if argument is None else self._values[argument]
         if isinstance(value, torch.fx.Node):
-            raise CompileError(f"Vollo takes weights that are constants, and {argument} is computed")
+            raise CompileError(f"Vollo supports only constant weights, and {argument} is computed")
         return value
 
     def operand(self, argument: Any) -> Any:
-        """An argument that is a value or a plain number."""
+        """Return an argument that is a value or a number."""
         return self.node(argument) if isinstance(argument, torch.fx.Node) else argument
 
 
@@ -121,27 +121,27 @@ def _no_limit(node: torch.fx.Node) -> str | None:
 
 @dataclass(frozen=True)
 class OperatorEntry:
-    """How an operator is said to the compiler, and which calls of it cannot be."""
+    """Translation of an operator, and a function that returns why a call of it is not supported."""
 
     translate: Translate
     limit: Limit = _no_limit
 
 
-def _alone(function: Callable[..., Any]) -> OperatorEntry:
-    """Of one value, whatever else it is told left at its default."""
+def _unary(function: Callable[..., Any]) -> OperatorEntry:
+    """Translate to a function of one value, with defaults for all other arguments."""
     return OperatorEntry(lambda new, node: new.call(function, new.node(node.args[0])))
 
 
-def _pair(function: Callable[..., Any]) -> OperatorEntry:
-    """Of two values or a value and a number."""
+def _binary(function: Callable[..., Any]) -> OperatorEntry:
+    """Translate to a function of two values, or of a value and a number."""
 
     def limit(node: torch.fx.Node) -> str | None:
-        return None if node.kwargs.get("alpha", 1) == 1 else "it adds and subtracts without a factor alone"
+        return None if node.kwargs.get("alpha", 1) == 1 else "it supports no factor alpha"
 
     return OperatorEntry(lambda new, node: new.call(function, *map(new.operand, node.args[:2])), limit)
 
 
-def _same(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+def _identity(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     return new.node(node.args[0])
 
 
@@ -151,7 +151,9 @@ def _linear(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
 
     def layer() -> nn.Module:
         assert w is not None
-        return _filled(nn.Linear(w.shape[1], w.shape[0], bias=b is not None, device="meta"), {"weight": w, "bias": b})
+        return _with_weights(
+            nn.Linear(w.shape[1], w.shape[0], bias=b is not None, device="meta"), {"weight": w, "bias": b}
+        )
 
     return new.layer(layer, new.node(x), w, b)
 
@@ -167,7 +169,7 @@ def _lstm(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
         assert w_hh is not None
         sizes, options = (w_ih.shape[1], w_hh.shape[1]), {"bias": bool(bias), "bidirectional": bool(both)}
         made = nn.LSTM(*sizes, batch_first=True, device="meta", **options)
-        return _filled(made, dict(zip(made._flat_weights_names, tensors, strict=True)))
+        return _with_weights(made, dict(zip(made._flat_weights_names, tensors, strict=True)))
 
     return new.call(operator.getitem, new.layer(layer, new.node(x), *tensors), 0)
 
@@ -179,7 +181,7 @@ def _layer_norm(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     def layer() -> nn.Module:
         assert isinstance(shape, Sequence)
         options = {"elementwise_affine": w is not None, "bias": b is not None}
-        return _filled(nn.LayerNorm(list(shape), eps=float(str(eps)), **options), {"weight": w, "bias": b})
+        return _with_weights(nn.LayerNorm(list(shape), eps=float(str(eps)), **options), {"weight": w, "bias": b})
 
     return new.layer(layer, new.node(x))
 
@@ -187,45 +189,45 @@ def _layer_norm(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
 def _last_dimension(node: torch.fx.Node) -> str | None:
     shape = node.args[1]
     assert isinstance(shape, Sequence)
-    return None if len(shape) == 1 else "it normalises over the last dimension alone"
+    return None if len(shape) == 1 else "it normalises only over the last dimension"
 
 
-def _filled(layer: nn.Module, tensors: Mapping[str, torch.Tensor | None]) -> nn.Module:
-    """The layer with these weights, in the memory where they are."""
+def _with_weights(layer: nn.Module, tensors: Mapping[str, torch.Tensor | None]) -> nn.Module:
+    """Set the weights of a layer, sharing their memory."""
     for name, tensor in tensors.items():
         if tensor is not None:
             setattr(layer, name, nn.Parameter(tensor, requires_grad=False))
     return layer
 
 
-def _weights_known(*positions: int) -> Limit:
-    """Some arguments must be weights of the model, not computed."""
+def _constant_weights(*positions: int) -> Limit:
+    """Require that the arguments at these positions are weights of the model."""
 
     def limit(node: torch.fx.Node) -> str | None:
-        nodes = [one for at in positions if at < len(node.args) for one in _listed(node.args[at])]
-        known = all(not isinstance(one, torch.fx.Node) or one.op == "placeholder" for one in nodes)
-        return None if known else "its weights are constants, and these are computed"
+        nodes = [one for at in positions if at < len(node.args) for one in _as_list(node.args[at])]
+        constant = all(not isinstance(one, torch.fx.Node) or one.op == "placeholder" for one in nodes)
+        return None if constant else "it supports only constant weights, and these are computed"
 
     return limit
 
 
-def _listed(argument: Any) -> list[Any]:
+def _as_list(argument: Any) -> list[Any]:
     return list(argument) if isinstance(argument, (list, tuple)) else [argument]
 
 
 def _sum(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x, dims, keep = (*node.args, False)[:3]
-    return new.call(torch.sum, new.node(x), dim=_listed(dims)[0], keepdim=bool(keep))
+    return new.call(torch.sum, new.node(x), dim=_as_list(dims)[0], keepdim=bool(keep))
 
 
 def _mean(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x, dims, _ = (*node.args, False)[:3]
     assert isinstance(x, torch.fx.Node)
-    return new.call(operator.truediv, _sum(new, node), float(x.meta["val"].shape[_listed(dims)[0]]))
+    return new.call(operator.truediv, _sum(new, node), float(x.meta["val"].shape[_as_list(dims)[0]]))
 
 
-def _one_dimension(node: torch.fx.Node) -> str | None:
-    return None if len(node.args) > 1 and len(_listed(node.args[1])) == 1 else "it sums over one dimension at a time"
+def _single_dimension(node: torch.fx.Node) -> str | None:
+    return None if len(node.args) > 1 and len(_as_list(node.args[1])) == 1 else "it sums over one dimension only"
 
 
 def _select(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
@@ -242,39 +244,39 @@ def _slice(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _at(x: Any, dim: Any, index: Any) -> tuple[Any, ...]:
-    """An index of one dimension, as Python writes it."""
+    """Return the Python index of one dimension."""
     count = x.meta["val"].dim()
     return tuple(index if position == dim % count else slice(None) for position in range(count))
 
 
-def _every_step(node: torch.fx.Node) -> str | None:
-    return None if len(node.args) < 5 or node.args[4] == 1 else "it takes slices without gaps alone"
+def _step_one(node: torch.fx.Node) -> str | None:
+    return None if len(node.args) < 5 or node.args[4] == 1 else "it supports only slices with step 1"
 
 
-def _shaped(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+def _reshape(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     return new.call(torch.reshape, new.node(node.args[0]), tuple(int(size) for size in node.meta["val"].shape))
 
 
-def _told(function: Callable[..., Any]) -> OperatorEntry:
-    """Of one value, and all the rest as it is."""
+def _with_arguments(function: Callable[..., Any]) -> OperatorEntry:
+    """Translate to a function of one value, with all other arguments unchanged."""
     return OperatorEntry(lambda new, node: new.call(function, new.node(node.args[0]), *node.args[1:]))
 
 
-def _joined(function: Callable[..., Any]) -> OperatorEntry:
+def _concatenation(function: Callable[..., Any]) -> OperatorEntry:
     def translate(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
-        parts = [new.node(one) for one in _listed(node.args[0])]
+        parts = [new.node(one) for one in _as_list(node.args[0])]
         return new.call(function, parts, dim=node.args[1] if len(node.args) > 1 else 0)
 
     return OperatorEntry(translate)
 
 
-def _squared(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
+def _square(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     x = new.node(node.args[0])
     return new.call(operator.mul, x, x)
 
 
 def _power_of_two(node: torch.fx.Node) -> str | None:
-    return None if node.args[1] == 2 else "it raises to no power but 2"
+    return None if node.args[1] == 2 else "it supports only the power of 2"
 
 
 def _softmax(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
@@ -285,65 +287,65 @@ def _gelu(new: _Translation, node: torch.fx.Node) -> torch.fx.Node:
     return new.layer(lambda: nn.GELU(str(node.kwargs.get("approximate", "none"))), new.node(node.args[0]))
 
 
-def _plain_softplus(node: torch.fx.Node) -> str | None:
+def _default_softplus(node: torch.fx.Node) -> str | None:
     return None if tuple(node.args[1:]) in {(), (1,), (1, 20), (1.0,), (1.0, 20.0)} else "its softplus has no options"
 
 
-_MOVES: dict[Any, OperatorEntry] = {
+_DATA_MOVEMENT: dict[Any, OperatorEntry] = {
     **dict.fromkeys(
         (
             _aten.dropout.default, _aten.contiguous.default, _aten.clone.default, _aten.alias.default,
             _aten.detach.default, _aten.to.dtype, _aten.to.dtype_layout, _aten._to_copy.default,
         ),
-        OperatorEntry(_same),
+        OperatorEntry(_identity),
     ),
     **dict.fromkeys(
         (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default, _aten.flatten.using_ints),
-        OperatorEntry(_shaped),
+        OperatorEntry(_reshape),
     ),
-    _aten.transpose.int: _told(torch.transpose),
-    _aten.t.default: _alone(torch.t),
-    _aten.permute.default: _told(torch.permute),
-    _aten.unsqueeze.default: _told(torch.unsqueeze),
-    _aten.squeeze.dim: _told(torch.squeeze),
+    _aten.transpose.int: _with_arguments(torch.transpose),
+    _aten.t.default: _unary(torch.t),
+    _aten.permute.default: _with_arguments(torch.permute),
+    _aten.unsqueeze.default: _with_arguments(torch.unsqueeze),
+    _aten.squeeze.dim: _with_arguments(torch.squeeze),
     _aten.select.int: OperatorEntry(_select),
-    _aten.slice.Tensor: OperatorEntry(_slice, _every_step),
-    _aten.cat.default: _joined(torch.cat),
-    _aten.stack.default: _joined(torch.stack),
+    _aten.slice.Tensor: OperatorEntry(_slice, _step_one),
+    _aten.cat.default: _concatenation(torch.cat),
+    _aten.stack.default: _concatenation(torch.stack),
 }  # fmt: skip
 
 _TABLE: dict[Any, OperatorEntry] = {
-    **_MOVES,
-    torch.ops.neuron_lstm.vollo_lstm.default: OperatorEntry(_lstm, _weights_known(1)),
-    _aten.linear.default: OperatorEntry(_linear, _weights_known(1, 2)),
+    **_DATA_MOVEMENT,
+    torch.ops.neuron_lstm.vollo_lstm.default: OperatorEntry(_lstm, _constant_weights(1)),
+    _aten.linear.default: OperatorEntry(_linear, _constant_weights(1, 2)),
     _aten.layer_norm.default: OperatorEntry(_layer_norm, _last_dimension),
-    _aten.relu.default: _alone(torch.relu),
-    _aten.sigmoid.default: _alone(torch.sigmoid),
-    _aten.tanh.default: _alone(torch.tanh),
-    _aten.silu.default: _alone(nn.functional.silu),
+    _aten.relu.default: _unary(torch.relu),
+    _aten.sigmoid.default: _unary(torch.sigmoid),
+    _aten.tanh.default: _unary(torch.tanh),
+    _aten.silu.default: _unary(nn.functional.silu),
     _aten.softplus.default: OperatorEntry(
-        lambda new, node: new.call(nn.functional.softplus, new.node(node.args[0])), _plain_softplus
+        lambda new, node: new.call(nn.functional.softplus, new.node(node.args[0])), _default_softplus
     ),
     _aten.gelu.default: OperatorEntry(_gelu),
-    _aten.exp.default: _alone(torch.exp),
-    _aten.exp2.default: _alone(torch.exp2),
-    _aten.log.default: _alone(torch.log),
-    _aten.log2.default: _alone(torch.log2),
-    _aten.log10.default: _alone(torch.log10),
-    _aten.sqrt.default: _alone(torch.sqrt),
-    _aten.rsqrt.default: _alone(torch.rsqrt),
-    _aten.reciprocal.default: _alone(torch.reciprocal),
-    _aten.neg.default: _alone(torch.neg),
+    _aten.exp.default: _unary(torch.exp),
+    _aten.exp2.default: _unary(torch.exp2),
+    _aten.log.default: _unary(torch.log),
+    _aten.log2.default: _unary(torch.log2),
+    _aten.log10.default: _unary(torch.log10),
+    _aten.sqrt.default: _unary(torch.sqrt),
+    _aten.rsqrt.default: _unary(torch.rsqrt),
+    _aten.reciprocal.default: _unary(torch.reciprocal),
+    _aten.neg.default: _unary(torch.neg),
     _aten.softmax.int: OperatorEntry(_softmax),
-    _aten.add.Tensor: _pair(operator.add),
-    _aten.sub.Tensor: _pair(operator.sub),
-    _aten.mul.Tensor: _pair(operator.mul),
-    _aten.div.Tensor: _pair(operator.truediv),
-    _aten.maximum.default: _pair(torch.maximum),
-    _aten.minimum.default: _pair(torch.minimum),
-    _aten.matmul.default: _pair(torch.matmul),
-    _aten.pow.Tensor_Scalar: OperatorEntry(_squared, _power_of_two),
-    _aten.square.default: OperatorEntry(_squared),
-    _aten.sum.dim_IntList: OperatorEntry(_sum, _one_dimension),
-    _aten.mean.dim: OperatorEntry(_mean, _one_dimension),
+    _aten.add.Tensor: _binary(operator.add),
+    _aten.sub.Tensor: _binary(operator.sub),
+    _aten.mul.Tensor: _binary(operator.mul),
+    _aten.div.Tensor: _binary(operator.truediv),
+    _aten.maximum.default: _binary(torch.maximum),
+    _aten.minimum.default: _binary(torch.minimum),
+    _aten.matmul.default: _binary(torch.matmul),
+    _aten.pow.Tensor_Scalar: OperatorEntry(_square, _power_of_two),
+    _aten.square.default: OperatorEntry(_square),
+    _aten.sum.dim_IntList: OperatorEntry(_sum, _single_dimension),
+    _aten.mean.dim: OperatorEntry(_mean, _single_dimension),
 }

@@ -1,14 +1,17 @@
-"""Seconds of calls in turns, on a CPU by its clock and on a GPU by its events."""
+"""Interleaved seconds of calls, on a CPU by its clock and on a GPU by its events."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from statistics import median
 
 import torch
+
+from torchserve_neuron_lstm.archiver_ext.commands.timing import interleave
 
 from .contestants import Call
 
@@ -18,15 +21,15 @@ Timer = Callable[[Call], float]
 
 @dataclass(frozen=True)
 class Effort:
-    """How long is measured."""
+    """Amount of measurement."""
 
     rounds: int = 11
-    """Turns of each contestant at most."""
+    """Maximum number of rounds."""
     fewest: int = 3
     budget_s: float = 6.0
     """Seconds of one batch in one pass, unless the fewest rounds take longer."""
     slice_s: float = 0.04
-    """Seconds of a turn: short calls are repeated."""
+    """Seconds of a slice: short calls are repeated."""
 
     def rounds_for(self, round_s: float) -> int:
         """How many rounds of so many seconds.
@@ -37,7 +40,7 @@ class Effort:
         return max(self.fewest, min(self.rounds, int(self.budget_s / round_s)))
 
     def repeats(self, call_s: float) -> int:
-        """Calls in one turn.
+        """Calls in one slice.
 
         >>> Effort().repeats(0.015), Effort().repeats(2.0)
         (3, 1)
@@ -49,23 +52,20 @@ FULL = Effort(rounds=20, fewest=20)
 
 
 def take_turns(calls: Mapping[str, Call], effort: Effort, timer: Timer) -> dict[str, tuple[float, ...]]:
-    """The seconds of each, a value a round: the median of its turn.
+    """Time each call; returns the median seconds of its slice in every round.
 
-    Every call is made twice before anything counts: the first one may compile, the second tells how often to repeat.
-    Every round begins with another one.
+    Every call is made twice before the timing: the first one may compile, the second one tells how often to repeat it.
     """
     for call in calls.values():
         timer(call)
     once = {name: timer(call) for name, call in calls.items()}
     repeats = {name: effort.repeats(taken) for name, taken in once.items()}
     rounds = effort.rounds_for(sum(once[name] * repeats[name] for name in calls))
-    order = list(calls)
-    seconds: dict[str, list[float]] = {name: [] for name in order}
-    for number in range(rounds):
-        first = number % len(order)
-        for name in order[first:] + order[:first]:
-            seconds[name].append(median(timer(calls[name]) for _ in range(repeats[name])))
-    return {name: tuple(taken) for name, taken in seconds.items()}
+
+    def time_slice(name: str) -> float:
+        return median(timer(calls[name]) for _ in range(repeats[name]))
+
+    return interleave({name: partial(time_slice, name) for name in calls}, rounds)
 
 
 def cpu_timer(call: Call) -> float:

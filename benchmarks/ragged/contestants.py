@@ -89,7 +89,7 @@ def served(archive: Path, threads: int) -> Contestant:
 
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
         lengths = _lengths(requests)
-        answers = variants.answer(variants.plan(lengths), [(request,) for request in requests], lengths)
+        answers, _ = variants.run_plan(variants.plan(lengths), [(request,) for request in requests], lengths)
         return [(states, last) for states, last in answers]
 
     return on_threads(serving, answer)

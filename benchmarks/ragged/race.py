@@ -10,8 +10,13 @@ from statistics import median
 
 import torch
 
-from torchserve_neuron_lstm.archiver_ext.commands.gemm import gemm, gemm_gflops
-from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, on_threads, time_interleaved
+from torchserve_neuron_lstm.archiver_ext.commands.timing import (
+    TimingConfig,
+    gemm,
+    gemm_gflops,
+    on_threads,
+    time_interleaved,
+)
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import measured_cost

@@ -57,7 +57,7 @@ def _measured(variants: LoadedArchive, model: TokenClassifier, rows: int, rounds
     ids = torch.randint(model.embed.num_embeddings, (rows, PREFIX))
     fresh, wholes, ones = ResumedState((), (), ()), [PREFIX] * rows, [1] * rows
     plan = variants.plan([PREFIX - 1] * rows)
-    _, carried = variants.resume_plan(plan, [(row[:-1],) for row in ids], [PREFIX - 1] * rows, fresh)
+    _, carried = variants.run_plan(plan, [(row[:-1],) for row in ids], [PREFIX - 1] * rows, resumed=fresh)
     past = ResumedState(tuple(range(rows)), (PREFIX - 1,) * rows, carried)
     whole = partial(_whole, variants, [(row,) for row in ids], wholes)
     step = partial(_step, variants, [(row[-1:],) for row in ids], ones, past)
@@ -74,11 +74,11 @@ def _step(
     variants: LoadedArchive, pieces: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int], past: ResumedState
 ) -> list[tuple[torch.Tensor, ...]]:
     """As the server does it: planned, run, and what is carried put in the order of the sessions."""
-    answers, _ = variants.resume_plan(variants.plan(lengths), pieces, lengths, past)
+    answers, _ = variants.run_plan(variants.plan(lengths), pieces, lengths, resumed=past)
     return answers
 
 
 def _whole(
     variants: LoadedArchive, sequences: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int]
 ) -> list[tuple[torch.Tensor, ...]]:
-    return variants.answer(variants.plan(lengths), sequences, lengths)
+    return variants.run_plan(variants.plan(lengths), sequences, lengths)[0]

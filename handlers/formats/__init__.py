@@ -1,1 +1,132 @@
-"""Request and response formats: bytes of a body to input tensors, output tensors to bytes."""
+"""Request and response formats, and the codec that chooses among them.
+
+A request becomes tensors in three steps, each of which may refuse it with a `RequestError`:
+
+    row of TorchServe's batch
+      | TorchServeRequest.body        MalformedBody: the request has no body
+    body: bytes, or a value that TorchServe has parsed
+      | parse_json, read_npy          MalformedBody: not JSON, not a .npy file
+    value: JSON value or tensor
+      | RequestFormat.decode          InvalidInput, TooManySequences, SequenceTooLong, LengthNotAccepted
+    InferenceRequest: input tensors of each sequence
+      | Codec.decode                  NotAcceptable: .npy cannot hold the response
+
+`RequestFormat.encode` makes the response's body of the outputs (AnswerNotFinite: V2 has no NaN). A new format is one
+file here and one entry in `FORMATS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from ...config.manifest import Manifest
+from ..responses import NPY, RequestError, malformed
+from .custom import CustomFormat, UserCodec, load_user_codec
+from .json_formats import PlainFormat, V1Format, decode_json, parse_json
+from .json_text import to_json
+from .labels import Labels, read_labels
+from .npy import NpyFormat, write_npy
+from .request import Body, FormatContext, InferenceRequest, ModelIdentity, Outputs, RequestFormat, TorchServeRequest
+from .v2 import V2Format
+
+FORMATS: tuple[Callable[[FormatContext], RequestFormat], ...] = (NpyFormat, V2Format, V1Format, PlainFormat)
+"""The formats of every archive; the first that matches decodes a body."""
+
+
+def load_codec(manifest: Manifest, directory: Path, identity: ModelIdentity) -> Codec:
+    """Load the codec of an unpacked archive.
+
+    Raises:
+        RuntimeError: the user's codec cannot be loaded, or the class names do not fit the model.
+    """
+    if manifest.codec is not None:
+        return make_codec(manifest, identity, user_codec=load_user_codec(manifest.codec, directory))
+    return make_codec(manifest, identity, read_labels(directory, manifest.outputs))
+
+
+def make_codec(
+    manifest: Manifest, identity: ModelIdentity, labels: Labels | None = None, user_codec: UserCodec | None = None
+) -> Codec:
+    """Make the codec of `FORMATS`, or that of the user's codec, which decodes every body."""
+    context = FormatContext(manifest, identity, labels)
+    custom = () if user_codec is None else (CustomFormat(context, user_codec),)
+    return Codec(manifest, (*custom, *(make_format(context) for make_format in FORMATS)))
+
+
+@dataclass(frozen=True)
+class Codec:
+    """The formats of one archive, in the order in which they are tried."""
+
+    manifest: Manifest
+    formats: tuple[RequestFormat, ...]
+
+    @cached_property
+    def _body_formats(self) -> tuple[RequestFormat, ...]:
+        return tuple(one for one in self.formats if not one.parses_json)
+
+    @cached_property
+    def _json_formats(self) -> tuple[RequestFormat, ...]:
+        return tuple(one for one in self.formats if one.parses_json)
+
+    def is_json(self, body: Body) -> bool:
+        """Whether the body is parsed as JSON."""
+        return not any(one.matches(body) for one in self._body_formats)
+
+    def decode(self, request: TorchServeRequest) -> InferenceRequest:
+        """Decode the sequences of a request.
+
+        Raises:
+            RequestError: why the request is refused.
+        """
+        body = request.body()
+        for one in self._body_formats:
+            if one.matches(body):
+                decoded = one.decode(body)
+                break
+        else:
+            decoded = decode_json(body, self._decode_value)
+        if not (request.accepts_npy and decoded.format.response_types):
+            return decoded
+        if NPY in decoded.format.response_types and len(decoded.sequences) == len(self.manifest.outputs) == 1:
+            return decoded._replace(npy=True)
+        if request.accepts_json:
+            return decoded
+        raise RequestError(
+            "NotAcceptable",
+            f"{NPY} holds one array: it can hold the response for one sequence of a model with one output. "
+            "Accept application/json instead",
+        )
+
+    def encode(
+        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
+    ) -> tuple[bytes, str]:
+        """Encode the outputs of each sequence as a body and its content type; `session` as in `RequestFormat`.
+
+        Raises:
+            RequestError: the format cannot represent the outputs.
+        """
+        if request.npy:
+            return write_npy(outputs[0][0]), NPY
+        return request.format.encode(request, outputs, session)
+
+    def encode_error(self, error: RequestError, request: TorchServeRequest) -> bytes:
+        """Encode the body of a refused request: `code`, `type`, `message`, and the keys that its format adds.
+
+        gRPC has no status: the body is all that its clients get.
+        """
+        facts: dict[str, object] = {"code": error.status, "type": error.kind, "message": error.message}
+        try:
+            value = parse_json(request.body())
+        except RequestError:
+            value = None
+        added = (one.encode_error(error, value) for one in self.formats)
+        return to_json(facts | next((keys for keys in added if keys is not None), {}))
+
+    def _decode_value(self, value: object) -> InferenceRequest:
+        for one in self._json_formats:
+            if one.matches(value):
+                return one.decode(value)
+        raise malformed("the body is in none of the formats that are served here")

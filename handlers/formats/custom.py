@@ -1,44 +1,53 @@
-"""The model's own codec: the user's class that turns a body into inputs, and outputs into an answer.
+"""The user's codec: a class that decodes a body into inputs, and encodes outputs as a response.
 
-It is written as `codec: module:Class` in the YAML, its file given with `--extra-files`. The class is made once per
-worker, without arguments, with the archive's folder as the working directory and first on `sys.path`.
+The YAML names it as `codec: module:Class`; its file is given with `--extra-files`. The class is instantiated once per
+worker, without arguments, with the archive's directory as the working directory and first on `sys.path`.
 
     class Codec:
         def decode(self, body: bytes, content_type: str) -> Mapping[str, list | Tensor] | list[Mapping]
         def encode(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> object
 
-`decode` gives the inputs by name, without batch dimension; or a list of such, for several sequences in one request.
-`encode` is called for each sequence with its own outputs and inputs, and returns what JSON can say (tensors included),
-or bytes of the class attribute `content_type`. A list of sequences is answered by a JSON array, in their order.
-A ValueError tells the client what is wrong with the request (400, with its message); anything else is a 500.
+`decode` returns the inputs by name, without batch dimension; or a list of such mappings, for several sequences in one
+request. `encode` is called for each sequence with its outputs and inputs, and returns a JSON value (which may hold
+tensors), or bytes of the class attribute `content_type`. The response to a list of sequences is a JSON array, in their
+order. A ValueError tells the client what is wrong with the request (400, with its message); anything else is a 500.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import torch
 
+from ..responses import JSON, RequestError, abbreviate, internal, invalid, malformed
 from ..runtime.user_code import import_reference, working_directory
+from .json_text import to_json
+from .request import Body, FormatContext, InferenceRequest, Outputs, read_sequence, read_sequences
+
+_CONTENT_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+(; ?[\w-]+=[\w.+-]+)*", re.ASCII)
+_MAX_MESSAGE = 500  # characters of a user's own error message
 
 
 class UserCodec(Protocol):
-    """What the user's class has."""
+    """The interface of the user's class."""
 
     def decode(self, body: bytes, content_type: str) -> Any:
-        """The inputs of one sequence by name, or a list of such."""
+        """Return the inputs of one sequence by name, or a list of such mappings."""
 
     def encode(self, outputs: Mapping[str, torch.Tensor], inputs: Mapping[str, torch.Tensor]) -> object:
-        """The answer to one sequence."""
+        """Return the response to one sequence."""
 
 
 def load_user_codec(reference: str, directory: Path) -> UserCodec:
-    """An instance of the class that `reference` ("module:Class") names, from a file in `directory`.
+    """Instantiate the class that `reference` ("module:Class") names, from a file in `directory`.
 
     Raises:
-        RuntimeError: the module or the class is not there, or making it failed; with the cause.
+        RuntimeError: the module or the class is missing, or cannot be instantiated; with the cause.
     """
     with working_directory(directory):
         try:
@@ -49,3 +58,103 @@ def load_user_codec(reference: str, directory: Path) -> UserCodec:
         if not callable(getattr(codec, method, None)):
             raise RuntimeError(f"codec {reference}: the class has no method {method!r}")  # noqa: TRY004
     return cast("UserCodec", codec)
+
+
+@dataclass(frozen=True)
+class CustomFormat:
+    """One sequence, decoded and encoded by the user's class."""
+
+    name: ClassVar[str] = "CODEC"
+    parses_json: ClassVar[bool] = False
+    response_types: ClassVar[tuple[str, ...]] = ()
+    context: FormatContext
+    user: UserCodec
+
+    def matches(self, value: object) -> bool:
+        """Whether the user's class decodes the body: it decodes every one."""
+        return True
+
+    def decode(self, value: object) -> InferenceRequest:
+        """Decode the sequences that the user's `decode` returns.
+
+        Raises:
+            RequestError: 400 with the user's message, or inputs that the model does not accept.
+        """
+        assert isinstance(value, Body)
+        try:
+            decoded = self.user.decode(_as_bytes(value), value.content_type)
+        except ValueError as error:
+            raise invalid(str(error)[:_MAX_MESSAGE]) from error
+        manifest = self.context.manifest
+        if isinstance(decoded, Mapping):
+            return InferenceRequest((read_sequence(decoded, manifest),), self)
+        if isinstance(decoded, list) and all(isinstance(one, Mapping) for one in decoded):
+            sequences = read_sequences(decoded, manifest, "sequences")
+            return InferenceRequest(sequences, CustomListFormat(self.context, self.user))
+        found = abbreviate(decoded)
+        raise TypeError(f"the codec's decode must return a mapping or a list of mappings, not {found}")
+
+    def encode(
+        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
+    ) -> tuple[bytes, str]:
+        """Encode the return value of the user's `encode`: as JSON, or unchanged if it is bytes.
+
+        The fields of a session are not in the body, which is the user's own; the response's headers have them.
+
+        Raises:
+            RequestError: 400 with the user's message, or 500 for bytes without a content type.
+        """
+        (encoded,) = self._encode_each(request, outputs)
+        if isinstance(encoded, bytes | bytearray):
+            return bytes(encoded), self._content_type()
+        return to_json(encoded), JSON
+
+    def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
+        """Add nothing."""
+        return None
+
+    def _encode_each(self, request: InferenceRequest, outputs: Sequence[Outputs]) -> list[object]:
+        output_names = [spec.name for spec in self.context.manifest.outputs]
+        input_names = [spec.name for spec in self.context.manifest.inputs]
+        pairs = [
+            (dict(zip(output_names, own, strict=True)), dict(zip(input_names, sequence.tensors, strict=True)))
+            for sequence, own in zip(request.sequences, outputs, strict=True)
+        ]
+        try:
+            return [self.user.encode(*pair) for pair in pairs]
+        except ValueError as error:
+            raise invalid(str(error)[:_MAX_MESSAGE]) from error
+
+    def _content_type(self) -> str:
+        given = getattr(self.user, "content_type", None)
+        if isinstance(given, str) and _CONTENT_TYPE.fullmatch(given):
+            return given
+        raise internal("the model's codec returned bytes, but its content_type is no content type like 'text/plain'")
+
+
+class CustomListFormat(CustomFormat):
+    """A list of sequences, decoded and encoded by the user's class."""
+
+    name: ClassVar[str] = "CODEC_LIST"
+
+    def encode(
+        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
+    ) -> tuple[bytes, str]:
+        """Encode the return values of the user's `encode` as a JSON array.
+
+        Raises:
+            RequestError: 400 with the user's message.
+        """
+        return to_json(self._encode_each(request, outputs)), JSON
+
+
+def _as_bytes(body: Body) -> bytes:
+    """Return the body as it came; JSON that TorchServe has parsed is written again."""
+    if isinstance(body.value, bytes | bytearray):
+        return bytes(body.value)
+    if isinstance(body.value, str):
+        return body.value.encode("utf-8")
+    try:
+        return json.dumps(body.value).encode("ascii")
+    except RecursionError:
+        raise malformed("the body's lists are nested too deep") from None

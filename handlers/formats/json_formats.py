@@ -1,52 +1,25 @@
-"""A request's body, in any of the formats that need no code of the user's, to the sequences to run."""
+"""JSON formats: KServe V1, and plain JSON (an array, or an object by input name)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
-import torch
-
-from ...config.manifest import Manifest
-from ..responses import JSON, NPY, RequestError, abbreviate, invalid, malformed
+from ..responses import JSON, NPY, RequestError, abbreviate, malformed
 from .json_text import fast_json, to_json
-from .labels import Labels
-from .npy import MAGIC, read_npy, write_npy
-from .request import (
-    Body,
-    Form,
-    InferenceRequest,
-    TorchServeRequest,
-    check_sequence_count,
-    read_sequence,
-    read_sequences,
-)
-from .v2 import ModelIdentity, is_v2, read_v2, write_v2
+from .request import Body, FormatContext, InferenceRequest, Outputs, check_sequence_count, read_sequence, read_sequences
 
+_DecodedT = TypeVar("_DecodedT")
 _BINARY = (bytes, bytearray)
 
 
-def decode(raw: TorchServeRequest, manifest: Manifest) -> InferenceRequest:
-    """The request in a row: a JSON array or .npy (one sequence of the one input), an object by input name, V1 or V2.
-
-    Raises:
-        RequestError: why this request gets no answer.
-    """
-    body = raw.body()
-    request = _decode_npy(body, manifest) if is_npy(body) else _decode_text(body, manifest)
-    return _with_answer_type(request, raw, manifest)
-
-
-def is_npy(body: Body) -> bool:
-    """Whether the body is a .npy file: it says so, or nothing is said (gRPC) and it begins like one."""
-    return isinstance(body.value, _BINARY) and (body.content_type == NPY or body.value.startswith(MAGIC))
-
-
 def parse_json(body: Body) -> object:
-    """The JSON value of a body, which TorchServe may have parsed already.
+    """Parse a body with the standard library, unless TorchServe has parsed it already.
 
     Raises:
-        RequestError: 400, it is not JSON in UTF-8, or nested without end.
+        RequestError: 400, it is not JSON in UTF-8, or nested too deep.
     """
     text = body.value
     if not isinstance(text, (*_BINARY, str)) or (isinstance(text, str) and text and body.content_type == JSON):
@@ -65,130 +38,105 @@ def parse_json(body: Body) -> object:
         raise malformed("the body is not JSON that can be read: a number has too many digits") from None
 
 
-def parse_json_fast(body: Body) -> object:
-    """The same, by the fastest reader that can.
+def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
+    """Decode a body's JSON value, parsed by orjson where that succeeds, and by the standard library otherwise.
+
+    The standard library decides on everything that is refused. orjson knows neither NaN nor lone surrogates, and makes
+    floats of integers beyond 64 bits, which are refused except for a float input, where they are the same floats. So
+    both parsers lead to the same request, or to the same refusal. (The exception: lists a thousand deep, in a part of
+    the body that nobody reads, are too deep for one of the two alone.)
 
     Raises:
-        RequestError: as `parse_json`.
+        RequestError: as `parse_json` and `decode`.
     """
     fast = fast_json()
     if fast is not None and isinstance(body.value, _BINARY):
         try:
-            return fast.loads(body.value)
-        except ValueError:
-            pass  # the standard library has the last word on what is refused
-    return parse_json(body)
+            return decode(fast.loads(body.value))
+        except (RequestError, ValueError):
+            pass  # parsed again below, by the parser that decides
+    return decode(parse_json(body))
 
 
-def _decode_text(body: Body, manifest: Manifest) -> InferenceRequest:
-    request = _decode_fast(body, manifest)
-    return _decode_json(parse_json(body), manifest) if request is None else request
+@dataclass(frozen=True)
+class PlainFormat:
+    """One sequence: a JSON array for a model of one input, or a JSON object by input name."""
 
+    name: ClassVar[str] = "PLAIN"
+    parses_json: ClassVar[bool] = True
+    response_types: ClassVar[tuple[str, ...]] = (JSON, NPY)
+    context: FormatContext
 
-def _decode_fast(body: Body, manifest: Manifest) -> InferenceRequest | None:
-    """The request as orjson reads it, None where the standard library is to have the last word: on all that is refused.
+    def matches(self, value: object) -> bool:
+        """Whether the value is plain JSON: every value that no other format takes."""
+        return True
 
-    orjson knows neither NaN nor half a character, and makes floats of integers beyond 64 bits, which are refused but
-    for an input of floats, where they are the same floats. So both lead to the same request, or to the same refusal.
-    (Only lists a thousand deep, in a part of the body that nobody reads, are too deep for one of them alone.)
-    """
-    fast = fast_json()
-    if fast is None or not isinstance(body.value, _BINARY):
+    def decode(self, value: object) -> InferenceRequest:
+        """Decode the one sequence.
+
+        Raises:
+            RequestError: as `read_sequence`.
+        """
+        values = value if isinstance(value, dict) else {self.context.only_input("a JSON array"): value}
+        return InferenceRequest((read_sequence(values, self.context.manifest),), self)
+
+    def encode(
+        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
+    ) -> tuple[bytes, str]:
+        """Encode one output as it is, several as an object by name, the fields of a session beside them."""
+        value = self._value(outputs[0])
+        if session is not None:
+            specs = self.context.manifest.outputs
+            value = {**session, **(value if isinstance(value, dict) and len(specs) > 1 else {specs[0].name: value})}
+        return to_json(value), JSON
+
+    def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
+        """Add nothing."""
         return None
-    try:
-        return _decode_json(fast.loads(body.value), manifest)
-    except (RequestError, ValueError):
-        return None
+
+    def _value(self, outputs: Outputs) -> object:
+        if self.context.labels is not None:
+            return self.context.labels.most_likely(outputs[0])
+        if len(outputs) == 1:
+            return outputs[0]
+        return dict(zip((spec.name for spec in self.context.manifest.outputs), outputs, strict=True))
 
 
-def _decode_npy(body: Body, manifest: Manifest) -> InferenceRequest:
-    assert isinstance(body.value, _BINARY)
-    tensor = read_npy(body.value)
-    return InferenceRequest((read_sequence({_only_input(manifest, "a .npy body"): tensor}, manifest),), Form.PLAIN)
+class V1Format(PlainFormat):
+    """KServe V1: `instances`, answered by `predictions`."""
 
+    name: ClassVar[str] = "V1"
 
-def _decode_json(value: object, manifest: Manifest) -> InferenceRequest:
-    if isinstance(value, list) or not isinstance(value, Mapping):
-        return InferenceRequest((read_sequence({_only_input(manifest, "a JSON array"): value}, manifest),), Form.PLAIN)
-    if is_v2(value, manifest.inputs):
-        return read_v2(value, manifest)
-    if "instances" in value and all(spec.name != "instances" for spec in manifest.inputs):
-        return _decode_v1(value, manifest)
-    return InferenceRequest((read_sequence(value, manifest),), Form.PLAIN)
+    def matches(self, value: object) -> bool:
+        """Whether the value is an object with `instances`, where no input has that name."""
+        return (
+            isinstance(value, dict)
+            and "instances" in value
+            and all(spec.name != "instances" for spec in self.context.manifest.inputs)
+        )
 
+    def decode(self, value: object) -> InferenceRequest:
+        """Decode one sequence for each instance.
 
-def _decode_v1(body: Mapping[str, object], manifest: Manifest) -> InferenceRequest:
-    instances = body["instances"]
-    if not isinstance(instances, list):
-        raise malformed(f"instances must be a list with one entry for each sequence, not {abbreviate(instances)}")
-    check_sequence_count(len(instances), "instances")
-    sequences = [_by_name(instance, manifest, "an instance without names") for instance in instances]
-    return InferenceRequest(read_sequences(sequences, manifest, "instances"), Form.V1)
+        Raises:
+            RequestError: as `read_sequences`; 400 if `instances` is not a list.
+        """
+        assert isinstance(value, dict)
+        instances = value["instances"]
+        if not isinstance(instances, list):
+            found = abbreviate(instances)
+            raise malformed(f"instances must be a list with one entry for each sequence, not {found}")
+        check_sequence_count(len(instances), "instances")
+        sequences = [
+            instance
+            if isinstance(instance, Mapping)
+            else {self.context.only_input("an instance without names"): instance}
+            for instance in instances
+        ]
+        return InferenceRequest(read_sequences(sequences, self.context.manifest, "instances"), self)
 
-
-def _by_name(value: object, manifest: Manifest, what: str) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {_only_input(manifest, what): value}
-
-
-def _only_input(manifest: Manifest, what: str) -> str:
-    if len(manifest.inputs) == 1:
-        return manifest.inputs[0].name
-    names = ", ".join(repr(spec.name) for spec in manifest.inputs)
-    raise invalid(f"{what} is taken only where the model has one input; send an object with {names}")
-
-
-def _with_answer_type(request: InferenceRequest, raw: TorchServeRequest, manifest: Manifest) -> InferenceRequest:
-    """The request with `npy` as its Accept header wants it; refused before anything is computed."""
-    if not raw.accepts_npy:
-        return request
-    if request.form is not Form.V2 and len(request.items) == 1 and len(manifest.outputs) == 1:
-        return request._replace(npy=True)
-    if raw.accepts_json:
-        return request
-    raise RequestError(
-        406,
-        "NotAcceptable",
-        f"{NPY} holds one array: it answers one sequence of a model with one output. Accept application/json instead",
-    )
-
-
-Outputs = tuple[torch.Tensor, ...]
-
-
-def encode(
-    request: InferenceRequest,
-    answers: Sequence[Outputs],
-    manifest: Manifest,
-    identity: ModelIdentity,
-    labels: Labels | None,
-    session: Mapping[str, object] | None = None,
-) -> tuple[bytes, str]:
-    """The body of the response, and its content type. `answers` has one entry for each item of the request.
-
-    `session` is what the answer to a piece of a session says of the session; outputs stand beside it by their names.
-
-    Raises:
-        RequestError: 500, the format cannot say the answer.
-    """
-    if request.npy:
-        return write_npy(answers[0][0]), NPY
-    if request.form is Form.V2:
-        body = write_v2(request, answers, manifest.outputs, identity)
-        return to_json(body if session is None else {**body, "parameters": session}), JSON
-    values = [_value(answer, manifest, labels) for answer in answers]
-    if request.form is Form.V1:
-        return to_json({**(session or {}), "predictions": values}), JSON
-    if session is None:
-        return to_json(values[0]), JSON
-    outputs = values[0] if len(manifest.outputs) > 1 else {manifest.outputs[0].name: values[0]}
-    assert isinstance(outputs, Mapping)
-    return to_json({**session, **outputs}), JSON
-
-
-def _value(answer: Outputs, manifest: Manifest, labels: Labels | None) -> object:
-    """One output as it is, several by name."""
-    if labels is not None:
-        return labels.most_likely(answer[0])
-    if len(answer) == 1:
-        return answer[0]
-    return dict(zip((spec.name for spec in manifest.outputs), answer, strict=True))
+    def encode(
+        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
+    ) -> tuple[bytes, str]:
+        """Encode a prediction for each instance, the fields of a session beside them."""
+        return to_json({**(session or {}), "predictions": [self._value(own) for own in outputs]}), JSON

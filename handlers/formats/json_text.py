@@ -1,6 +1,6 @@
-"""Answers as JSON text: the same text with and without orjson, which only makes it faster.
+"""JSON text of responses: the same text with and without orjson, which only makes it faster.
 
-A float is written with as many significant digits as its dtype can tell apart (float32 9, float16 5, bfloat16 4), so
+A float is written with as many significant digits as its dtype can distinguish (float32 9, float16 5, bfloat16 4), so
 reading it back gives the same bits, in half the bytes that Python's text of the same number takes. float64 is written
 as Python writes it. NaN and infinity, which JSON has not, are written as null.
 """
@@ -17,14 +17,14 @@ from typing import Any
 import torch
 
 _DIGITS = {torch.float32: 9, torch.float16: 5, torch.bfloat16: 4}
-_PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e16  # between these every writer uses the same notation
-_HIGHEST = 12  # exponent of ten that brings the smallest plain number to 9 digits
-_FEW = 500  # numbers that Python formats before torch and orjson have
+_PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e16  # between these, every JSON writer uses the same notation
+_MAX_EXPONENT = 12  # of ten: scales the smallest plain number to 9 digits
+_FEW = 500  # up to so many numbers, Python formats faster than torch and orjson
 
 
 @cache
 def fast_json() -> Any | None:
-    """The module orjson where the host has it."""
+    """Return the module orjson if the host has it."""
     try:
         return importlib.import_module("orjson")
     except ImportError:
@@ -32,13 +32,13 @@ def fast_json() -> Any | None:
 
 
 def to_json(value: object) -> bytes:
-    r"""JSON text of mappings, sequences, strings, numbers and tensors, without spaces.
+    r"""Write mappings, sequences, strings, numbers and tensors as JSON text, without spaces.
 
     >>> to_json({"logits": torch.tensor([[0.1, 1e-7], [float("nan"), 2.0]]), "id": "é"})
     b'{"logits":[[0.100000001,1.00000001e-07],[null,2.0]],"id":"\\u00e9"}'
 
     Raises:
-        TypeError: something in it is none of these.
+        TypeError: a value is none of these.
         ValueError: a number outside a tensor is not finite.
     """
     return _text(value).encode("ascii")
@@ -81,7 +81,7 @@ def _float_text(tensor: torch.Tensor) -> str:
 
 
 def _few_text(tensor: torch.Tensor, digits: int) -> str:
-    """All numbers formatted together, and those that Python itself writes otherwise once more alone."""
+    """Format all numbers together, and again alone those that Python's repr writes differently."""
     is_vector = tensor.dim() == 1
     numbers = tensor.tolist() if is_vector else tensor.reshape(-1).tolist()
     joined = f",%.{digits}g" * len(numbers) % tuple(numbers)
@@ -95,7 +95,7 @@ def _few_text(tensor: torch.Tensor, digits: int) -> str:
 
 
 def _plain(value: object) -> str:
-    """Nested lists of numbers that every writer writes alike."""
+    """Write nested lists of numbers whose text is the same with every JSON writer."""
     fast = fast_json()
     return str(fast.dumps(value), "ascii") if fast else json.dumps(value, separators=(",", ":"))
 
@@ -111,16 +111,16 @@ def _nested(texts: list[str], shape: tuple[int, ...]) -> str:
 
 
 def _shortened(exact: torch.Tensor, digits: int) -> torch.Tensor:
-    """The float64 nearest to each number's decimal text of so many digits, where that is plain.
+    """Round each number to the float64 nearest to its decimal text of so many digits, where that text is plain.
 
-    Nothing but the division rounds: a float32 has 24 bits, 10 to the 12 has 28 before its zeros, a float64 holds 53.
+    Only the division rounds: a float32 has 24 bits, 10 to the 12 has 28 before its zeros, a float64 holds 53.
     """
     magnitude = torch.where(exact == 0, 1.0, exact.abs())
     exponents = digits - 1 - torch.floor(torch.log10(magnitude))
-    scale = _powers_of_ten()[exponents.nan_to_num(0.0, 0.0, 0.0).clamp(0, _HIGHEST).to(torch.int64)]
+    scale = _powers_of_ten()[exponents.nan_to_num(0.0, 0.0, 0.0).clamp(0, _MAX_EXPONENT).to(torch.int64)]
     return torch.round(exact * scale) / scale
 
 
 @cache
 def _powers_of_ten() -> torch.Tensor:
-    return torch.tensor([10.0**exponent for exponent in range(_HIGHEST + 1)], dtype=torch.float64)
+    return torch.tensor([10.0**exponent for exponent in range(_MAX_EXPONENT + 1)], dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""`index_to_name.json`: class names in place of class numbers, as TorchServe's own classifiers have them.
+"""Class names of `index_to_name.json`, used as by TorchServe's own classifiers.
 
-Where the archive holds that file, JSON answers are an object of the five most likely classes by name, the likeliest
-first, each with its probability: the softmax of the model's scores, as `ts.torch_handler.image_classifier` gives it.
-V2 and .npy answers stay the scores themselves, for those formats hold tensors.
+If the archive has that file, a JSON response is an object of the five most likely classes by name, the most likely
+first, each with its probability: the softmax of the model's scores, as in `ts.torch_handler.image_classifier`. V2 and
+.npy responses remain the scores, because those formats hold tensors.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ class Labels:
     names: tuple[str, ...]
 
     def most_likely(self, scores: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The names of the highest scores [C], the highest first, with their probabilities.
+        """Return the names of the highest scores [C], the highest first, with their probabilities.
 
         >>> named = Labels(("no", "yes")).most_likely(torch.tensor([0.0, 1.0986123]))
         >>> {name: round(float(probability), 3) for name, probability in named.items()}
         {'yes': 0.75, 'no': 0.25}
         """
         found = torch.topk(torch.softmax(scores.float(), 0), min(_MOST, len(self.names)))
-        named: dict[str, torch.Tensor] = {}
+        by_name: dict[str, torch.Tensor] = {}
         for probability, index in zip(found.values, found.indices.tolist(), strict=True):
-            named.setdefault(self.names[index], probability)  # of two classes of one name the likelier
-        return named
+            by_name.setdefault(self.names[index], probability)  # of two classes with one name, the more likely one
+        return by_name
 
 
 def read_labels(directory: Path, outputs: Sequence[TensorSpec]) -> Labels | None:
-    """The archive's class names, None if it has none.
+    """Read the archive's class names; None if it has none.
 
     Raises:
-        RuntimeError: there is such a file, but it does not name the classes of this model.
+        RuntimeError: the file does not name the classes of this model.
     """
     file = directory / FILE_NAME
     if not file.is_file():
@@ -56,7 +56,6 @@ def read_labels(directory: Path, outputs: Sequence[TensorSpec]) -> Labels | None
 
 
 def _classes(outputs: Sequence[TensorSpec]) -> int:
-    """How many scores the model gives."""
     spec = outputs[0]
     sizes = [size for size in spec.item_shape if isinstance(size, int)]
     is_vector = len(sizes) == len(spec.item_shape) == 1

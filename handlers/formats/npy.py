@@ -11,11 +11,13 @@ import math
 import sys
 from array import array
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 
-from ..responses import abbreviate, malformed
+from ..responses import NPY, abbreviate, malformed
+from .json_formats import PlainFormat
+from .request import Body, InferenceRequest, read_sequence
 
 MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 4096  # bytes; numpy writes 118 for any array of ordinary rank
@@ -29,9 +31,9 @@ _NAMES = {
 _READ: dict[str, torch.dtype] = {kind: getattr(torch, name) for kind, name in _NAMES.items() if hasattr(torch, name)}
 _WRITE = {dtype: kind for kind, dtype in _READ.items()}
 _WIDTHS = {dtype: int(kind[1:]) for kind, dtype in _READ.items()}
-"""Bytes of an item; an old torch's dtypes do not tell."""
+"""Bytes of an item; the dtypes of an old torch have no `itemsize`."""
 _HEADER_CACHE_SIZE = 1024
-"""That are kept in mind: sequences of one length have the same, and reading one takes longer than all the rest."""
+"""Cached headers: sequences of one length have the same header, and parsing it takes longer than all the rest."""
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array codes by width in bytes
 
 
@@ -42,13 +44,36 @@ class _Header(NamedTuple):
     shape: tuple[int, ...]
 
 
-def read_npy(content: bytes | bytearray) -> torch.Tensor:
-    """The tensor of a .npy file: bool, integers or floats of either byte order, in C or Fortran order.
+class NpyFormat(PlainFormat):
+    """A .npy file: one sequence of a model of one input, answered as plain JSON."""
 
-    It may lie in the memory of `content`, where that is a bytearray.
+    parses_json: ClassVar[bool] = False
+
+    def matches(self, value: object) -> bool:
+        """Whether the body says that it is a .npy file, or says nothing (gRPC) and begins like one."""
+        assert isinstance(value, Body)
+        content = value.value
+        return isinstance(content, bytes | bytearray) and (value.content_type == NPY or content.startswith(MAGIC))
+
+    def decode(self, value: object) -> InferenceRequest:
+        """Decode the one sequence.
+
+        Raises:
+            RequestError: as `read_npy` and `read_sequence`.
+        """
+        assert isinstance(value, Body)
+        assert isinstance(value.value, bytes | bytearray)
+        values = {self.context.only_input("a .npy body"): read_npy(value.value)}
+        return InferenceRequest((read_sequence(values, self.context.manifest),), self)
+
+
+def read_npy(content: bytes | bytearray) -> torch.Tensor:
+    """Read the tensor of a .npy file: bool, integers or floats of either byte order, in C or Fortran order.
+
+    The tensor may share the memory of `content` if that is a bytearray.
 
     Raises:
-        RequestError: 400, it is no such file, or holds anything else, Python objects above all.
+        RequestError: 400, it is not such a file, or holds anything else, Python objects above all.
     """
     text, start = _header_text(content)
     header = _header(text)
@@ -63,7 +88,7 @@ def read_npy(content: bytes | bytearray) -> torch.Tensor:
 
 
 def write_npy(tensor: torch.Tensor) -> bytes:
-    """The tensor as a .npy file, version 1.0, C order, this machine's byte order. bfloat16, unknown there, as float32.
+    """Write the tensor as a .npy file: version 1.0, C order, this machine's byte order, bfloat16 as float32.
 
     >>> read_npy(write_npy(torch.tensor([[1, 2], [3, 4]])))
     tensor([[1, 2],
@@ -80,7 +105,7 @@ def write_npy(tensor: torch.Tensor) -> bytes:
 
 @lru_cache(maxsize=_HEADER_CACHE_SIZE)
 def _prefix(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
-    """Everything before the data, filled up to 64 bytes."""
+    """Return everything before the data, filled up to a multiple of 64 bytes."""
     order = "|" if _WIDTHS[dtype] == 1 else "<" if sys.byteorder == "little" else ">"
     text = f"{{'descr': '{order}{_WRITE[dtype]}', 'fortran_order': False, 'shape': {shape!r}, }}"
     padded = text + " " * (-(len(MAGIC) + 4 + len(text) + 1) % 64) + "\n"
@@ -88,9 +113,9 @@ def _prefix(dtype: torch.dtype, shape: tuple[int, ...]) -> bytes:
 
 
 def _header_text(content: bytes | bytearray) -> tuple[str, int]:
-    """The header, and where the data begins."""
+    """Return the header and the offset of the data."""
     if not content.startswith(MAGIC):
-        raise malformed(f".npy: the body does not begin as a .npy file does, but with {abbreviate(bytes(content[:6]))}")
+        raise malformed(f".npy: the body does not begin like a .npy file, but with {abbreviate(bytes(content[:6]))}")
     version = bytes(content[6:8])
     if version not in {b"\x01\x00", b"\x02\x00", b"\x03\x00"}:
         raise malformed(f".npy: format version {abbreviate(version)} is not known (1.0, 2.0 and 3.0 are)")
@@ -149,7 +174,7 @@ def _flat(content: bytes | bytearray, start: int, header: _Header) -> torch.Tens
     width = _WIDTHS[header.dtype]
     if header.big_endian != (sys.byteorder == "big"):
         content, start = _swapped(content[start:], width), 0
-    elif isinstance(content, bytes) or start % width:  # torch wants to own what it reads, and in its proper place
+    elif isinstance(content, bytes) or start % width:  # torch needs writable, aligned memory
         content, start = bytearray(memoryview(content)[start:]), 0
     if header.dtype == torch.bool:  # any byte may stand in a file; only 0 and 1 are a bool to torch
         return torch.frombuffer(content, dtype=torch.uint8, offset=start) != 0

@@ -1,12 +1,15 @@
-"""How TorchServe hands a request over: one mapping of fields, and one of headers, with its habits undone."""
+"""Requests: a row of TorchServe's batch, its body, the sequences decoded from it, and the protocol of formats.
+
+TorchServe gives a request as a mapping of form fields and a mapping of headers. `TorchServeRequest` reads both.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 import torch
 
@@ -14,6 +17,7 @@ from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
 from ...bucketing.shapes import DynamicShape, TensorSpec
 from ...config.manifest import Manifest
 from ..responses import JSON, NPY, RequestError, abbreviate, invalid, malformed
+from .labels import Labels
 from .tensors import convert_tensor, tensor_from_lists
 
 BODY_FIELDS = ("body", "data")
@@ -22,10 +26,10 @@ _FORMS = {"application/x-www-form-urlencoded", "multipart/form-data"}
 
 
 class Body(NamedTuple):
-    """What a client sent, and the content type it gave (lower case, without parameters; "" if none)."""
+    """A request's body and its content type (lower case, without parameters; "" if none)."""
 
     value: object
-    """bytes, bytearray or str, or what TorchServe has already parsed from JSON."""
+    """Bytes, bytearray or str, or a value that TorchServe has already parsed from JSON."""
     content_type: str
 
 
@@ -34,14 +38,14 @@ class TorchServeRequest(NamedTuple):
 
     `row` maps form fields to values; a body that is no form is the field `body`. An envelope may have replaced the
     row by the body itself. `headers` has the HTTP headers as the client wrote them (none over gRPC) and, for each
-    field, a mapping with its own content type.
+    field, a mapping with the field's content type.
     """
 
     row: object
     headers: Mapping[str, object] = _NO_HEADERS
 
     def header(self, name: str) -> str:
-        """The value of an HTTP header, "" where there is none. Names are compared without case.
+        """Return the value of an HTTP header, "" if it is missing. Names are compared without case.
 
         >>> TorchServeRequest({}, {"Accept": "application/x-npy"}).header("accept")
         'application/x-npy'
@@ -55,7 +59,7 @@ class TorchServeRequest(NamedTuple):
 
     @property
     def is_describe_request(self) -> bool:
-        """Whether TorchServe itself asks what the model is. A client's header of that name comes with a body.
+        """Whether TorchServe itself asks for the model's description. A client's header of that name comes with a body.
 
         >>> TorchServeRequest({}, {"describe": "True"}).asks_description
         True
@@ -66,24 +70,24 @@ class TorchServeRequest(NamedTuple):
 
     @property
     def is_explain_request(self) -> bool:
-        """Whether it came to the explanations address."""
+        """Whether the request was sent to the explanations address."""
         return self.headers.get("explain") == "True"
 
     @property
     def accepts_npy(self) -> bool:
-        """Whether the client wants the answer as a .npy file."""
+        """Whether the client accepts a .npy file as the response."""
         return NPY in _accepted(self.header("accept"))
 
     @property
     def accepts_json(self) -> bool:
-        """Whether the client also takes JSON, where .npy cannot be."""
+        """Whether the client also accepts JSON, for a response that .npy cannot hold."""
         return bool(_accepted(self.header("accept")) & {JSON, "application/*", "*/*"})
 
     def body(self) -> Body:
-        """The body, wherever it stands.
+        """Return the body, whichever field holds it.
 
         Raises:
-            RequestError: 400, there is none.
+            RequestError: 400, there is no body.
         """
         if not isinstance(self.row, dict):
             return Body(self.row, _plain_type(self.header("content-type")))
@@ -110,7 +114,7 @@ def _plain_type(content_type: str) -> str:
 
 def _no_body(row: Mapping[object, object], content_type: str) -> str:
     first = str(next(iter(row), ""))
-    # TorchServe hands over what it could not read as a form as no field at all.
+    # TorchServe passes a form that it could not parse as a row without fields.
     if first.lstrip()[:1] in {"[", "{"} or (not row and content_type in _FORMS):
         return (
             "the body came as a web form: send JSON with the header 'Content-Type: application/json' "
@@ -122,7 +126,10 @@ def _no_body(row: Mapping[object, object], content_type: str) -> str:
 
 
 MAX_SEQUENCES = 1024
-"""In one request. A client with more sends several requests, which share the server fairly with others'."""
+"""Sequences of one request. A client with more sends several requests, which share the server fairly with others'."""
+
+Outputs: TypeAlias = tuple[torch.Tensor, ...]
+"""The output tensors of one sequence, in the order of the model's outputs."""
 
 
 class SequenceInput(NamedTuple):
@@ -135,67 +142,127 @@ class SequenceInput(NamedTuple):
     length: int
 
 
-class Form(Enum):
-    """The format of a request, which decides that of its answer."""
-
-    PLAIN = "one sequence: a JSON array, a JSON object by input name, or .npy"
-    V1 = "KServe V1: instances"
-    V2 = "Open Inference Protocol (KServe V2)"
-    CODEC = "the model's own codec, one sequence"
-    CODEC_LIST = "the model's own codec, a list of sequences"
-
-
 class InferenceRequest(NamedTuple):
     """An accepted request."""
 
-    items: tuple[SequenceInput, ...]
-    form: Form
+    sequences: tuple[SequenceInput, ...]
+    format: RequestFormat
+    """The format that encodes the response."""
     npy: bool = False
-    """The answer is to be a .npy file: there is one sequence and one output."""
+    """Whether the response is a .npy file: there is one sequence and one output."""
     id: str = ""
-    """V2: the client's own, to be given back."""
+    """V2: the client's id of the request, repeated in the response."""
     batched: bool = False
-    """V2: the sequences came as one tensor with a batch dimension, and so go the answers."""
+    """V2: whether the sequences came as one tensor with a batch dimension, as the outputs then do."""
+
+
+class RequestFormat(Protocol):
+    """A format of requests and of their responses.
+
+    `matches` and `decode` take a body's JSON value where `parses_json` is set, and else the `Body` itself.
+    """
+
+    name: ClassVar[str]
+    """The format's name in the digest of a session's request: it must not change."""
+    parses_json: ClassVar[bool]
+    response_types: ClassVar[tuple[str, ...]]
+    """The media types that the Accept header chooses from; empty: the header is ignored."""
+
+    def matches(self, value: object) -> bool:
+        """Whether the body is in this format."""
+
+    def decode(self, value: object) -> InferenceRequest:
+        """Decode the sequences of a body.
+
+        Raises:
+            RequestError: the body is not valid, or the model does not accept it.
+        """
+
+    def encode(
+        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
+    ) -> tuple[bytes, str]:
+        """Encode the outputs of a request's sequences as a body and its content type.
+
+        `session` has the fields of the session, for the response to a session's request.
+
+        Raises:
+            RequestError: the format cannot represent the outputs.
+        """
+
+    def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
+        """Return the keys of an error body beside `code`, `type` and `message`; None where the format has none.
+
+        `value` is the refused body's JSON value, None if it is not JSON.
+        """
+
+
+@dataclass(frozen=True)
+class ModelIdentity:
+    """Name and version of the served model."""
+
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class FormatContext:
+    """The facts of an archive that formats depend on."""
+
+    manifest: Manifest
+    identity: ModelIdentity
+    labels: Labels | None = None
+
+    def only_input(self, body: str) -> str:
+        """Return the name of the model's one input, which a body without names needs.
+
+        Raises:
+            RequestError: 400, the model has several inputs.
+        """
+        inputs = self.manifest.inputs
+        if len(inputs) == 1:
+            return inputs[0].name
+        names = ", ".join(repr(spec.name) for spec in inputs)
+        raise invalid(f"{body} is accepted only if the model has one input; send an object with {names}")
 
 
 def read_sequences(
-    sequences: Sequence[Mapping[str, object]], manifest: Manifest, place: str
+    sequences: Sequence[Mapping[str, object]], manifest: Manifest, path: str
 ) -> tuple[SequenceInput, ...]:
-    """The items of several sequences; the first that is refused is named as `place` with its index.
+    """Read several sequences; an error names the first refused one as `path` with its index.
 
     Raises:
         RequestError: as `read_sequence`; 400 if there is no sequence, 413 if there are too many.
     """
-    check_sequence_count(len(sequences), place)
-    return tuple(_read_indexed(values, manifest, f"{place}[{index}]") for index, values in enumerate(sequences))
+    check_sequence_count(len(sequences), path)
+    return tuple(_read_indexed(values, manifest, f"{path}[{index}]") for index, values in enumerate(sequences))
 
 
-def check_sequence_count(sequences: int, place: str) -> None:
-    """Refuse no sequences, and too many of them before anything is made of them.
+def check_sequence_count(sequences: int, path: str) -> None:
+    """Refuse a request without sequences, and one with too many before any tensor is made.
 
     Raises:
         RequestError: 400 or 413.
     """
     if sequences == 0:
-        raise invalid(f"{place} is empty: at least one sequence is needed")
+        raise invalid(f"{path} is empty: at least one sequence is needed")
     if sequences > MAX_SEQUENCES:
-        message = f"{place} has {sequences} sequences, one request takes {MAX_SEQUENCES}"
-        raise RequestError(413, "TooManySequences", message)
+        message = f"{path} has {sequences} sequences, one request may have at most {MAX_SEQUENCES}"
+        raise RequestError("TooManySequences", message)
 
 
-def _read_indexed(values: Mapping[str, object], manifest: Manifest, place: str) -> SequenceInput:
+def _read_indexed(values: Mapping[str, object], manifest: Manifest, path: str) -> SequenceInput:
     try:
         return read_sequence(values, manifest)
     except RequestError as error:
-        raise error.within(place) from None
+        raise error.with_context(path) from None
 
 
 def read_sequence(values: Mapping[str, object], manifest: Manifest) -> SequenceInput:
-    """One sequence from its inputs by name, each as nested lists or as a tensor.
+    """Read one sequence from its inputs by name, each as nested lists or as a tensor.
 
     Raises:
         RequestError: 400 if the inputs are not those declared, 413 if the sequence is longer than every bucket, 422 if
-            its length is none that an unpaddable model accepts.
+            padding is not possible and the length is none of the accepted ones.
     """
     _check_names(values, manifest.inputs)
     tensors = tuple([_read_input(values[spec.name], spec) for spec in manifest.inputs])
@@ -225,17 +292,16 @@ def _read_input(value: object, spec: TensorSpec) -> torch.Tensor:
 
 
 def _common_length(tensors: Sequence[torch.Tensor], inputs: Sequence[TensorSpec]) -> int | None:
-    """The number of timesteps of all inputs that have time; None if none has."""
     length: int | None = None
     first = ""
     for index, spec in enumerate(inputs):
         for axis in spec.item_time_dims:
-            own = tensors[index].shape[axis]
+            timesteps = tensors[index].shape[axis]
             if length is None:
-                length, first = own, spec.name
-            elif own != length:
+                length, first = timesteps, spec.name
+            elif timesteps != length:
                 raise invalid(
-                    f"input {spec.name!r} has {own} timesteps, but input {first!r} has {length}: "
+                    f"input {spec.name!r} has {timesteps} timesteps, but input {first!r} has {length}: "
                     "all inputs of one sequence must have the same number"
                 )
     return length
@@ -250,10 +316,10 @@ def _check_length(length: int, manifest: Manifest) -> None:
         else:
             DynamicShape(1, manifest.longest).bucket_length_for(length)
     except SequenceTooLong as error:
-        raise RequestError(413, "SequenceTooLong", str(error)) from None
+        raise RequestError("SequenceTooLong", str(error)) from None
     except LengthNotAccepted as error:
-        status = 413 if length > error.available[-1] else 422
-        raise RequestError(status, "LengthNotAccepted", str(error)) from None  # type: ignore[arg-type]
+        status = 413 if length > error.available[-1] else None
+        raise RequestError("LengthNotAccepted", str(error), status=status) from None
 
 
 def _cut(tensor: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:

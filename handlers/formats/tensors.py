@@ -1,4 +1,4 @@
-"""Nested lists, or any tensor, to the tensor that an input declares; everything else is refused by name."""
+"""Conversion of nested lists, or of any tensor, to the declared tensor of an input; errors name the input."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ..responses import RequestError, abbreviate, invalid
 
 
 class _Numbers(NamedTuple):
-    """How the numbers of one dtype are read."""
+    """The conversion of JSON numbers to one dtype."""
 
     accepted: frozenset[type]
-    """Types of JSON's values."""
+    """Types of the accepted JSON values."""
     code: str
-    """Of the `array` that they are put into."""
+    """Type code of the `array` that they are put into."""
     read: torch.dtype
-    """Of the array."""
+    """Dtype of that array."""
     dtype: torch.dtype
 
 
@@ -47,7 +47,7 @@ _JSON_NAMES = {
 
 
 def describe_spec(spec: TensorSpec) -> str:
-    """An input's declaration, as messages give it.
+    """Format an input's declaration for messages.
 
     >>> describe_spec(TensorSpec("frames", "float32", ("batch", "time", 12)))
     'float32 [time, 12]'
@@ -56,7 +56,7 @@ def describe_spec(spec: TensorSpec) -> str:
 
 
 def tensor_from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
-    """One sequence's part of an input, from nested lists of numbers.
+    """Convert nested lists of numbers to one sequence's part of an input.
 
     >>> tensor_from_lists([[1, 2], [3, 4.5]], TensorSpec("x", "float32", ("batch", "time", 2)))
     tensor([[1.0000, 2.0000],
@@ -76,7 +76,7 @@ def tensor_from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
 
 
 def convert_tensor(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    """One sequence's part of an input, from a tensor of any dtype that says the same without loss of kind.
+    """Convert a tensor of any compatible dtype to one sequence's part of an input.
 
     Integers may become floats, and any width another as long as the values fit; floats never become integers.
 
@@ -95,10 +95,10 @@ def convert_tensor(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
 
 def flatten(value: object, dimensions: int, spec: TensorSpec) -> tuple[list[object], tuple[int, ...]]:
-    """The elements of lists nested `dimensions` deep, in row-major order, and the lists' shape.
+    """Return the elements of lists nested `dimensions` deep, in row-major order, and the lists' shape.
 
     Raises:
-        RequestError: 400, there are no such lists, or lists of one depth differ in length.
+        RequestError: 400, the nesting is not that deep, or lists of one depth differ in length.
     """
     if dimensions == 1 and type(value) is list:
         return value, (len(value),)
@@ -115,10 +115,10 @@ def flatten(value: object, dimensions: int, spec: TensorSpec) -> tuple[list[obje
 
 
 def tensor_from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tensor:
-    """A flat tensor of plain numbers; int, float and bool as JSON has them.
+    """Make a flat tensor of JSON numbers: int, float and bool.
 
     Raises:
-        RequestError: 400, something is no number, is of the wrong kind, or does not fit the dtype.
+        RequestError: 400, an element is not a number, is of the wrong kind, or does not fit the dtype.
     """
     kind = _NUMBERS[spec.dtype]
     if not kind.accepted.issuperset(map(type, flat)):
@@ -134,7 +134,7 @@ def tensor_from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tenso
 
 
 def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
-    """Rank and sizes are as declared, and there is at least one timestep.
+    """Check that rank and sizes are as declared, and that there is at least one timestep.
 
     Raises:
         RequestError: 400.
@@ -154,15 +154,15 @@ def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
 
 
 def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
-    """Floats are finite, ids are in the vocabulary.
+    """Check that floats are finite, and ids in the vocabulary.
 
     Raises:
-        RequestError: 400, with the place of the first that is not.
+        RequestError: 400, with the index of the first that is not.
     """
     if tensor.numel() == 0:
         return
     if tensor.dtype.is_floating_point:
-        # A sum that is finite has no other terms; one that is not may only be too large.
+        # A finite sum has finite terms only; the sum of finite terms may overflow, so the elements are checked then.
         if not math.isfinite(tensor.sum().item()):
             _check_finite(tensor, spec)
     elif spec.vocabulary is not None:
@@ -191,12 +191,12 @@ def _check_finite(tensor: torch.Tensor, spec: TensorSpec) -> None:
 
 
 def invalid_input(spec: TensorSpec, problem: str) -> RequestError:
-    """A refusal that names the input."""
+    """Refuse an input, by name."""
     return invalid(f"input {spec.name!r}: {problem}")
 
 
 def _are_ids(flat: Sequence[object], spec: TensorSpec) -> bool:
-    """Whether these integers are in the vocabulary, which takes less time to ask of a list than of a tensor."""
+    """Whether these integers are in the vocabulary: the check of a list is faster than that of a tensor."""
     if spec.vocabulary is None or _NUMBERS[spec.dtype].accepted is not _INT or not flat:
         return False
     return min(flat) >= 0 and max(flat) < spec.vocabulary  # type: ignore[operator, type-var]
@@ -243,7 +243,7 @@ def _first(mask: torch.Tensor) -> str:
 
 
 def _kind(dtype: torch.dtype) -> int:
-    """Bool, integers, floats, and what no input is."""
+    """Rank bool, integers, floats, and complex numbers, which no input has."""
     if dtype == torch.bool:
         return 0
     if dtype.is_complex:

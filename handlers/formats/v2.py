@@ -1,7 +1,7 @@
-"""The Open Inference Protocol (KServe V2): its requests to sequences, and answers to its responses.
+"""Open Inference Protocol (KServe V2).
 
-Sequences of different lengths are sent as one entry each, all of the input's name. Sequences of one length may be sent
-as one tensor with the batch dimension where the input has it; their answers come back the same way.
+Sequences of different lengths are sent as one entry each, all with the input's name. Sequences of one length may be
+sent as one tensor with the batch dimension where the input has it; their outputs come back the same way.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from ...bucketing.shapes import DType, TensorSpec
-from ...config.manifest import Manifest
-from ..responses import RequestError, abbreviate, invalid, malformed
-from .request import Form, InferenceRequest, check_sequence_count, read_sequences
+from ..responses import JSON, RequestError, abbreviate, invalid, malformed
+from .json_text import to_json
+from .request import FormatContext, InferenceRequest, Outputs, check_sequence_count, read_sequences
 from .tensors import describe_spec, flatten, invalid_input, tensor_from_numbers
 
 _KEYS = {"name", "shape", "datatype", "data"}
@@ -28,88 +29,72 @@ _FLOATS = {"FP16", "BF16", "FP32", "FP64"}
 
 
 @dataclass(frozen=True)
-class ModelIdentity:
-    """What a V2 response says of the model."""
+class V2Format:
+    """V2: one entry of `inputs` for each input and sequence, or one for each input of a batch."""
 
-    name: str
-    version: str
+    name: ClassVar[str] = "V2"
+    parses_json: ClassVar[bool] = True
+    response_types: ClassVar[tuple[str, ...]] = (JSON,)
+    context: FormatContext
 
+    def matches(self, value: object) -> bool:
+        """Whether a JSON value is a V2 request, even where an input of the model is itself called `inputs`."""
+        if not isinstance(value, dict) or not isinstance(value.get("inputs"), list):
+            return False
+        entries = value["inputs"]
+        if entries and all(isinstance(entry, Mapping) and entry.keys() >= _KEYS for entry in entries):
+            return True
+        return all(spec.name != "inputs" for spec in self.context.manifest.inputs)
 
-def is_v2(value: object, inputs: Sequence[TensorSpec]) -> bool:
-    """Whether a JSON body is a V2 request, even where an input of the model is itself called `inputs`.
+    def decode(self, value: object) -> InferenceRequest:
+        """Decode the sequences of a V2 request.
 
-    >>> entry = {"name": "x", "shape": [1], "datatype": "FP32", "data": [0.5]}
-    >>> ids = TensorSpec("inputs", "int64", ("batch", "time"))
-    >>> is_v2({"inputs": [entry]}, [ids]), is_v2({"inputs": [1, 2, 3]}, [ids])
-    (True, False)
-    """
-    if not isinstance(value, Mapping) or not isinstance(value.get("inputs"), list):
-        return False
-    entries = value["inputs"]
-    if entries and all(isinstance(entry, Mapping) and entry.keys() >= _KEYS for entry in entries):
-        return True
-    return all(spec.name != "inputs" for spec in inputs)
+        Raises:
+            RequestError: 400, 413 or 422, naming the entry or the sequence.
+        """
+        assert isinstance(value, dict)
+        entries, inputs = value["inputs"], self.context.manifest.inputs
+        check_sequence_count(math.ceil(len(entries) / len(inputs)), "inputs")
+        by_name: dict[str, list[V2Tensor]] = {spec.name: [] for spec in inputs}
+        for index, entry in enumerate(entries):
+            read = _read_indexed(entry, index, inputs)
+            by_name[read.spec.name].append(read)
+        sequences = read_sequences(_sequences(by_name), self.context.manifest, "sequences")
+        batched = all(len(found) == 1 and found[0].batched for found in by_name.values())
+        return InferenceRequest(sequences, self, id=_request_id(value), batched=batched)
 
+    def encode(
+        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
+    ) -> tuple[bytes, str]:
+        """Encode one entry for each output and sequence, or one for each output of a batched request.
 
-def read_v2(body: Mapping[str, object], manifest: Manifest) -> InferenceRequest:
-    """The request of a V2 body.
+        Raises:
+            RequestError: 500, an output is not finite, which V2's numbers cannot represent.
+        """
+        entries = []
+        for index, spec in enumerate(self.context.manifest.outputs):
+            tensors = [own[index] for own in outputs]
+            if request.batched and spec.batch_dim is not None:
+                tensors = [torch.stack(tensors, spec.batch_dim)]
+            entries += [_write_entry(tensor, spec) for tensor in tensors]
+        body = self._envelope(request.id) | {"outputs": entries}
+        return to_json(body if session is None else {**body, "parameters": session}), JSON
 
-    Raises:
-        RequestError: 400, 413 or 422, naming the entry or the sequence.
-    """
-    entries = body["inputs"]
-    assert isinstance(entries, list)
-    check_sequence_count(math.ceil(len(entries) / len(manifest.inputs)), "inputs")
-    by_name: dict[str, list[V2Tensor]] = {spec.name: [] for spec in manifest.inputs}
-    for index, entry in enumerate(entries):
-        read = _read_indexed(entry, index, manifest.inputs)
-        by_name[read.spec.name].append(read)
-    items = read_sequences(_sequences(by_name), manifest, "sequences")
-    batched = all(len(found) == 1 and found[0].batched for found in by_name.values())
-    return InferenceRequest(items, Form.V2, id=request_id(body), batched=batched)
+    def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
+        """Return a V2 response without outputs: TorchServe's V2 gRPC loses its worker on any other body."""
+        from_grpc = isinstance(value, dict) and "model_name" in value and "inputs" in value
+        if not from_grpc and not self.matches(value):
+            return None
+        return self._envelope(_request_id(value)) | {"outputs": [], "error": error.message}
 
-
-def request_id(body: object) -> str:
-    """The client's id of a request, "" if it gave none."""
-    given = body.get("id") if isinstance(body, Mapping) else None
-    return given if isinstance(given, str) else ""
-
-
-def write_v2(
-    request: InferenceRequest,
-    answers: Sequence[Sequence[torch.Tensor]],
-    outputs: Sequence[TensorSpec],
-    identity: ModelIdentity,
-) -> dict[str, object]:
-    """The V2 response: one entry for each output and sequence, or one for each output of a batched request.
-
-    Raises:
-        RequestError: 500, an answer is not finite, which V2's numbers cannot say.
-    """
-    entries = []
-    for place, spec in enumerate(outputs):
-        own = [answer[place] for answer in answers]
-        if request.batched and spec.batch_dim is not None:
-            own = [torch.stack(own, spec.batch_dim)]
-        entries += [_write_entry(tensor, spec) for tensor in own]
-    return _envelope(request.id, identity) | {"outputs": entries}
-
-
-def needs_envelope(body: object, inputs: Sequence[TensorSpec]) -> bool:
-    """Whether an error must come in a V2 response too: TorchServe's V2 gRPC loses its worker on any other body."""
-    if not isinstance(body, Mapping):
-        return False
-    return is_v2(body, inputs) or ("model_name" in body and "inputs" in body)  # as its gRPC always sends
-
-
-def error_envelope(body: object, identity: ModelIdentity) -> dict[str, object]:
-    """A V2 response without outputs, to which the error is added."""
-    return _envelope(request_id(body), identity) | {"outputs": []}
+    def _envelope(self, request_id: str) -> dict[str, object]:
+        identity = self.context.identity
+        return {"model_name": identity.name, "model_version": identity.version, "id": request_id}
 
 
 @dataclass(frozen=True)
 class V2Tensor:
-    """One read entry of `inputs`: the parts of one or several sequences."""
+    """One decoded entry of `inputs`: the tensors of one or several sequences."""
 
     spec: TensorSpec
     parts: tuple[torch.Tensor, ...]
@@ -120,7 +105,7 @@ def _read_indexed(entry: object, index: int, inputs: Sequence[TensorSpec]) -> V2
     try:
         return _read_entry(entry, inputs)
     except RequestError as error:
-        raise error.within(f"inputs[{index}]") from None
+        raise error.with_context(f"inputs[{index}]") from None
 
 
 def _read_entry(entry: object, inputs: Sequence[TensorSpec]) -> V2Tensor:
@@ -183,7 +168,7 @@ def _sequences(by_name: Mapping[str, Sequence[V2Tensor]]) -> list[dict[str, obje
 def _write_entry(tensor: torch.Tensor, spec: TensorSpec) -> dict[str, object]:
     if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
         raise RequestError(
-            500, "AnswerNotFinite", f"output {spec.name!r} holds NaN or infinity, which this format cannot say"
+            "AnswerNotFinite", f"output {spec.name!r} holds NaN or infinity, which this format cannot say"
         )
     return {
         "name": spec.name,
@@ -193,5 +178,6 @@ def _write_entry(tensor: torch.Tensor, spec: TensorSpec) -> dict[str, object]:
     }
 
 
-def _envelope(request_id: str, identity: ModelIdentity) -> dict[str, object]:
-    return {"model_name": identity.name, "model_version": identity.version, "id": request_id}
+def _request_id(value: object) -> str:
+    given = value.get("id") if isinstance(value, dict) else None
+    return given if isinstance(given, str) else ""

@@ -1,4 +1,4 @@
-"""The host: installed packages, and the cores that this process may use by pinning and by a container's quota."""
+"""Host checks: installed packages, and the cores that affinity and a container's quota leave to this process."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
+from ...backends.interface import TorchPinned
+from ...backends.registry import get_backend
+
 
 def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -> None:
-    """Every (distribution, module, version) is here, in a version that can run the archive.
+    """Check that every (distribution, module, version) is installed, in a version that can run the archive.
 
-    Code that inductor compiled is tied to torch's minor version; anything else runs on the version it was packaged
+    Code of an engine that pins torch's minor version needs that one; anything else runs on the version it was packaged
     with or a later one.
 
     Raises:
-        RuntimeError: a package is missing or does not fit; says which to install.
+        RuntimeError: a package is missing or does not fit; the message says which to install.
     """
+    installed = []
     for distribution, module, packaged in requires:
         here = installed_version(distribution, module)
         if here is None:
@@ -27,18 +31,25 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
                 f"this archive needs {distribution}, which is not installed here: "
                 f"pip install {distribution}=={packaged}"
             )
-        tied = backend == "inductor" and distribution == "torch"
-        if not (_same_minor(here, packaged) if tied else _at_least(here, packaged)):
-            wanted = f"{'.'.join(map(str, _release(packaged)[:2]))}.*" if tied else packaged
-            relation = "==" if tied else ">="
+        installed.append((distribution, packaged, here))
+    for distribution, packaged, here in installed:
+        pinned = distribution == "torch" and _pins_torch_minor(backend)
+        if not (_same_minor(here, packaged) if pinned else _at_least(here, packaged)):
+            wanted = f"{'.'.join(map(str, _release(packaged)[:2]))}.*" if pinned else packaged
+            relation = "==" if pinned else ">="
             raise RuntimeError(
-                f"this archive was packaged with {distribution} {packaged}, here is {here}, which cannot run it: "
-                f'pip install "{distribution}{relation}{wanted}", or package the model again with {here}'
+                f"this archive was packaged with {distribution} {packaged}; version {here} is installed, which cannot "
+                f'run it: pip install "{distribution}{relation}{wanted}", or package the model again with {here}'
             )
 
 
+def _pins_torch_minor(backend: str) -> bool:
+    engine = get_backend(backend)
+    return isinstance(engine, TorchPinned) and engine.pins_torch_minor
+
+
 def installed_version(distribution: str, module: str) -> str | None:
-    """The version of a package, whichever distribution (onnxruntime-gpu) brings the module; None if it is not here."""
+    """Return the version of a package, of whichever distribution (onnxruntime-gpu) has the module; None if missing."""
     if find_spec(module) is None:
         return None
     try:
@@ -49,7 +60,7 @@ def installed_version(distribution: str, module: str) -> str | None:
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """The numbers a version begins with.
+    """Return the numbers at the start of a version.
 
     >>> _release("2.13+cpu"), _release("2.14.0.dev20260101")
     ((2, 13, 0), (2, 14, 0))
@@ -71,13 +82,13 @@ _MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def available_cores(control_groups: Path = _CONTROL_GROUPS, membership: Path = _MEMBERSHIP) -> int:
-    """Whole cores, at least 1: the affinity mask or the CPU quota of a control group (v1 or v2), whichever is less."""
+    """Count whole cores, at least 1: the affinity mask or a control group's CPU quota (v1 or v2), whichever is less."""
     quotas = list(_quotas(control_groups, membership))
     return max(1, int(min([float(_affinity()), *quotas])))
 
 
 def threads_per_worker(cores: int, workers: object) -> int:
-    """Each worker's share of the cores. Where `maxWorkers` is not set TorchServe starts one worker a core.
+    """Divide the cores among the workers. Without `maxWorkers` TorchServe starts one worker a core.
 
     >>> threads_per_worker(8, 2), threads_per_worker(2, 4), threads_per_worker(8, None)
     (4, 1, 1)
@@ -94,7 +105,7 @@ def _affinity() -> int:
 
 
 def _quotas(control_groups: Path, membership: Path) -> Iterator[float]:
-    """The quota in cores of every control group that this process is in."""
+    """Yield the quota in cores of every control group that this process is in."""
     for controllers, path in _memberships(membership):
         if not controllers:
             yield from _along(control_groups, path, _quota_v2)
@@ -104,13 +115,13 @@ def _quotas(control_groups: Path, membership: Path) -> Iterator[float]:
 
 
 def _memberships(file: Path) -> list[tuple[str, PurePosixPath]]:
-    """(controllers, path) for each line like `4:cpu,cpuacct:/docker/x`; version 2 has no controllers."""
+    """Return (controllers, path) for each line like `4:cpu,cpuacct:/docker/x`; version 2 has no controllers."""
     lines = [line.split(":", 2) for line in _read(file).splitlines()]
     return [(line[1], PurePosixPath(line[2])) for line in lines if len(line) == 3]
 
 
 def _along(root: Path, path: PurePosixPath, quota: Callable[[Path], float | None]) -> Iterator[float]:
-    """The quotas of a group and of all groups around it. In a container the path may be the host's: it is not there."""
+    """Yield the quotas of a group and of its ancestors. In a container the path may be the host's, and not exist."""
     relative = PurePosixPath(str(path).lstrip("/"))
     for part in (relative, *relative.parents):
         found = quota(root / part)
@@ -128,7 +139,7 @@ def _quota_v1(group: Path) -> float | None:
 
 
 def _cores(quota: str, period: str) -> float | None:
-    """Cores of a quota in microseconds per period; "max", -1 and nonsense are no quota."""
+    """Convert a quota in microseconds per period to cores; "max", -1 and invalid text are no quota."""
     if not quota.strip().isdigit() or not period.strip().isdigit() or int(period) == 0:
         return None
     return int(quota) / int(period)

@@ -1,11 +1,12 @@
-"""`placement: cores`: each worker on cores of its own, so that none is moved about, or computes where another does.
+"""`placement: cores`: pins each worker to cores of its own.
 
-On a CPU a worker is pinned to its share of the host's cores, with as many threads. On a Neuron device it is given one
-NeuronCore. Workers beyond the shares begin again with the first one. Where nothing says how many workers there are, a
-worker takes the NeuronCore of its own number: two on one core cannot both start.
+A CPU worker is pinned to its share of the host's cores, with as many threads. An engine with cores of its own
+(`CoreAssigning`) is assigned one by environment variables. Workers beyond the shares start again with the first one.
+If the number of workers is not known, a worker takes the engine's core of its own index: two workers cannot both start
+on one.
 
-A worker's number is the least that no other living worker has. It is a file that the worker's process has locked. The
-system unlocks it when the process ends, however it ends: the worker that takes its place finds the number free.
+A worker's index is the least that no other living worker has. It is a file that the worker's process has locked. The
+system unlocks it when the process ends, however it ends: the worker that replaces it finds the index free.
 """
 
 from __future__ import annotations
@@ -22,49 +23,51 @@ from itertools import count, pairwise
 from math import ceil
 from pathlib import Path
 
+from ...backends.interface import CoreAssigning
+from ...backends.registry import get_backend
 from ...config.manifest import FILE_NAME, Manifest
 from .host import available_cores
 
 _log = logging.getLogger(__name__)
 
-_NEURON = ("neuronx", "neuron")
-_NEURON_CORES = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
 _THREADS = Path("/proc/self/task")
 
 
 def apply_placement(
     manifest: Manifest, archive: Path, workers: object, environment: MutableMapping[str, str]
 ) -> int | None:
-    """Put this process where it is to be, before anything of it computes. Returns the threads for which that is.
+    """Pin this process, before anything in it computes; returns its number of threads.
 
-    `workers` is `maxWorkers`, however it is written; `environment` is that of the process. None: `threads` and the
-    number of workers say how many threads, as without a placement.
+    `workers` is `maxWorkers`, of any type; `environment` is that of the process. None: `threads` and the number of
+    workers determine the threads, as without a placement.
 
     Raises:
-        RuntimeError: this host cannot do it; says why.
+        RuntimeError: this host does not allow it; the message says why.
     """
     if manifest.placement != "cores":
         return None
     try:
-        if manifest.backend in _NEURON:
-            _on_neuron_core(archive, workers, environment)
+        engine = get_backend(manifest.backend)
+        if isinstance(engine, CoreAssigning):
+            _assign_core(engine, archive, workers, environment)
             return None
-        return _on_cores(archive, workers, manifest.threads)
+        return _pin_to_share(archive, workers, manifest.threads)
     except OSError as error:
         raise RuntimeError(f"placement: cores is not possible here ({error}): leave placement out") from error
 
 
-def _on_neuron_core(archive: Path, workers: object, environment: MutableMapping[str, str]) -> None:
-    given = [name for name in _NEURON_CORES if name in environment]
+def _assign_core(engine: CoreAssigning, archive: Path, workers: object, environment: MutableMapping[str, str]) -> None:
+    given = [name for name in engine.core_variables if name in environment]
     if given:
-        _log.info("placement: as %s says", " and ".join(given))
+        _log.info("placement: set by %s", " and ".join(given))
         return
-    number, shares = acquire_worker_index(worker_lock_directory(archive)), _count(workers)
-    environment["NEURON_RT_VISIBLE_CORES"] = str(number if shares is None else number % shares)
-    _log.info("placement: NeuronCore %s", environment["NEURON_RT_VISIBLE_CORES"])
+    index, shares = acquire_worker_index(worker_lock_directory(archive)), _worker_count(workers)
+    core = index if shares is None else index % shares
+    environment.update(engine.core_environment(core))
+    _log.info("placement: core %d of %s", core, engine.name)
 
 
-def _on_cores(archive: Path, workers: object, threads: int | None) -> int:
+def _pin_to_share(archive: Path, workers: object, threads: int | None) -> int:
     if not hasattr(os, "sched_setaffinity"):
         raise RuntimeError("placement: cores needs Linux, which can pin a process: leave placement out")
     cores = sorted(os.sched_getaffinity(0))
@@ -73,12 +76,12 @@ def _on_cores(archive: Path, workers: object, threads: int | None) -> int:
     share = shares[acquire_worker_index(worker_lock_directory(archive)) % len(shares)]
     pin_process(share)
     _log.info("placement: cores %s", ", ".join(map(str, share)))
-    # A container's quota may be less than the cores that it may use.
+    # A container's quota may be less than its cores.
     return threads or min(len(share), ceil(usable / len(shares)))
 
 
 def partition_cores(cores: Sequence[int], workers: object, threads: int | None) -> list[tuple[int, ...]]:
-    """The cores of each worker: as many shares as workers, or of as many cores as threads, where these are given.
+    """Divide the cores: into one share for each worker, or into shares of `threads` cores, if that is given.
 
     Without `maxWorkers` TorchServe starts one worker a core. No core is in two shares, and none is left over.
 
@@ -89,14 +92,14 @@ def partition_cores(cores: Sequence[int], workers: object, threads: int | None) 
     >>> partition_cores([2, 5], 4, None)
     [(2,), (5,)]
     """
-    wanted = _count(workers) or len(cores) if threads is None else len(cores) // threads
+    wanted = _worker_count(workers) or len(cores) if threads is None else len(cores) // threads
     count = max(1, min(wanted, len(cores)))
-    edges = [index * len(cores) // count for index in range(count + 1)]
-    return [tuple(cores[begin:end]) for begin, end in pairwise(edges)]
+    bounds = [index * len(cores) // count for index in range(count + 1)]
+    return [tuple(cores[start:end]) for start, end in pairwise(bounds)]
 
 
 def pin_process(cores: Sequence[int]) -> None:
-    """Keep this process to some cores: the threads that it has, and those that these start.
+    """Pin this process to some cores: its threads, and those that these start.
 
     Raises:
         OSError: the system does not allow it.
@@ -106,37 +109,37 @@ def pin_process(cores: Sequence[int]) -> None:
             os.sched_setaffinity(thread, cores)
 
 
-def _count(workers: object) -> int | None:
+def _worker_count(workers: object) -> int | None:
     return workers if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 1 else None
 
 
 def acquire_worker_index(directory: Path) -> int:
-    """The least number that is free in `directory`, from 0 on; it is this process's until it ends.
+    """Lock the least index that is free in `directory`, from 0 on; it is this process's until that ends.
 
     Raises:
         OSError: the files cannot be made or locked.
     """
-    for number in count():
-        # Never closed: the lock goes with the last descriptor.
+    for index in count():
+        # Never closed: the lock is released with the last descriptor.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(directory / str(number), flags, 0o600)
+        descriptor = os.open(directory / str(index), flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
         else:
-            return number
-    raise AssertionError  # for the type checker: there is always a further number
+            return index
+    raise AssertionError  # for the type checker: there is always a further index
 
 
 def worker_lock_directory(archive: Path) -> Path:
-    """The directory for the numbers of an unpacked archive's workers, private to the user who runs them.
+    """Make the directory of the worker indices of an unpacked archive, private to the user who runs the workers.
 
-    It goes by what the archive is, not by where it lies: two servers of one archive share one host's cores.
+    Its name depends on the archive's content, not on its path: two servers of one archive share one host's cores.
 
     Raises:
         OSError: it cannot be made.
-        RuntimeError: somebody else has put something in its place.
+        RuntimeError: its path belongs to another user, or is not a directory.
     """
     which = sha256((archive / FILE_NAME).read_bytes()).hexdigest()[:32]
     directory = Path(tempfile.gettempdir()) / f"neuron-lstm-workers-{os.geteuid()}-{which}"

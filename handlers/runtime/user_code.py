@@ -1,11 +1,11 @@
-"""The user's own code in an archive: files given with `--extra-files`, and named in the YAML as `module:name`.
+"""User code in an archive: files given with `--extra-files` and named in the YAML as `module:name`.
 
 The bucket selector is written as `kernel: module:function` in the YAML:
 
     def choose(length: int, lengths: tuple[int, ...]) -> int
 
 `length` is the timesteps of a sequence, `lengths` are those of the grid, ascending; the function returns the index of
-the bucket length in which the sequence runs. It is called for every length while the archive is loaded, never again.
+the bucket length in which the sequence runs. It is called for every length while the archive is loaded, and not later.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from ...config.manifest import Manifest
 
 
 def import_reference(reference: str, directory: Path) -> Any:
-    """What `reference` ("module:name") names, from a file in `directory`, which is to be `working_directory`.
+    """Import the object that `reference` ("module:name") names, from a file in `directory`.
+
+    The caller has entered `working_directory`.
 
     Raises:
-        ImportError, AttributeError, or whatever the file raises: it is not there.
+        ImportError, AttributeError: the module or the object is missing; or whatever the file raises.
     """
     module, _, name = reference.partition(":")
     return getattr(_import(module, directory), name)
@@ -36,13 +38,13 @@ def _import(name: str, directory: Path) -> object:
     module = importlib.import_module(name)
     file = Path(getattr(module, "__file__", None) or "")
     if not file.resolve().is_relative_to(directory.resolve()):
-        raise ImportError(f"another module of this name is already there ({file}); give this file another name")
+        raise ImportError(f"another module of this name is already imported ({file}); give this file another name")
     return module
 
 
 @contextmanager
 def working_directory(directory: Path) -> Iterator[None]:
-    """`directory` as the working directory meanwhile, and first on `sys.path` from now on: code may import late."""
+    """Make `directory` the working directory meanwhile, and first on `sys.path` for good: code may import late."""
     before = Path.cwd()
     if sys.path[:1] != [str(directory)]:
         sys.path.insert(0, str(directory))
@@ -54,16 +56,16 @@ def working_directory(directory: Path) -> Iterator[None]:
 
 
 def selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:
-    """The bucket length for 1, 2, 3, ... timesteps, as the function in `directory` has it; None where there is none.
+    """Return the bucket length that the user's selector in `directory` returns for 1, 2, 3, ... timesteps, if any.
 
     Raises:
-        RuntimeError: it is not there, or chooses what cannot be served; with the cause.
+        RuntimeError: the function is missing, or its return value is not valid; with the cause.
     """
     return None if manifest.kernel is None else load_bucket_selector(manifest.kernel, manifest.grid.lengths, directory)
 
 
 def load_bucket_selector(reference: str, lengths: tuple[int, ...], directory: Path) -> tuple[int, ...]:
-    """The same for the function of this name and the lengths of a grid.
+    """Tabulate the selector of this name for the lengths of a grid.
 
     Raises:
         RuntimeError: as `selected_lengths`.

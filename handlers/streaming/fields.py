@@ -1,128 +1,129 @@
-"""Which session a request belongs to: from headers, from fields of a form or of gRPC, or from the JSON body itself."""
+"""Session fields of a request: in headers, in fields of a form or of gRPC, or in the JSON body."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from ...sessions.settings import SessionFields
-from ..formats.json_formats import is_npy, parse_json_fast
-from ..formats.request import BODY_FIELDS, TorchServeRequest
+from ...sessions.settings import SessionFields, normalize_field_name
+from ..formats.json_formats import decode_json
+from ..formats.request import BODY_FIELDS, Body, TorchServeRequest
 from ..responses import RequestError, abbreviate, invalid
 
 _V2_PARAMETERS = {"sequence_id": "id", "sequence_start": "start", "sequence_end": "end", "sequence_step": "step"}
-"""What an Open Inference Protocol client may write in `parameters`, beside the names of the settings."""
-_TRUTHS = {"true": True, "1": True, "false": False, "0": False, "": False}
-_LARGEST_STEP = 2**63 - 1
+"""The names that Open Inference Protocol clients may use in `parameters`, beside those of the settings."""
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False, "": False}
+_MAX_STEP = 2**63 - 1
 
 
 class SessionFieldValues(NamedTuple):
-    """What a request says of its session."""
+    """The values of a request's session fields."""
 
     id: str | None
     start: bool
     end: bool
     step: int | None
-    """Timesteps that came before this piece."""
+    """Timesteps of the session before this request."""
     token: str | None
 
 
 def read_session_fields(
-    raw: TorchServeRequest, names: SessionFields, *, json_body: bool
+    request: TorchServeRequest, names: SessionFields, is_json: Callable[[Body], bool]
 ) -> tuple[SessionFieldValues, TorchServeRequest]:
-    """What `raw` says of its session, and the request without it.
+    """Read the session fields of a request; returns them and the request without them.
 
-    Names are compared without case, and `-` counts as `_`: proxies change the one and drop the other. A JSON body is
-    looked into where `json_body` says that it is one of ours.
+    Names are compared without case, and `-` counts as `_`: proxies change the one and drop the other. Fields in the
+    body are read only where `is_json` holds for it.
 
     Raises:
-        RequestError: 400, a field is not what it must be, or two places say different things.
+        RequestError: 400, a field is not valid, or two places have different values of it.
     """
-    keys = {_plain(getattr(names, key)): key for key in SessionFieldValues._fields}
+    keys = {normalize_field_name(getattr(names, key)): key for key in SessionFieldValues._fields}
     found: dict[str, object] = {}
-    for name, value in _outside_the_body(raw):
-        if (key := keys.get(_plain(name))) is not None:
+    for name, value in _fields_outside_body(request):
+        if (key := keys.get(normalize_field_name(name))) is not None:
             _add(found, key, name, value)
-    rest = raw
-    if json_body:
-        said, rest = _in_the_body(raw, keys)
-        for name, key, value in said:
-            _add(found, key, name, value)
-    return _typed(found, names), rest
+    in_body, rest = _split_body(request, keys, is_json)
+    for name, key, value in in_body:
+        _add(found, key, name, value)
+    return _validated(found, names), rest
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "_")
-
-
-def _outside_the_body(raw: TorchServeRequest) -> Iterator[tuple[str, object]]:
-    for name, value in raw.headers.items():
+def _fields_outside_body(request: TorchServeRequest) -> Iterator[tuple[str, object]]:
+    for name, value in request.headers.items():
         if isinstance(value, str):
             yield name, value
-    if isinstance(raw.row, Mapping):
-        for name, value in raw.row.items():
+    if isinstance(request.row, Mapping):
+        for name, value in request.row.items():
             if isinstance(name, str) and name not in BODY_FIELDS:
                 yield name, value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else value
 
 
-def _in_the_body(
-    raw: TorchServeRequest, keys: Mapping[str, str]
+def _split_body(
+    request: TorchServeRequest, keys: Mapping[str, str], is_json: Callable[[Body], bool]
 ) -> tuple[list[tuple[str, str, object]], TorchServeRequest]:
-    """(name, key, value) of each field in a JSON object, and the request with its body read and without them."""
-    if not has_body(raw) or is_npy(body := raw.body()):
-        return [], raw
-    value = parse_json_fast(body)
+    """Return (name, key, value) of each field in a JSON object, and the request with the parsed body without them."""
+    if not has_body(request) or not is_json(body := request.body()):
+        return [], request
+    value = decode_json(body, lambda parsed: parsed)
     if not isinstance(value, dict):
-        return [], raw
-    said = [(name, keys[_plain(name)], value[name]) for name in value if _plain(name) in keys]
+        return [], request
+    found = [
+        (name, keys[normalize_field_name(name)], value[name]) for name in value if normalize_field_name(name) in keys
+    ]
     parameters = value.get("parameters")
     if isinstance(parameters, Mapping):
         known = {**keys, **_V2_PARAMETERS}
-        said += [(name, known[_plain(name)], parameters[name]) for name in parameters if _plain(name) in known]
-    rest = {name: part for name, part in value.items() if _plain(name) not in keys}
-    field = next((name for name in BODY_FIELDS if isinstance(raw.row, Mapping) and name in raw.row), BODY_FIELDS[0])
-    return said, TorchServeRequest({field: rest}, raw.headers)
+        found += [
+            (name, known[normalize_field_name(name)], parameters[name])
+            for name in parameters
+            if normalize_field_name(name) in known
+        ]
+    rest = {name: part for name, part in value.items() if normalize_field_name(name) not in keys}
+    row = request.row
+    field = next((name for name in BODY_FIELDS if isinstance(row, Mapping) and name in row), BODY_FIELDS[0])
+    return found, TorchServeRequest({field: rest}, request.headers)
 
 
-def has_body(raw: TorchServeRequest) -> bool:
-    """Whether there is anything in it but what it says of its session."""
-    if not isinstance(raw.row, Mapping):
-        return raw.row not in (None, b"", "")
-    return any(raw.row.get(name) not in (None, b"", bytearray(), "", {}, []) for name in BODY_FIELDS)
+def has_body(request: TorchServeRequest) -> bool:
+    """Whether the request has a body that is not empty."""
+    if not isinstance(request.row, Mapping):
+        return request.row not in (None, b"", "")
+    return any(request.row.get(name) not in (None, b"", bytearray(), "", {}, []) for name in BODY_FIELDS)
 
 
 def _add(found: dict[str, object], key: str, name: str, value: object) -> None:
     if value is None:
         return
-    if key in found and _compared(key, found[key]) != _compared(key, value):
-        raise invalid(f"{abbreviate(name)} is said twice, with different values")
+    if key in found and _comparable(key, found[key]) != _comparable(key, value):
+        raise invalid(f"{abbreviate(name)} is given twice, with different values")
     found[key] = value
 
 
-def _compared(key: str, value: object) -> str:
-    """As a header would say it. Of ids and tokens every letter counts."""
+def _comparable(key: str, value: object) -> str:
+    """Return the value as a header would hold it. The case of ids and tokens matters."""
     return str(value).lower() if key in ("start", "end") else str(value)
 
 
-def _typed(found: Mapping[str, object], names: SessionFields) -> SessionFieldValues:
+def _validated(found: Mapping[str, object], names: SessionFields) -> SessionFieldValues:
     for key in ("id", "token"):
         if key in found and not isinstance(found[key], str):
-            raise invalid(f"{getattr(names, key)} must be a text, not {abbreviate(found[key])}")
+            raise invalid(f"{getattr(names, key)} must be a string, not {abbreviate(found[key])}")
     token = found.get("token")
     return SessionFieldValues(
         id=str(found["id"]) if found.get("id") else None,
-        start=_truth(found.get("start", False), names.start),
-        end=_truth(found.get("end", False), names.end),
+        start=_boolean(found.get("start", False), names.start),
+        end=_boolean(found.get("end", False), names.end),
         step=_step(found["step"], names.step) if "step" in found else None,
         token=token if isinstance(token, str) and token else None,
     )
 
 
-def _truth(value: object, name: str) -> bool:
+def _boolean(value: object, name: str) -> bool:
     if isinstance(value, bool):
         return value
-    if isinstance(value, str) and value.strip().lower() in _TRUTHS:
-        return _TRUTHS[value.strip().lower()]
+    if isinstance(value, str) and value.strip().lower() in _BOOLEANS:
+        return _BOOLEANS[value.strip().lower()]
     raise invalid(f"{name} must be true or false, not {abbreviate(value)}")
 
 
@@ -130,11 +131,11 @@ def _step(value: object, name: str) -> int:
     number = value
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 19:
         number = int(value)
-    if type(number) is not int or not 0 <= number <= _LARGEST_STEP:
-        raise invalid(f"{name} must be the number of timesteps that came before this piece, not {abbreviate(value)}")
+    if type(number) is not int or not 0 <= number <= _MAX_STEP:
+        raise invalid(f"{name} must be the number of timesteps before this request, not {abbreviate(value)}")
     return number
 
 
 def invalid_session_id(error: ValueError, name: str) -> RequestError:
-    """What is said of an id that cannot be one."""
-    return RequestError(400, "InvalidSessionId", f"{name}: {error}")
+    """Refuse a session id that is not valid."""
+    return RequestError("InvalidSessionId", f"{name}: {error}")

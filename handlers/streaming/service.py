@@ -1,8 +1,8 @@
-"""Pieces of sessions to answers. Each is applied to its session once, in order, and kept before it is answered.
+"""Requests of sessions. Each is applied to its session once, in order, and saved before its response is sent.
 
-Pieces of different sessions run together. Those of one session that came in one batch run one after the other; those
-that came to two workers at once are told apart by the store, which lets one of them be first: the other is decided on
-again, against the session as it is then.
+A batch is processed in rounds, each with at most one request of each session: requests of different sessions run
+together, those of one session one after the other. Requests of one session that came to two workers at once are told
+apart by the store, which accepts one of them: the decision on the other is made again, by the session as it is then.
 """
 
 from __future__ import annotations
@@ -11,266 +11,246 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 
 from ...bucketing.execute_chunks import ResumedState
-from ...bucketing.plan import Plan
-from ...config.manifest import Manifest
 from ...sessions.decision import ChunkRequest, Reject, Replay, StartSession, decide
 from ...sessions.ids import check_id, make_id
 from ...sessions.session import Reply, Session
 from ...sessions.settings import SessionFields
-from ..batch import BatchFunction, BatchStats, merge_stats, run_with_isolation
-from ..formats.codec import Codec
-from ..formats.json_formats import Outputs
+from ..batch import BatchStats, infer, merge_stats, run_with_isolation
+from ..formats import Codec
 from ..formats.json_text import to_json
-from ..formats.request import Form, InferenceRequest, SequenceInput, TorchServeRequest
-from ..responses import RawResponse, RequestError, invalid
+from ..formats.request import InferenceRequest, Outputs, SequenceInput, TorchServeRequest
+from ..responses import JSON, RawResponse, RequestError, invalid
+from ..runtime.loader import ServedModel
 from .fields import SessionFieldValues, has_body, invalid_session_id, read_session_fields
 from .sessions import LoadedSession, RevisionConflict, SessionKey, Sessions, SessionUpdate
-from .state import StateSerializer, Tensors
+from .state import StateSerializer
 
 _MAX_ATTEMPTS = 8
-"""Of one piece, where other workers apply pieces of the same session at the same time."""
-
-
-class Model(Protocol):
-    """What goes on with sequences: `handlers.runtime.loader.Variants`."""
-
-    @property
-    def manifest(self) -> Manifest:
-        """Of the archive."""
-
-    def plan(self, lengths: Sequence[int]) -> Plan:
-        """The cheapest runs for pieces of these lengths."""
-
-    def resume_plan(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], past: ResumedState
-    ) -> tuple[list[Outputs], Tensors]:
-        """The answers to the next piece of each sequence, and what the one after it goes on from."""
+"""Attempts for one request, while other workers apply requests of the same session."""
 
 
 class SessionRequest(NamedTuple):
-    """An accepted request: a piece of a session."""
+    """An accepted request of a session."""
 
     request: InferenceRequest
-    """It has no item where it does nothing but end its session."""
+    """The decoded request, without a sequence if it only ends its session."""
     id: str
     fields: SessionFieldValues
     digest: bytes
 
     @property
     def length(self) -> int:
-        """Timesteps; 0 for one that does nothing but end its session."""
-        return self.request.items[0].length if self.request.items else 0
+        """Timesteps; 0 for a request that only ends its session."""
+        return self.request.sequences[0].length if self.request.sequences else 0
 
     @property
-    def piece(self) -> ChunkRequest:
-        """What is decided on."""
+    def chunk(self) -> ChunkRequest:
+        """The facts that `decide` needs."""
         start = self.fields.start or (self.fields.id is None and self.fields.token is None)
         return ChunkRequest(self.id, start, self.fields.end, self.fields.step, self.digest, self.length)
 
+    @property
+    def is_whole_session(self) -> bool:
+        """Whether the session starts and ends with this request."""
+        return self.chunk.start and self.fields.end and not self.fields.step
+
 
 class ChunkInput(NamedTuple):
-    """A piece, and what it goes on from."""
+    """The input of one chunk and the state from which it is resumed."""
 
-    item: SequenceInput
+    sequence: SequenceInput
     offset: int
-    """Timesteps."""
+    """Timesteps of the session before the chunk."""
     state: bytes | None
-    """None: it begins."""
+    """None: the session starts with the chunk."""
 
 
 class ChunkOutput(NamedTuple):
-    """What it came to."""
+    """The outputs of one chunk and the state after it."""
 
-    answer: Outputs
+    outputs: Outputs
     state: bytes
 
 
 @dataclass(frozen=True)
 class SessionService:
-    """The pieces of one model's sessions."""
+    """Service for the sessions of one model."""
 
-    model: Model
+    model: ServedModel
     codec: Codec
     sessions: Sessions
     state_id: bytes
-    """Which models can go on from each other's sessions."""
+    """The identity of the models that can resume each other's sessions."""
     names: SessionFields
     clock: Callable[[], float]
+    """A function that returns seconds."""
     respond: Callable[[Callable[[], tuple[bytes, str]]], RawResponse | RequestError]
-    """Makes the body of an answer, or says why there is none."""
-    layout: StateSerializer = field(init=False)
+    """A function that makes the response of an encoder's body, or refuses."""
+    serializer: StateSerializer = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layout", StateSerializer(self.model.manifest.carried))
+        object.__setattr__(self, "serializer", StateSerializer(self.model.manifest.carried))
 
-    def decode(self, raw: TorchServeRequest) -> SessionRequest:
-        """The piece in a row.
+    def decode(self, request: TorchServeRequest) -> SessionRequest:
+        """Decode one request of a session.
 
         Raises:
-            RequestError: why it gets no answer.
+            RequestError: why the request is refused.
         """
-        fields, rest = read_session_fields(raw, self.names, json_body=self.model.manifest.codec is None)
-        session = make_id() if fields.id is None else self._checked(fields.id)
+        fields, rest = read_session_fields(request, self.names, self.codec.is_json)
+        session = make_id() if fields.id is None else self._checked_id(fields.id)
         if fields.end and (fields.id or fields.token) and not fields.start and not has_body(rest):
-            return SessionRequest(InferenceRequest((), Form.PLAIN), session, fields, b"end")
-        request = self.codec.decode(rest)
-        if len(request.items) != 1:
-            raise invalid(f"a piece of a session is one sequence, not {len(request.items)}")
-        return SessionRequest(request, session, fields, _digest(request))
+            return SessionRequest(InferenceRequest((), self.codec.formats[-1]), session, fields, b"end")
+        decoded = self.codec.decode(rest)
+        if len(decoded.sequences) != 1:
+            raise invalid(f"a request of a session has one sequence, not {len(decoded.sequences)}")
+        return SessionRequest(decoded, session, fields, _digest(decoded))
 
-    def answer(self, asked: Sequence[SessionRequest]) -> tuple[list[RawResponse | RequestError], BatchStats]:
-        """A response for each piece, in order."""
+    def handle(self, requests: Sequence[SessionRequest]) -> tuple[list[RawResponse | RequestError], BatchStats]:
+        """Return a response for each request, in order."""
         outcomes: dict[int, RawResponse | RequestError] = {}
-        works: list[BatchStats] = []
-        tries: Counter[int] = Counter()
-        # Those of one session by their numbers, where they have any, and else as they came.
-        pending = sorted(range(len(asked)), key=lambda place: asked[place].fields.step or 0)
+        stats: list[BatchStats] = []
+        attempts: Counter[int] = Counter()
+        # Requests of one session are sorted by their step numbers, if they have any, and else stay in order.
+        pending = sorted(range(len(requests)), key=lambda index: requests[index].fields.step or 0)
         while pending:
-            wave, rest = _first_of_each(pending, asked)
-            done, work = self._wave([asked[place] for place in wave])
-            works.append(work)
-            outrun = []
-            for place, outcome in zip(wave, done, strict=True):
-                tries[place] += 1
-                if isinstance(outcome, RevisionConflict) and tries[place] < _MAX_ATTEMPTS:
-                    outrun.append(place)
+            current, rest = _first_of_each_session(pending, requests)
+            results, round_stats = self._run_round([requests[index] for index in current])
+            stats.append(round_stats)
+            conflicts = []
+            for index, result in zip(current, results, strict=True):
+                attempts[index] += 1
+                if isinstance(result, RevisionConflict) and attempts[index] < _MAX_ATTEMPTS:
+                    conflicts.append(index)
                 else:
-                    outcomes[place] = _busy() if isinstance(outcome, RevisionConflict) else outcome
-            failed = {asked[place].id for place in wave if isinstance(outcomes.get(place), RequestError)}
-            # A piece without a number would be applied in the place of the one before it.
-            skipped = [place for place in rest if asked[place].id in failed and asked[place].fields.step is None]
-            outcomes.update(dict.fromkeys(skipped, _left_behind()))
-            pending = outrun + [place for place in rest if place not in skipped]
-        return [outcomes[place] for place in range(len(asked))], merge_stats(works)
+                    outcomes[index] = _busy() if isinstance(result, RevisionConflict) else result
+            failed = {requests[index].id for index in current if isinstance(outcomes.get(index), RequestError)}
+            # A request without a step number would be applied in place of the failed one before it.
+            skipped = [index for index in rest if requests[index].id in failed and requests[index].fields.step is None]
+            outcomes.update(dict.fromkeys(skipped, _predecessor_failed()))
+            pending = conflicts + [index for index in rest if index not in skipped]
+        return [outcomes[index] for index in range(len(requests))], merge_stats(stats)
 
-    def _checked(self, given: str) -> str:
+    def _checked_id(self, given: str) -> str:
         try:
             return check_id(given)
         except ValueError as error:
             raise invalid_session_id(error, self.names.id) from None
 
-    def _wave(
-        self, asked: Sequence[SessionRequest]
+    def _run_round(
+        self, requests: Sequence[SessionRequest]
     ) -> tuple[list[RawResponse | RequestError | RevisionConflict], BatchStats]:
-        """One piece of each session."""
-        outcomes: list[RawResponse | RequestError | RevisionConflict | None] = [None] * len(asked)
-        found = self._find(asked)
+        outcomes: list[RawResponse | RequestError | RevisionConflict | None] = [None] * len(requests)
         to_run: list[tuple[int, LoadedSession]] = []
-        for place, known in enumerate(found):
-            outcome = known if isinstance(known, RequestError) else self._decided(asked[place], known)
-            if isinstance(outcome, LoadedSession):
-                to_run.append((place, outcome))
+        for index, loaded in enumerate(self._load(requests)):
+            decided = loaded if isinstance(loaded, RequestError) else self._decide(requests[index], loaded)
+            if isinstance(decided, LoadedSession):
+                to_run.append((index, decided))
             else:
-                outcomes[place] = outcome
-        went, work = self._run([(asked[place], known) for place, known in to_run])
-        to_keep: list[tuple[int, RawResponse, SessionUpdate]] = []
-        for (place, known), result in zip(to_run, went, strict=True):
-            made = self._made(asked[place], known, result)
-            if isinstance(made, RequestError):
-                outcomes[place] = made
+                outcomes[index] = decided
+        results, stats = self._run([(requests[index], loaded) for index, loaded in to_run])
+        to_save: list[tuple[int, RawResponse, SessionUpdate]] = []
+        for (index, loaded), result in zip(to_run, results, strict=True):
+            responded = self._respond(requests[index], loaded, result)
+            if isinstance(responded, RequestError):
+                outcomes[index] = responded
             else:
-                to_keep.append((place, *made))
-        for (place, response, _), kept in zip(to_keep, self._keep([next_ for *_, next_ in to_keep]), strict=True):
-            outcomes[place] = response if kept is None else kept
-        return [outcome for outcome in outcomes if outcome is not None], work
+                to_save.append((index, *responded))
+        saved = self._save([update for *_, update in to_save])
+        for (index, response, _), refused in zip(to_save, saved, strict=True):
+            outcomes[index] = response if refused is None else refused
+        return [outcome for outcome in outcomes if outcome is not None], stats
 
-    def _find(self, asked: Sequence[SessionRequest]) -> list[LoadedSession | RequestError]:
-        """What is known of each session; nothing has to be looked up for one that begins and ends at once."""
-        wanted = [place for place, one in enumerate(asked) if not _whole(one)]
-        known: list[LoadedSession | RequestError] = [LoadedSession(None)] * len(asked)
+    def _load(self, requests: Sequence[SessionRequest]) -> list[LoadedSession | RequestError]:
+        """Load each session, except those that start and end with their request."""
+        wanted = [index for index, one in enumerate(requests) if not one.is_whole_session]
+        loaded: list[LoadedSession | RequestError] = [LoadedSession(None)] * len(requests)
         if wanted:
-            found = self.sessions.find([SessionKey(asked[place].id, asked[place].fields.token) for place in wanted])
-            for place, session in zip(wanted, found, strict=True):
-                known[place] = session
-        return known
+            keys = [SessionKey(requests[index].id, requests[index].fields.token) for index in wanted]
+            for index, session in zip(wanted, self.sessions.load(keys), strict=True):
+                loaded[index] = session
+        return loaded
 
-    def _decided(self, one: SessionRequest, known: LoadedSession) -> LoadedSession | RawResponse | RequestError:
-        """What the piece goes on from, or its answer."""
-        decision = decide(one.piece, known.session, self.state_id)
+    def _decide(self, request: SessionRequest, loaded: LoadedSession) -> LoadedSession | RawResponse | RequestError:
+        """Return the session that the request continues, or else its response."""
+        decision = decide(request.chunk, loaded.session, self.state_id)
         if isinstance(decision, Reject):
-            return RequestError(decision.status, decision.kind, decision.message)
+            return RequestError(decision.kind, decision.message)
         if isinstance(decision, Replay):
-            assert known.session is not None
-            reply = decision.reply
-            return RawResponse(200, reply.body, reply.content_type, self._headers(one.id, known.session.steps), True)
-        return LoadedSession(None, known.revision) if isinstance(decision, StartSession) else known
+            assert loaded.session is not None
+            reply, headers = decision.reply, self._headers(request.id, loaded.session.steps)
+            return RawResponse(200, reply.body, reply.content_type, headers, replayed=True)
+        return LoadedSession(None, loaded.revision) if isinstance(decision, StartSession) else loaded
 
     def _run(
-        self, asked: Sequence[tuple[SessionRequest, LoadedSession]]
+        self, requests: Sequence[tuple[SessionRequest, LoadedSession]]
     ) -> tuple[list[ChunkOutput | RequestError | None], BatchStats]:
-        """What each piece came to; None for one that does nothing but end its session."""
-        onward = [_onward(one, known) for one, known in asked if one.request.items]
-        went, work = run_with_isolation(onward, [one.item.length for one in onward], self._together)
-        results = iter(went)
-        return [next(results) if one.request.items else None for one, _ in asked], work
+        """Run the chunk of each request; None for a request that only ends its session."""
+        chunks = [_chunk_input(one, loaded) for one, loaded in requests if one.request.sequences]
+        outputs, stats = run_with_isolation(chunks, [chunk.sequence.length for chunk in chunks], self._run_chunks)
+        results = iter(outputs)
+        return [next(results) if one.request.sequences else None for one, _ in requests], stats
 
-    @property
-    def _together(self) -> BatchFunction[ChunkInput, ChunkOutput]:
-        def together(own: Sequence[ChunkInput]) -> tuple[list[ChunkOutput], BatchStats]:
-            lengths = tuple(one.item.length for one in own)
-            rows = tuple(row for row, one in enumerate(own) if one.state is not None)
-            states = [state for one in own if (state := one.state) is not None]
-            past = ResumedState(rows, tuple(own[row].offset for row in rows), self.layout.read(states))
-            began = self.clock()
-            plan = self.model.plan(lengths)
-            planned = self.clock()
-            answers, carried = self.model.resume_plan(plan, [one.item.tensors for one in own], lengths, past)
-            work = BatchStats(lengths, sum(lengths), (plan,), planned - began, self.clock() - planned)
-            return [*map(ChunkOutput, answers, self._states(carried, len(own)))], work
+    def _run_chunks(self, chunks: Sequence[ChunkInput]) -> tuple[list[ChunkOutput], BatchStats]:
+        rows = tuple(row for row, chunk in enumerate(chunks) if chunk.state is not None)
+        states = [state for chunk in chunks if (state := chunk.state) is not None]
+        carried = self.serializer.deserialize(states)
+        resumed = ResumedState(rows, tuple(chunks[row].offset for row in rows), carried)
+        outputs, carry, stats = infer(self.model, [chunk.sequence for chunk in chunks], self.clock, resumed)
+        states = self.serializer.serialize(carry) if carry else [b""] * len(chunks)
+        return [*map(ChunkOutput, outputs, states)], stats
 
-        return together
-
-    def _states(self, carried: Tensors, rows: int) -> list[bytes]:
-        return self.layout.write(carried) if carried else [b""] * rows
-
-    def _made(
-        self, one: SessionRequest, known: LoadedSession, went: ChunkOutput | RequestError | None
+    def _respond(
+        self, request: SessionRequest, loaded: LoadedSession, result: ChunkOutput | RequestError | None
     ) -> tuple[RawResponse, SessionUpdate] | RequestError:
-        """The answer to a piece, and its session after it."""
-        if isinstance(went, RequestError):
-            return went
-        before = 0 if known.session is None else known.session.steps
-        steps, end = before + one.length, one.fields.end
-        state = b"" if end or went is None else went.state
-        says = {self.names.id: one.id, self.names.step: steps}
+        """Return the response to a request, and its session after it."""
+        if isinstance(result, RequestError):
+            return result
+        before = 0 if loaded.session is None else loaded.session.steps
+        steps, end = before + request.length, request.fields.end
+        state = b"" if end or result is None else result.state
+        values = {self.names.id: request.id, self.names.step: steps}
         if not end and (token := self.sessions.token(steps, state)) is not None:
-            says[self.names.token] = token
-        response = self.respond(lambda: self._encoded(one, went, says))
+            values[self.names.token] = token
+        response = self.respond(lambda: self._encode(request, result, values))
         if isinstance(response, RequestError):
             return response
         reply = Reply(response.body, response.content_type)
-        session = Session(steps, before, one.digest, reply, state, self.state_id, end)
-        return response._replace(headers=self._headers(one.id, steps)), SessionUpdate(one.id, session, known)
+        session = Session(steps, before, request.digest, reply, state, self.state_id, end)
+        headers = self._headers(request.id, steps)
+        return response._replace(headers=headers), SessionUpdate(request.id, session, loaded)
 
-    def _encoded(self, one: SessionRequest, went: ChunkOutput | None, says: dict[str, object]) -> tuple[bytes, str]:
-        if went is None:
-            return to_json(says), "application/json"
-        if self.names.token in says and one.request.npy:
-            raise invalid("a .npy answer has no place for the session's token: accept application/json")
-        return self.codec.encode(one.request, [went.answer], says)
+    def _encode(
+        self, request: SessionRequest, result: ChunkOutput | None, values: dict[str, object]
+    ) -> tuple[bytes, str]:
+        if result is None:
+            return to_json(values), JSON
+        if self.names.token in values and request.request.npy:
+            raise invalid("a .npy response cannot hold the session's token: accept application/json")
+        return self.codec.encode(request.request, [result.outputs], values)
 
-    def _keep(self, sessions: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
-        """Keep what another piece may go on from, or be held against."""
-        wanted = [place for place, one in enumerate(sessions) if not _is_whole(one)]
-        kept: list[RevisionConflict | RequestError | None] = [None] * len(sessions)
+    def _save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
+        """Save the sessions that a later request may need; those that started and ended at once are not saved."""
+        wanted = [index for index, update in enumerate(updates) if not _is_whole_session(update)]
+        saved: list[RevisionConflict | RequestError | None] = [None] * len(updates)
         if wanted:
-            for place, outcome in zip(wanted, self.sessions.keep([sessions[place] for place in wanted]), strict=True):
-                kept[place] = outcome
-        return kept
+            for index, refused in zip(wanted, self.sessions.save([updates[index] for index in wanted]), strict=True):
+                saved[index] = refused
+        return saved
 
     def _headers(self, session: str, steps: int) -> dict[str, str]:
         return {self.names.id: session, self.names.step: str(steps)}
 
 
 def _digest(request: InferenceRequest) -> bytes:
-    """Of what was sent and of how it is to be answered: who sends both again gets the same answer."""
-    digest = blake2b(f"{request.form.name} {request.npy} {request.id}".encode(), digest_size=16)
-    for tensor in request.items[0].tensors:
+    """Digest the inputs and response options (blake2b, 16 bytes): a request with the same digest is a replay."""
+    digest = blake2b(f"{request.format.name} {request.npy} {request.id}".encode(), digest_size=16)
+    for tensor in request.sequences[0].tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         raw = bytearray(max(1, tensor.numel() * tensor.element_size()))
         if tensor.numel():
@@ -279,35 +259,29 @@ def _digest(request: InferenceRequest) -> bytes:
     return digest.digest()
 
 
-def _whole(one: SessionRequest) -> bool:
-    """Whether it is a session all by itself."""
-    return one.piece.start and one.fields.end and not one.fields.step
+def _is_whole_session(update: SessionUpdate) -> bool:
+    session, loaded = update.session, update.loaded
+    return session.ended and loaded.session is None and loaded.revision is None and session.steps > 0
 
 
-def _is_whole(one: SessionUpdate) -> bool:
-    return one.session.ended and one.known.session is None and one.known.revision is None and one.session.steps > 0
-
-
-def _first_of_each(pending: Sequence[int], asked: Sequence[SessionRequest]) -> tuple[list[int], list[int]]:
-    """The first piece of each session, and the others."""
+def _first_of_each_session(pending: Sequence[int], requests: Sequence[SessionRequest]) -> tuple[list[int], list[int]]:
+    """Split the pending requests into the first one of each session, and the others."""
     first: dict[str, int] = {}
-    rest = [place for place in pending if first.setdefault(asked[place].id, place) != place]
+    rest = [index for index in pending if first.setdefault(requests[index].id, index) != index]
     return list(first.values()), rest
 
 
-def _onward(one: SessionRequest, known: LoadedSession) -> ChunkInput:
-    (item,) = one.request.items
-    session = known.session
-    return ChunkInput(item, 0, None) if session is None else ChunkInput(item, session.steps, session.state)
+def _chunk_input(request: SessionRequest, loaded: LoadedSession) -> ChunkInput:
+    (sequence,) = request.request.sequences
+    session = loaded.session
+    return ChunkInput(sequence, 0, None) if session is None else ChunkInput(sequence, session.steps, session.state)
 
 
 def _busy() -> RequestError:
-    return RequestError(
-        409, "SessionBusy", "other pieces of this session came at the same time: send them in turn", 1.0
-    )
+    message = "other requests of this session came at the same time: send them one after the other"
+    return RequestError("SessionBusy", message, 1.0)
 
 
-def _left_behind() -> RequestError:
-    return RequestError(
-        409, "PieceBeforeFailed", "the piece before it, which came at the same time, failed: send both again, in turn"
-    )
+def _predecessor_failed() -> RequestError:
+    message = "the session's request before this one, which came at the same time, failed: send both again, in order"
+    return RequestError("PieceBeforeFailed", message)

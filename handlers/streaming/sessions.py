@@ -1,4 +1,4 @@
-"""Sessions of one model, where they lie between their pieces: in a store, or with the client."""
+"""Sessions of one model between their requests: in a store, or in signed tokens that clients hold."""
 
 from __future__ import annotations
 
@@ -36,119 +36,119 @@ from .state import StateSerializer
 
 _log = logging.getLogger(__name__)
 _RETRY_SECONDS = 1.0
-"""After which a client may ask again a store that could not be used."""
+"""Seconds after which a client may try again when the store is unavailable."""
 
 
 class SessionKey(NamedTuple):
-    """A session that a piece goes on from."""
+    """The id and token by which a request names its session."""
 
     id: str
     token: str | None
 
 
 class LoadedSession(NamedTuple):
-    """What is known of it."""
+    """A session as it was loaded; None if there is none."""
 
     session: Session | None
     revision: int | None = None
 
 
 class SessionUpdate(NamedTuple):
-    """A session after a piece, to be kept in the place of what was known."""
+    """A session after a request, and the loaded one that it replaces."""
 
     id: str
     session: Session
-    known: LoadedSession
+    loaded: LoadedSession
 
 
 class RevisionConflict(NamedTuple):
-    """Another piece of the session was applied meanwhile; this one is yet to be decided on again."""
+    """Another request of the session was applied meanwhile: the decision on this one must be made again."""
 
 
 class Sessions(Protocol):
     """The sessions of one model."""
 
-    def find(self, asked: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
-        """What is known of each; the ids are different."""
+    def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
+        """Load the session of each key; the ids are different."""
 
     def token(self, steps: int, state: bytes) -> str | None:
-        """What the client is to send with its next piece, beside the id; None: nothing."""
+        """Return the token that the client sends with its next request; None: the id is enough."""
 
-    def keep(self, sessions: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
-        """Keep each, or say why it is not kept; the ids are different."""
+    def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
+        """Save each session, or return why it is not saved; the ids are different."""
 
     def expired(self) -> int:
-        """How many idle sessions were removed since the last call."""
+        """Return the number of idle sessions removed since the last call."""
 
 
 @dataclass(frozen=True)
 class StoreSessions:
-    """In a store that all workers share."""
+    """Sessions in a store that all workers share."""
 
     store: Store
 
-    def find(self, asked: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
-        """What is known of each."""
+    def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
+        """Read the record of each session."""
         try:
-            records = self.store.read([one.id for one in asked])
+            records = self.store.read([key.id for key in keys])
         except StoreUnavailableError as error:
-            return [_unavailable(error)] * len(asked)
+            return [_unavailable(error)] * len(keys)
         return [LoadedSession(None) if record is None else _read(record) for record in records]
 
     def token(self, steps: int, state: bytes) -> str | None:
-        """Nothing: the id is enough."""
+        """Return None: the id is enough."""
         return None
 
-    def keep(self, sessions: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
-        """Keep each whose record is still the one that was known."""
+    def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
+        """Write each session whose record is still the loaded one."""
         changes = [
-            RecordUpdate(one.id, encode_session(one.session), one.known.revision, one.session.ended) for one in sessions
+            RecordUpdate(one.id, encode_session(one.session), one.loaded.revision, one.session.ended) for one in updates
         ]
         try:
             outcomes = self.store.write(changes)
         except StoreUnavailableError as error:
-            return [_unavailable(error)] * len(sessions)
-        return [_refused(outcome) for outcome in outcomes]
+            return [_unavailable(error)] * len(updates)
+        return [_write_refusal(outcome) for outcome in outcomes]
 
     def expired(self) -> int:
-        """As the store counts."""
+        """Return the store's count."""
         return self.store.expired()
 
 
 @dataclass(frozen=True)
 class TokenSessions:
-    """With the client, who gets each session sealed and sends it with the next piece."""
+    """Sessions in signed tokens, which the client receives with a response and sends with its next request."""
 
     key: bytes = field(repr=False)
     model: bytes
     state_bytes: int
 
-    def find(self, asked: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
-        """What each token holds; without one there is nothing to go on from."""
-        return [self._open(one.token) for one in asked]
+    def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
+        """Verify each token and return its session; without a token there is none."""
+        return [self._verified(key.token) for key in keys]
 
     def token(self, steps: int, state: bytes) -> str | None:
-        """The session, sealed."""
+        """Return the session as a signed token."""
         return sign_token(TokenState(steps, self.model, state), self.key)
 
-    def keep(self, sessions: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
-        """Nothing is kept."""
-        return [None] * len(sessions)
+    def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
+        """Save nothing: the client has the token."""
+        return [None] * len(updates)
 
     def expired(self) -> int:
-        """None."""
+        """Return 0: nothing is stored."""
         return 0
 
-    def _open(self, token: str | None) -> LoadedSession | RequestError:
+    def _verified(self, token: str | None) -> LoadedSession | RequestError:
         if token is None:
             return LoadedSession(None)
         try:
             found = verify_token(token, self.key, self.state_bytes)
         except InvalidTokenError as error:
-            return RequestError(400, "InvalidToken", str(error))
+            return RequestError("InvalidToken", str(error))
         if found.model != self.model:
-            return RequestError(400, "InvalidToken", "the token is of a model that this one cannot go on from")
-        # Whatever was answered before, the client holds: a piece sent again comes with the token it came with.
+            return RequestError("InvalidToken", "the token is of another model, whose sessions this one cannot resume")
+        # Replies are not stored: a request sent again comes with the token that it first came with.
         return LoadedSession(Session(found.steps, -1, b"", Reply(b"", ""), found.state, found.model))
 
 
@@ -156,71 +156,71 @@ def _read(found: StoredRecord) -> LoadedSession | RequestError:
     try:
         return LoadedSession(decode_session(found.record), found.revision)
     except CorruptRecordError as error:
-        _log.error("a session cannot go on: %s", error)
-        return RequestError(500, "SessionDamaged", "what was kept of this session is damaged: begin another")
+        _log.error("a session cannot be resumed: %s", error)
+        return RequestError("SessionDamaged", "the stored record of this session is damaged: start another session")
 
 
-def _refused(outcome: object) -> RevisionConflict | RequestError | None:
+def _write_refusal(outcome: object) -> RevisionConflict | RequestError | None:
     if isinstance(outcome, Conflict):
         return RevisionConflict()
     if isinstance(outcome, LimitExceeded):
-        message = f"no further session can begin: there are {outcome.limit}, which is the limit"
-        return RequestError(429, "TooManySessions", message, max(1.0, outcome.retry_after))
+        message = f"no further session can start: the limit of {outcome.limit} is reached"
+        return RequestError("TooManySessions", message, max(1.0, outcome.retry_after))
     return None
 
 
 def _unavailable(error: StoreUnavailableError) -> RequestError:
     _log.error("%s", error)
     if isinstance(error, StoreFullError):
-        return RequestError(507, "StoreFull", "there is no room to keep sessions; the cause is in the log", 10.0)
-    message = "sessions cannot be kept at the moment; the cause is in the server's log. Send the piece again"
-    return RequestError(503, "StoreUnavailable", message, _RETRY_SECONDS)
+        return RequestError("StoreFull", "there is no space to store sessions; the cause is in the server's log", 10.0)
+    message = "sessions cannot be stored at the moment; the cause is in the server's log. Send the request again"
+    return RequestError("StoreUnavailable", message, _RETRY_SECONDS)
 
 
 DIRECTORY_VARIABLE = "NEURON_LSTM_SESSIONS"
-"""The environment variable that names another folder for sessions on disk."""
+"""The environment variable that names another directory for sessions on disk."""
 
 
 def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]) -> Sessions | None:
-    """Where the sessions of `model` are kept; None for a model that is not served as a stream.
+    """Open the sessions of `model`; None if the archive serves no sessions.
 
-    A store is opened with the first piece, and so a server starts although its store is not there yet.
+    A store is opened with the first request, so that a server starts before its store does.
 
     Raises:
-        RuntimeError: there is no key to seal sessions with.
+        RuntimeError: there is no signing key for session tokens.
     """
     settings = manifest.streaming
     if settings is None:
         return None
     if settings.store == "client":
         state_bytes = StateSerializer(manifest.carried).size
-        return TokenSessions(_key(settings, environment), bytes.fromhex(settings.state), state_bytes)
+        return TokenSessions(_signing_key(settings, environment), bytes.fromhex(settings.state), state_bytes)
     return StoreSessions(open_store(settings, model, environment))
 
 
 def open_store(settings: SessionSettings, model: str, environment: Mapping[str, str]) -> Store:
-    """The store that settings name, on disk or on a server."""
+    """Open the store that the settings name, on disk or on a server."""
     if settings.redis is None:
         return SqliteStore(session_directory(settings, environment), model, settings.limits)
     return RedisStore(settings.redis, model, settings.limits)
 
 
 def session_directory(settings: SessionSettings, environment: Mapping[str, str]) -> Path:
-    """The folder of sessions on disk: as the environment says, or the settings, or else in the user's own state.
+    """Return the directory of sessions on disk: of the environment, of the settings, or in the user's state directory.
 
     >>> settings = SessionSettings("disk", state="0" * 32)
     >>> session_directory(settings, {"XDG_STATE_HOME": "/var/state"}).as_posix()
     '/var/state/torchserve-neuron-lstm/sessions'
     """
-    named = environment.get(DIRECTORY_VARIABLE) or settings.directory
-    if named:
-        return Path(named)
+    configured = environment.get(DIRECTORY_VARIABLE) or settings.directory
+    if configured:
+        return Path(configured)
     state = environment.get("XDG_STATE_HOME")
     home = Path(state) if state else Path.home() / ".local" / "state"
     return home / "torchserve-neuron-lstm" / "sessions"
 
 
-def _key(settings: SessionSettings, environment: Mapping[str, str]) -> bytes:
+def _signing_key(settings: SessionSettings, environment: Mapping[str, str]) -> bytes:
     try:
         if settings.key_env is not None:
             return signing_key_from_environment(settings.key_env)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
@@ -42,7 +42,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
         config.write_text(text + block)
         given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), *more]
         flags = model_archiver.parse(given)
-        return cli.archive(flags, model_archiver.manifest_json(flags)), *capfd.readouterr()
+        return archive_command.archive(flags, model_archiver.manifest_json(flags)), *capfd.readouterr()
 
     return run
 

@@ -19,9 +19,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import archive_command, cli, model_archiver
 from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
-from torchserve_neuron_lstm.archiver_ext.commands.inspect_archive import print_manifest
+from torchserve_neuron_lstm.archiver_ext.commands.inspect import print_manifest
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
@@ -45,7 +45,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
         flags = model_archiver.parse(
             [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), *words]
         )
-        code = cli.archive(flags, model_archiver.manifest_json(flags), as_json="--json" in more)
+        code = archive_command.archive(flags, model_archiver.manifest_json(flags), as_json="--json" in more)
         return code, *capfd.readouterr()
 
     return run
@@ -67,7 +67,7 @@ def unpacked(archive: Path, into: Path) -> Path:
 def answers(folder: Path, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
     """What an unpacked archive answers to a batch of sequences of these lengths."""
     variants = load_archive(folder, threads=1)
-    return variants.answer(variants.plan(lengths), [[sequence(length)] for length in lengths], lengths)
+    return variants.run_plan(variants.plan(lengths), [[sequence(length)] for length in lengths], lengths)[0]
 
 
 def sequence(length: int) -> torch.Tensor:
@@ -292,7 +292,7 @@ def test_an_engine_asked_for_by_name_that_fails_is_the_end(
 def test_a_miss_is_told_for_every_bucket(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The table of errors names bucket, verdict, error and place."""
+    """The table of errors names bucket, result, error and output."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", site)
@@ -302,10 +302,10 @@ def test_a_miss_is_told_for_every_bucket(
 
     rows = [line.split() for line in error.splitlines() if line.startswith("  ") and " x " in line]
     assert [(row[:3], row[3]) for row in rows] == [
-        (["1", "x", "2"], "agrees"),
-        (["1", "x", "4"], "agrees"),
-        (["2", "x", "2"], "misses"),
-        (["2", "x", "4"], "misses"),
+        (["1", "x", "2"], "passed"),
+        (["1", "x", "4"], "passed"),
+        (["2", "x", "2"], "failed"),
+        (["2", "x", "4"], "failed"),
     ]
     # What is handed on is wrong too, so that a second piece is wrong by more than the first.
     assert 0.00999 <= float(rows[2][4]) < 0.1
@@ -450,8 +450,8 @@ def test_auto_goes_on_without_a_compiler_and_says_so(
     code, output, error = package()
 
     assert code == 0, error
-    assert "native is out: there is no C++ compiler no-such-compiler" in output
-    assert "inductor is out: there is no C++ compiler no-such-compiler" in output
+    assert "native was rejected: there is no C++ compiler no-such-compiler" in output
+    assert "inductor was rejected: there is no C++ compiler no-such-compiler" in output
     assert "onnxruntime is packaged" in output
 
 

@@ -70,7 +70,7 @@ def sequence(length: int) -> torch.Tensor:
 def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float:
     """Between a ragged batch's answers and the model's, each sequence alone."""
     sequences = [sequence(length) for length in LENGTHS]
-    answers = variants.answer(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
+    answers, _ = variants.run_plan(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
     alone = [model(one[None], torch.tensor([len(one)]))[0] for one in sequences]
     return max(float((answer[0] - right).abs().max()) for answer, right in zip(answers, alone, strict=True))
 
@@ -103,7 +103,7 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
     host = unpacked(tmp_path, "classifier")
 
     assert done.returncode == 0, done.stdout
-    for told in ("simulated", "what was compiled has not run", "`neuron-lstm calibrate`"):
+    for told in ("emulated", "what was compiled has not run", "`neuron-lstm calibrate`"):
         assert told in done.stdout
     assert len(list((source.folder / "left").rglob("graph.hlo.txt"))) == 2
     costs = json.loads((host / "variants.json").read_text())["costs"]

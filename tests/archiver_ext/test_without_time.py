@@ -12,7 +12,7 @@ import pytest
 import torch
 from fake_context import FakeContext
 
-from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.manifest import read_manifest
@@ -95,7 +95,7 @@ def packaged(source: Source, engine: str) -> Path:
         torch.save(state, "weights.pt")
         flags += ["--serialized-file", "weights.pt"]
     parsed = model_archiver.parse([*flags, "--handler", "neuron_lstm", "--export-path", "."])
-    assert cli.archive(parsed, model_archiver.manifest_json(parsed)) == 0
+    assert archive_command.archive(parsed, model_archiver.manifest_json(parsed)) == 0
     return Path("it.mar")
 
 

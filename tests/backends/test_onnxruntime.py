@@ -34,7 +34,7 @@ def test_what_the_engine_refuses_is_known_while_compiling(tmp_path: Path) -> Non
     module = Recurrent(Case()).double()
     x, lengths = ragged_batch(0.0)
 
-    with pytest.raises(CompileError, match=r"does not take this program.*LSTM operator does not support double"):
+    with pytest.raises(CompileError, match=r"does not support this program.*LSTM operator does not support double"):
         OnnxRuntime().compile(exported(module, x.double(), lengths), None, tmp_path)
 
 

@@ -13,6 +13,7 @@ import torch
 from recurrent import BATCH, TIME, Case, Recurrent, Several, exported, largest_error, ragged_batch, several_inputs
 
 from torchserve_neuron_lstm.backends import openvino as engine
+from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.interface import (
     PRECISIONS,
     CompileError,
@@ -20,7 +21,6 @@ from torchserve_neuron_lstm.backends.interface import (
     LoadError,
     precision_of,
 )
-from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -170,7 +170,7 @@ def test_a_program_of_known_sizes_is_right_or_refused(tmp_path: Path) -> None:
     backend = get_backend("openvino")
     refusal = None
     try:
-        backend.compile(at_sizes(program, Bucket(BATCH, TIME)), None, tmp_path)
+        backend.compile(specialize(program, Bucket(BATCH, TIME)), None, tmp_path)
     except CompileError as error:
         refusal = str(error)
     if refusal is not None:

@@ -16,7 +16,7 @@ from archiving import Source, archive, archived, write_source
 from bare_host import can_import, make_bare_host
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 
-from torchserve_neuron_lstm.archiver_ext.build.selection import candidate_engines
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import candidate_engines
 from torchserve_neuron_lstm.backends import registry
 from torchserve_neuron_lstm.backends.interface import Backend, CompileError, CompileSettings, LoadError, Selective
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
@@ -58,7 +58,7 @@ from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
 rows = [torch.tensor(row) for row in json.loads(sys.argv[1])]
 variants = load_variants(Path.cwd(), 1)
 lengths = [len(row) for row in rows]
-answers = variants.answer(variants.plan(lengths), [(row,) for row in rows], lengths)
+answers, _ = variants.run_plan(variants.plan(lengths), [(row,) for row in rows], lengths)
 print(json.dumps([[tensor.tolist() for tensor in answer] for answer in answers]))
 """
 ROWS = [[1, 2, 3, 4, 5, 6, 7, 8], [9], [10, 0, 3], [4, 4]]
@@ -147,7 +147,7 @@ def test_what_it_lacks_runs_on_the_cpu(site: Path, tmp_path: Path, monkeypatch: 
 
     assert "numpy has no neuron_lstm.rnn.default" in refused.stdout
     for row, answer in zip(
-        rows, variants.answer(variants.plan(lengths), [(row,) for row in rows], lengths), strict=True
+        rows, variants.run_plan(variants.plan(lengths), [(row,) for row in rows], lengths)[0], strict=True
     ):
         logits, state = divided.model(row[None], torch.tensor([len(row)]))
         torch.testing.assert_close(answer[0], logits[0], atol=1e-5, rtol=1e-5)
@@ -196,7 +196,7 @@ def test_a_key_that_it_does_not_take_is_refused(
     done = archive(Source(folder, source.model), "tagger", tmp_path)
 
     assert done.returncode == 1
-    assert "neuron_lstm.compiler_workdir: numpy has nothing to do with it, but takes compiler_args" in done.stdout
+    assert "neuron_lstm.compiler_workdir: numpy does not support this option; it supports compiler_args" in done.stdout
 
 
 @torch.no_grad()

@@ -16,6 +16,7 @@ ENTRY_POINTS = ("handlers/torchserve.py", "handlers/neuron_lstm.py")
 COMPILE_ONLY = {
     "backends/aws_neuron/toolchain.py",
     "backends/partitioning/backend.py",
+    "backends/onnx_export.py",
     "backends/partitioning/operator_support.py",
     "backends/partitioning/partition.py",
     "backends/vollo/compiler.py",

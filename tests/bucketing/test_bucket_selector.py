@@ -74,7 +74,7 @@ def fails(length: int, lengths: tuple[int, ...]) -> int:
         (lambda length, lengths: None, ["1 timesteps: None is no index"]),
         (lambda: 0, ["1 timesteps: TypeError"]),
         (fails, ["7 timesteps: ZeroDivisionError"]),
-        (forgetful(), ["1 timesteps: 0, and when asked again: 1", "4 timesteps: 0, and when asked again: 1"]),
+        (forgetful(), ["1 timesteps: 0, and 1 when called again", "4 timesteps: 0, and 1 when called again"]),
     ],
 )
 def test_a_choice_that_goes_wrong_is_told_by_the_first_lengths(

@@ -47,7 +47,7 @@ def series(left: int, buckets: Sequence[Bucket], cost: CostModel) -> Value:
 
 
 def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
-    """The best value of what `grid_staircase.py` says is looked at, by trying all of it on the rows themselves."""
+    """The best value of what `bucketed_chunks.py` considers, by trying all of it on the rows themselves."""
     known = chunk_options(grid, cost, (2.0, 1.0))
 
     @cache
@@ -56,13 +56,13 @@ def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Valu
             return (0, 0)
         if len(left) == 1 and left[0] <= 2 * grid.lengths[-1]:
             return series(left[0], grid.buckets, cost)
-        return min(value for option in known.options[len(left)] for value in begun(option.calls.buckets[0], left))
+        return min(value for option in known.options[len(left)] for value in begun(option.chunks.buckets[0], left))
 
     def begun(buckets: tuple[Bucket, ...], left: tuple[int, ...]) -> Iterator[Value]:
-        options = {option.calls.buckets[0]: option for option in known.options[len(left)]}
+        options = {option.chunks.buckets[0]: option for option in known.options[len(left)]}
         option = options[buckets]
-        called, rest = left[: option.taken], best(left[option.taken :])
-        change = called[option.kept - 1]  # when another batch size may do better
+        called, rest = left[: option.rows_called], best(left[option.rows_called :])
+        change = called[option.min_active - 1]  # when another batch size may do better
         if change == called[0] and change <= 2 * buckets[-1].length:
             yield total([series(change, buckets, cost), rest])
             return

@@ -60,7 +60,7 @@ def test_no_staircase_is_cheaper(problem: Problem) -> None:
     shape, cost, lengths = problem
     planner = DynamicChunkPlanner(shape, cost)
 
-    best = min(brute_force(lengths, size, cost) for size in planner.segment_sizes)
+    best = min(brute_force(lengths, size, cost) for size in planner.group_sizes)
 
     assert planned_value(planner.plan(lengths), cost) == best
 
@@ -138,6 +138,6 @@ def test_two_stairs_are_made_where_many_rows_were_measured_slow() -> None:
     cost = CostModel({Bucket(rows, steps): 0.1 + step * steps for rows, step in line.items() for steps in (1, 100)})
     planner = DynamicChunkPlanner(shape, cost)
 
-    assert planner.segment_sizes == (8, 4)
+    assert planner.group_sizes == (8, 4)
     assert [run.bucket.batch for run in planner.plan([50] * 8).runs] == [4, 4]
     assert [run.bucket.batch for run in planner.plan([50] * 4).runs] == [4]

@@ -13,9 +13,9 @@ from .strategies import grids
 @pytest.mark.parametrize("sizes", [(), (0, 1), (2, 1), (1, 1), (-1,)])
 def test_sizes_that_do_not_ascend_from_one_are_refused(sizes: tuple[int, ...]) -> None:
     """Both axes are held to it, and the message shows what was given."""
-    with pytest.raises(ValueError, match=r"batches must be positive and strictly ascending, got \("):
+    with pytest.raises(ValueError, match=r"batches: expected (ascending sizes, each once|sizes of 1 or more), got \["):
         BucketGrid(batches=sizes, lengths=(1,))
-    with pytest.raises(ValueError, match=r"lengths must be positive and strictly ascending, got \("):
+    with pytest.raises(ValueError, match=r"lengths: expected (ascending sizes, each once|sizes of 1 or more), got \["):
         BucketGrid(batches=(1,), lengths=sizes)
 
 

@@ -193,7 +193,7 @@ def test_what_is_made_in_python_is_checked_alike(folder: Path) -> None:
     values = {name: getattr(config, name) for name in ServingConfig.model_fields}
 
     assert ServingConfig(**values) == config
-    with pytest.raises(ValueError, match="expected what the file holds"):
+    with pytest.raises(ValueError, match="expected lengths in the file"):
         ServingConfig(**{**values, "histogram": None})
     assert Buckets(length=(1, 2)).length == (1, 2)
     assert Buckets(length=AutoLengths(auto=1, longest=2)).length == AutoLengths(auto=1, longest=2)

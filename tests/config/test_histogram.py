@@ -85,7 +85,7 @@ def test_the_lines_of_a_log_add_up(batches: list[dict[int, int]]) -> None:
 @given(st.lists(st.integers(1, 10**6), min_size=1))
 def test_what_the_handler_writes_is_read_back(lengths: list[int]) -> None:
     """A batch's line gives the batch's lengths."""
-    counts = BatchMetrics(requests=1, work=BatchStats(lengths=tuple(lengths)))
+    counts = BatchMetrics(requests=1, stats=BatchStats(lengths=tuple(lengths)))
 
     assert listed(f"W-9000-m_1.0-stdout MODEL_LOG - {LOG_PREFIX}{counts.lengths_text}\nmore") == Counter(lengths)
 

@@ -419,7 +419,7 @@ def padding(milliseconds: float) -> dict[str, Any]:
         ("takes_lengths", 1, "takes_lengths: expected true or false, got 1"),
         ("padding", "some", "padding: expected masked or exact_lengths, got 'some'"),
         ("overflow", "crop", "overflow: expected reject or truncate, got 'crop'"),
-        ("grid.batches", [4, 1], "grid.batches must be positive and strictly ascending, got (4, 1)"),
+        ("grid.batches", [4, 1], "grid.batches: expected ascending sizes, each once, got [4, 1]: write [1, 4]"),
         ("grid.lengths", ["16"], "grid.lengths[0]: expected an integer, got '16'"),
         ("kind", "pieces", "kind: expected sequence or chunk, got 'pieces'"),
         ("kind_reason", ..., "kind_reason is missing"),

@@ -176,7 +176,7 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
     [
         (
             {"lengths": "ids"},
-            "lengths: expected an argument of forward() beside the inputs, got ids, which is an input",
+            "lengths: expected an argument of forward() that is not an input, got the input ids",
         ),
         (
             {"lengths": "n", "model": "{forward: {n: 1}}"},
@@ -211,8 +211,8 @@ def test_keys_of_the_block_are_checked(keys: dict[str, str], said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("minWorkers: 1", "minWorkers: expected maxWorkers beside it: TorchServe ignores the one without the other"),
-        ("maxWorkers: 1", "maxWorkers: expected minWorkers beside it: TorchServe ignores the one without the other"),
+        ("minWorkers: 1", "minWorkers: requires maxWorkers as well: TorchServe ignores the one without the other"),
+        ("maxWorkers: 1", "maxWorkers: requires minWorkers as well: TorchServe ignores the one without the other"),
         (
             "minWorkers: 3\nmaxWorkers: 2",
             "maxWorkers: expected minWorkers (3) or more, got 2: TorchServe would ignore both",

@@ -183,7 +183,7 @@ def test_a_cut_piece_would_leave_a_hole_in_its_sequence() -> None:
     """So overflow: truncate is refused."""
     (complaint,) = complaints("{}", overflow="truncate")
 
-    assert complaint.startswith("neuron_lstm.overflow: expected reject: what is cut from a piece")
+    assert complaint.startswith("neuron_lstm.overflow: expected reject: timesteps cut from a request")
 
 
 def test_a_codecs_body_has_no_place_for_a_session() -> None:

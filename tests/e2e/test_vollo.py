@@ -58,7 +58,7 @@ def test_a_server_answers_with_what_stands_in_for_an_accelerator(tmp_path: Path)
         log = "\n".join(server.log_lines())
 
     told = described if isinstance(described, dict) else json.loads(described)
-    assert told["simulation"].startswith("simulated by the VM of vollo-compiler")
+    assert told["simulation"].startswith("emulated by the VM of vollo-compiler")
     assert [entry["batch"] for entry in told["estimates"]] == [1, 2]
     assert all(0.1 < entry["microseconds"] < 10 for entry in told["estimates"])
-    assert "simulated by the VM of vollo-compiler" in log
+    assert "emulated by the VM of vollo-compiler" in log

@@ -14,13 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.execute import Pad, Tensors
+from torchserve_neuron_lstm.bucketing.execute_chunks import ResumedState
+from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import DynamicShape
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.handlers.batch import BatchStats, Model, run_sequences
+from torchserve_neuron_lstm.handlers.batch import BatchStats, run_sequences
 from torchserve_neuron_lstm.handlers.formats.request import SequenceInput
 from torchserve_neuron_lstm.handlers.responses import RequestError
+from torchserve_neuron_lstm.handlers.runtime.loader import ServedModel
 
 POISON = 66
 SHAPE = DynamicShape(batch=4, length=8)
@@ -37,19 +41,24 @@ class Stairs:
     def plan(self, lengths: Sequence[int]) -> Plan:
         return STAIRS.plan(lengths)
 
-    def answer(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
-    ) -> list[tuple[torch.Tensor, ...]]:
+    def run_plan(
+        self,
+        plan: Plan,
+        sequences: Sequence[Sequence[torch.Tensor]],
+        lengths: Sequence[int],
+        pad: Pad = pad,
+        resumed: ResumedState | None = None,
+    ) -> tuple[list[Tensors], Tensors]:
         self.plans.append(plan)
-        sums = [torch.tensor(0.0) for _ in requests]
+        sums = [torch.tensor(0.0) for _ in sequences]
         for run in plan.runs:
             for row in run.rows:
-                piece = requests[row][0][run.start : run.start + run.bucket.length]
+                piece = sequences[row][0][run.start : run.start + run.bucket.length]
                 if bool((piece == POISON).any()):
                     raise RuntimeError("a kernel failed")
                 sums[row] = sums[row] + piece.sum()
-        assert sorted(row for head in plan.heads for row in head.rows) == list(range(len(requests)))
-        return [(total,) for total in sums]
+        assert sorted(row for head in plan.heads for row in head.rows) == list(range(len(sequences)))
+        return [(total,) for total in sums], ()
 
 
 MODELS = pytest.mark.parametrize("make", [FakeModel, Stairs])
@@ -65,25 +74,25 @@ def ticks() -> Iterator[float]:
     return map(float, count())
 
 
-def answered(model: Model, items: Sequence[SequenceInput]) -> tuple[list[float | str], BatchStats]:
+def answered(model: ServedModel, items: Sequence[SequenceInput]) -> tuple[list[float | str], BatchStats]:
     """The last number of each answer, or the kind of its refusal."""
     answers, work = run_sequences(model, items, ticks().__next__)
     return [one.kind if isinstance(one, RequestError) else float(one[0].flatten()[-1]) for one in answers], work
 
 
 @MODELS
-def test_all_sequences_are_answered_by_one_plan(make: type[Model]) -> None:
+def test_all_sequences_are_answered_by_one_plan(make: type[ServedModel]) -> None:
     """Whose seconds are those of planning and running it."""
     told, work = answered(make(), [item(1, 2), item(3), item(1, 1, 1, 1, 1)])
 
     assert told == [3.0, 3.0, 5.0]
-    assert (work.lengths, work.useful_timesteps, len(work.plans)) == ((2, 1, 5), 8, 1)
+    assert (work.lengths, work.real_timesteps, len(work.plans)) == ((2, 1, 5), 8, 1)
     assert (work.plan_seconds, work.engine_seconds) == (1.0, 1.0)
 
 
 @MODELS
 @given(bad=st.sets(st.integers(0, 8)), lengths=st.lists(st.integers(1, 8), min_size=9, max_size=9))
-def test_only_the_poisoned_sequences_have_no_answer(make: type[Model], bad: set[int], lengths: list[int]) -> None:
+def test_only_the_poisoned_sequences_have_no_answer(make: type[ServedModel], bad: set[int], lengths: list[int]) -> None:
     """Wherever they stand in the batch and however long they are."""
     items = [
         item(*[1] * (length - 1), POISON) if index in bad else item(*[1] * length)
@@ -93,11 +102,11 @@ def test_only_the_poisoned_sequences_have_no_answer(make: type[Model], bad: set[
 
     assert told == ["InternalError" if index in bad else length for index, length in enumerate(lengths)]
     assert work.lengths == tuple(lengths)
-    assert work.useful_timesteps == sum(length for index, length in enumerate(lengths) if index not in bad)
+    assert work.real_timesteps == sum(length for index, length in enumerate(lengths) if index not in bad)
 
 
 @MODELS
-def test_a_failure_is_logged_once(make: type[Model], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_once(make: type[ServedModel], caplog: pytest.LogCaptureFixture) -> None:
     """With its cause, however many fail again."""
     answered(make(), [item(1), item(POISON), item(2), item(POISON)])
 
@@ -107,7 +116,7 @@ def test_a_failure_is_logged_once(make: type[Model], caplog: pytest.LogCaptureFi
 
 
 @MODELS
-def test_a_sequence_that_is_alone_is_tried_once(make: type[Model], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sequence_that_is_alone_is_tried_once(make: type[ServedModel], caplog: pytest.LogCaptureFixture) -> None:
     """It cannot be another's fault."""
     model = make()
     told, work = answered(model, [item(1, POISON)])
@@ -119,11 +128,13 @@ def test_a_sequence_that_is_alone_is_tried_once(make: type[Model], caplog: pytes
 
 
 @MODELS
-def test_sequences_that_fail_only_together_are_all_answered(make: type[Model], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sequences_that_fail_only_together_are_all_answered(
+    make: type[ServedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As when a plan cannot be made."""
     plan = make.plan
 
-    def alone_only(self: Model, lengths: Sequence[int]) -> Plan:
+    def alone_only(self: ServedModel, lengths: Sequence[int]) -> Plan:
         if len(lengths) > 1:
             raise RuntimeError("out of memory")
         return plan(self, lengths)

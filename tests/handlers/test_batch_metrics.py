@@ -21,7 +21,7 @@ PLANNERS = st.sampled_from([SEQUENCE, CHUNK])
 
 def counted(lengths: list[int], plan: Plan) -> BatchMetrics:
     """The counts of a batch in which every sequence was answered."""
-    return BatchMetrics(requests=len(lengths), work=BatchStats(tuple(lengths), sum(lengths), (plan,)))
+    return BatchMetrics(requests=len(lengths), stats=BatchStats(tuple(lengths), sum(lengths), (plan,)))
 
 
 @given(LENGTHS, PLANNERS)

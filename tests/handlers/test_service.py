@@ -11,10 +11,9 @@ import pytest
 from fake_model import FRAMES, IDS, SUMS, TOTAL, FakeModel, make_manifest
 
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.handlers.formats.codec import StandardCodec
+from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
 from torchserve_neuron_lstm.handlers.formats.labels import Labels
-from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
-from torchserve_neuron_lstm.handlers.formats.v2 import ModelIdentity
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
@@ -26,7 +25,7 @@ TENSOR = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [1, 2]}
 def make_service(manifest: Manifest | None = None, labels: Labels | None = None, **settings: Any) -> Service:
     """A service of the fake model."""
     manifest = manifest or make_manifest()
-    return Service(FakeModel(manifest), StandardCodec(manifest, IDENTITY, labels), IDENTITY, **settings)
+    return Service(FakeModel(manifest), make_codec(manifest, IDENTITY, labels), **settings)
 
 
 def row(value: object, **headers: str) -> TorchServeRequest:
@@ -36,7 +35,7 @@ def row(value: object, **headers: str) -> TorchServeRequest:
 
 def ask(service: Service, *values: object) -> list[tuple[int, Any]]:
     """Status and JSON of the answers to one batch of bodies."""
-    return [told(response) for response in service.answer([row(value) for value in values])]
+    return [told(response) for response in service.handle([row(value) for value in values])]
 
 
 def told(response: RawResponse) -> tuple[int, Any]:
@@ -95,18 +94,18 @@ def test_each_batch_is_reported_once_with_what_it_came_to() -> None:
     ask(service, [1, 2], b"{", {"instances": [[1], [2, 3, 4]]}, [1] * 9, b"[")
 
     (counts,) = reported
-    assert (counts.requests, counts.sequences, counts.work.lengths) == (5, 3, (2, 1, 3))
+    assert (counts.requests, counts.sequences, counts.stats.lengths) == (5, 3, (2, 1, 3))
     assert counts.rejected == {"MalformedBody": 2, "SequenceTooLong": 1}
-    assert counts.work.useful_timesteps == 6
-    assert counts.padded_timesteps == counts.work.plans[0].computed_timesteps - 6
-    assert (counts.work.plan_seconds, counts.work.engine_seconds, counts.seconds) == (1.0, 1.0, 4.0)
+    assert counts.stats.real_timesteps == 6
+    assert counts.padded_timesteps == counts.stats.plans[0].computed_timesteps - 6
+    assert (counts.stats.plan_seconds, counts.stats.engine_seconds, counts.seconds) == (1.0, 1.0, 4.0)
 
 
 def test_a_description_is_not_counted() -> None:
     """TorchServe asked, not a client."""
     reported: list[BatchMetrics] = []
 
-    make_service(report=reported.append).answer([TorchServeRequest({}, {"describe": "True"})])
+    make_service(report=reported.append).handle([TorchServeRequest({}, {"describe": "True"})])
 
     assert reported == []
 
@@ -117,7 +116,7 @@ def test_a_failure_while_planning_or_encoding_is_a_500_too(monkeypatch: pytest.M
     with monkeypatch.context() as patch:
         patch.setattr(FakeModel, "plan", lambda *_: 1 / 0)
         assert ask(service, [1], b"{")[0][0] == 500
-    monkeypatch.setattr(StandardCodec, "encode", lambda *_: 1 / 0)
+    monkeypatch.setattr(Codec, "encode", lambda *_: 1 / 0)
     assert [status for status, _ in ask(service, [1], b"{", [2])] == [500, 400, 500]
 
 
@@ -185,7 +184,7 @@ def test_an_answer_that_is_not_finite_is_null_in_json_and_an_error_in_v2() -> No
 
 def test_npy_is_answered_to_who_accepts_it() -> None:
     """With its content type."""
-    (response,) = make_service().answer([row([1, 2], accept="application/x-npy")])
+    (response,) = make_service().handle([row([1, 2], accept="application/x-npy")])
 
     assert (response.status, response.content_type) == (200, "application/x-npy")
     assert np.load(io.BytesIO(response.body), allow_pickle=False).tolist() == [1.0, 3.0]
@@ -205,7 +204,7 @@ def test_class_names_stand_for_class_numbers_in_json_alone() -> None:
 
 def test_an_answer_larger_than_torchserve_sends_is_refused_alone() -> None:
     """It would cost the whole batch its worker."""
-    answers = ask(make_service(largest_response=30), [1], [1, 2, 3, 4, 5, 6, 7, 8], [2])
+    answers = ask(make_service(max_response_bytes=30), [1], [1, 2, 3, 4, 5, 6, 7, 8], [2])
 
     assert [status for status, _ in answers] == [200, 413, 200]
     assert answers[1][1]["type"] == "AnswerTooLarge"
@@ -217,14 +216,14 @@ def test_a_description_is_given_to_torchserve_alone() -> None:
     asked = TorchServeRequest({}, {"describe": "True"})
     spoofed = row([1], describe="True")
 
-    assert told(service.answer([asked])[0]) == (200, {"backend": "fake"})
-    assert told(service.answer([spoofed])[0]) == (200, [1.0])
-    assert [response.status for response in service.answer([spoofed, asked, row([2])])] == [200, 400, 200]
+    assert told(service.handle([asked])[0]) == (200, {"backend": "fake"})
+    assert told(service.handle([spoofed])[0]) == (200, [1.0])
+    assert [response.status for response in service.handle([spoofed, asked, row([2])])] == [200, 400, 200]
 
 
 def test_explanations_are_refused_row_by_row() -> None:
     """501, and the others are answered."""
-    responses = make_service().answer([row([1], explain="True"), row([2], explain="False")])
+    responses = make_service().handle([row([1], explain="True"), row([2], explain="False")])
 
     assert [response.status for response in responses] == [501, 200]
 
@@ -234,11 +233,11 @@ def test_bodies_and_headers_are_never_logged(caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.DEBUG)
     secret = "c0ffee-secret"
 
-    make_service().answer([row(secret.encode(), authorization=secret), row([66], authorization=secret)])
+    make_service().handle([row(secret.encode(), authorization=secret), row([66], authorization=secret)])
 
     assert secret not in caplog.text
 
 
 def test_no_rows_are_no_answers() -> None:
     """An empty batch is not an error."""
-    assert make_service().answer([]) == []
+    assert make_service().handle([]) == []

@@ -219,7 +219,7 @@ def test_a_batch_that_cannot_be_counted_is_answered(pristine: Path, caplog: pyte
     (body,) = torchserve.handle(service, [{"body": b"[1, 2]"}], context)
 
     assert_answers(body, [1, 2])
-    assert "a batch was answered and could not be counted" in caplog.text
+    assert "the metrics of a batch could not be reported" in caplog.text
 
 
 def test_an_envelope_may_have_replaced_the_rows(pristine: Path) -> None:

@@ -87,7 +87,7 @@ def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
     assert decide(LAST, OPEN, MINE) == Replay(REPLY)
     gap = decide(replace(NEXT, step=9), OPEN, MINE)
     assert isinstance(gap, Reject)
-    assert gap.message == "this piece is for step 9, and the session is at step 7"
+    assert gap.message == "this request is for step 9, and the session is at step 7"
 
 
 def test_pieces_without_timesteps_are_in_nobodys_way() -> None:

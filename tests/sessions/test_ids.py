@@ -43,7 +43,7 @@ def test_a_refusal_says_what_is_wrong_and_repeats_nothing(text: str, wrong: str)
     with pytest.raises(ValueError) as refusal:
         check_id(text)
 
-    assert str(refusal.value) == (f"a session id has 1 to 128 characters, of A-Z a-z 0-9 . _ ~ : - alone: {wrong}")
+    assert str(refusal.value) == (f"a session id has 1 to 128 characters, only A-Z a-z 0-9 . _ ~ : -, but {wrong}")
 
 
 def test_a_made_id_is_an_id_and_never_the_same() -> None:

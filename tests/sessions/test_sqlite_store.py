@@ -104,9 +104,7 @@ def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None
 def test_sessions_are_not_kept_where_every_user_can_write(tmp_path: Path) -> None:
     """Somebody else could put a file in the place of ours. The message says what to do."""
     tmp_path.chmod(0o1777)
-    with pytest.raises(
-        StoreUnavailableError, match="where every user can write: name a folder in it that is not there yet"
-    ):
+    with pytest.raises(StoreUnavailableError, match="where every user can write: name a new folder in it"):
         store_in(tmp_path).read(["a"])
 
     write(store_in(tmp_path / "sessions"), "a", b"record")
@@ -117,7 +115,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     for target in (tmp_path / "elsewhere", tmp_path / "tagger.txt"):
         store_file(tmp_path, "tagger").unlink(missing_ok=True)
         store_file(tmp_path, "tagger").symlink_to(target)
-        with pytest.raises(StoreUnavailableError, match="is no regular file; move it away"):
+        with pytest.raises(StoreUnavailableError, match="is not a regular file; move it away"):
             store_in(tmp_path).read(["a"])
         target.write_text("")
     assert (tmp_path / "elsewhere").read_text() == ""

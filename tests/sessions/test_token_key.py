@@ -39,7 +39,8 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "key").chmod(0o640)
 
     with pytest.raises(
-        SigningKeyError, match=r"others can read the key of session tokens in .*: take the right away with `chmod"
+        SigningKeyError,
+        match=r"others can read the signing key of session tokens in .*: remove the permission with `chmod",
     ):
         signing_key_from_file(tmp_path / "key")
 
@@ -79,10 +80,12 @@ def test_what_is_no_key_is_refused_and_not_repeated(text: str, tmp_path: Path, m
     (tmp_path / "key").chmod(0o600)
 
     with pytest.raises(
-        SigningKeyError, match="TOKEN_KEY holds no key of session tokens, which is 64 hex digits"
+        SigningKeyError, match="TOKEN_KEY has no signing key of session tokens, which is 64 hex digits"
     ) as in_variable:
         signing_key_from_environment("TOKEN_KEY")
-    with pytest.raises(SigningKeyError, match="holds no key of session tokens, which is 64 hex digits") as in_file:
+    with pytest.raises(
+        SigningKeyError, match="has no signing key of session tokens, which is 64 hex digits"
+    ) as in_file:
         signing_key_from_file(tmp_path / "key")
     assert text not in f"{in_variable.value} {in_file.value}"
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
-from torchserve_neuron_lstm.bucketing.execute import execute
+from torchserve_neuron_lstm.bucketing.execute import Pad, Tensors, execute
+from torchserve_neuron_lstm.bucketing.execute_chunks import ResumedState
+from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid, TensorSpec
@@ -66,11 +68,16 @@ class FakeModel:
         padded = self.manifest.padding == "masked"
         return make_planner("sequence", grid, CostModel.proportional(grid), padded=padded).plan(lengths)
 
-    def answer(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
-    ) -> list[tuple[torch.Tensor, ...]]:
+    def run_plan(
+        self,
+        plan: Plan,
+        sequences: Sequence[Sequence[torch.Tensor]],
+        lengths: Sequence[int],
+        pad: Pad = pad,
+        resumed: ResumedState | None = None,
+    ) -> tuple[list[Tensors], Tensors]:
         facts = self.manifest
-        return execute(plan, requests, lengths, facts.inputs, facts.outputs, facts.takes_lengths, self.run)
+        return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, self.run, pad), ()
 
     def run(self, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         self.runs.append(bucket)

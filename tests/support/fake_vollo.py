@@ -1,6 +1,6 @@
-"""Doubles of Vollo's compiler, its torch front end and its runtime: they run modules as torch does.
+"""Test doubles of Vollo's compiler, its torch front end and its runtime: they run modules with torch.
 
-They refuse as the real ones do: unknown accelerators, operators without a counterpart, programs that do not fit.
+They refuse what the real ones refuse: unknown accelerators, unsupported operators, programs that do not fit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AllocationError(Exception):
 
 @dataclass
 class Fakes:
-    """What the doubles do, to be changed by a test, and what they were asked."""
+    """Behaviour of the doubles, which a test may change, and a record of their calls."""
 
     most_weights: int = 10**9
     unsupported: str | None = None
@@ -38,7 +38,7 @@ class Fakes:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> Fakes:
-    """Put the compiler and its front end in place of any real ones; the runtime comes with an accelerator."""
+    """Install the doubles of the compiler and its front end; `install_runtime` adds the runtime."""
     fakes = Fakes()
     compiler, front, fx, nnir = (_module(monkeypatch, name) for name in _NAMES)
     compiler.__dict__.update(AllocationError=AllocationError, Config=_config(fakes), Program=_program(fakes))
@@ -47,12 +47,12 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Fakes:
     nnir.__dict__.update(to_nnir=lambda module: _Graph(fakes, module))
     monkeypatch.setattr(vollo, "version", lambda name: RELEASE)
     vollo.no_accelerator_reason.cache_clear()
-    vollo._tell_once.cache_clear()
+    vollo._warn_once.cache_clear()
     return fakes
 
 
 def install_runtime(monkeypatch: pytest.MonkeyPatch, fakes: Fakes, accelerators: int) -> None:
-    """A host with so many accelerators."""
+    """Emulate a host with this number of accelerators."""
     fakes.accelerators = accelerators
     _module(monkeypatch, "vollo_rt").__dict__.update(VolloRTContext=lambda: _Context(fakes))
     monkeypatch.setattr(vollo, "_accelerators", iter(range(10)))

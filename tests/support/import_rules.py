@@ -71,7 +71,7 @@ def _place(spec: registry.EngineSpec) -> str:
 
 ENGINE_FILES = (
     *((_place(spec), spec.packages) for spec in registry.ENGINES.values()),
-    ("backends/onnx_export.py", ("onnx", "onnx_ir", "onnxscript")),
+    ("backends/onnx_export.py", ("onnx", "onnxscript")),
     ("sessions/redis_store.py", ("redis",)),
     ("sessions/redis_client.py", ("redis",)),
 )

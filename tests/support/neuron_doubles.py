@@ -1,4 +1,4 @@
-"""The doubles of AWS's packages for a test: here, in another interpreter alone, or as the placeholder of PyPI."""
+"""Test doubles of AWS's packages: in this interpreter, in another one only, or as PyPI's placeholder."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _MODULES = ("torch_neuronx", "torch_neuron")
 
 @contextmanager
 def on_path(folder: Path = DOUBLES) -> Iterator[pytest.MonkeyPatch]:
-    """The packages of `folder` can be imported here and in processes started from here, and are forgotten after.
+    """Make the packages of `folder` importable here and in child processes, and unload them at the end.
 
-    The environment says nothing about cores, and what the test makes of it is undone as well.
+    The environment does not configure cores; changes that a test makes to it are undone as well.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])))
         patch.setenv("NEURON_RT_NUM_CORES", "1")
-        patch.delenv("NEURON_RT_NUM_CORES")  # undone is whatever is set from now on
+        patch.delenv("NEURON_RT_NUM_CORES")  # so that a value set from now on is undone
         patch.delenv("NEURON_RT_VISIBLE_CORES", raising=False)
         _forget()
         try:
@@ -39,7 +39,7 @@ def _forget() -> None:
 
 
 def interpreter(place: Path, folder: Path = DOUBLES) -> Path:
-    """A Python beside this one that finds the packages of `folder`, which this one does not."""
+    """Create another Python interpreter that finds the packages of `folder`, which this one does not."""
     script = place / "python"
     script.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}" exec "{sys.executable}" "$@"\n', encoding="utf-8")
     script.chmod(0o755)
@@ -47,7 +47,7 @@ def interpreter(place: Path, folder: Path = DOUBLES) -> Path:
 
 
 def placeholder(place: Path, module: str) -> Path:
-    """A folder with what PyPI has under the name: version 1.0, and nothing in it."""
+    """Create PyPI's package of the name: version 1.0 without content."""
     (place / module).mkdir(parents=True)
     (place / module / "__init__.py").write_text('__version__ = "1.0"\n', encoding="utf-8")
     info = place / f"{module}-1.0.dist-info"

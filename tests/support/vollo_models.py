@@ -1,4 +1,4 @@
-"""Models for Vollo, in the abstract operators, and what torch answers to each of their rows alone."""
+"""Models for Vollo in the abstract operators, and torch's outputs for each of their rows alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LENGTHS = torch.tensor([TIME, 1, 4, TIME - 1])
 
 
 class Answers(nn.Module):
-    """An LSTM, with an answer in time, its states at the end, and what the model makes of them."""
+    """An LSTM with an output for each timestep, its final states, and operators on them."""
 
     def __init__(self, layers: int = 1, *, both: bool = False, cells: bool = False, given: bool = False) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Answers(nn.Module):
         self.linear = nn.Linear(HIDDEN * (2 if both else 1), 3)
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """By the abstract operator."""
+        """Compute with the abstract operator."""
         rows = self.layers * (2 if self.both else 1)
         h_0, c_0 = states if self.given else (x.new_zeros(rows, x.shape[0], HIDDEN),) * 2
         weights = [getattr(self.core, name) for name in self.core._flat_weights_names]
@@ -35,7 +35,7 @@ class Answers(nn.Module):
         return (torch.relu(self.linear(self.norm(y))), y.sum(1), torch.tanh(h[-1]), *([c] if self.cells else []))
 
     def alone(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> list[torch.Tensor]:
-        """Of torch's packed sequences; the first answer is zero on padding."""
+        """Compute with torch's packed sequences; the first output is zero at padding."""
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         answers, (h, c) = self.core(packed, tuple(states) if self.given else None)
         y, _ = pad_packed_sequence(answers, batch_first=True, total_length=x.shape[1])
@@ -44,24 +44,24 @@ class Answers(nn.Module):
 
 
 class InTime(Answers):
-    """The answer in time alone: one program of the device."""
+    """Only the output for each timestep: one program of the device."""
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """By the abstract operator."""
+        """Compute with the abstract operator."""
         return super().forward(x, lengths)[:1]
 
     def alone(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> list[torch.Tensor]:
-        """Of torch's packed sequences."""
+        """Compute with torch's packed sequences."""
         return super().alone(x, lengths)[:1]
 
 
 def real(y: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Zeros on padding."""
+    """Set padding to zero."""
     return torch.where((torch.arange(y.shape[1])[None, :] < lengths[:, None])[:, :, None], y, 0.0)
 
 
 def batch(module: Answers, garbage: float = 0.0) -> tuple[torch.Tensor, ...]:
-    """Inputs x with `garbage` on its padding, lengths, and states where the module is given them."""
+    """Return inputs x with `garbage` at padding, lengths, and initial states if the module takes them."""
     rng = torch.Generator().manual_seed(1)
     x = torch.randn(BATCH, TIME, FEATURES, generator=rng)
     x = torch.where((torch.arange(TIME)[None, :] < LENGTHS[:, None])[:, :, None], x, garbage)
@@ -71,7 +71,7 @@ def batch(module: Answers, garbage: float = 0.0) -> tuple[torch.Tensor, ...]:
 
 
 def program_of(module: Answers) -> torch.export.ExportedProgram:
-    """With symbolic batch and time."""
+    """Export with symbolic batch and time."""
     if not module.given:
         return exported(module, *batch(module))
     rows, time = torch.export.Dim("batch", min=1), torch.export.Dim("time", min=1)

@@ -130,7 +130,7 @@ def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
     ("make", "message"),
     [
         (lambda: torch.jit.script(nn.Linear(2, 2)), "scripted"),
-        (lambda: torch.compile(Encoder()), "compile then: torch.compile"),
+        (lambda: torch.compile(Encoder()), "then compile: torch.compile"),
         (lambda: nn.Linear(2, 2).forward, "takes an nn.Module, not method"),
     ],
     ids=["scripted", "compiled", "no module"],

@@ -1,1 +1,1 @@
-"""What `neuron-lstm tune` needs: a proposal, and how it is shown."""
+"""Modules of `neuron-lstm tune`: the proposal, and its chart."""

@@ -1,11 +1,11 @@
-"""The picture of a proposal as a web page: one file with an SVG in it, light or dark as the reader's screen is."""
+"""Chart of a proposal as a web page: one file with an SVG, in the reader's light or dark colours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from html import escape
 
-from .picture import Bar, Chart, Mark, Panel
+from .chart import Bar, Chart, Mark, Panel
 from .proposal import Proposal
 
 _WIDTH, _SIDE = 1000, 20  # units of the drawing, as all that follows, from top to bottom
@@ -49,7 +49,7 @@ th, td {{ text-align: left; padding: .3rem 1.2rem .3rem 0; border-bottom: 1px so
 <h1>{title}</h1>
 <p>{result}</p>
 <p><span class="useful key" style="margin-left: 0"></span>real timesteps <span class="padded key"></span>padding.
-Areas count: a bar is as wide as the lengths it covers are apart on the axis.</p>
+The axis of lengths is logarithmic; the area of a bar, not its height, shows the number of timesteps.</p>
 {drawing}
 <table>
 <tr><th>grid</th><th>padding</th><th>lengths</th></tr>
@@ -60,33 +60,33 @@ Areas count: a bar is as wide as the lengths it covers are apart on the axis.</p
 """
 
 
-def html_page(picture: Chart, proposal: Proposal) -> str:
-    """The whole page. It needs nothing else, neither files nor scripts."""
+def html_page(chart: Chart, proposal: Proposal) -> str:
+    """Render the page. It needs no other files or scripts."""
     rows = (
         f"<tr><td>{escape(grid.name)}</td><td>{escape(panel.figure)}</td>"
         f"<td>{', '.join(map(str, grid.lengths))}</td></tr>"
-        for grid, panel in zip(proposal.grids, picture.grids, strict=True)
+        for grid, panel in zip(proposal.grids, chart.grids, strict=True)
     )
     return _PAGE.format(
-        title=escape(picture.title),
-        result=escape(picture.result),
-        drawing="\n".join(_drawing(picture)),
+        title=escape(chart.title),
+        result=escape(chart.result),
+        drawing="\n".join(_drawing(chart)),
         rows="\n".join(rows),
     )
 
 
-def _drawing(picture: Chart) -> Iterator[str]:
-    height = _HEAD + _STRIP + len(picture.grids) * (_GAP + _HEAD + _PANEL) + _AXIS
-    yield f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(picture.result or picture.title)}">'
+def _drawing(chart: Chart) -> Iterator[str]:
+    height = _HEAD + _STRIP + len(chart.grids) * (_GAP + _HEAD + _PANEL) + _AXIS
+    yield f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(chart.result or chart.title)}">'
     bottom = _HEAD + _STRIP
-    yield from _panel(picture.sequences, bottom, _STRIP)
-    for panel in picture.grids:
+    yield from _panel(chart.sequences, bottom, _STRIP)
+    for panel in chart.grids:
         bottom += _GAP + _HEAD + _PANEL
         yield from _panel(panel, bottom, _PANEL)
-    for tick in picture.ticks:
+    for tick in chart.ticks:
         yield f'<line class="axis" x1="{_x(tick.at)}" x2="{_x(tick.at)}" y1="{bottom}" y2="{bottom + 5}"/>'
         yield _text(tick.at, bottom + 20, tick.label, "middle")
-    yield _text(0.5, bottom + 42, "timesteps of a sequence", "middle")
+    yield _text(0.5, bottom + 42, "timesteps of a sequence (logarithmic)", "middle")
     yield "</svg>"
 
 
@@ -104,11 +104,11 @@ def _panel(panel: Panel, bottom: float, height: float) -> Iterator[str]:
 
 
 def _bar(bar: Bar, bottom: float, height: float, *, plain: bool) -> Iterator[str]:
-    """A bar with its padding above, and what it stands for where the mouse rests on it."""
+    """A bar with its padding above, and a tooltip."""
     lengths = f"{bar.first}" if bar.first == bar.last else f"{bar.first} to {bar.last}"
     padded = bar.padded / (bar.useful + bar.padded)
-    told = f"{lengths} timesteps: {bar.sequences:,} sequences" + ("" if plain else f", {100 * padded:.1f} % padding")
-    yield f"<g><title>{told}</title>"
+    label = f"{lengths} timesteps: {bar.sequences:,} sequences" + ("" if plain else f", {100 * padded:.1f} % padding")
+    yield f"<g><title>{label}</title>"
     for share, below, kind in ((bar.useful, 0.0, "all" if plain else "useful"), (bar.padded, bar.useful, "padded")):
         y, tall = bottom - (below + share) * height, share * height
         wide = (bar.right - bar.left) * (_WIDTH - 2 * _SIDE) + _OVERLAP

@@ -1,4 +1,4 @@
-"""The picture of a proposal as a PNG, with matplotlib where it is installed."""
+"""Chart of a proposal as a PNG file, drawn with matplotlib."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import PackagingError
-from .picture import Chart, Panel
+from .chart import Chart, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,44 +19,44 @@ _KEY = ((_USEFUL, "real timesteps"), (_PADDED, "padding"))
 
 
 def require_matplotlib() -> None:
-    """Say what to install.
+    """Check that matplotlib is installed.
 
     Raises:
-        PackagingError: matplotlib is not there.
+        PackagingError: it is not; says how to install it.
     """
     if find_spec("matplotlib") is None:
         raise PackagingError(
-            "a .png needs matplotlib: pip install 'torchserve-neuron-lstm[plot]', or name a .html, which needs nothing"
+            "a .png needs matplotlib: pip install 'torchserve-neuron-lstm[plot]', or choose .html, which needs nothing"
         )
 
 
-def write_png(picture: Chart, file: Path) -> None:
-    """Draw the picture into a file."""
+def write_png(chart: Chart, file: Path) -> None:
+    """Draw the chart into a file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    height = _TOP + _STRIP + len(picture.grids) * (_GAP + _PANEL) + _BOTTOM
+    height = _TOP + _STRIP + len(chart.grids) * (_GAP + _PANEL) + _BOTTOM
     figure = Figure(figsize=(_WIDTH, height), facecolor="white")
     FigureCanvasAgg(figure)
     sheet = figure.add_axes((0, 0, 1, 1))  # texts are placed in inches from the upper left corner
     sheet.set(xlim=(0, _WIDTH), ylim=(height, 0))
     sheet.axis("off")
-    _head(sheet, picture)
+    _head(sheet, chart)
     top = _TOP
-    for panel, inches in ((picture.sequences, _STRIP), *((panel, _PANEL) for panel in picture.grids)):
+    for panel, inches in ((chart.sequences, _STRIP), *((panel, _PANEL) for panel in chart.grids)):
         box = (_SIDE / _WIDTH, 1 - (top + inches) / height, 1 - 2 * _SIDE / _WIDTH, inches / height)
         axes = figure.add_axes(box)
         _bars(axes, panel)
         _titles(sheet, panel, top)
         top += inches + _GAP
-    axes.set_xticks([tick.at for tick in picture.ticks], [tick.label for tick in picture.ticks], color=_INK, size=9)
-    axes.set_xlabel("timesteps of a sequence", color=_INK, size=9)
+    axes.set_xticks([tick.at for tick in chart.ticks], [tick.label for tick in chart.ticks], color=_INK, size=9)
+    axes.set_xlabel("timesteps of a sequence (logarithmic)", color=_INK, size=9)
     figure.savefig(file, dpi=144)
 
 
-def _head(sheet: Axes, picture: Chart) -> None:
-    sheet.text(_SIDE, 0.38, picture.title, size=13, weight="bold", color=_INK, va="center")
-    sheet.text(_SIDE, 0.66, picture.result, size=10.5, color=_INK, va="center")
+def _head(sheet: Axes, chart: Chart) -> None:
+    sheet.text(_SIDE, 0.38, chart.title, size=13, weight="bold", color=_INK, va="center")
+    sheet.text(_SIDE, 0.66, chart.result, size=10.5, color=_INK, va="center")
     at = _WIDTH - _SIDE
     for color, text in reversed(_KEY):
         sheet.text(at, 0.66, text, size=9, color=_INK, ha="right", va="center")

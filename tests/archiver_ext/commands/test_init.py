@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.archiver_ext.commands.init_config import flow, starting_config
+from torchserve_neuron_lstm.archiver_ext.commands.init import flow, starting_config
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.load import parse_config

@@ -10,7 +10,7 @@ from fake_model import GRID, SUMS, TOTAL
 from streaming_archive import call_ms, streaming_manifest, write_streaming_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.commands.step_times import StepTime, step_times
+from torchserve_neuron_lstm.archiver_ext.commands.inspect import StepTime, step_times
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost, Variant, manifest_text
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
@@ -66,7 +66,7 @@ def test_the_command_tells_people_and_machines(tmp_path: Path, capsys: pytest.Ca
     assert cli.main(["inspect", archive]) == 0
     shown = capsys.readouterr().out
     assert "sessions are kept on the host's disk" in shown
-    assert "8 steps at once ms" in shown
+    assert "8 timesteps, ms" in shown
     assert cli.main(["inspect", archive, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told.pop("step_times")[0] == {
@@ -86,4 +86,4 @@ def test_what_does_not_stream_is_told_as_before(tmp_path: Path, capsys: pytest.C
     assert cli.main(["inspect", archive, "--json"]) == 0
     assert capsys.readouterr().out == manifest_text(manifest)
     assert cli.main(["inspect", archive]) == 0
-    assert "one step ms" not in capsys.readouterr().out
+    assert "1 timestep, ms" not in capsys.readouterr().out

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import archive_command, cli, model_archiver
 from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, manifest_text, read_manifest, write_manifest
@@ -81,7 +81,7 @@ def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
     def run(name: str) -> Path:
         given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder)]
         flags = model_archiver.parse([*given, "--model-name", name])
-        assert cli.archive(flags, model_archiver.manifest_json(flags)) == 0, capfd.readouterr().err
+        assert archive_command.archive(flags, model_archiver.manifest_json(flags)) == 0, capfd.readouterr().err
         capfd.readouterr()
         return model_archiver.archive_path(project.folder, flags)
 
@@ -129,7 +129,7 @@ def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
     with ArchiveReader(archive).unpacked() as folder:
         variants = load_archive(folder, threads=1)
         requests = [[(torch.arange(length) * 5 + length) % 11] for length in lengths]
-        found = variants.answer(variants.plan(lengths), requests, lengths)
+        found, _ = variants.run_plan(variants.plan(lengths), requests, lengths)
     return [tuple(tensor.clone() for tensor in answer) for answer in found]
 
 

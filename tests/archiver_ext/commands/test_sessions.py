@@ -97,7 +97,7 @@ def test_people_get_a_sentence(archive: str, directory: Path, capsys: Capture) -
 
     assert cli.main(["sessions", archive]) == 0
     sentence = capsys.readouterr().out
-    assert sentence.startswith("tiny: 1 of 3 sessions open, 0 KB of 98 KB, none waits longer than 0 s")
+    assert sentence.startswith("tiny: 1 of 3 sessions open, 0 KB of 98 KB, the oldest was last used 0 s ago")
     assert sentence.endswith(f"in {directory / 'tiny.sessions'}\n")
 
 

@@ -1,4 +1,4 @@
-"""The doubles hold callers to what AWS documents of its packages: what passes on them is called as documented."""
+"""The test doubles check callers against AWS's documentation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def sorted_softmax(x: torch.Tensor) -> torch.Tensor:
 
 @pytest.fixture
 def neuronx() -> Iterator[Any]:
-    """The double of torch_neuronx, on a host with two cores."""
+    """Test double of torch_neuronx, on a host with two cores."""
     with neuron_doubles.on_path() as patch:
         patch.setenv("NEURON_DOUBLE_CORES", "2")
         yield importlib.import_module("torch_neuronx")
@@ -59,7 +59,7 @@ def neuronx() -> Iterator[Any]:
 
 @pytest.fixture
 def neuron() -> Iterator[Any]:
-    """The double of torch_neuron."""
+    """Test double of torch_neuron."""
     with neuron_doubles.on_path():
         yield importlib.import_module("torch_neuron")
 

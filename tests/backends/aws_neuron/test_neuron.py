@@ -1,4 +1,4 @@
-"""The backend neuron on a double that holds it to the documented contract of torch_neuron."""
+"""The backend neuron on a test double that checks the documented contract of torch_neuron."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_the_weights_are_in_the_program(
 
 
 def test_an_unsupported_operator_is_refused_with_what_to_do(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It would run on the CPU without a word; one by one it is refused the same."""
+    """By default it would run on the CPU without a message; the query for one operator refuses it too."""
     program = torch.export.export(Embedded(), (torch.zeros(2, dtype=torch.int64),))
 
     with pytest.raises(CompileError, match=r"aten::embedding is not supported\n.*partitioner_config: \{\}"):
@@ -99,7 +99,7 @@ def test_an_unsupported_operator_is_refused_with_what_to_do(double: pytest.Monke
 
 @pytest.mark.parametrize("case", CASES[:3], ids=str)
 def test_recurrences_are_not_refused(case: Case) -> None:
-    """They are written out before the compiler sees them, and around them there is nothing it lacks."""
+    """They are unrolled before the compiler sees them, and the operators around them are supported."""
     program = exported(Recurrent(case), *ragged_batch(0.0))
 
     assert [why for node in program.graph.nodes if (why := Neuron().refusal(node))] == []

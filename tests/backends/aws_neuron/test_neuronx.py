@@ -1,4 +1,4 @@
-"""The backend neuronx on a double that holds it to the documented contract of torch_neuronx."""
+"""The backend neuronx on a test double that checks the documented contract of torch_neuronx."""
 
 from __future__ import annotations
 
@@ -192,8 +192,8 @@ def test_a_host_without_the_toolchain_says_what_to_install(compiled: Compiled) -
 
 
 @torch.no_grad()
-def test_a_host_without_the_device_may_be_told_to_stand_in(monkeypatch: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """Then the text that was compiled runs on the CPU, and the engine says so."""
+def test_a_host_without_the_device_can_emulate_it(monkeypatch: pytest.MonkeyPatch, compiled: Compiled) -> None:
+    """The source of the program runs on the CPU, and the engine says so."""
     inputs, engine = several_inputs(0.0), NeuronX()
     monkeypatch.delenv(simulation.VARIABLE, raising=False)
     assert engine.simulation() is None
@@ -264,7 +264,7 @@ def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path
     assert (tmp_path / "work" / "command.txt").read_text() == "--target trn1 --auto-cast none"
 
 
-def test_what_the_compiler_refuses_is_told_with_its_words(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_refusals_of_the_compiler_are_reported_with_its_message(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An operator it does not support, an argument it does not know, no bucket at all."""
     with pytest.raises(CompileError, match=r"neuronx cannot compile for 2 x 1: .*aten::sort.*\n.*neuron-lstm analyze"):
         small(Sorted(), tmp_path)
@@ -286,7 +286,7 @@ def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
     }
 
 
-def test_the_compiler_may_live_in_another_interpreter(tmp_path: Path) -> None:
+def test_the_compiler_may_be_in_another_interpreter(tmp_path: Path) -> None:
     """Which alone has it; nothing of this one's paths reaches it."""
     python = neuron_doubles.interpreter(tmp_path)
     (tmp_path / "program").mkdir()

@@ -1,4 +1,4 @@
-"""Programs in text: what old compilers know by other names goes by those, and it is still the model."""
+"""Source export: operators by the names that old compilers support, with the outputs of the model."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Various(nn.Module):
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         x = self.norm(x.transpose(1, 2)).transpose(1, 2) + torch.tensor([0.1, 0.2, 0.3, 0.4])
-        alive = torch.arange(x.shape[1])[None] < lengths[:, None]
-        x = x.masked_fill(~alive[:, :, None], 0.0)
-        weights = torch.softmax(x.sum(2).masked_fill(~alive, float("-inf")), 1)
+        real = torch.arange(x.shape[1])[None] < lengths[:, None]
+        x = x.masked_fill(~real[:, :, None], 0.0)
+        weights = torch.softmax(x.sum(2).masked_fill(~real, float("-inf")), 1)
         mean = (x * weights[:, :, None]).sum(1) / lengths[:, None].float()
         return mean, x.argmax(1), self.attention(x, x, x)[0], (~lengths).to(torch.int32)
 
 
 class Branching(nn.Module):
-    """One course or the other, by what the data says."""
+    """Control flow that depends on the data."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         chosen: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
@@ -43,24 +43,24 @@ class Branching(nn.Module):
 
 @torch.no_grad()
 def test_operators_go_by_the_names_that_old_compilers_know() -> None:
-    """And nothing is said of devices: a compiler traces on its own."""
+    """The source names no device: a compiler traces on its own."""
     torch.manual_seed(0)
     model = Various().eval()
     model.norm(torch.randn(5, 4, 3))  # not the first values
     inputs = (torch.randn(2, 3, 4), torch.tensor([3, 1]))
     program = torch.export.export(model, inputs, strict=False)
-    plain = export_source(program, Bucket(2, 3))
+    source_program = export_source(program, Bucket(2, 3))
 
-    called = re.findall(r"torch\.ops\.aten\.(\w+)", plain.source)
+    called = re.findall(r"torch\.ops\.aten\.(\w+)", source_program.source)
     assert not NEW_NAMES & set(called)
     assert called.count("bitwise_not") == 1  # of numbers; masks are negated as what they are
-    assert "cpu" not in plain.source
-    for ours, right in zip(plain.module(weights_of(program))(*inputs), model(*inputs), strict=True):
+    assert "cpu" not in source_program.source
+    for ours, right in zip(source_program.module(weights_of(program))(*inputs), model(*inputs), strict=True):
         torch.testing.assert_close(ours, right, atol=1e-6, rtol=1e-6)
 
 
 def test_a_program_that_branches_on_data_is_refused() -> None:
-    """A traced program keeps the course that its example took."""
+    """A traced program would keep the branch that its example took."""
     program = torch.export.export(Branching(), (torch.ones(2),), strict=False)
 
     with pytest.raises(CompileError, match="branches on data"):

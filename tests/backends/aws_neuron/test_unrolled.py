@@ -1,4 +1,4 @@
-"""The recurrences as plain loops: the abstract operators exactly, in operators that every compiler knows."""
+"""The recurrences as loops: the abstract operators exactly, in operators that every compiler supports."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def program(module: Several) -> torch.export.ExportedProgram:
 
 
 @pytest.fixture(scope="module")
-def plain(program: torch.export.ExportedProgram) -> SourceProgram:
-    """The model in text."""
+def source_program(program: torch.export.ExportedProgram) -> SourceProgram:
+    """The model as Python source."""
     return export_source(program, Bucket(BATCH, TIME))
 
 
 @torch.no_grad()
-def test_a_program_in_text_equals_every_row_alone(
-    module: Several, program: torch.export.ExportedProgram, plain: SourceProgram
+def test_a_source_program_equals_every_row_alone(
+    module: Several, program: torch.export.ExportedProgram, source_program: SourceProgram
 ) -> None:
     """All layers, directions, projections, cells and given states, whatever the padding holds."""
-    ours = plain.module(weights_of(program))
+    ours = source_program.module(weights_of(program))
     for garbage in GARBAGE:
         inputs = several_inputs(garbage)
         mine, theirs = [answer.contiguous() for answer in ours(*inputs)], module.alone(inputs)
@@ -60,12 +60,14 @@ def _answers(case: Case) -> int:
     return 3 if case.cell == "lstm" and case.need_cell else 2
 
 
-def test_the_text_shares_the_weights(program: torch.export.ExportedProgram, plain: SourceProgram) -> None:
+def test_the_source_module_shares_the_weights(
+    program: torch.export.ExportedProgram, source_program: SourceProgram
+) -> None:
     """The module's parameters lie in the memory of those that it is given."""
     weights = weights_of(program)
     addresses = {tensor.data_ptr() for tensor in weights.values()}
 
-    assert {tensor.data_ptr() for tensor in plain.module(weights).parameters()} <= addresses
+    assert {tensor.data_ptr() for tensor in source_program.module(weights).parameters()} <= addresses
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -1,4 +1,4 @@
-"""An engine and the CPU together: eager's answers, one copy of the weights, and what the options say to the engine."""
+"""An engine with CPU fallback: eager's outputs, one copy of the weights, and options that reach the engine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from picky_engine import Picky, Telling
 from torch import nn
 
+from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.interface import (
     Backend,
     CompileError,
@@ -23,7 +24,7 @@ from torchserve_neuron_lstm.backends.interface import (
 )
 from torchserve_neuron_lstm.backends.partitioning.backend import PartitionedBackend
 from torchserve_neuron_lstm.backends.partitioning.operator_support import unsupported_operators
-from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, operator_name
+from torchserve_neuron_lstm.backends.partitioning.partition import operator_name
 from torchserve_neuron_lstm.backends.partitioning.partitioned_program import cpu_operators, load_compiled
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import WrongInput, weights_of
@@ -65,19 +66,19 @@ X = torch.rand(BUCKET.batch, 8, generator=torch.Generator().manual_seed(3))
 
 
 def program_of(model: nn.Module) -> torch.export.ExportedProgram:
-    """With a symbolic batch, and no time."""
+    """Export with a symbolic batch and without time."""
     batch = torch.export.Dim("batch", min=1)
     with torch.no_grad():
         return torch.export.export(model.eval(), (torch.rand(3, 8),), dynamic_shapes=({0: batch},), strict=False)
 
 
-def places(directory: Path) -> list[str]:
-    """Where each segment runs."""
+def targets(directory: Path) -> list[str]:
+    """Return the target of each segment."""
     return [segment["place"] for segment in json.loads((directory / "segments.json").read_text())["segments"]]
 
 
 def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolerance: float = 1e-5) -> None:
-    """What lies in `directory` answers as the model does, with whatever weights the model has now."""
+    """Check that the program in `directory` computes as the model does, with the model's current weights."""
     weights = {**model.state_dict(), **weights_of(program_of(model))}
     run = load_compiled(engine, directory, weights, engine.host(), 1)
     with torch.no_grad():
@@ -96,8 +97,8 @@ def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
     engine = get_backend(name)
     model = Sorted().eval()
     PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
-    assert "cpu" in places(tmp_path)
-    assert "device" in places(tmp_path)
+    assert "cpu" in targets(tmp_path)
+    assert "device" in targets(tmp_path)
     assert_answers_of(model, engine, tmp_path)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -110,7 +111,7 @@ def test_compiled_code_and_the_cpu_together(tmp_path: Path) -> None:
     """AOTInductor takes every operator, so the sort is put on the CPU by name."""
     engine, model = get_backend("inductor"), Perceptron().eval()
     PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
-    assert places(tmp_path) == ["device", "cpu"]
+    assert targets(tmp_path) == ["device", "cpu"]
     assert_answers_of(model, engine, tmp_path)
 
 
@@ -126,13 +127,13 @@ def _double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_double")
 def test_the_sort_that_neuronx_does_not_take_runs_on_the_cpu(tmp_path: Path) -> None:
-    """With nothing but the defaults; and in text, for the torch of its hosts reads no program of this one."""
+    """With the defaults, as Python source: the torch of its hosts cannot read exported programs of this one."""
     engine = get_backend("neuronx")
     settings = CompileSettings(args=("--target", "inf2"))
     with pytest.raises(CompileError, match=r"partitioner_config: \{\}"):
         engine.compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "whole"), settings)
     PartitionedBackend(engine).compile(program_of(Perceptron()), BUCKET, _made(tmp_path / "parts"), settings)
-    assert places(tmp_path / "parts") == ["device", "cpu"]
+    assert targets(tmp_path / "parts") == ["device", "cpu"]
     assert not list(tmp_path.glob("parts/1_cpu/*.pt2"))
     assert_answers_of(Perceptron().eval(), engine, tmp_path / "parts")
 
@@ -145,20 +146,20 @@ def _made(directory: Path) -> Path:
 def test_an_engine_that_says_nothing_is_asked_by_trying(tmp_path: Path) -> None:
     """Each different operator alone; a compiler that fails on one has not taken it either."""
     engine = Picky(refused=frozenset({"aten::sort"}), crashing=frozenset({"aten::special_bessel_j0"}))
-    fixed = at_sizes(program_of(Sorted()), BUCKET)
+    fixed = specialize(program_of(Sorted()), BUCKET)
     found = {operator_name(node): reason for node, reason in unsupported_operators(engine, fixed, BUCKET).items()}
     assert found["aten::sort"] == "picky has no aten::sort"
     assert "ZeroDivisionError: aten::special_bessel_j0" in str(found["aten::special_bessel_j0"])
     assert found["aten::linear"] is None
     PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
-    assert places(tmp_path) == ["device", "cpu", "device", "cpu", "device"]
+    assert targets(tmp_path) == ["device", "cpu", "device", "cpu", "device"]
     assert_answers_of(MODEL, engine, tmp_path)
 
 
 def test_operators_are_tried_in_several_processes_where_that_is_asked_for() -> None:
     """The same answers, `max_workers` at a time."""
     engine = Picky(refused=frozenset({"aten::sort"}))
-    fixed = at_sizes(program_of(Sorted()), BUCKET)
+    fixed = specialize(program_of(Sorted()), BUCKET)
     two = PartitionerConfig(analyze_parameters={"max_workers": 2})
     assert list(unsupported_operators(engine, fixed, BUCKET, two).values()) == list(
         unsupported_operators(engine, fixed, BUCKET).values()
@@ -171,7 +172,7 @@ def test_what_was_tried_stays_where_it_was_asked_for(tmp_path: Path) -> None:
         analyze_parameters={"compiler_workdir": str(tmp_path / "tried"), "additional_ignored_ops": ["aten::sort"]}
     )
     unsupported_operators(
-        Picky(), at_sizes(program_of(Sorted()), BUCKET), BUCKET, config, CompileSettings(workdir=tmp_path)
+        Picky(), specialize(program_of(Sorted()), BUCKET), BUCKET, config, CompileSettings(workdir=tmp_path)
     )
     notes = {file.read_text() for file in (tmp_path / "tried").rglob("notes.txt")}
     assert "aten::linear" in notes
@@ -237,7 +238,7 @@ def test_other_weights_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_bucket_is_needed(tmp_path: Path) -> None:
-    """A divided program serves one."""
+    """A partitioned program is for one bucket."""
     with pytest.raises(CompileError, match="one bucket at a time"):
         PartitionedBackend(get_backend("onnxruntime")).compile(program_of(MODEL), None, tmp_path)
 

@@ -1,4 +1,4 @@
-"""Programs divided between an engine and the CPU: the same answers, one copy of the weights, the options kept."""
+"""Programs partitioned between an engine and the CPU: the same outputs, one copy of the weights, limits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from recurrent import Case, Recurrent, exported, largest_error, ragged_batch
 from torch import nn
 
+from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.partitioning.partition import (
     PartitionError,
     Segments,
-    at_sizes,
     operator_name,
     operators_of,
     partition,
@@ -78,14 +78,14 @@ def run(segments: Segments, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor
 
 
 def assert_same(segments: Segments) -> None:
-    """They answer as the model does, to the last bit."""
+    """Check that the outputs equal the model's bit for bit."""
     with torch.no_grad():
         for ours, theirs in zip(run(segments, INPUTS), MODEL(*INPUTS), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
 
 
-def places(segments: Segments) -> list[str]:
-    """Where each runs."""
+def targets(segments: Segments) -> list[str]:
+    """Return the target of each segment."""
     return [segment.target for segment in segments.segments]
 
 
@@ -119,9 +119,9 @@ def test_weights_keep_their_names_and_their_memory() -> None:
 
 
 def test_an_engine_that_takes_everything_gets_one_segment() -> None:
-    """Nothing is divided without a reason."""
+    """A program is partitioned only if it must be."""
     segments = partition(PROGRAM, lambda node: True)
-    assert places(segments) == ["device"]
+    assert targets(segments) == ["device"]
     assert_same(segments)
 
 
@@ -129,7 +129,7 @@ def test_operators_that_nothing_keeps_apart_share_a_segment(caplog: pytest.LogCa
     """A sort in the middle makes three segments, not one for each operator; the log tells which."""
     caplog.set_level("INFO", "torchserve_neuron_lstm.partitioner")
     segments = partition(PROGRAM, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort"}))
-    assert places(segments) == ["device", "cpu", "device"]
+    assert targets(segments) == ["device", "cpu", "device"]
     assert segments.segments[1].operators == ("aten::sort",)
     assert re.fullmatch("3 segments: device: .*aten::linear.*; cpu: aten::sort; device: .*", caplog.messages[-1])
     assert_same(segments)
@@ -140,7 +140,7 @@ def test_a_recurrence_is_put_on_the_cpu_by_either_of_its_names(name: str) -> Non
     """The user wrote nn.LSTM, which torch calls aten::lstm; here it is an operator of our own, and of every length."""
     layer = Recurrent(Case(layers=2, bidirectional=True))
     x, lengths = ragged_batch(0.0)
-    program = at_sizes(exported(layer, x, lengths), Bucket(*x.shape[:2]))
+    program = specialize(exported(layer, x, lengths), Bucket(*x.shape[:2]))
     segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={name}))
     on_cpu = [segment.operators for segment in segments.segments if segment.target == "cpu"]
     assert any("aten::lstm" in operators for operators in on_cpu)
@@ -160,13 +160,13 @@ class Decayed(nn.Module):
 
 
 def test_what_needs_no_input_is_made_where_it_is_read() -> None:
-    """Else the engine would have a segment that takes nothing, before the CPU's."""
+    """Otherwise the engine would have a segment without inputs, before the CPU's."""
     program = fixed(Decayed(), torch.rand(2, 3))
     segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort", "aten::add"}))
-    by_place = {segment.target: set(segment.operators) for segment in segments.segments}
-    assert by_place["device"] == {"aten::exp"}
+    by_target = {segment.target: set(segment.operators) for segment in segments.segments}
+    assert by_target["device"] == {"aten::exp"}
     on_cpu = {"aten::arange", "aten::expand", "aten::exp", "aten::add", "aten::sum", "aten::sort"}
-    assert by_place["cpu"] == on_cpu
+    assert by_target["cpu"] == on_cpu
 
 
 def test_what_is_not_asked_about_stays_with_the_engine_and_does_not_count() -> None:
@@ -180,14 +180,14 @@ def test_what_is_not_asked_about_stays_with_the_engine_and_does_not_count() -> N
     config = PartitionerConfig(
         analyze_parameters={"additional_ignored_ops": ["aten::sort"]}, model_support_percentage_threshold=1.0
     )
-    assert places(partition(PROGRAM, supported, config)) == ["device"]
+    assert targets(partition(PROGRAM, supported, config)) == ["device"]
     assert "aten::sort" not in asked
 
 
 def test_too_little_support_is_refused() -> None:
-    """Half of the operators at least, unless less is asked for; the text names what the engine does not take."""
+    """At least half of the operators by default; the message names the unsupported ones."""
     few = {"aten::linear"}
-    with pytest.raises(PartitionError, match=r"model_support_percentage_threshold: the engine takes .*aten::sort"):
+    with pytest.raises(PartitionError, match=r"model_support_percentage_threshold: the engine supports .*aten::sort"):
         partition(PROGRAM, lambda node: operator_name(node) in few)
     lower = PartitionerConfig(model_support_percentage_threshold=0.1)
     assert_same(partition(PROGRAM, lambda node: operator_name(node) in few, lower))
@@ -197,7 +197,7 @@ def test_operators_put_on_the_cpu_by_name_count_as_supported() -> None:
     """The threshold is about the engine, not about the user's own choice."""
     config = PartitionerConfig(ops_to_partition=set(OPERATORS), model_support_percentage_threshold=1.0)
     segments = partition(PROGRAM, lambda node: True, config)
-    assert places(segments) == ["cpu"]
+    assert targets(segments) == ["cpu"]
     assert_same(segments)
 
 
@@ -208,9 +208,7 @@ def test_more_segments_than_asked_for_are_refused(count: int, fits: bool) -> Non
     if fits:
         assert len(partition(PROGRAM, lambda node: True, config).segments) == 3
         return
-    with pytest.raises(
-        PartitionError, match=r"max_subgraph_count: the program falls into 3 segments .*cpu: aten::sort"
-    ):
+    with pytest.raises(PartitionError, match=r"max_subgraph_count: the program has 3 segments .*cpu: aten::sort"):
         partition(PROGRAM, lambda node: True, config)
 
 

@@ -1,4 +1,4 @@
-"""Vollo with the real compiler and its VM: skipped where they are not installed, which nothing does by itself."""
+"""Vollo with the real compiler and its VM: skipped unless a user has installed them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Net(nn.Module):
 
 
 class Abstract(Net):
-    """The same by the abstract operator."""
+    """The same with the abstract operator."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         zeros = x.new_zeros(2, x.shape[0], 256)
@@ -74,7 +74,7 @@ def test_a_whole_sequence_is_near_and_has_an_estimate(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_a_stream_step_by_step_keeps_its_state_until_it_restarts(tmp_path: Path) -> None:
-    """The state is on the device: an estimate for one timestep, and the same answers after a restart."""
+    """The state is on the device: an estimate for one timestep, and the same outputs after a restart."""
     module, x = Net(batch_first=False).eval(), torch.randn(20, 128)
     StreamingProgram.compile(module, x, "ia_840f_c3b64").save(tmp_path)
     program = StreamingProgram.load(tmp_path)
@@ -96,7 +96,7 @@ def test_a_stream_step_by_step_keeps_its_state_until_it_restarts(tmp_path: Path)
     ids=["two layers", "both directions", "cells", "given states"],
 )
 def test_ragged_rows_are_near_whatever_the_padding_holds(module: Answers, tmp_path: Path) -> None:
-    """Masks and gathers by length are done beside the device, or as numbers on it."""
+    """Masks and gathers by length run on the CPU, or as arithmetic on the device."""
     Vollo().compile(program_of(module), Bucket(BATCH, TIME), tmp_path, SETTINGS)
     run = Vollo().load(tmp_path, module.state_dict(), {}, 1)
     for garbage in (0.0, 1e4, float("nan")):
@@ -108,7 +108,7 @@ def test_ragged_rows_are_near_whatever_the_padding_holds(module: Answers, tmp_pa
 
 
 def test_what_does_not_fit_the_accelerator_is_refused(tmp_path: Path) -> None:
-    """Packing says so at packaging time, with the compiler's words."""
+    """Reported at packaging time, with the compiler's message."""
 
     class Wide(nn.Module):
         def __init__(self) -> None:
@@ -178,7 +178,7 @@ def test_an_archive_tells_estimates_of_every_bucket(
     assert all(check["max_error"] < 1e-2 for check in manifest["checks"])
     for told in (packaged.out + packaged.err, inspected):
         assert "estimate" in told
-    assert "simulated by the VM" in packaged.out + packaged.err
+    assert "emulated by the VM" in packaged.out + packaged.err
 
 
 def test_it_is_found_by_its_name() -> None:

@@ -1,4 +1,4 @@
-"""Programs rewritten for Vollo, as modules for its compiler, and what is refused: all without the compiler."""
+"""Programs rewritten for Vollo, as modules for its compiler, and refusals: all without the compiler."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from recurrent import GARBAGE, Case, Recurrent, exported, ragged_batch
 from torch import nn
 from vollo_models import BATCH, FEATURES, TIME, Answers, InTime, batch, program_of, real
 
+from torchserve_neuron_lstm.backends.exported_program import specialize
 from torchserve_neuron_lstm.backends.interface import CompileError
-from torchserve_neuron_lstm.backends.partitioning.partition import at_sizes, partition
+from torchserve_neuron_lstm.backends.partitioning.partition import partition
 from torchserve_neuron_lstm.backends.vollo import translate
 from torchserve_neuron_lstm.backends.vollo.rewrite import operator_refusal, reject_recurrences, rewrite_program
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
@@ -32,7 +33,7 @@ MODELS = {
 
 def rewrite(module: Answers) -> torch.export.ExportedProgram:
     """At the sizes of `batch`."""
-    return rewrite_program(at_sizes(program_of(module), BUCKET))
+    return rewrite_program(specialize(program_of(module), BUCKET))
 
 
 def targets(program: torch.export.ExportedProgram) -> list[str]:
@@ -56,7 +57,7 @@ def test_a_rewritten_program_is_the_model(name: str) -> None:
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_layers_and_what_follows_them_in_time_stay_together(layers: int) -> None:
-    """Nothing is put on padding where nothing could tell the difference, so all is one program of the device."""
+    """Masks that nothing depends on are removed, so that all is one program of the device."""
     program = rewrite(InTime(layers))
     segments = partition(program, lambda node: translate.refusal(node) is None, ANY).segments
 
@@ -65,7 +66,7 @@ def test_layers_and_what_follows_them_in_time_stay_together(layers: int) -> None
 
 
 def test_zeros_stay_where_a_sum_over_time_would_see_the_padding() -> None:
-    """`y.sum(1)` of what pad_packed_sequence gives counts on them."""
+    """`y.sum(1)` of the output of pad_packed_sequence depends on them."""
     assert sum("mask_padding" in target for target in targets(rewrite(Answers()))) == 1
 
 
@@ -94,7 +95,7 @@ def again(module: Answers, y: torch.Tensor, lengths: torch.Tensor | None) -> tor
 @torch.no_grad()
 @pytest.mark.parametrize("name", TAILS)
 def test_zeros_are_left_out_only_where_nothing_can_tell(name: str) -> None:
-    """Whatever is made of an LSTM's answers, in time or of all of it, is the same on real timesteps."""
+    """Operators on an LSTM's outputs, for each timestep or over all, give the same at real timesteps."""
 
     class Tail(Answers):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -117,14 +118,14 @@ def test_zeros_are_left_out_only_where_nothing_can_tell(name: str) -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (Case("gru"), "no gru, but LSTMs"),
-        (Case(projected=True), "no proj_size"),
-        (Case(bidirectional=True, given_state=True), "a bidirectional LSTM can neither be handed a state"),
+        (Case("gru"), "supports no gru, only LSTMs"),
+        (Case(projected=True), "support no proj_size"),
+        (Case(bidirectional=True, given_state=True), "its bidirectional LSTMs have no initial state"),
     ],
     ids=str,
 )
 def test_a_recurrence_that_it_lacks_is_refused_with_its_line(case: Case, reason: str) -> None:
-    """The person who wrote the model is told where."""
+    """The message has the line of the model."""
     program = exported(Recurrent(case), *ragged_batch(0.0))
 
     with pytest.raises(CompileError, match=rf"\(at recurrent.py:\d+\): .*{reason}"):
@@ -132,9 +133,9 @@ def test_a_recurrence_that_it_lacks_is_refused_with_its_line(case: Case, reason:
 
 
 def test_too_many_steps_to_write_out_are_refused() -> None:
-    """A recurrence that is handed a state is written out step by step, as far as that goes."""
+    """A recurrence with an initial state is unrolled step by step, up to a limit."""
     with pytest.raises(CompileError, match="33 steps are too many: use lengths of up to 32"):
-        rewrite_program(at_sizes(program_of(Answers(given=True)), Bucket(1, 33)))
+        rewrite_program(specialize(program_of(Answers(given=True)), Bucket(1, 33)))
 
 
 class Operator(nn.Module):
@@ -177,7 +178,7 @@ OPERATORS: dict[str, Any] = {
 def test_a_module_for_the_compiler_computes_what_the_program_does(name: str) -> None:
     """In torch's own functions and layers."""
     x = torch.randn(BATCH, TIME, FEATURES)
-    program = at_sizes(torch.export.export(OPERATORS[name].eval(), (x,), strict=False), BUCKET)
+    program = specialize(torch.export.export(OPERATORS[name].eval(), (x,), strict=False), BUCKET)
     refused = {str(node.target): reason for node in program.graph.nodes if (reason := _refusal(node))}
 
     assert refused == {}
@@ -189,7 +190,7 @@ def _refusal(node: torch.fx.Node) -> str | None:
 
 
 def test_weights_that_are_used_again_are_there_once() -> None:
-    """An LSTM that is written out reads its own on every step, and they must fit the accelerator."""
+    """An unrolled LSTM reads its weights in every step, and they must fit the accelerator."""
     program = rewrite(Answers(cells=True))
     segments = partition(program, lambda node: translate.refusal(node) is None, ANY).segments
     layers = [
@@ -217,7 +218,7 @@ def test_weights_that_are_used_again_are_there_once() -> None:
 def test_arithmetic_that_it_lacks_is_refused_and_the_rest_is_left_to_the_cpu(
     function: Callable[[torch.Tensor], torch.Tensor], refused: list[str]
 ) -> None:
-    """Choosing, moving, and whatever depends on lengths and ids is done beside the device."""
+    """Selection, data movement, and operators that depend on lengths and ids run on the CPU."""
     program = torch.export.export(Operator(function), (torch.randn(BATCH, TIME, FEATURES),), strict=False)
 
     assert [str(node.target) for node in program.graph.nodes if operator_refusal(node)] == refused

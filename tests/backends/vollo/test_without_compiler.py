@@ -1,4 +1,4 @@
-"""Vollo with doubles of its compiler and its runtime: what is said to people, accelerators, other weights."""
+"""Vollo with test doubles of its compiler and its runtime: messages, accelerators, other weights."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def compiled(program: torch.export.ExportedProgram, directory: Path) -> Path:
     return directory
 
 
-def test_it_says_what_it_is() -> None:
-    """Estimates, refusals, inlined weights, whole sequences, and a simulation where there is no device."""
+def test_its_optional_protocols() -> None:
+    """Estimates, refusals, inlined weights, whole sequences, and emulation if there is no device."""
     for kind in (Estimating, Selective, Inlining, WholeSequences, Simulating):
         assert isinstance(Vollo(), kind)
 
@@ -83,29 +83,32 @@ def vollo_configuration(*arguments: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "name the accelerator, as in .*; the compiler knows amd_v80_c6b32, bittware_ia840f_c3b64"),
-        (("--config", "v81"), "--config v81 is no accelerator of the compiler's: amd_v80_c6b32, bittware_ia840f_c3b64"),
-        (("--config", "load"), "--config load is no accelerator"),
+        ((), "name the accelerator, e.g. .*; the compiler has amd_v80_c6b32, bittware_ia840f_c3b64"),
+        (
+            ("--config", "v81"),
+            "unknown accelerator --config v81; the compiler has amd_v80_c6b32, bittware_ia840f",
+        ),
+        (("--config", "load"), "unknown accelerator --config load"),
         (("--config",), "expected one argument"),
-        (("--fast",), "unrecognized arguments: --fast; Vollo takes --config NAME alone"),
+        (("--fast",), "unrecognized arguments: --fast; Vollo supports only --config NAME"),
     ],
 )
 def test_a_wrong_argument_is_answered_with_what_there_is(arguments: tuple[str, ...], said: str) -> None:
-    """The accelerators of the installed compiler, without what else its class can be asked."""
+    """The message lists the accelerators of the installed compiler, without other methods of its class."""
     with pytest.raises(CompileError, match=f"compiler_args: .*{said}"):
         vollo_configuration(*arguments)
 
 
 @pytest.mark.usefixtures("fakes")
-def test_never_in_bfloat16_unasked(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
-    """Who wants float32 is told."""
+def test_float32_is_refused(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
+    """A request for float32 is refused."""
     with pytest.raises(CompileError, match="computes in bfloat16, not in float32: write precision: bfloat16"):
         Vollo().compile(program, BUCKET, tmp_path, CompileSettings("float32", args=("--config", CURRENT)))
     assert Vollo().precisions == ("bfloat16",)
 
 
 def test_what_does_not_fit_is_refused(program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes) -> None:
-    """With the accelerator's name and the compiler's words, without its sources'."""
+    """The message has the accelerator's name and the compiler's message, without its source location."""
     fakes.most_weights = 1
     with pytest.raises(CompileError, match=rf"does not fit {CURRENT}: not enough weight store: needs 2, has 1$"):
         compiled(program, tmp_path)
@@ -122,7 +125,7 @@ def test_what_the_compiler_does_not_take_is_named(
 
 @pytest.mark.usefixtures("fakes")
 def test_an_operator_that_it_lacks_is_named_with_its_line(tmp_path: Path) -> None:
-    """And with the key that leaves it to the CPU."""
+    """The message has the key that runs it on the CPU."""
 
     class Logs(InTime):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -135,7 +138,7 @@ def test_an_operator_that_it_lacks_is_named_with_its_line(tmp_path: Path) -> Non
 
 
 def test_the_licence_is_named_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installing is accepting it."""
+    """Installing means accepting it."""
     monkeypatch.setattr(vollo, "find_spec", lambda name: None)
 
     reason = Vollo().unavailable()
@@ -170,7 +173,7 @@ def compiled_once(program: torch.export.ExportedProgram, directory: Path) -> Pat
 
 @torch.no_grad()
 def test_on_accelerators_where_there_are_enough(tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One program each, and no simulation; one too few is refused."""
+    """One program each, and no emulation; too few accelerators are refused."""
     module, inputs = Answers(), batch(Answers())
     compiled(program_of(module), tmp_path)
     needed = len(list(tmp_path.rglob("program.vollo")))
@@ -186,7 +189,7 @@ def test_on_accelerators_where_there_are_enough(tmp_path: Path, fakes: Fakes, mo
 
 @pytest.mark.usefixtures("fakes")
 def test_other_weights_are_refused(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
-    """They are inside the device's programs, which know theirs by a digest."""
+    """They are embedded in the device's programs, which have a digest of theirs."""
     state = InTime().state_dict()
     state["linear.bias"] = state["linear.bias"] + 1
     with pytest.raises(LoadError, match="are inside them: package the model again"):
@@ -200,7 +203,7 @@ def test_another_release_of_the_compiler_is_refused(
     """Its VM may read programs in another way."""
     compiled(program, tmp_path)
     monkeypatch.setattr(vollo, "version", lambda name: "30.0.0")
-    with pytest.raises(LoadError, match=r"compiled by vollo-compiler 29\.0\.0, and the VM here is that of 30\.0\.0"):
+    with pytest.raises(LoadError, match=r"compiled by vollo-compiler 29\.0\.0, and the VM here is of 30\.0\.0"):
         Vollo().load(tmp_path, InTime().state_dict(), {}, 1)
 
 

@@ -11,10 +11,9 @@ import pytest
 import torch
 from fake_model import SUMS, TOTAL, FakeModel, make_manifest
 
-from torchserve_neuron_lstm.handlers.formats.codec import CustomCodec
+from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.custom import load_user_codec
-from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
-from torchserve_neuron_lstm.handlers.formats.v2 import ModelIdentity
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
 
@@ -72,8 +71,8 @@ def ids(body: bytes, content_type: str) -> dict[str, list[int]]:
 def ask(codec: Any, *bodies: object, headers: dict[str, Any] | None = None) -> list[RawResponse]:
     """The responses to one batch."""
     manifest = make_manifest(outputs=(SUMS, TOTAL))
-    service = Service(FakeModel(manifest), CustomCodec(manifest, codec), ModelIdentity("m", "1"))
-    return service.answer([TorchServeRequest({"body": body}, headers or {}) for body in bodies])
+    service = Service(FakeModel(manifest), make_codec(manifest, ModelIdentity("m", "1"), user_codec=codec))
+    return service.handle([TorchServeRequest({"body": body}, headers or {}) for body in bodies])
 
 
 def test_a_codec_turns_text_into_inputs_and_outputs_into_its_own_answer(folder: Path) -> None:
@@ -107,7 +106,7 @@ def test_its_errors_stay_with_their_request(folder: Path, caplog: pytest.LogCapt
     [
         ("words_codec:Missing", "AttributeError"),
         ("no_such_codec:Words", "No module named 'no_such_codec'"),
-        ("json:JSONDecoder", "another module of this name is already there"),
+        ("json:JSONDecoder", "another module of this name is already imported"),
         ("lame_codec:Lame", "has no method 'encode'"),
         ("lame_codec:Failing", "ZeroDivisionError"),
     ],

@@ -17,13 +17,10 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.handlers.formats import json_formats
-from torchserve_neuron_lstm.handlers.formats.codec import StandardCodec
-from torchserve_neuron_lstm.handlers.formats.json_formats import decode
+from torchserve_neuron_lstm.handlers.formats import json_formats, make_codec
 from torchserve_neuron_lstm.handlers.formats.json_text import fast_json
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy
-from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
-from torchserve_neuron_lstm.handlers.formats.v2 import ModelIdentity
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
 from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.torchserve import handle
@@ -102,9 +99,7 @@ def test_whatever_arrives_every_row_gets_one_answer_and_good_ones_theirs(
     place = len(given_rows) if last else 0
     given_rows.insert(place, (good, {}))
     model = FakeModel(manifest, poison=math.nan)
-    service = Service(
-        model, StandardCodec(manifest, ModelIdentity("m", "1")), ModelIdentity("m", "1"), {"described": 1}
-    )
+    service = Service(model, make_codec(manifest, ModelIdentity("m", "1")), {"described": 1})
     context = FakeContext(headers=[header for _, header in given_rows])
 
     answers = handle(service, [row for row, _ in given_rows], context)
@@ -151,11 +146,12 @@ def awkward_texts(draw: st.DrawFn) -> bytes:
 def _outcome(body: bytes, manifest: Manifest) -> object:
     """All of a request, or all of its refusal."""
     try:
-        request = decode(TorchServeRequest({"body": body}), manifest)
+        request = make_codec(manifest, ModelIdentity("m", "1")).decode(TorchServeRequest({"body": body}))
     except RequestError as error:
         return error.status, error.kind, error.message
-    tensors = [[(tensor.dtype, tensor.tolist()) for tensor in item.tensors] for item in request.items]
-    return request._replace(items=()), [item.length for item in request.items], repr(tensors)
+    tensors = [[(tensor.dtype, tensor.tolist()) for tensor in item.tensors] for item in request.sequences]
+    lengths = [sequence.length for sequence in request.sequences]
+    return request.format.name, request[2:], lengths, repr(tensors)
 
 
 def _check_same_outcome(body: bytes, manifest: Manifest) -> None:

@@ -10,14 +10,24 @@ from fake_model import FRAMES, IDS, SUMS, TOTAL, make_manifest
 
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
-from torchserve_neuron_lstm.handlers.formats.json_formats import decode
+from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy
-from torchserve_neuron_lstm.handlers.formats.request import MAX_SEQUENCES, Form, InferenceRequest, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import (
+    MAX_SEQUENCES,
+    InferenceRequest,
+    ModelIdentity,
+    TorchServeRequest,
+)
 from torchserve_neuron_lstm.handlers.responses import RequestError
 
 ONE = make_manifest()
 TWO = make_manifest(inputs=(IDS, FRAMES), outputs=(SUMS, TOTAL))
 TENSOR = {"name": "ids", "shape": [3], "datatype": "INT64", "data": [1, 2, 3]}
+
+
+def decode(raw: TorchServeRequest, manifest: Manifest = ONE) -> InferenceRequest:
+    """The request that the formats of every archive decode."""
+    return make_codec(manifest, ModelIdentity("model", "1.0")).decode(raw)
 
 
 def row(value: object, content_type: str = "application/json", **headers: str) -> TorchServeRequest:
@@ -34,7 +44,7 @@ def refusal(raw: TorchServeRequest, manifest: Manifest = ONE) -> RequestError:
 
 def ids_of(request: InferenceRequest) -> list[list[int]]:
     """The first input of every sequence."""
-    return [item.tensors[0].tolist() for item in request.items]
+    return [item.tensors[0].tolist() for item in request.sequences]
 
 
 @pytest.mark.parametrize("wrap", [json.loads, str.encode, lambda text: bytearray(text.encode()), str])
@@ -53,7 +63,7 @@ def test_a_model_of_one_input_takes_a_bare_array_and_one_of_several_does_not() -
     """The refusal names the inputs."""
     request = decode(row([1, 2, 3]), ONE)
 
-    assert (request.form, ids_of(request), request.items[0].length) == (Form.PLAIN, [[1, 2, 3]], 3)
+    assert (request.format.name, ids_of(request), request.sequences[0].length) == ("PLAIN", [[1, 2, 3]], 3)
     assert "send an object with 'ids', 'frames'" in refusal(row([1, 2, 3]), TWO).message
 
 
@@ -61,8 +71,8 @@ def test_inputs_come_by_name_in_any_order() -> None:
     """And leave in the order of their declaration."""
     request = decode(row({"frames": [[0, 1], [2, 3]], "ids": [1, 2]}), TWO)
 
-    assert request.items[0].tensors[0].tolist() == [1, 2]
-    assert request.items[0].tensors[1].tolist() == [[0.0, 1.0], [2.0, 3.0]]
+    assert request.sequences[0].tensors[0].tolist() == [1, 2]
+    assert request.sequences[0].tensors[1].tolist() == [[0.0, 1.0], [2.0, 3.0]]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +104,7 @@ def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str)
         (row(b"[NaN]"), "value 0 is a float (nan)"),
         (row({"instances": 3}), "instances must be a list"),
         (row({"instances": []}), "instances is empty"),
-        (row({"instances": [[1]] * (MAX_SEQUENCES + 1)}), "one request takes 1024"),
+        (row({"instances": [[1]] * (MAX_SEQUENCES + 1)}), "one request may have at most 1024"),
         (row({"instances": [[1], [2, 3], {"ids": [1, "a"]}]}), "instances[2]: input 'ids': expected int64 [time]"),
         (row({"instances": [[1], [[2]]]}), "instances[1]: input 'ids': "),
         (TorchServeRequest({"[1, 2, 3]": b""}), "curl -d needs -H 'Content-Type: application/json'"),
@@ -119,7 +129,7 @@ def test_instances_are_sequences_of_their_own_by_name_or_bare() -> None:
     """KServe V1."""
     request = decode(row({"instances": [[1, 2], {"ids": [3]}]}), ONE)
 
-    assert (request.form, ids_of(request)) == (Form.V1, [[1, 2], [3]])
+    assert (request.format.name, ids_of(request)) == ("V1", [[1, 2], [3]])
 
 
 @pytest.mark.parametrize("name", ["inputs", "instances"])
@@ -127,8 +137,8 @@ def test_an_input_may_be_called_as_a_protocol_calls_its_own(name: str) -> None:
     """A list of numbers is then the input, and a V2 tensor is still V2."""
     manifest = make_manifest(inputs=(TensorSpec(name, "int64", ("batch", "time")),))
 
-    assert decode(row({name: [1, 2]}), manifest).form is Form.PLAIN
-    assert decode(row({"inputs": [TENSOR | {"name": name}]}), manifest).form is Form.V2
+    assert decode(row({name: [1, 2]}), manifest).format.name == "PLAIN"
+    assert decode(row({"inputs": [TENSOR | {"name": name}]}), manifest).format.name == "V2"
     assert "input" in refusal(row({name: [{"name": name}]}), manifest).message
 
 
@@ -160,7 +170,7 @@ def test_v2_sequences_come_one_entry_each_or_as_one_tensor_with_a_batch() -> Non
         ({"shape": []}, "got 0 dimensions"),
         ({"shape": [0], "data": []}, "sequences[0]: input 'ids': the sequence is empty"),
         ({"shape": [0, 3], "data": []}, "inputs[0]: the tensor is empty"),
-        ({"shape": [1025, 1], "data": [1] * 1025}, "the tensor has 1025 sequences, one request takes 1024"),
+        ({"shape": [1025, 1], "data": [1] * 1025}, "the tensor has 1025 sequences, one request may have at most 1024"),
         ({"data": "AAAA"}, "data must be a list of numbers"),
         ({"data": [[1, 2, 3]]}, "nested as [1], but shape says [3]"),
         ({"data": [1, 2, 200]}, "sequences[0]: input 'ids': id 200"),
@@ -181,7 +191,7 @@ def test_v2_needs_every_input_once_for_each_sequence() -> None:
     assert "1 of 'ids', 0 of 'frames'" in refusal(row({"inputs": [TENSOR]}), TWO).message
     assert "each entry must be an object with name" in refusal(row({"inputs": [{"name": "ids"}]})).message
     assert "inputs is empty" in refusal(row({"inputs": []})).message
-    assert "one request takes 1024" in refusal(row({"inputs": [TENSOR] * 1025})).message
+    assert "one request may have at most 1024" in refusal(row({"inputs": [TENSOR] * 1025})).message
 
 
 def test_npy_bodies_are_one_sequence_of_the_one_input() -> None:
@@ -218,15 +228,15 @@ def test_a_sequence_longer_than_every_bucket_is_refused_or_cut_as_the_model_says
     assert (error.status, error.kind) == (413, "SequenceTooLong")
     assert "9 timesteps" in error.message
     assert "4, 8" in error.message
-    assert [tuple(tensor.shape) for tensor in cut.items[0].tensors] == [(8,), (8, 2)]
-    assert cut.items[0].length == 8
+    assert [tuple(tensor.shape) for tensor in cut.sequences[0].tensors] == [(8,), (8, 2)]
+    assert cut.sequences[0].length == 8
 
 
 def test_a_model_that_must_not_be_padded_takes_its_own_lengths_only() -> None:
     """422 for another length, 413 beyond the longest."""
     manifest = make_manifest(padding="exact_lengths")
 
-    assert decode(row([1] * 4), manifest).items[0].length == 4
+    assert decode(row([1] * 4), manifest).sequences[0].length == 4
     assert (refusal(row([1] * 5), manifest).status, refusal(row([1] * 9), manifest).status) == (422, 413)
 
 
@@ -234,5 +244,5 @@ def test_a_model_without_time_takes_vectors() -> None:
     """Its items have length 1."""
     manifest = make_manifest(inputs=(TensorSpec("x", "float32", ("batch", 2)),))
 
-    assert decode(row([0, 1]), manifest).items[0].length == 1
+    assert decode(row([0, 1]), manifest).sequences[0].length == 1
     assert "expected 2" in refusal(row([0, 1, 2]), manifest).message

@@ -53,7 +53,7 @@ def test_batches_are_planned_by_it(archive: Path) -> None:
     plan = variants.plan(lengths)
 
     assert {run.bucket.length: set(run.rows) for run in plan.runs} == {8: {0, 2}, 4: {1, 3}}
-    for (sums,), (ids,) in zip(variants.answer(plan, requests, lengths), requests, strict=True):
+    for (sums,), (ids,) in zip(variants.run_plan(plan, requests, lengths)[0], requests, strict=True):
         torch.testing.assert_close(sums, model(ids[None], torch.tensor([len(ids)]))[0][0])
 
 
@@ -68,7 +68,7 @@ def test_an_archive_without_one_is_planned_by_cost(archive: Path) -> None:
         ("my_kernel:too_short", "5 timesteps: 0, which is the length 4: too short"),
         ("my_kernel:other", "AttributeError"),
         ("no_kernel:choose", "No module named 'no_kernel'"),
-        ("json:dumps", "another module of this name is already there"),
+        ("json:dumps", "another module of this name is already imported"),
     ],
 )
 def test_one_that_cannot_be_served_by_is_told_while_loading(archive: Path, kernel: str, complaint: str) -> None:

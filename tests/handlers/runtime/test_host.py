@@ -33,7 +33,7 @@ def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
         return
     with pytest.raises(RuntimeError) as refused:
         check_requirements(needs, backend)
-    assert f"packaged with {distribution} {packaged}, here is {here}" in str(refused.value)
+    assert f"packaged with {distribution} {packaged}; version {here} is installed" in str(refused.value)
     assert f'pip install "{distribution}' in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -30,10 +30,10 @@ WORKER = """
 import os, sys
 from pathlib import Path
 from torchserve_neuron_lstm.config.manifest import read_manifest
-from torchserve_neuron_lstm.handlers.runtime.placement import place
+from torchserve_neuron_lstm.handlers.runtime.placement import apply_placement
 
 archive = Path(sys.argv[1])
-threads = place(read_manifest(archive), archive, 2, os.environ)
+threads = apply_placement(read_manifest(archive), archive, 2, os.environ)
 print(threads, sorted(os.sched_getaffinity(0)), os.environ.get("NEURON_RT_VISIBLE_CORES"), flush=True)
 sys.stdin.read()
 """
@@ -153,7 +153,7 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(placement, "available_cores", lambda: 8)
-    monkeypatch.setattr(placement, "pin", found.append)
+    monkeypatch.setattr(placement, "pin_process", found.append)
     return found
 
 

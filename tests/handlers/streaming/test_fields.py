@@ -21,7 +21,7 @@ WHOLE = SessionFieldValues("a", start=True, end=False, step=0, token=None)
 
 def read(row: object, headers: dict[str, Any] | None = None, *, json_body: bool = True) -> SessionFieldValues:
     """What a request says of its session."""
-    return read_session_fields(TorchServeRequest(row, headers or {}), NAMES, json_body=json_body)[0]
+    return read_session_fields(TorchServeRequest(row, headers or {}), NAMES, lambda _: json_body)[0]
 
 
 def refusal(row: object, headers: dict[str, Any] | None = None) -> str:
@@ -64,7 +64,7 @@ def test_fields_of_a_json_object_are_read_and_taken_out(parsed: bool) -> None:
         "ts-request-sequence-step": 0,
     }
     row = {"body": value if parsed else json.dumps(value).encode()}
-    fields, rest = read_session_fields(TorchServeRequest(row, JSON), NAMES, json_body=True)
+    fields, rest = read_session_fields(TorchServeRequest(row, JSON), NAMES, lambda _: True)
 
     assert fields == WHOLE
     assert rest.body().value == {"ids": [1]}
@@ -81,7 +81,7 @@ def test_parameters_of_a_v2_request_are_read(prefix: str) -> None:
 def test_a_codecs_json_is_not_looked_into() -> None:
     """It is the user's own: only headers and fields beside it count."""
     body = b'{"ts_request_sequence_id": "a"}'
-    fields, rest = read_session_fields(TorchServeRequest({"body": body}, JSON), NAMES, json_body=False)
+    fields, rest = read_session_fields(TorchServeRequest({"body": body}, JSON), NAMES, lambda _: False)
 
     assert fields == SessionFieldValues(None, start=False, end=False, step=None, token=None)
     assert rest.body().value == body
@@ -92,7 +92,7 @@ def test_other_names_take_the_place_of_the_usual_ones() -> None:
     names = SessionFields("X-Session", "X-Begin", "X-End", "X-Step", "X-Token")
     headers = {"x-session": "a", "X_BEGIN": "1", "x-step": "0", "ts_request_sequence_end": "true"}
 
-    assert read_session_fields(TorchServeRequest({"body": b"[1]"}, headers), names, json_body=True)[0] == WHOLE
+    assert read_session_fields(TorchServeRequest({"body": b"[1]"}, headers), names, lambda _: True)[0] == WHOLE
 
 
 def test_what_is_said_twice_must_be_the_same() -> None:
@@ -101,25 +101,27 @@ def test_what_is_said_twice_must_be_the_same() -> None:
     body = {"ts_request_sequence_id": "a", "ts_request_sequence_start": True}
 
     assert read({"body": body}, headers) == WHOLE
-    assert "is said twice, with different values" in refusal({"body": {**body, "ts_request_sequence_id": "b"}}, headers)
+    assert "is given twice, with different values" in refusal(
+        {"body": {**body, "ts_request_sequence_id": "b"}}, headers
+    )
 
 
 def test_ids_that_differ_in_case_are_different() -> None:
     """An id is what it is: one in a header and another in the body must not pass for one."""
     body = {"ts_request_sequence_id": "abc"}
 
-    assert "is said twice" in refusal({"body": body}, {"ts_request_sequence_id": "ABC"})
+    assert "is given twice" in refusal({"body": body}, {"ts_request_sequence_id": "ABC"})
 
 
 @pytest.mark.parametrize(
     ("word", "value", "said"),
     [
-        ("id", 7, "must be a text, not 7"),
-        ("id", ["a"], "must be a text, not a list"),
-        ("token", {}, "must be a text, not an object"),
+        ("id", 7, "must be a string, not 7"),
+        ("id", ["a"], "must be a string, not a list"),
+        ("token", {}, "must be a string, not an object"),
         ("start", "yes", "must be true or false, not 'yes'"),
         ("end", 2, "must be true or false, not 2"),
-        ("step", "-1", "must be the number of timesteps that came before this piece, not '-1'"),
+        ("step", "-1", "must be the number of timesteps before this request, not '-1'"),
         ("step", -1, "must be the number"),
         ("step", 1.0, "must be the number"),
         ("step", True, "must be the number"),
@@ -169,7 +171,7 @@ keys = st.sampled_from([*vars(NAMES).values(), "body", "data", "parameters", "se
 def test_whatever_comes_is_read_or_refused(row: object, headers: dict[str, Any], json_body: bool) -> None:
     """By an error that a client can be told, and no other."""
     try:
-        fields, rest = read_session_fields(TorchServeRequest(row, headers), NAMES, json_body=json_body)
+        fields, rest = read_session_fields(TorchServeRequest(row, headers), NAMES, lambda _: json_body)
         has_body(rest)
     except RequestError:
         return

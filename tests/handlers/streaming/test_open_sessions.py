@@ -67,7 +67,7 @@ def test_a_store_is_touched_by_the_first_piece_alone(tmp_path: Path) -> None:
 
     assert isinstance(sessions, StoreSessions)
     assert not (tmp_path / "kept").exists()
-    assert sessions.find([SessionKey("a", None)]) == [LoadedSession(None)]
+    assert sessions.load([SessionKey("a", None)]) == [LoadedSession(None)]
     assert stat.S_IMODE((tmp_path / "kept").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "kept" / "tagger.sessions").stat().st_mode) == 0o600
 

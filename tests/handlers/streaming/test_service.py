@@ -8,15 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fake_streaming_model import SETTINGS, STATE, FakeStreamingModel, streaming_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import Clock, MemoryStore
-from onward_model import SETTINGS, STATE, FakeStreamingModel, streaming_manifest
 
-from torchserve_neuron_lstm.handlers.formats.codec import StandardCodec
+from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy
-from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
-from torchserve_neuron_lstm.handlers.formats.v2 import ModelIdentity
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
@@ -44,10 +43,8 @@ def make_store(**limits: float) -> MemoryStore:
 def make_service(sessions: Sessions | None = None, **facts: Any) -> Service:
     """A service of the model that adds up ids."""
     manifest = streaming_manifest(**facts.pop("manifest", {}))
-    codec = StandardCodec(manifest, IDENTITY)
-    return Service(
-        FakeStreamingModel(manifest), codec, IDENTITY, sessions=sessions or StoreSessions(make_store()), **facts
-    )
+    codec = make_codec(manifest, IDENTITY)
+    return Service(FakeStreamingModel(manifest), codec, sessions=sessions or StoreSessions(make_store()), **facts)
 
 
 def piece(ids: object, **headers: str) -> TorchServeRequest:
@@ -62,7 +59,7 @@ def told(response: RawResponse) -> tuple[int, Any]:
 
 def ask(service: Service, *rows: TorchServeRequest) -> list[tuple[int, Any]]:
     """Status and JSON of the answers to a batch."""
-    return [told(response) for response in service.answer(rows)]
+    return [told(response) for response in service.handle(rows)]
 
 
 def test_pieces_of_a_session_are_answered_as_its_whole_sequence() -> None:
@@ -70,7 +67,7 @@ def test_pieces_of_a_session_are_answered_as_its_whole_sequence() -> None:
     service = make_service()
 
     first, second, third = (
-        service.answer([piece(ids, id="a", **fields)])[0]
+        service.handle([piece(ids, id="a", **fields)])[0]
         for ids, fields in (([1, 2], {"start": "true"}), ([3], {}), ([4, 5, 6], {"end": "TRUE"}))
     )
 
@@ -117,7 +114,7 @@ def test_the_same_step_again_gets_the_same_bytes_and_a_gap_is_refused() -> None:
     service = make_service()
     ask(service, piece([1, 2], id="a", start="true", step="0"))
 
-    first, again = (service.answer([piece([3, 4], id="a", step="2")])[0] for _ in range(2))
+    first, again = (service.handle([piece([3, 4], id="a", step="2")])[0] for _ in range(2))
     gap, taken = ask(service, piece([5], id="a", step="5"))[0], ask(service, piece([9], id="a", step="2"))[0]
 
     assert again.body == first.body
@@ -132,7 +129,7 @@ def test_the_end_can_be_sent_again_and_has_its_own_answer_without_a_body() -> No
     service = make_service()
     ask(service, piece([1], id="a", start="true"))
 
-    ends = [service.answer([TorchServeRequest({}, {ID: "a", END: "true", STEP: "1"})])[0] for _ in range(2)]
+    ends = [service.handle([TorchServeRequest({}, {ID: "a", END: "true", STEP: "1"})])[0] for _ in range(2)]
 
     assert [told(end) for end in ends] == [(200, {ID: "a", STEP: 1})] * 2
     assert ask(service, piece([1], id="a"))[0][1]["type"] == "SessionEnded"
@@ -188,7 +185,7 @@ def test_an_npy_answer_has_its_session_in_the_headers() -> None:
     """There is no other place."""
     service = make_service(manifest={"outputs": (SUMS_ONLY,), "variants": streaming_manifest().variants[:1]})
 
-    (response,) = service.answer(
+    (response,) = service.handle(
         [TorchServeRequest({"body": [1, 2]}, {ID: "a", START: "1", "accept": "application/x-npy"})]
     )
 
@@ -219,7 +216,7 @@ def test_what_is_no_piece_is_refused_alone(row: TorchServeRequest, type_: str) -
     """With 400, and never a word of it in a header."""
     service = make_service()
 
-    bad, good = service.answer([row, piece([1], id="good", start="true")])
+    bad, good = service.handle([row, piece([1], id="good", start="true")])
 
     assert (bad.status, json.loads(bad.body)["type"]) == (400, type_)
     assert not bad.headers
@@ -244,7 +241,7 @@ def test_a_full_store_refuses_new_sessions_and_serves_the_open_ones() -> None:
     service = make_service(StoreSessions(make_store(sessions=1)))
     ask(service, piece([1], id="a", start="true"))
 
-    full, open_ = service.answer([piece([1], id="b", start="true"), piece([2], id="a")])
+    full, open_ = service.handle([piece([1], id="b", start="true"), piece([2], id="a")])
 
     assert (full.status, dict(full.headers)) == (429, {"Retry-After": "600"})
     assert open_.status == 200
@@ -280,7 +277,7 @@ def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
     ask(service, piece([1], id="a", start="true"))
 
     store.failure = failure
-    lost, whole = service.answer([piece([2], id="a"), piece([5], start="true", end="true")])
+    lost, whole = service.handle([piece([2], id="a"), piece([5], start="true", end="true")])
     store.failure = None
 
     assert (lost.status, whole.status) == (status, 200)
@@ -401,8 +398,8 @@ def test_every_piece_is_applied_once_whatever_is_lost_or_doubled(ids: list[int],
         size = data.draw(st.integers(1, len(ids) - step))
         sent = piece(ids[step : step + size], id="a", step=str(step), start="true" if step == 0 else "false")
         for _ in range(data.draw(st.integers(0, 2))):  # answers that were lost
-            make_service(StoreSessions(store)).answer([sent])
-        responses = make_service(StoreSessions(store)).answer([sent] * data.draw(st.integers(1, 3)))
+            make_service(StoreSessions(store)).handle([sent])
+        responses = make_service(StoreSessions(store)).handle([sent] * data.draw(st.integers(1, 3)))
         for response in responses:
             status, body = told(response)
             assert (status, body["total"], body[STEP]) == (200, sum(ids[: step + size]), step + size)

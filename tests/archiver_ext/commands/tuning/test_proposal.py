@@ -1,4 +1,4 @@
-"""What a proposal says of today's lengths and its own."""
+"""What a proposal says of the current lengths and its own."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ grids = st.sets(st.integers(1, 99), min_size=1, max_size=5).map(lambda sizes: tu
 
 
 @given(histograms, grids)
-def test_as_many_lengths_as_today_are_never_worse(histogram: dict[int, int], today: tuple[int, ...]) -> None:
-    """And they accept at least what is accepted today and what was seen."""
-    proposal = propose(histogram, today=today)
+def test_as_many_lengths_as_now_are_never_worse(histogram: dict[int, int], current: tuple[int, ...]) -> None:
+    """And they accept at least what is accepted now and what was observed."""
+    proposal = propose(histogram, current=current)
 
-    assert proposal.today is not None
-    assert len(proposal.proposed.lengths) <= len(today)
-    assert proposal.proposed.lengths[-1] == max(today[-1], *histogram)
+    assert proposal.current is not None
+    assert len(proposal.proposed.lengths) <= len(current)
+    assert proposal.proposed.lengths[-1] == max(current[-1], *histogram)
     assert proposal.proposed.padding.refused == 0
-    if proposal.today.padding.refused == 0:
-        assert proposal.proposed.padding.computed <= proposal.today.padding.computed
+    if proposal.current.padding.refused == 0:
+        assert proposal.proposed.padding.computed <= proposal.current.padding.computed
 
 
-def test_without_a_grid_of_today_eight_lengths_are_proposed() -> None:
+def test_without_a_current_grid_eight_lengths_are_proposed() -> None:
     """The optimum for the histogram, up to the longest that was seen."""
     histogram = dict.fromkeys(range(1, 30), 1)
 
     proposal = propose(histogram)
 
-    assert proposal.today is None
+    assert proposal.current is None
     assert proposal.grids == (proposal.proposed,)
     assert proposal.proposed.lengths == optimal_lengths(histogram, 8)
     assert proposal.proposed.padding == padding_stats(histogram, optimal_lengths(histogram, 8))
@@ -53,7 +53,7 @@ def test_the_cost_decides_where_it_is_known() -> None:
     assert by_cost.proposed.milliseconds == 110 / 11
     assert (by_timesteps.objective, by_timesteps.proposed.lengths) == ("timesteps", (10, 11, 40))
     assert by_timesteps.proposed.milliseconds == 110 / 11
-    with pytest.raises(ValueError, match="no cost to go by"):
+    with pytest.raises(ValueError, match="the cost of a length is not known"):
         propose(histogram, objective="cost")
 
 
@@ -61,15 +61,15 @@ def test_the_longest_can_be_told() -> None:
     """What is beyond is refused, or cut where that is what becomes of it."""
     histogram = {10: 5, 20: 5, 40: 2}
 
-    refusing = propose(histogram, count=2, longest=20, today=(16,))
-    cutting = propose(histogram, count=2, longest=20, today=(16,), truncate=True)
+    refusing = propose(histogram, count=2, longest=20, current=(16,))
+    cutting = propose(histogram, count=2, longest=20, current=(16,), truncate=True)
 
     assert refusing.proposed.lengths == cutting.proposed.lengths == (10, 20)
     assert refusing.proposed.padding.refused == 2
     assert cutting.proposed.padding.refused == 0
     assert cutting.proposed.padding.useful == 5 * 10 + 7 * 20
-    assert cutting.today is not None
-    assert cutting.today.padding.useful == 5 * 10 + 7 * 16
+    assert cutting.current is not None
+    assert cutting.current.padding.useful == 5 * 10 + 7 * 16
     assert propose(histogram, count=2, longest=64).proposed.lengths[-1] == 64
     with pytest.raises(ValueError, match="no sequence"):
         propose(histogram, longest=5)
@@ -77,7 +77,7 @@ def test_the_longest_can_be_told() -> None:
 
 def test_a_program_can_read_it() -> None:
     """Plain values, with the shares unrounded."""
-    told = propose({3: 1, 4: 1}, today=(8,), count=1).as_json()
+    told = propose({3: 1, 4: 1}, current=(8,), count=1).to_json()
 
     assert told["sequences"] == 2
     assert told["today"]["lengths"] == [8]

@@ -1,9 +1,9 @@
-"""A contract double of torch_neuron (Inf1): what its documentation promises of `trace`, on a CPU.
+"""Test double of torch_neuron (Inf1): the documented contract of `trace`, on a CPU.
 
 - `trace(model, example_inputs, **options)` returns a ScriptModule for `torch.jit.save` and `torch.jit.load`.
 - Operators that neuron-cc does not take run on the CPU, unless `fallback=False`: then `AttributeError` names one.
 - `compiler_args` is a list of strings.
-- Shapes are those of the example; with `dynamic_batch_size` the 0th dimension may be another.
+- Shapes are those of the example; with `dynamic_batch_size` the 0th dimension may differ.
 
 `__double__` tells it from the real one. It needs torch (1.13 or later) and the double of torch_neuronx beside it.
 """
@@ -23,11 +23,11 @@ __version__ = "1.13.1.2.11.0+double"
 __double__ = True
 
 UNSUPPORTED = _NO_HLO | {"aten::embedding", "aten::gather", "aten::scatter", "aten::cumsum"}
-"""Operators that are missing in the published list, of those that models of sequences use."""
+"""Operators of sequence models that are missing in the published list."""
 
 
 def get_supported_operations() -> list[str]:
-    """Some that are taken."""
+    """Return some supported operators."""
     return ["aten::add", "aten::linear", "aten::mul", "aten::sigmoid", "aten::slice", "aten::stack", "aten::tanh"]
 
 

@@ -1,9 +1,9 @@
-"""A contract double of torch_neuronx: what its documentation promises of the tracing API, on a CPU.
+"""Test double of torch_neuronx: the documented contract of the tracing API, on a CPU.
 
-It is no emulator. It holds callers to the documented contract, so that code which passes here calls the real package as
-documented. Put the folder that holds this package on PYTHONPATH. It needs nothing but torch (1.13 or later).
+It checks its callers against the documented contract, so that code which passes here calls the real package as
+documented. Add the directory of this package to PYTHONPATH. It needs only torch (1.13 or later).
 
-What it promises:
+The contract:
 - `trace` runs the function and returns a ScriptModule that `torch.jit.save` and `torch.jit.load` take, in any process.
 - The module takes and gives CPU tensors, and refuses another number, shape or dtype of inputs at each call.
 - Options are keywords. By position they are inferred with a warning (`DeprecationWarning`).

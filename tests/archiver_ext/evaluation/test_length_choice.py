@@ -10,8 +10,13 @@ import torch
 from rich.console import Console
 from zoo import CASES, Case
 
-from torchserve_neuron_lstm.archiver_ext.build.length_choice import _engines, choose_lengths, measured_costs, buckets_to_time
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.evaluation.length_choice import (
+    _engines,
+    buckets_to_time,
+    choose_lengths,
+    measured_costs,
+)
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.manifest import read_manifest

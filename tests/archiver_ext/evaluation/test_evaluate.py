@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,10 @@ import torch
 from zoo import CASES
 
 from torchserve_neuron_lstm.archiver_ext.archive import layout
-from torchserve_neuron_lstm.archiver_ext.build import evaluate
-from torchserve_neuron_lstm.archiver_ext.build.evaluate import BuildInput, compile_jobs
-from torchserve_neuron_lstm.archiver_ext.build.selection import CandidateResult
+from torchserve_neuron_lstm.archiver_ext.evaluation import evaluate
+from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import compile_jobs
+from torchserve_neuron_lstm.archiver_ext.evaluation.manifest_builder import BuildInput
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import CandidateResult, make_candidate
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.backends.interface import LoadedProgram, Weights
 from torchserve_neuron_lstm.backends.registry import get_backend
@@ -92,7 +92,9 @@ class NotRagged(SlowWherePadded):
     ragged = False
 
 
-def attempted(engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[CandidateResult, BuildInput]:
+def attempted(
+    engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[CandidateResult, BuildInput]:
     """The trial of an engine with a model over whole sequences, and what was tried."""
     monkeypatch.setattr("torchserve_neuron_lstm.handlers.runtime.loader.get_backend", lambda name: engine)
     case = next(case for case in CASES if case.name == "AttentionPooling")
@@ -100,30 +102,36 @@ def attempted(engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.Monke
     model, config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
     program = lower(model, config)
     torch.save(model.state_dict(), tmp_path / "weights.pt")
-    subject = BuildInput(tmp_path, "weights.pt", config, program, threads=1)
-    evaluate.write_constants(subject)
+    build = BuildInput(tmp_path, "weights.pt", config, threads=1)
+    evaluate.write_constants(tmp_path, program.constants)
     for part, exported in program.parts.items():
         directory = tmp_path / layout.variant_directory(engine.name, part, None)
         directory.mkdir(parents=True)
         engine.compile(exported, None, directory)
-    monkeypatch.setattr(evaluate, "verify_archive", lambda variants, cases, report: {})  # what it answers is not in question
-    return evaluate.evaluate_engine(subject, engine, (), (), lambda done, total, text: None), subject
+    monkeypatch.setattr(
+        evaluate, "verify_archive", lambda variants, cases, report: {}
+    )  # what it answers is not in question
+
+    def report(done: int, total: int, text: str) -> None:
+        """Nobody waits here."""
+
+    return evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report), build
 
 
 def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches of lengths spread evenly, as they are planned: not by the sum of calls in which every row is full."""
-    found, subject = attempted(InTheGrid(), tmp_path, monkeypatch)
+    found, build = attempted(InTheGrid(), tmp_path, monkeypatch)
 
-    assert subject.config.grid.lengths == (4, 9, 16)
-    assert subject.config.grid.batches == (1, 2, 4)
+    assert build.config.grid.lengths == (4, 9, 16)
+    assert build.config.grid.batches == (1, 2, 4)
     assert found.total_ms >= 1000 * SLOW_S * 2  # neither 8, 16 nor 4, 8, 12, 16 are the lengths of buckets
 
 
 def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one full row and all others of one timestep, in the shapes of the full calls; and it is written."""
     engine = SlowWherePadded()
-    found, subject = attempted(engine, tmp_path, monkeypatch)
-    evaluate.write_tree_manifest(subject, engine, replace(found, verified={}))
+    found, build = attempted(engine, tmp_path, monkeypatch)
+    evaluate.write_final_manifest(build, found)
     manifest = read_manifest(tmp_path)
 
     costs = found.costs["sequence"]
@@ -140,8 +148,8 @@ def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(
     engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plans go by whole calls then."""
-    found, subject = attempted(engine, tmp_path, monkeypatch)
-    evaluate.write_tree_manifest(subject, engine, replace(found, verified={}))
+    found, build = attempted(engine, tmp_path, monkeypatch)
+    evaluate.write_final_manifest(build, found)
 
     assert found.padding == {}
     assert read_manifest(tmp_path).padding_costs == ()

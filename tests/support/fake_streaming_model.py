@@ -9,7 +9,9 @@ import torch
 from fake_model import make_manifest
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.execute import Pad, Tensors
 from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, resume_chunks
+from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, CarriedValue, ProgramRole, TensorSpec
@@ -56,17 +58,18 @@ class FakeStreamingModel:
         grid = self.manifest.grid
         return make_planner("chunk", grid, CostModel.proportional(grid), longest=self.manifest.longest).plan(lengths)
 
-    def answer(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
-    ) -> list[tuple[torch.Tensor, ...]]:
-        raise AssertionError("a streaming model is asked for pieces alone")
-
-    def resume_plan(
-        self, plan: Plan, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int], past: ResumedState
-    ) -> tuple[list[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
-        self.batches.append(len(requests))
-        pieces = ChunkSignature(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
-        return resume_chunks(plan, requests, lengths, pieces, self.run, past)
+    def run_plan(
+        self,
+        plan: Plan,
+        sequences: Sequence[Sequence[torch.Tensor]],
+        lengths: Sequence[int],
+        pad: Pad = pad,
+        resumed: ResumedState | None = None,
+    ) -> tuple[list[Tensors], Tensors]:
+        assert resumed is not None, "a streaming model runs requests of sessions only"
+        self.batches.append(len(sequences))
+        signature = ChunkSignature(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
+        return resume_chunks(plan, sequences, lengths, signature, self.run, resumed)
 
     def run(self, part: ProgramRole, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if part == "head":

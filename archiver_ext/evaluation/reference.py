@@ -10,8 +10,8 @@ from torch.utils import _pytree as pytree
 
 from ...bucketing.shapes import TensorSpec
 from ...config.schema import NeuronLstmBlock
-from ..errors import PackagingError
 from ...lowering.export import bind_arguments
+from ..errors import PackagingError
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def as_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 def select_row(tensor: torch.Tensor, spec: TensorSpec, length: int, row: int = 0) -> torch.Tensor:
     """One row of a batch of outputs, cut to `length` timesteps: the inverse of padding.
 
-    >>> alone(torch.zeros(4, 16, 9), TensorSpec("logits", "float32", ("batch", "time", 9)), length=5, row=3).shape
+    >>> select_row(torch.zeros(4, 16, 9), TensorSpec("logits", "float32", ("batch", "time", 9)), length=5, row=3).shape
     torch.Size([5, 9])
     """
     for dim, size in enumerate(spec.shape):

@@ -12,20 +12,20 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from ...backends.interface import Backend, LoadError, LoadedProgram
+from ...backends.compile_pool import CompileFailure, CompileJob, compile_all
 from ...backends.exported_program import save_program
+from ...backends.interface import Backend, LoadedProgram, LoadError
 from ...backends.registry import auto_engines, backend_names, get_backend
+from ...bucketing.bucket_lengths import cost_per_row, geometric_lengths
 from ...bucketing.cost import CostModel
+from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket, BucketGrid
-from ...bucketing.padding import torch_dtype
-from ...bucketing.bucket_lengths import geometric_lengths, cost_per_row
 from ...config.buckets import AutoLengths
 from ...config.schema import ServingConfig
-from ..errors import PackagingError
 from ...lowering.program import LoweredModel
+from ..errors import PackagingError
 from ..progress import ProgressCallback, show_progress
 from .calibrate import Call, measure
-from ...backends.compile_pool import CompileFailure, CompileJob, compile_all
 
 _POINTS = 8
 _CALLS = 5
@@ -57,7 +57,9 @@ def choose_lengths(
     return config.with_measured_lengths(cost_per_row(cost, config.grid.batches[-1]))
 
 
-def measured_costs(program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback) -> CostModel:
+def measured_costs(
+    program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback
+) -> CostModel:
     """The milliseconds of the largest batch size at some lengths, by the first engine that runs the program."""
     scratch.mkdir()
     file = scratch / "program.pt2"
@@ -132,7 +134,7 @@ def _measure(
 
 def _call(run: LoadedProgram, program: LoweredModel, bucket: Bucket) -> Callable[[], object]:
     """One call with every row at the bucket's full length."""
-    tensors = [torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec)) for spec in program.inputs]
+    tensors = [zeros(spec, bucket.length, bucket.batch) for spec in program.inputs]
     if program.takes_lengths:
         tensors.append(torch.full((bucket.batch,), bucket.length))
     return lambda: run(tensors)

@@ -78,7 +78,8 @@ def _advance(variants: LoadedArchive, bucket: Bucket) -> Call:
     lengths = [2 * bucket.length] * bucket.batch
     plan = single_bucket_plan(bucket, lengths, "chunk")
     item = [zero_item(spec, lengths[0]) for spec in variants.manifest.inputs]
-    batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, variants.pieces, variants.run, chain=variants.chain)
+    signature, chain = variants.chunk_signature, variants.chain
+    batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, signature, variants.run, chain=chain)
     return partial(batch.run_chunks, plan.runs[:1])
 
 

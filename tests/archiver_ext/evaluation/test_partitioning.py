@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
@@ -33,7 +33,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
         flags = model_archiver.parse(
             [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder), "--force"]
         )
-        code = cli.archive(flags, model_archiver.manifest_json(flags))
+        code = archive_command.archive(flags, model_archiver.manifest_json(flags))
         return code, *capfd.readouterr()
 
     return run
@@ -60,7 +60,7 @@ def assert_answers(project: Project, host: Path) -> None:
     """Each of a batch is answered as the user's model answers it alone."""
     variants = load_archive(host, threads=1)
     rows = [(torch.arange(length) * 7 + length) % 11 for length in LENGTHS]
-    ours = variants.answer(variants.plan(LENGTHS), [[row] for row in rows], LENGTHS)
+    ours, _ = variants.run_plan(variants.plan(LENGTHS), [[row] for row in rows], LENGTHS)
     names: dict[str, Any] = {}
     exec((project.folder / "model.py").read_text(), names)
     model = names["Tiny"]().eval()
@@ -132,10 +132,10 @@ def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ('{ops_to_partition: ["aten::lstm"], max_subgraph_count: 1}', "max_subgraph_count: the program falls into 3"),
+        ('{ops_to_partition: ["aten::lstm"], max_subgraph_count: 1}', "max_subgraph_count: the program has 3"),
         ('{ops_to_partition: ["aten::lstm"], min_subgraph_size: 2}', "min_subgraph_size: "),
         ("{min_subgraph_size: 100}", "min_subgraph_size: 1 of 1 segments"),
-        ("{trace_kwargs: {compiler_args: -O1}}", "trace_kwargs.compiler_args: eager has nothing to do with it"),
+        ("{trace_kwargs: {compiler_args: -O1}}", "trace_kwargs.compiler_args: eager does not support this option"),
     ],
 )
 def test_limits_that_are_not_kept_are_refused_by_their_path(
@@ -154,5 +154,5 @@ def test_too_little_support_is_refused(project: Project, package: Package) -> No
     configure(project, "onnxruntime", "{model_support_percentage_threshold: 1.0}", BESSEL)
     code, _, error = package()
     assert code == 1
-    assert "neuron_lstm.partitioner_config.model_support_percentage_threshold: the engine takes " in error
+    assert "neuron_lstm.partitioner_config.model_support_percentage_threshold: the engine supports " in error
     assert "aten::special_bessel_j0" in error

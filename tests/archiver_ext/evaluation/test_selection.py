@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from zoo import CASES
 
-from torchserve_neuron_lstm.archiver_ext.build.selection import program_for_engine, candidate_engines
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.evaluation.selection import candidate_engines, make_candidate
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
@@ -42,7 +42,7 @@ def test_an_engine_by_name_is_used_in_float32_as_well() -> None:
 @pytest.mark.parametrize("name", ["native", "inductor", "onnxruntime", "eager"])
 def test_an_engine_by_name_must_compute_in_what_is_asked_for(name: str) -> None:
     """The refusal says which one does."""
-    with pytest.raises(PackagingError, match=f"precision: {name} computes in float32 alone, not in bfloat16.*openvino"):
+    with pytest.raises(PackagingError, match=f"precision: {name} computes only in float32, not in bfloat16.*openvino"):
         candidate_engines(config(backend=name, precision="bfloat16"))
 
 
@@ -51,8 +51,8 @@ def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:
     with pytest.raises(PackagingError) as refusal:
         candidate_engines(config(backend="eager", compiler_args="-O1", compiler_workdir="work"))
     assert str(refusal.value).splitlines() == [
-        "neuron_lstm.compiler_workdir: eager has nothing to do with it: leave it out",
-        "neuron_lstm.compiler_args: eager has nothing to do with it: leave it out",
+        "neuron_lstm.compiler_workdir: eager does not support this option: leave it out",
+        "neuron_lstm.compiler_args: eager does not support this option: leave it out",
     ]
 
 
@@ -79,17 +79,17 @@ def split() -> LoweredModel:
 
 def test_only_an_engine_that_gains_nothing_by_pieces_is_given_whole_sequences(split: LoweredModel) -> None:
     """With its own reason; everything else of the program is as it was, and the others keep the pieces."""
-    taken = program_for_engine(split, Whole(), streams=False)
+    taken = make_candidate(Whole(), split, streams=False).program
 
     assert (taken.chunked, taken.chunking_reason) == (None, "its rows end by themselves")
     assert replace(taken, chunked=split.chunked, chunking_reason=split.chunking_reason) == split
     assert set(taken.parts) == {"sequence"}
-    assert program_for_engine(split, Eager(), streams=False) is split
+    assert make_candidate(Eager(), split, streams=False).program is split
 
 
 def test_streams_need_pieces_whatever_an_engine_gains(split: LoweredModel) -> None:
     """A session's state is what pieces hand on."""
-    assert program_for_engine(split, Whole(), streams=True) is split
+    assert make_candidate(Whole(), split, streams=True).program is split
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -98,4 +98,4 @@ def test_a_model_that_is_not_cut_keeps_its_own_reason(streams: bool) -> None:
     program = lowered("AttentionPooling")
     assert program.chunked is None
 
-    assert program_for_engine(program, Whole(), streams=streams) is program
+    assert make_candidate(Whole(), program, streams=streams).program is program

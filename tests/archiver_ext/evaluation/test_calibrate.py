@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fake_model import GRID, make_manifest
 
-from torchserve_neuron_lstm.archiver_ext.build.calibrate import buckets_to_measure, measure
+from torchserve_neuron_lstm.archiver_ext.evaluation.calibrate import buckets_to_measure, measure
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 from torchserve_neuron_lstm.config.manifest import Variant
 

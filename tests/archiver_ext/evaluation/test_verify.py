@@ -9,34 +9,43 @@ from typing import Any, cast
 
 import pytest
 import torch
+from fake_model import make_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.archiver_ext.build.reference import ReferenceOutputs, ReferenceRequest
-from torchserve_neuron_lstm.archiver_ext.build.verify import (
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.evaluation.reference import ReferenceOutputs, ReferenceRequest
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify import (
+    PaddingFill,
     VerificationCase,
     VerificationResult,
-    PaddingFill,
-    Verdict,
+    cases_for_bucket,
     compose_batches,
     difference,
     draw_cases,
     lengths_to_try,
+    merge_worst,
     poisoned_padding,
-    cases_for_bucket,
     verify_bucket,
     verify_planned,
-    merge_worst,
 )
-from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.errors import InvariantError
 from torchserve_neuron_lstm.bucketing.execute import Pad, execute
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, execute_chunks
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks
+from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import make_planner
-from torchserve_neuron_lstm.bucketing.shapes import DynamicShape, Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec
-from torchserve_neuron_lstm.lowering.program import LoweredModel, ChunkPrograms
+from torchserve_neuron_lstm.bucketing.shapes import (
+    Bucket,
+    BucketGrid,
+    CarriedValue,
+    DynamicShape,
+    ProgramRole,
+    TensorSpec,
+)
+from torchserve_neuron_lstm.config.manifest import Manifest
+from torchserve_neuron_lstm.lowering.program import ChunkPrograms, LoweredModel
 
 GRID = BucketGrid((1, 4), (3, 8))
 LONGEST = 20
@@ -62,7 +71,7 @@ def program(**changes: Any) -> LoweredModel:
         "padding_reason": "",
         "constants": {},
         "chunked": None,
-        "split_reason": "",
+        "chunking_reason": "",
         "any_shape": True,
     }
     return LoweredModel(exported=cast(torch.export.ExportedProgram, None), **{**facts, **changes})
@@ -74,15 +83,23 @@ class Whole:
 
     run: Right
     made: LoweredModel = field(default_factory=program)
+    manifest: Manifest = field(default_factory=make_manifest)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         padded = self.made.padding == "masked"
         return make_planner("sequence", GRID, CostModel.proportional(GRID), padded=padded).plan(lengths)
 
-    def answer(self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad) -> list[ReferenceOutputs]:
+    def run_plan(
+        self,
+        plan: Plan,
+        requests: Sequence[Tensors],
+        lengths: Sequence[int],
+        pad: Pad = pad,
+        resumed: ResumedState | None = None,
+    ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         made = self.made
         run = lambda bucket, tensors: self.run(tensors)  # noqa: E731
-        return execute(plan, requests, lengths, made.inputs, made.outputs, made.takes_lengths, run, pad)
+        return execute(plan, requests, lengths, made.inputs, made.outputs, made.takes_lengths, run, pad), ()
 
 
 @dataclass
@@ -90,16 +107,24 @@ class InPieces:
     """The same in pieces of time, of any shape."""
 
     run: Piece
+    manifest: Manifest = field(default_factory=make_manifest)
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         shape = DynamicShape(4, LONGEST)
         return make_planner("chunk", shape, CostModel.proportional(shape)).plan(lengths)
 
-    def answer(self, plan: Plan, requests: Sequence[Tensors], lengths: Sequence[int], pad: Pad) -> list[ReferenceOutputs]:
+    def run_plan(
+        self,
+        plan: Plan,
+        requests: Sequence[Tensors],
+        lengths: Sequence[int],
+        pad: Pad = pad,
+        resumed: ResumedState | None = None,
+    ) -> tuple[list[ReferenceOutputs], tuple[torch.Tensor, ...]]:
         made = program()
         pieces = ChunkSignature(made.inputs, made.outputs, CARRIED)
         run = lambda part, bucket, tensors: self.run(part, tensors)  # noqa: E731
-        return execute_chunks(plan, requests, lengths, pieces, run, pad)
+        return execute_chunks(plan, requests, lengths, pieces, run, pad), ()
 
 
 def eager(request: ReferenceRequest) -> ReferenceOutputs:
@@ -161,15 +186,15 @@ def test_a_right_program_passes_in_every_bucket() -> None:
     """Nothing of what stands in the padding or in rows to spare disturbs it."""
     checked = check(right)
 
-    assert all(found.verdict.is_passing() and found.max_error < 1e-5 for found in checked)
+    assert all(found.passed and found.max_error < 1e-5 for found in checked)
     assert [found.bucket for found in checked] == list(GRID.buckets)
 
 
 @pytest.mark.parametrize("wrong", [unmasked, last_step_off, shortest_off, not_a_number])
 def test_a_wrong_program_is_found_in_every_bucket(wrong: Right) -> None:
-    """The verdict, the size of the error and the place are told."""
+    """The result, the size of the error and the place are told."""
     for found in check(wrong):
-        assert found.verdict is Verdict.MISSES
+        assert not found.passed
         assert found.worst_ratio > 1
         assert found.max_error >= 0.005
         assert "timesteps, row" in found.where
@@ -219,20 +244,20 @@ def check_pieces(run: Piece, longest: int = LONGEST) -> list[VerificationResult]
 
 def test_right_pieces_pass_in_every_bucket() -> None:
     """A bucket is a piece of time: sequences that need several of them are among those it is given."""
-    assert all(found.verdict.is_passing() and found.max_error < 1e-5 for found in check_pieces(right_piece))
+    assert all(found.passed and found.max_error < 1e-5 for found in check_pieces(right_piece))
 
 
 @pytest.mark.parametrize("wrong", [forgetful, heedless, wrong_head])
 def test_wrong_pieces_are_found_in_every_bucket(wrong: Piece) -> None:
     """State that is dropped or spoilt, and an end that reckons wrongly."""
-    assert all(found.verdict is Verdict.MISSES for found in check_pieces(wrong))
+    assert all(not found.passed for found in check_pieces(wrong))
 
 
 def test_every_piece_hands_its_state_on_where_there_is_a_longer_bucket() -> None:
     """Without longer sequences, the longest bucket alone is never followed by another piece."""
     found = check_pieces(forgetful, longest=8)
 
-    assert [one.verdict.is_passing() for one in found] == [False, True, False, True]
+    assert [one.passed for one in found] == [False, True, False, True]
 
 
 def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
@@ -248,24 +273,24 @@ def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
             answers[1] += 0.01 * (len(tensors[0]) not in GRID.lengths)
         return answers
 
-    assert all(verify_bucket(InPieces(odd), bucket, made, cases, TOLERANCE).verdict.is_passing() for bucket in GRID.buckets)
+    assert all(verify_bucket(InPieces(odd), bucket, made, cases, TOLERANCE).passed for bucket in GRID.buckets)
     assert seen == set(GRID.lengths)
-    assert verify_planned(InPieces(odd), made, cases, 4, TOLERANCE).verdict is Verdict.MISSES
-    assert verify_planned(InPieces(right_piece), made, cases, 4, TOLERANCE).verdict is Verdict.AGREES
+    assert not verify_planned(InPieces(odd), made, cases, 4, TOLERANCE).passed
+    assert verify_planned(InPieces(right_piece), made, cases, 4, TOLERANCE).passed
 
 
 def test_the_worse_of_two_is_worse_in_every_respect() -> None:
     """The larger error may not be the one that is farther from what is allowed."""
-    one = VerificationResult(Bucket(1, 3), Verdict.AGREES, 0.5, 0.9, "one")
-    other = VerificationResult(Bucket(4, 8), Verdict.MISSES, 0.1, 2.0, "other")
+    one = VerificationResult(Bucket(1, 3), 0.5, 0.9, "one")
+    other = VerificationResult(Bucket(4, 8), 0.1, 2.0, "other")
 
-    assert merge_worst(one, other) == VerificationResult(Bucket(1, 3), Verdict.MISSES, 0.5, 2.0, "other")
-    assert merge_worst(other, one) == VerificationResult(Bucket(4, 8), Verdict.MISSES, 0.5, 2.0, "other")
+    assert merge_worst(one, other) == VerificationResult(Bucket(1, 3), 0.5, 2.0, "other")
+    assert merge_worst(other, one) == VerificationResult(Bucket(4, 8), 0.5, 2.0, "other")
 
 
 def test_an_error_in_one_row_is_found() -> None:
     """In buckets of several rows, and only there."""
-    assert [found.verdict.is_passing() for found in check(last_row_off)] == [True, True, False, False]
+    assert [found.passed for found in check(last_row_off)] == [True, True, False, False]
 
 
 def test_a_program_that_may_not_be_padded_sees_its_own_lengths_only() -> None:
@@ -315,12 +340,17 @@ def test_every_bucket_sees_its_longest_and_the_shortest_request(
 @given(st.integers(1, 9), st.integers(1, 30))
 def test_a_piece_sees_what_needs_several_of_it(batch: int, length: int) -> None:
     """But not so many that it takes long."""
-    cases = [VerificationCase(ReferenceRequest(timesteps, ()), ()) for timesteps in lengths_to_try((length, 100), padded=True)]
+    cases = [
+        VerificationCase(ReferenceRequest(timesteps, ()), ())
+        for timesteps in lengths_to_try((length, 100), padded=True)
+    ]
     lengths = {case.request.length for case in cases_for_bucket(Bucket(batch, length), cases, program(chunked=SPLIT))}
 
     assert lengths == {case.request.length for case in cases if case.request.length <= 3 * length}
     assert max(lengths) > length
-    batches = compose_batches(Bucket(batch, length), cases_for_bucket(Bucket(batch, length), cases, program(chunked=SPLIT)))
+    batches = compose_batches(
+        Bucket(batch, length), cases_for_bucket(Bucket(batch, length), cases, program(chunked=SPLIT))
+    )
     assert max(case.request.length for made in batches for case in made.cases) == max(lengths)
 
 

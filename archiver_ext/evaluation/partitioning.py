@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from ...backends.partitioning.partition import PartitionError, Segments, at_sizes, partition
-from ...backends.partitioning.backend import PartitionedBackend
-from ...backends.partitioning.partitioned_program import cpu_operators
-from ...config.partitioner import PartitionerConfig
-from ...backends.partitioning.operator_support import unsupported_operators
+from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileSettings
-from ...bucketing.shapes import Bucket
-from ...bucketing.shapes import ProgramRole
+from ...backends.partitioning.backend import PartitionedBackend
+from ...backends.partitioning.operator_support import unsupported_operators
+from ...backends.partitioning.partition import PartitionError, Segments, partition
+from ...backends.partitioning.partitioned_program import cpu_operators
+from ...bucketing.shapes import Bucket, ProgramRole
+from ...config.partitioner import PartitionerConfig
 from ...config.schema import ServingConfig
 from ..archive import layout
 from ..errors import PackagingError
@@ -73,8 +73,12 @@ def _segments(
     config: PartitionerConfig,
     settings: CompileSettings,
 ) -> Segments:
-    fixed = at_sizes(program, bucket)
-    refused = {node.name for node, why in unsupported_operators(engine, fixed, bucket, config, settings).items() if why is not None}
+    fixed = specialize(program, bucket)
+    refused = {
+        node.name
+        for node, why in unsupported_operators(engine, fixed, bucket, config, settings).items()
+        if why is not None
+    }
     try:
         return partition(fixed, lambda node: node.name not in refused, config)
     except PartitionError as error:

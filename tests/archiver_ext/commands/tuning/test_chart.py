@@ -14,8 +14,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from matplotlib.image import imread
 
+from torchserve_neuron_lstm.archiver_ext.commands.tuning.chart import Chart, Panel, make_chart
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.html import html_page
-from torchserve_neuron_lstm.archiver_ext.commands.tuning.picture import Chart, Panel, make_chart
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.png import require_matplotlib, write_png
 from torchserve_neuron_lstm.archiver_ext.commands.tuning.proposal import Proposal, propose
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
@@ -40,27 +40,27 @@ def area(panel: Panel, kind: str) -> float:
 
 @given(histograms, grids)
 @example({9: 1}, (4,))  # nothing fits today
-def test_areas_are_what_was_counted(histogram: dict[int, int], today: tuple[int, ...]) -> None:
+def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[int, ...]) -> None:
     """Of every grid: real and padded timesteps, on one scale; and in the first panel the sequences."""
-    proposal = propose(histogram, today=today)
-    picture = make_chart(proposal)
+    proposal = propose(histogram, current=current)
+    chart = make_chart(proposal)
 
-    scale = area(picture.grids[-1], "useful") / proposal.proposed.padding.useful
-    for grid, panel in zip(proposal.grids, picture.grids, strict=True):
+    scale = area(chart.grids[-1], "useful") / proposal.proposed.padding.useful
+    for grid, panel in zip(proposal.grids, chart.grids, strict=True):
         padded = grid.padding.computed - grid.padding.useful
         assert area(panel, "useful") == pytest.approx(scale * grid.padding.useful)
         assert area(panel, "padded") == pytest.approx(scale * padded, abs=1e-12)
         assert sum(bar.sequences for bar in panel.bars) == proposal.sequences - grid.padding.refused
-    assert sum(bar.sequences for bar in picture.sequences.bars) == proposal.sequences
+    assert sum(bar.sequences for bar in chart.sequences.bars) == proposal.sequences
 
 
 @given(histograms, grids)
 @example({9: 1}, (4,))
-def test_everything_lies_within_the_frame(histogram: dict[int, int], today: tuple[int, ...]) -> None:
+def test_everything_lies_within_the_frame(histogram: dict[int, int], current: tuple[int, ...]) -> None:
     """Bars stand side by side from left to right, edges and ticks too, and there are not too many to see."""
-    picture = make_chart(propose(histogram, today=today))
+    chart = make_chart(propose(histogram, current=current))
 
-    for panel in (picture.sequences, *picture.grids):
+    for panel in (chart.sequences, *chart.grids):
         places = [place for bar in panel.bars for place in (bar.left, bar.right)]
         assert places == sorted(places)
         assert all(-1e-9 <= place <= 1 + 1e-9 for place in places)
@@ -68,14 +68,14 @@ def test_everything_lies_within_the_frame(histogram: dict[int, int], today: tupl
         assert len(panel.bars) <= 80 + len(panel.edges)
         assert all(0 < edge.at <= 1 + 1e-9 for edge in panel.edges)
         assert not panel.edges or panel.edges[-1].label
-    assert len(picture.ticks) <= 30
-    assert all(-1e-9 <= tick.at <= 1 + 1e-9 and tick.label for tick in picture.ticks)
+    assert len(chart.ticks) <= 30
+    assert all(-1e-9 <= tick.at <= 1 + 1e-9 and tick.label for tick in chart.ticks)
 
 
 @given(histograms, grids)
-def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], today: tuple[int, ...]) -> None:
+def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], current: tuple[int, ...]) -> None:
     """Where a new edge begins, a new bar does: the step is seen."""
-    proposal = propose(histogram, today=today)
+    proposal = propose(histogram, current=current)
 
     for grid, panel in zip(proposal.grids, make_chart(proposal).grids, strict=True):
         for bar in panel.bars:
@@ -83,8 +83,8 @@ def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], today: tup
 
 
 def tuned() -> tuple[Proposal, Chart]:
-    """A proposal beside lengths of today."""
-    proposal = propose({3: 40, 5: 30, 9: 12, 30: 4, 31: 1}, today=(16, 32), count=3)
+    """A proposal beside the current lengths."""
+    proposal = propose({3: 40, 5: 30, 9: 12, 30: 4, 31: 1}, current=(16, 32), count=3)
     return proposal, make_chart(proposal)
 
 
@@ -106,45 +106,45 @@ class Balanced(HTMLParser):
 
 def test_a_page_is_whole_and_needs_nothing_else() -> None:
     """It says what the table on the terminal says, and fetches nothing."""
-    proposal, picture = tuned()
-    text = html_page(picture, proposal)
+    proposal, chart = tuned()
+    text = html_page(chart, proposal)
 
     parser = Balanced()
     parser.feed(text)
     assert parser.open == []
-    assert picture.title in text
+    assert chart.title in text
     assert "5, 9, 32" in text
-    for panel in picture.grids:
+    for panel in chart.grids:
         assert panel.figure in text
     assert "http" not in text
 
 
 def test_the_drawing_of_a_page_is_what_was_counted() -> None:
     """Its rectangles have the areas of the bars."""
-    proposal, picture = tuned()
-    svg = re.search(r"<svg.*</svg>", html_page(picture, proposal), re.DOTALL)
+    proposal, chart = tuned()
+    svg = re.search(r"<svg.*</svg>", html_page(chart, proposal), re.DOTALL)
     assert svg is not None
     root = ET.fromstring(svg[0])
 
     heights = [float(box.get("height", 0)) for box in root.iter("rect") if box.get("class") == "padded"]
-    expected = [bar.padded for panel in (picture.sequences, *picture.grids) for bar in panel.bars]
+    expected = [bar.padded for panel in (chart.sequences, *chart.grids) for bar in panel.bars]
     assert heights == pytest.approx([height / max(expected) * max(heights) for height in expected], abs=0.02)
     labels = {text.text for text in root.iter("text")}
-    assert {"5", "9", "16", "32", "timesteps of a sequence"} <= labels
+    assert {"5", "9", "16", "32", "timesteps of a sequence (logarithmic)"} <= labels
 
 
 def test_what_is_saved_is_said() -> None:
     """In one line above the panels; sequences that are too long come first."""
-    assert make_chart(propose({3: 1, 16: 1}, today=(16,), count=2)).result == "40.6 % fewer timesteps to compute"
-    assert make_chart(propose({3: 5, 16: 1}, today=(3, 16), count=1)).result == "209.7 % more timesteps to compute"
-    assert make_chart(propose({3: 1, 20: 1}, today=(4,))).result == "Too long: 1 sequence today, 0 as proposed"
+    assert make_chart(propose({3: 1, 16: 1}, current=(16,), count=2)).result == "40.6 % fewer timesteps to compute"
+    assert make_chart(propose({3: 5, 16: 1}, current=(3, 16), count=1)).result == "209.7 % more timesteps to compute"
+    assert make_chart(propose({3: 1, 20: 1}, current=(4,))).result == "Too long: 1 sequence now, 0 as proposed"
     assert make_chart(propose({3: 1})).result == ""
 
 
 @pytest.mark.parametrize("histogram", AWKWARD, ids=lambda histogram: f"{len(histogram)} lengths")
 def test_awkward_histograms_are_drawn_all_the_same(histogram: dict[int, int], tmp_path: Path) -> None:
     """A single length, a huge one, a narrow range."""
-    proposal = propose(histogram, today=(16, 32))
+    proposal = propose(histogram, current=(16, 32))
 
     assert "<svg" in html_page(make_chart(proposal), proposal)
     write_png(make_chart(proposal), tmp_path / "grid.png")
@@ -152,7 +152,7 @@ def test_awkward_histograms_are_drawn_all_the_same(histogram: dict[int, int], tm
 
 
 def test_a_png_shows_padding_where_there_is_some(tmp_path: Path) -> None:
-    """Its colour covers more of today's panel than of the proposal's."""
+    """Its colour covers more of the current panel than of the proposal's."""
     write_png(tuned()[1], tmp_path / "grid.png")
 
     pixels = imread(tmp_path / "grid.png")
@@ -166,5 +166,5 @@ def test_without_matplotlib_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch)
     require_matplotlib()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
-    with pytest.raises(PackagingError, match=r"torchserve-neuron-lstm\[plot\].* name a .html"):
+    with pytest.raises(PackagingError, match=r"torchserve-neuron-lstm\[plot\].* choose .html"):
         require_matplotlib()

@@ -1,8 +1,8 @@
-"""What the picture of a proposal shows, in numbers from 0 to 1: the same for every format.
+"""Chart of a proposal, in coordinates from 0 to 1: the same for every file format.
 
-Lengths run from left to right, closer together the longer they are, as edges do that are evenly spaced in proportion.
-A bar covers the sequences of some neighbouring lengths. Its area, not its height, counts: sequences in the first panel,
-and in that of each grid timesteps, the real ones below and their padding above.
+The axis of lengths is logarithmic, shifted by a few timesteps. A bar covers the sequences of some neighbouring lengths.
+Its area, not its height, is proportional to their number in the first panel, and in the panel of each grid to their
+timesteps, real ones below and padding above.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from math import ceil, exp, log
 from typing import NamedTuple
 
 from ....bucketing.bucket_lengths import Histogram
-from .proposal import GridEvaluation, Proposal
-from .table import padding_percent, summary
+from .proposal import GridEvaluation, Proposal, padding_percent, summary
 
 _NARROWEST = 1 / 70
 _CLOSEST_TICKS = 0.02
@@ -26,12 +25,12 @@ _SHIFT = 8  # timesteps: below this, lengths are nearly evenly spaced
 
 
 class Bar(NamedTuple):
-    """Sequences of the lengths from `first` to `last`."""
+    """A bar for the sequences of the lengths from `first` to `last`."""
 
     left: float
     right: float
     useful: float
-    """Height; of sequences in the first panel, of their real timesteps in the others."""
+    """Height for the sequences in the first panel, for their real timesteps in the others."""
     padded: float
     first: int
     last: int
@@ -39,7 +38,7 @@ class Bar(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A length on the axis; without a label where it would run into its neighbour's."""
+    """A length on the axis; without a label where that would overlap the next one."""
 
     at: float
     length: int
@@ -53,18 +52,18 @@ class Panel:
     title: str
     detail: str
     figure: str
-    """What it says in one number; empty for none."""
+    """Summary in one number; may be empty."""
     bars: tuple[Bar, ...]
     edges: tuple[Mark, ...]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One panel for the sequences, and one for each grid; the grids' have one scale."""
+    """One panel for the sequences, and one for each grid, all grids at the same scale."""
 
     title: str
     result: str
-    """What the proposal saves; empty without a grid of today."""
+    """Summary of the savings; empty without a current grid."""
     sequences: Panel
     grids: tuple[Panel, ...]
     ticks: tuple[Mark, ...]
@@ -72,7 +71,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class _Axis:
-    """From a length to its place and back."""
+    """Mapping between lengths and positions."""
 
     shortest: float
     longest: float
@@ -87,7 +86,7 @@ class _Axis:
 
 
 def make_chart(proposal: Proposal) -> Chart:
-    """The picture of a proposal."""
+    """Make the chart of a proposal."""
     lengths = [*proposal.histogram, *(length for grid in proposal.grids for length in grid.lengths)]
     axis = _Axis(min(lengths) - 0.5, max(lengths) + 0.5)
     sequences = Panel("Sequences", "by length", "", tuple(_bars(proposal.histogram, axis, ())), ())
@@ -106,12 +105,12 @@ def make_chart(proposal: Proposal) -> Chart:
 
 
 def _saving(proposal: Proposal) -> str:
-    if proposal.today is None:
+    if proposal.current is None:
         return ""
-    today, proposed = proposal.today.padding, proposal.proposed.padding
-    if today.refused or proposed.refused:
-        return f"Too long: {_counted(today.refused, 'sequence')} today, {proposed.refused:,} as proposed"
-    change = 100 * (proposed.computed / today.computed - 1)
+    current, proposed = proposal.current.padding, proposal.proposed.padding
+    if current.refused or proposed.refused:
+        return f"Too long: {_counted(current.refused, 'sequence')} now, {proposed.refused:,} as proposed"
+    change = 100 * (proposed.computed / current.computed - 1)
     return f"{abs(change):.1f} % {'fewer' if change <= 0 else 'more'} timesteps to compute"
 
 
@@ -131,9 +130,9 @@ def _counted(number: int, what: str) -> str:
 
 
 def _bars(histogram: Histogram, axis: _Axis, edges: Sequence[int]) -> Iterator[Bar]:
-    """Bars over lengths that share an edge, none much narrower than the eye can tell; without edges, of sequences."""
+    """Bars over lengths that share a bucket, not too narrow to see; without bucket lengths, of sequences."""
     lengths = sorted(histogram)
-    for first, last, edge in _stretches(lengths, axis, edges or lengths[-1:]):
+    for first, last, edge in _segments(lengths, axis, edges or lengths[-1:]):
         within = lengths[bisect_left(lengths, first) : bisect_right(lengths, last)]
         sequences = sum(histogram[length] for length in within)
         useful = sum(length * histogram[length] for length in within)
@@ -143,7 +142,7 @@ def _bars(histogram: Histogram, axis: _Axis, edges: Sequence[int]) -> Iterator[B
             yield Bar(left, right, heights[0] / (right - left), heights[1] / (right - left), first, last, sequences)
 
 
-def _stretches(lengths: Sequence[int], axis: _Axis, edges: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+def _segments(lengths: Sequence[int], axis: _Axis, edges: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """(first length, last length, the edge that holds them), ascending. What no edge holds is left out."""
     first = lengths[0]
     for edge in edges:
@@ -160,7 +159,7 @@ def _scaled(panel: Panel, highest: float) -> Panel:
 
 
 def _round_lengths(shortest: int, longest: int) -> list[int]:
-    """Lengths for the axis: 1, 2, 5, 10, 20, ..., or equally spaced ones where these are too few.
+    """Choose lengths for the axis: 1, 2, 5, 10, 20, ..., or equally spaced ones where these are too few.
 
     >>> _round_lengths(3, 110)
     [5, 10, 20, 50, 100]

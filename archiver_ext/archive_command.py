@@ -1,0 +1,79 @@
+"""Guarded run of a command in this process, and the archive command on top of it.
+
+Exit codes: 0 done; 1 refused or failed, with one message on standard error; 128 + n ended by signal n.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .archive.workspace import Terminated, raise_on_termination
+
+if TYPE_CHECKING:
+    from .model_archiver import Flags
+
+_FAILED = 1
+_BUG = "This is a bug in torchserve-neuron-lstm: please report it with the lines above."
+
+
+def archive(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
+    """Make the archive that the archiver's flags ask for, in this process, and report. Returns the exit code."""
+
+    def run() -> None:
+        logging.basicConfig(format="%(levelname)s - %(message)s")  # as torch-model-archiver does
+        from rich.console import Console
+
+        from .commands import print_json
+        from .package import package
+        from .report import print_result, to_json
+
+        result = package(flags, manifest, Console(stderr=True))
+        if as_json:
+            print_json(to_json(result))
+        else:
+            print_result(result, Console())
+
+    return guarded(run)
+
+
+def guarded(run: Callable[[], None]) -> int:
+    """Run a command, with one message for each way in which it can end. Returns the exit code."""
+    try:
+        with raise_on_termination():
+            run()
+    except KeyboardInterrupt:
+        return _stopped(signal.SIGINT)
+    except Terminated as end:
+        return _stopped(end.signal)
+    except Exception as error:  # noqa: BLE001 - the outermost handler: an unexpected error is printed in full
+        return _failed(error)
+    return 0
+
+
+def _stopped(by: signal.Signals) -> int:
+    sys.stderr.write(f"stopped by {by.name}; nothing was written\n")
+    return 128 + by
+
+
+def _failed(error: Exception) -> int:
+    if isinstance(error, _expected()):
+        sys.stderr.write(f"error: {error}\n")
+    else:
+        traceback.print_exception(error)
+        sys.stderr.write(f"error: {type(error).__name__}: {error}\n{_BUG}\n")
+    return _FAILED
+
+
+def _expected() -> tuple[type[Exception], ...]:
+    """Errors that are raised for the user; any other is a bug."""
+    from ..backends.interface import CompileError, LoadError
+    from ..config.diagnostics import ConfigError
+    from ..lowering import LoweringError
+    from .errors import PackagingError
+
+    return PackagingError, ConfigError, LoweringError, CompileError, LoadError, OSError

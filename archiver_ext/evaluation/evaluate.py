@@ -1,0 +1,225 @@
+"""Evaluation of a compiled engine: in the archive's own tree, through the loader of the serving half."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from ...backends import registry
+from ...backends.compile_pool import CompileJob, CompileResult
+from ...backends.interface import DEFAULTS, Backend, CompileSettings, Ragged, Simulating, precision_of
+from ...backends.partitioning.backend import PartitionedBackend
+from ...backends.subprocesses import PACKAGE
+from ...bucketing.cost import CostModel
+from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole
+from ...config.manifest import Manifest, write_manifest
+from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
+from ...handlers.runtime.user_code import selected_lengths
+from ..archive import layout
+from ..errors import PackagingError
+from ..progress import ProgressCallback
+from .calibrate import Call, Costs, measure, measure_costs, measure_padding, zero_item
+from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs, with_errors
+from .selection import Candidate, CandidateResult
+from .verify import VerificationCase, VerificationResult, merge_worst, verify_bucket, verify_planned
+from .verify_streaming import verify_streaming
+
+_UNESTIMATED_US = 1.0
+"""Planning cost of a program without an estimate, where others have one: not zero."""
+
+
+class ToleranceExceeded(PackagingError):
+    """An engine differs from the model in eager mode by more than the tolerance."""
+
+    def __init__(self, backend: str, results: Sequence[VerificationResult], tolerance: tuple[float, float]) -> None:
+        self.backend = backend
+        failed = [result for result in results if not result.passed]
+        lines = "\n".join(_table_row(result) for result in results)
+        super().__init__(
+            f"{backend} differs from the model in eager mode by more than the tolerance "
+            f"(atol {tolerance[0]:g}, rtol {tolerance[1]:g}) in {len(failed)} of {len(results)} buckets:\n"
+            f"  bucket      result  max error  error / tolerance  largest in\n{lines}"
+        )
+
+
+def _table_row(result: VerificationResult) -> str:
+    bucket = f"{result.bucket.batch} x {result.bucket.length}"
+    outcome = "passed" if result.passed else "failed"
+    return f"  {bucket:<10}  {outcome}  {result.max_error:9.2e}  {result.worst_ratio:17.3g}  {result.where}"
+
+
+def compile_jobs(
+    engines: Sequence[Backend],
+    programs: Mapping[ProgramRole, Path],
+    grid: BucketGrid,
+    compiled: Path,
+    settings: CompileSettings = DEFAULTS,
+) -> list[CompileJob]:
+    """List the compile jobs, from files of torch.export.save to folders below `compiled`.
+
+    An engine that cannot compute in the precision of `settings` computes in the one it prefers; each program has a
+    folder of its own below their `workdir`.
+    """
+    return [
+        CompileJob(
+            engine.name,
+            role,
+            bucket,
+            programs[role],
+            compiled / directory,
+            _own_settings(settings, engine, directory),
+            engine.config if isinstance(engine, PartitionedBackend) else None,
+        )
+        for engine in engines
+        for role, bucket in layout.programs_to_compile(engine, tuple(programs), grid)
+        for directory in [layout.variant_directory(engine.name, role, bucket)]
+    ]
+
+
+def _own_settings(settings: CompileSettings, engine: Backend, directory: str) -> CompileSettings:
+    workdir = None if settings.workdir is None else settings.workdir / directory
+    return replace(settings, precision=precision_of(engine, settings.precision), workdir=workdir)
+
+
+def write_constants(tree: Path, constants: Mapping[str, torch.Tensor]) -> None:
+    """Write the tensors that lowering lifted out of the model's code, if there are any."""
+    if constants:
+        path = tree / layout.CONSTANTS
+        path.parent.mkdir(exist_ok=True)
+        torch.save(dict(constants), path)
+
+
+def evaluate_engine(
+    build: BuildInput,
+    candidate: Candidate,
+    compiled: Sequence[CompileResult],
+    cases: Sequence[VerificationCase],
+    report: ProgressCallback,
+) -> CandidateResult:
+    """Load every program from the tree as a host would, verify it against eager mode, and measure it.
+
+    Raises:
+        ToleranceExceeded: an output differs from eager mode by more than the tolerance.
+        LoadError: the engine cannot load here what it compiled here.
+    """
+    manifest = build_manifest(build, candidate)
+    write_manifest(manifest, build.tree)
+    loaded = load_archive(build.tree, build.threads)
+    verified = verify_archive(loaded, cases, report)
+    estimated, simulation = estimates(build, candidate), _simulation(candidate)
+    costs = measure_costs(loaded) if simulation is None else _costs_from_estimates(estimated)
+    padding = measure_padding(loaded) if _measures_padding(candidate.engine, manifest) else {}
+    measured = with_costs(manifest, costs, padding)
+    planned = replace(loaded, planner=planner_from_manifest(measured, selected_lengths(measured, build.tree)))
+    main: ProgramRole = manifest.kind
+    cost = CostModel(costs[main])
+    return CandidateResult(
+        candidate=candidate,
+        precision=precision_of(candidate.engine, build.config.precision),
+        compiled=tuple(compiled),
+        verified=verified,
+        costs=costs,
+        milliseconds={bucket: cost.of(bucket) for bucket in build.config.grid.buckets},
+        total_ms=_measured_total_ms(planned) if simulation is None else _planned_total_ms(planned),
+        estimates={bucket: us for (role, bucket), us in estimated.items() if role == main and bucket and us},
+        padding=padding,
+        simulation=simulation,
+    )
+
+
+def _measures_padding(engine: Backend, manifest: Manifest) -> bool:
+    """Whether plans are free to choose how much padding there is, and it costs less than data."""
+    return isinstance(engine, Ragged) and engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
+
+
+def _simulation(candidate: Candidate) -> str | None:
+    engine = candidate.device_engine
+    return engine.simulation() if isinstance(engine, Simulating) else None
+
+
+def _costs_from_estimates(estimated: Estimates) -> Costs:
+    """Costs to plan by where measured times of a simulation say nothing about the device.
+
+    The compiler's estimates; if it has none at all, the number of timesteps, padding included.
+    """
+    has_estimates = any(estimated.values())
+    costs: Costs = {}
+    for (role, bucket), us in estimated.items():
+        if bucket is not None:
+            own = (us or _UNESTIMATED_US) if has_estimates else float(bucket.batch * bucket.length)
+            costs.setdefault(role, {})[bucket] = own / 1000
+    return costs
+
+
+def verify_archive(
+    loaded: LoadedArchive, cases: Sequence[VerificationCase], report: ProgressCallback
+) -> dict[Bucket, VerificationResult]:
+    """Verify loaded programs against eager mode in each bucket of the grid; planned batches count for the largest.
+
+    Raises:
+        ToleranceExceeded: an output differs from eager mode by more than the tolerance.
+    """
+    manifest = loaded.manifest
+    buckets, tolerance = manifest.grid.buckets, manifest.tolerance
+    results: dict[Bucket, VerificationResult] = {}
+    for done, bucket in enumerate(buckets, 1):
+        results[bucket] = verify_bucket(loaded, bucket, manifest, cases, tolerance)
+        report(done, len(buckets), f"{manifest.backend} {bucket.batch} x {bucket.length}")
+    largest, rows = buckets[-1], buckets[-1].batch
+    results[largest] = merge_worst(results[largest], verify_planned(loaded, manifest, cases, rows, tolerance))
+    if manifest.streaming is not None:
+        results[largest] = merge_worst(results[largest], verify_streaming(loaded, manifest, cases, rows, tolerance))
+    if not all(result.passed for result in results.values()):
+        raise ToleranceExceeded(manifest.backend, list(results.values()), tolerance)
+    return results
+
+
+def _planned_total_ms(loaded: LoadedArchive) -> float:
+    """Planned milliseconds of a batch of every size."""
+    return sum(loaded.plan(lengths).milliseconds(loaded.cost) for lengths in _batches(loaded.manifest))
+
+
+def _measured_total_ms(loaded: LoadedArchive) -> float:
+    """Measured milliseconds of the same batches: whole batches take more, or less, than their plans add up to."""
+    calls: dict[int, Call] = {}
+    for lengths in _batches(loaded.manifest):
+        requests = [[zero_item(spec, length) for spec in loaded.manifest.inputs] for length in lengths]
+        calls[len(lengths)] = partial(loaded.run_plan, loaded.plan(lengths), requests, lengths)
+    return sum(measure(calls).values())
+
+
+def _batches(manifest: Manifest) -> list[list[int]]:
+    return [_spread(count, manifest) for count in manifest.grid.batches]
+
+
+def _spread(count: int, manifest: Manifest) -> list[int]:
+    """Lengths spread evenly up to the longest; or the bucket lengths in turn, where no others are served."""
+    if manifest.padding == "exact_lengths":
+        lengths = manifest.grid.lengths
+        return [lengths[index % len(lengths)] for index in range(count)]
+    return [max(1, round(manifest.longest * (index + 1) / count)) for index in range(count)]
+
+
+def install_engine(tree: Path, engine: Backend, compiled: Path) -> None:
+    """Move an engine's programs from below `compiled` into the tree, and copy the serving half beside them."""
+    target = tree / layout.PROGRAMS / engine.name
+    target.parent.mkdir(exist_ok=True)
+    (compiled / layout.PROGRAMS / engine.name).rename(target)
+    layout.copy_serving_files(tree, layout.package_directory(), registry.travelling_files(engine.name))
+
+
+def remove_engine(tree: Path, engine: Backend, compiled: Path) -> None:
+    """Undo `install_engine`."""
+    (tree / layout.PROGRAMS / engine.name).rename(compiled / layout.PROGRAMS / engine.name)
+    shutil.rmtree(tree / PACKAGE)
+
+
+def write_final_manifest(build: BuildInput, result: CandidateResult) -> None:
+    """Write variants.json with the measurements of the selected candidate."""
+    manifest = with_costs(build_manifest(build, result.candidate), result.costs, result.padding)
+    write_manifest(with_errors(manifest, result.verified), build.tree)

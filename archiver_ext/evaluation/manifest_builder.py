@@ -1,0 +1,133 @@
+"""The manifest of an archive: the one place where its facts are collected."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import metadata
+from pathlib import Path
+
+from ...backends.interface import Backend, Estimating, Requirement, precision_of
+from ...bucketing.shapes import Bucket, ProgramRole
+from ...config.manifest import (
+    ErrorTolerance,
+    Manifest,
+    MeasuredCost,
+    MeasuredError,
+    RequiredPackage,
+    Variant,
+    digest_files,
+)
+from ...config.schema import ServingConfig
+from ...lowering.streaming import state_compatibility_id
+from ..archive import layout
+from .calibrate import Costs
+from .selection import Candidate, has_dynamic_shape
+from .verify import VerificationResult
+
+Estimates = dict[tuple[ProgramRole, Bucket | None], float | None]
+"""Microseconds of each program on the engine's device, as its compiler estimates them; None where it does not."""
+
+
+@dataclass(frozen=True)
+class BuildInput:
+    """The archive's files and settings before an engine is chosen."""
+
+    tree: Path
+    weights: str | None
+    """The serialized file's name in the tree."""
+    config: ServingConfig
+    threads: int
+
+    @property
+    def tolerance(self) -> tuple[float, float]:
+        """(atol, rtol)."""
+        return self.config.tolerance.atol, self.config.tolerance.rtol
+
+
+def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
+    """Collect what the serving half has to know of a candidate in the tree, without any measurement."""
+    engine, program, config = candidate.engine, candidate.program, build.config
+    files, split = digest_files(build.tree), program.chunked
+    return Manifest(
+        backend=engine.name,
+        requires=tuple(
+            RequiredPackage(need.distribution, need.module, need.version) for need in _requirements(engine, config)
+        ),
+        host=dict(engine.host()),
+        inputs=program.inputs,
+        takes_lengths=program.takes_lengths,
+        outputs=program.outputs,
+        padding=program.padding,
+        padding_reason=program.padding_reason,
+        overflow=config.overflow,
+        kind="sequence" if split is None else "chunk",
+        kind_reason=program.chunking_reason,
+        carried=() if split is None else split.carried,
+        grid=config.grid,
+        shapes="any" if has_dynamic_shape(engine, program) else "grid",
+        longest=config.longest,
+        variants=tuple(
+            Variant(role, bucket, layout.variant_directory(engine.name, role, bucket), us)
+            for (role, bucket), us in estimates(build, candidate).items()
+        ),
+        checks=(),
+        costs=(),
+        weights=build.weights,
+        constants=layout.CONSTANTS if program.constants else None,
+        codec=config.codec,
+        kernel=config.buckets.kernel,
+        placement=config.placement,
+        threads=config.threads,
+        streaming=None if config.streaming is None else config.streaming.settings(_state_id(build, candidate, files)),
+        precision=precision_of(engine, config.precision),
+        tolerance=ErrorTolerance(*build.tolerance),
+        files=files,
+        produced_by=_producer_versions(),
+    )
+
+
+def with_costs(manifest: Manifest, costs: Costs, padding: Mapping[Bucket, float]) -> Manifest:
+    """Replace the measured milliseconds, of the programs and of padding."""
+    return replace(
+        manifest,
+        costs=tuple(MeasuredCost(role, bucket, ms) for role, own in costs.items() for bucket, ms in own.items()),
+        padding_costs=tuple(MeasuredCost("sequence", bucket, ms) for bucket, ms in padding.items()),
+    )
+
+
+def with_errors(manifest: Manifest, verified: Mapping[Bucket, VerificationResult]) -> Manifest:
+    """Replace the largest differences from the model in eager mode."""
+    return replace(
+        manifest, checks=tuple(MeasuredError(bucket, result.max_error) for bucket, result in verified.items())
+    )
+
+
+def estimates(build: BuildInput, candidate: Candidate) -> Estimates:
+    """Read the compiler's estimate of every program."""
+    engine = candidate.device_engine
+    return {
+        (role, bucket): engine.estimate_us(build.tree / layout.variant_directory(engine.name, role, bucket))
+        if isinstance(engine, Estimating)
+        else None
+        for role, bucket in layout.programs_to_compile(
+            candidate.engine, tuple(candidate.program.parts), build.config.grid
+        )
+    }
+
+
+def _state_id(build: BuildInput, candidate: Candidate, files: Mapping[str, str]) -> str:
+    return state_compatibility_id(candidate.program, [] if build.weights is None else [files[build.weights]])
+
+
+def _requirements(engine: Backend, config: ServingConfig) -> Iterator[Requirement]:
+    """Packages for the engine, and for a session store on a server."""
+    yield from engine.requirements()
+    if config.streaming is not None and config.streaming.store == "redis":
+        yield Requirement("redis", "redis", metadata.version("redis"))
+
+
+def _producer_versions() -> dict[str, str]:
+    names = ("torchserve-neuron-lstm", "torch", "torch-model-archiver")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}

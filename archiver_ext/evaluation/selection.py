@@ -1,0 +1,181 @@
+"""Candidate engines, and the selection of the fastest.
+
+One archive holds one engine, so that it holds the weights once. `auto` tries every engine that this machine has and
+selects the one that spends the fewest measured milliseconds on batches of every size, with lengths spread evenly, as
+they will be planned. An engine by name is the only one tried.
+
+Where the YAML allows bfloat16, `auto` tries the engines that compute in it beside those in float32, whose outputs are
+within every tolerance that bfloat16's are. An engine by name must compute in the precision that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+from ...backends.compile_pool import CompileResult
+from ...backends.interface import Backend, CompilerOption, Precision, WholeSequences
+from ...backends.partitioning.backend import PartitionedBackend
+from ...backends.registry import auto_engines, get_backend
+from ...bucketing.shapes import Bucket
+from ...config.schema import ServingConfig
+from ...lowering.program import LoweredModel
+from ..errors import PackagingError
+from .calibrate import Costs
+from .verify import VerificationResult
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An engine, and the model's programs as that engine is given them."""
+
+    engine: Backend
+    program: LoweredModel
+
+    @property
+    def backend(self) -> str:
+        """The engine's name."""
+        return self.engine.name
+
+    @property
+    def device_engine(self) -> Backend:
+        """The engine itself, without the CPU that takes the operators it does not support."""
+        return self.engine.engine if isinstance(self.engine, PartitionedBackend) else self.engine
+
+
+@dataclass(frozen=True)
+class CandidateResult:
+    """A candidate that compiled every program and agrees with eager mode in every bucket."""
+
+    candidate: Candidate
+    precision: Precision
+    """float32, or the precision that the YAML asks for."""
+    compiled: tuple[CompileResult, ...]
+    verified: Mapping[Bucket, VerificationResult]
+    costs: Costs
+    milliseconds: Mapping[Bucket, float]
+    """One call of the program over time in each bucket of the grid, measured or interpolated."""
+    total_ms: float
+    """Milliseconds that `auto` compares: a batch of every size of the grid, lengths spread evenly up to the longest."""
+    estimates: Mapping[Bucket, float] = field(default_factory=dict)
+    """Microseconds of the same on the engine's device, as its compiler estimates them."""
+    padding: Mapping[Bucket, float] = field(default_factory=dict)
+    """Milliseconds of calls with as much padding as possible, of an engine that stops each row at its own end."""
+    simulation: str | None = None
+    """Description of the emulated device, where `milliseconds` are the compiler's estimates; None: measured."""
+
+    @property
+    def backend(self) -> str:
+        """The engine's name."""
+        return self.candidate.backend
+
+
+@dataclass(frozen=True)
+class RejectedEngine:
+    """An engine that is not used, and the reason."""
+
+    backend: str
+    reason: str
+
+
+def candidate_engines(config: ServingConfig) -> tuple[list[Backend], list[RejectedEngine]]:
+    """Choose the engines to compile for, and report those that this machine cannot compile for.
+
+    Raises:
+        PackagingError: the engine asked for by name is unknown, or cannot be used here or with these options.
+    """
+    if config.backend != AUTO:
+        return [_by_name(config)], []
+    names = auto_engines("serve_float32" if config.precision == "float32" else "serve_bfloat16")
+    fast = [get_backend(name) for name in names]
+    rejected = [RejectedEngine(engine.name, reason) for engine in fast if (reason := engine.unavailable()) is not None]
+    unavailable = {engine.backend for engine in rejected}
+    return [engine for engine in fast if engine.name not in unavailable] or fallback_engines(AUTO, ()), rejected
+
+
+def make_candidate(engine: Backend, program: LoweredModel, *, streams: bool) -> Candidate:
+    """Pair an engine with its programs.
+
+    These run over whole sequences where the engine is no faster with chunks of time, or cannot run them, and no
+    session needs them.
+    """
+    if isinstance(engine, WholeSequences) and program.chunked is not None and not streams:
+        program = replace(program, chunked=None, chunking_reason=engine.whole_sequences)
+    return Candidate(engine, program)
+
+
+def check_max_length(candidate: Candidate, config: ServingConfig) -> RejectedEngine | None:
+    """Reject an engine that cannot serve the longest sequences; None where it can."""
+    engine, program = candidate.engine, candidate.program
+    if config.longest == config.grid.lengths[-1] or program.chunked is not None or has_dynamic_shape(engine, program):
+        return None
+    return RejectedEngine(
+        engine.name,
+        f"buckets.longest: {config.longest} timesteps are more than {engine.name}'s largest bucket holds "
+        f"({config.grid.lengths[-1]}), and the model runs over whole sequences ({program.chunking_reason}): add that "
+        "length to buckets.length",
+    )
+
+
+def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:
+    """Whether an engine runs a program in every shape, not only in the grid's."""
+    dynamic = engine.polymorphic and engine.any_shape
+    return dynamic and program.any_shape and program.takes_lengths and program.padding == "masked"
+
+
+def fallback_engines(requested: str, tried: Sequence[str]) -> list[Backend]:
+    """Return the engines to try if every engine rejected the program: under `auto` the fallback, else none."""
+    return [get_backend(name) for name in auto_engines("fallback") if name not in tried] if requested == AUTO else []
+
+
+def _by_name(config: ServingConfig) -> Backend:
+    name, precision = config.backend, config.precision
+    try:
+        engine = get_backend(name)
+    except Exception as error:
+        raise PackagingError(f"neuron_lstm.backend: {error}") from error
+    elsewhere = config.compiler_python is not None and "compiler_python" in engine.options
+    reason = None if elsewhere else engine.unavailable()
+    if reason is not None:
+        raise PackagingError(f"neuron_lstm.backend: {name} cannot be used here: {reason}")
+    if precision not in engine.precisions:
+        raise PackagingError(f"neuron_lstm.precision: {_other_precision(engine, precision)}")
+    unsupported = [path for path, option in _given_options(config) if option not in engine.options]
+    if unsupported:
+        raise PackagingError(
+            "\n".join(
+                f"neuron_lstm.{path}: {name} does not support this option"
+                + (f"; it supports {', '.join(engine.options)}" if engine.options else ": leave it out")
+                for path in unsupported
+            )
+        )
+    return engine
+
+
+def _given_options(config: ServingConfig) -> Iterator[tuple[str, CompilerOption]]:
+    """The compiler options in the YAML: the path and the name of each."""
+    trace = None if config.partitioner_config is None else config.partitioner_config.trace_kwargs
+    for option in get_args(CompilerOption):
+        if getattr(config, option) is not None:
+            yield option, option
+        if getattr(trace, option, None) is not None:
+            yield f"partitioner_config.trace_kwargs.{option}", option
+
+
+def _other_precision(engine: Backend, requested: Precision) -> str:
+    if "float32" not in engine.precisions:
+        known = " or ".join(engine.precisions)
+        return f"{engine.name} computes only in {known}, not in {requested}: write precision: {known} if that will do"
+    others = [name for name in auto_engines("serve_bfloat16") if requested in get_backend(name).precisions]
+    return (
+        f"{engine.name} computes only in float32, not in {requested}: leave precision out, or write backend: {AUTO} to "
+        f"compare it with engines that do ({', '.join(others)})"
+    )
+
+
+def select_fastest(results: Sequence[CandidateResult]) -> CandidateResult:
+    """Select the candidate with the fewest milliseconds in all; the first of several equal ones."""
+    return min(results, key=lambda result: result.total_ms)

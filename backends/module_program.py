@@ -1,0 +1,38 @@
+"""A module as a loaded program: the one place that checks inputs and protects weights from callers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from .signature import Signature
+from .weights import copy_if_aliased, storage_ptrs
+
+
+class ModuleProgram:
+    """A loaded program that calls a module of flat inputs and flat outputs.
+
+    `weights` are tensors that the module reads: they live as long as the program, and an output that shares memory
+    with one of them is copied, so that callers may modify it.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        module: Callable[..., Sequence[torch.Tensor]],
+        weights: Iterable[torch.Tensor] = (),
+    ) -> None:
+        self._signature, self._module, self._weights = signature, module, tuple(weights)
+        self._storages = storage_ptrs(self._weights)
+
+    def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Run one call.
+
+        Raises:
+            WrongInput: the inputs are not those that the program was compiled for.
+        """
+        self._signature.check_inputs(inputs)
+        with torch.no_grad():
+            outputs = self._module(*(tensor.contiguous() for tensor in inputs))
+            return [copy_if_aliased(output.contiguous(), self._storages) for output in outputs]

@@ -1,0 +1,330 @@
+"""Export to ONNX, for the engines that read it. Used only while packaging: this file does not travel in archives.
+
+Recurrent operators become ONNX's LSTM, GRU and RNN, which take the lengths of the rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import masked
+from .exported_program import quiet
+from .interface import CompileError
+from .partitioning.operator_support import single_operator_program
+from .partitioning.partition import operator_name, operators_of
+from .signature import Signature, signature_of, weights_of, write_signature
+
+GRAPH = "program.onnx"
+
+_SMALLEST_LIFTED_CONSTANT = 256
+
+# The order of the gates in ONNX, by their places in torch: i f g o -> i o f g, r z n -> z r n.
+_GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
+
+_OWN = ("neuron_lstm.lstm.default", "neuron_lstm.rnn.default")
+_OPERATOR = re.compile(r"\b(aten|prims|neuron_lstm|torchvision)(?:\.|::)(\w+)")
+
+
+def missing_packages(engine: str) -> str | None:
+    """Return which packages of the exporter and of an engine are not installed; None if all are."""
+    missing = [name for name in ("onnx", "onnxscript", engine) if find_spec(name) is None]
+    return f"{' and '.join(missing)} not installed: pip install {' '.join(missing)}" if missing else None
+
+
+def lifted_weights(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    """Return the weights that are left out of the graph: all but small constants.
+
+    Shape inference may need the values of small ones.
+    """
+    weights = weights_of(program)
+    return {name: one for name, one in weights.items() if name in program.state_dict or _is_large(one)}
+
+
+def write_graph(model: Any, program: torch.export.ExportedProgram, weights: Collection[str], directory: Path) -> None:
+    """Write the graph, and the signature with the weights that it takes."""
+    (directory / GRAPH).write_bytes(model.SerializeToString())
+    whole = signature_of(program, None)
+    taken = {name: kind for name, kind in whole.weights.items() if name in weights}
+    write_signature(Signature(inputs=whole.inputs, weights=taken), directory)
+
+
+@contextlib.contextmanager
+def trial_errors(product: str) -> Iterator[None]:
+    """Report whatever fails while a compiled program is tried.
+
+    Raises:
+        CompileError: the engine does not support the program.
+    """
+    try:
+        yield
+    except Exception as error:
+        reason = str(error.__cause__ or error).strip()
+        raise CompileError(f"{product} does not support this program: {reason}") from error
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    return tensor.numel() * tensor.element_size() >= _SMALLEST_LIFTED_CONSTANT
+
+
+def _without_projections(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+    """Fold the projections of LSTMs into plain LSTMs: ONNX has no projected LSTM."""
+    operator = torch.ops.neuron_lstm.lstm.default
+
+    def decomposed(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
+        if not masked.is_projected(h_0, c_0):
+            return NotImplemented
+        return masked.without_projection(operator, x, lengths, h_0, c_0, *options)
+
+    folded: torch.export.ExportedProgram = program.run_decompositions({operator: decomposed})
+    return folded
+
+
+def export_onnx(program: torch.export.ExportedProgram) -> Any:
+    """Export a program to an ONNX model (a protobuf) with its weights.
+
+    Raises:
+        CompileError: the exporter does not support an operator, which the message names.
+    """
+    table: dict[Callable[..., Any], Callable[..., Any]] = {
+        torch.ops.neuron_lstm.lstm.default: _lstm,
+        torch.ops.neuron_lstm.rnn.default: _rnn,
+    }
+    try:
+        with _silent():
+            exported = torch.onnx.export(
+                _without_projections(program),
+                custom_translation_table=table,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+            )
+    except Exception as error:
+        raise CompileError(_export_error(error)) from error
+    assert exported is not None
+    model = exported.model_proto
+    _drop_metadata(model)
+    return model
+
+
+def missing_translation(node: torch.fx.Node) -> str | None:
+    """Return which operator of a call of an exported program the exporter cannot translate; None if it can.
+
+    Raises:
+        CompileError: the exporter is not installed.
+    """
+    registry, table = _exporter()
+    if str(node.target) in _OWN or registry.is_registered(node.target):
+        return None
+    with _silent():
+        parts = single_operator_program(node).run_decompositions(table)
+    missing = [part for part in operators_of(parts.graph) if not registry.is_registered(part.target)]
+    return _no_translation(operator_name(missing[0])) if missing else None
+
+
+@cache
+def _exporter() -> tuple[Any, Any]:
+    """The exporter's registry of translations, and its table of decompositions."""
+    if find_spec("onnxscript") is None:
+        raise CompileError("onnxscript is not installed: it defines which operators can be exported to ONNX")
+    from torch.onnx._internal.exporter import _decomp, _registration
+
+    with _silent():
+        registry = _registration.ONNXRegistry.from_torchlib()
+    known = set(_decomp.get_onnx_implemented_overloads(registry))
+    return registry, _decomp.create_onnx_friendly_decomposition_table(known)
+
+
+def _export_error(error: BaseException) -> str:
+    """The innermost reason, and its operator."""
+    texts = [text for cause in _causes(error) if (text := str(cause).strip())]
+    found = next((match for text in texts if (match := _OPERATOR.search(text))), None)
+    if found is None:
+        return f"the program cannot be written as ONNX: {texts[-1].splitlines()[0] if texts else type(error).__name__}"
+    return (
+        f"the program cannot be written as ONNX: {_no_translation(f'{found[1]}::{found[2]}')}; use another backend "
+        f"(inductor, eager), or write the model without it, or run it on the CPU beside the engine: "
+        f"partitioner_config: {{}}"
+    )
+
+
+def _no_translation(operator: str) -> str:
+    return f"the exporter has no translation for the operator {operator}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Silence the exporter's progress on standard output and its remarks about packages that it looked for."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with quiet(), contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logging.disable(disabled)
+
+
+def _drop_metadata(model: Any) -> None:
+    """Remove the origin of each node: nine tenths of the file, and paths of the packaging machine."""
+    model.graph.ClearField("value_info")
+    for node in model.graph.node:
+        node.ClearField("metadata_props")
+        node.ClearField("doc_string")
+
+
+def externalize_weights(model: Any, weights: Mapping[str, torch.Tensor]) -> None:
+    """Leave only the name, type and shape of these weights in the graph."""
+    import onnx
+
+    for initializer in model.graph.initializer:
+        if initializer.name in weights:
+            tensor = weights[initializer.name]
+            for values in ("raw_data", "float_data", "double_data", "int32_data", "int64_data", "uint64_data"):
+                initializer.ClearField(values)
+            initializer.data_location = onnx.TensorProto.EXTERNAL
+            length = tensor.numel() * tensor.element_size()
+            for key, value in (("location", "weights"), ("offset", "0"), ("length", str(length))):
+                initializer.external_data.add(key=key, value=value)
+
+
+def unfolded_weights(model: Any) -> list[str]:
+    """Return the external weights that no constant node reads: an engine folds such nodes while loading."""
+    constants = {initializer.name for initializer in model.graph.initializer}
+    folded: set[str] = set()
+    for node in model.graph.node:  # in the order of execution
+        if all(name in constants for name in node.input if name):
+            constants.update(node.output)
+            folded.update(node.input)
+    return sorted(external_names(model) - folded)
+
+
+def external_names(model: Any) -> set[str]:
+    """Return the names of the weights that are not in the graph."""
+    import onnx
+
+    external = onnx.TensorProto.EXTERNAL
+    return {initializer.name for initializer in model.graph.initializer if initializer.data_location == external}
+
+
+def _lstm(
+    x: Any,
+    lengths: Any,
+    h_0: Any,
+    c_0: Any,
+    weights: Sequence[Any],
+    bias: bool,
+    layers: int,
+    bidirectional: bool,
+    need_cell: bool,
+) -> tuple[Any, Any, Any]:
+    """Translate the abstract operator; called by the exporter."""
+    y, h_n, c_n = _layers("lstm", x, lengths, (h_0, c_0), weights, layers, bidirectional)
+    return y, h_n, c_n
+
+
+def _rnn(
+    x: Any, lengths: Any, h_0: Any, weights: Sequence[Any], cell: str, bias: bool, layers: int, bidirectional: bool
+) -> tuple[Any, Any]:
+    """Translate the abstract operator; called by the exporter."""
+    y, h_n = _layers(cell, x, lengths, (h_0,), weights, layers, bidirectional)
+    return y, h_n
+
+
+def _layers(
+    cell: str, x: Any, lengths: Any, states: Sequence[Any], weights: Sequence[Any], layers: int, bidirectional: bool
+) -> list[Any]:
+    """One ONNX operator for each layer: y[B, T, D*H], then each state after each row's last timestep [L*D, B, H]."""
+    op = _opset()
+
+    directions = 2 if bidirectional else 1
+    size = len(weights) // layers
+    steps = None if lengths is None else op.Cast(lengths, to=6)  # int32
+    x = op.Transpose(x, perm=[1, 0, 2])
+    initial = [_split_layers(state, layers) for state in states]
+    finals = []
+    for index in range(layers):
+        parts = _in_onnx_order(cell, weights[index * size : (index + 1) * size], directions)
+        rows = [state[index] for state in initial]
+        y, *final = _recurrent_operator(cell, x, parts, steps, rows, bidirectional, int(states[0].shape[2]))
+        x = _join_directions(y, directions)
+        finals.append(final)
+    return [op.Transpose(x, perm=[1, 0, 2]), *(_join_layers(kind) for kind in zip(*finals, strict=True))]
+
+
+def _split_layers(state: Any, layers: int) -> Sequence[Any]:
+    """The states of each layer, from [L*D, B, H]."""
+    return [state] if layers == 1 else _opset().Split(state, num_outputs=layers, axis=0)
+
+
+def _join_layers(states: Sequence[Any]) -> Any:
+    """The states of all layers [L*D, B, H]."""
+    return states[0] if len(states) == 1 else _opset().Concat(*states, axis=0)
+
+
+def _join_directions(y: Any, directions: int) -> Any:
+    """[T, D, B, H] -> [T, B, D*H]; nothing moves where there is one direction."""
+    op = _opset()
+    if directions == 1:
+        return op.Squeeze(y, [1])
+    return op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
+
+
+def _recurrent_operator(
+    cell: str, x: Any, parts: Sequence[Any], steps: Any, states: Sequence[Any], bidirectional: bool, hidden: int
+) -> Any:
+    """ONNX's recurrent operator: (Y, Y_h) or (Y, Y_h, Y_c). It stops each row at its own last timestep."""
+    op = _opset()
+
+    common = {"hidden_size": hidden, "direction": "bidirectional" if bidirectional else "forward"}
+    if cell == "lstm":
+        return op.LSTM(x, *parts, steps, *states, **common)
+    if cell == "gru":
+        # torch applies the reset gate to the whole of W_hn h + b_hn.
+        return op.GRU(x, *parts, steps, *states, linear_before_reset=1, **common)
+    activation = {"rnn_tanh": "Tanh", "rnn_relu": "Relu"}[cell]
+    return op.RNN(x, *parts, steps, *states, activations=[activation] * (2 if bidirectional else 1), **common)
+
+
+def _in_onnx_order(cell: str, weights: Sequence[Any], directions: int) -> tuple[Any, Any, Any]:
+    """W [D, G*H, F], R [D, G*H, H] and B [D, 2*G*H] (None without bias); computed once, at load."""
+    op = _opset()
+
+    each = len(weights) // directions
+    groups = [[_gates(cell, weight) for weight in weights[d * each : (d + 1) * each]] for d in range(directions)]
+    w, r = (op.Concat(*(op.Unsqueeze(group[i], [0]) for group in groups), axis=0) for i in (0, 1))
+    if each == 2:
+        return w, r, None
+    biases = [op.Unsqueeze(op.Concat(group[2], group[3], axis=0), [0]) for group in groups]
+    return w, r, op.Concat(*biases, axis=0)
+
+
+def _opset() -> Any:
+    """ONNX's operators; untyped, because the exporter passes its own values and plain numbers."""
+    from onnxscript import opset18
+
+    return opset18
+
+
+def _gates(cell: str, weight: Any) -> Any:
+    """The gates of a weight or bias, stacked along its first dimension, in ONNX's order."""
+    op = _opset()
+
+    order = _GATES[cell]
+    hidden = int(weight.shape[0]) // len(order)
+    parts = [op.Slice(weight, [gate * hidden], [(gate + 1) * hidden], [0]) for gate in order]
+    return parts[0] if len(parts) == 1 else op.Concat(*parts, axis=0)

@@ -1,0 +1,41 @@
+"""Release numbers of installed packages: what an archive was packaged with, against what a host has."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from .interface import Requirement
+
+
+def release(version: str) -> tuple[int, int, int]:
+    """Return the numbers that a version begins with.
+
+    >>> release("2.13+cpu"), release("2.14.0.dev20260101")
+    ((2, 13, 0), (2, 14, 0))
+    """
+    numbers = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", version)
+    if numbers is None:
+        return 0, 0, 0
+    major, minor, patch = (int(number or 0) for number in numbers.groups())
+    return major, minor, patch
+
+
+def minor_release(version: str) -> str:
+    """Return major and minor number.
+
+    >>> minor_release("2.13.1+cpu")
+    '2.13'
+    """
+    return ".".join(version.split(".")[:2])
+
+
+def torch_version() -> str:
+    """Return the version of torch here, without the kind of its build."""
+    return str(torch.__version__).partition("+")[0]
+
+
+def torch_requirement() -> Requirement:
+    """Return the requirement of torch in the version that is here."""
+    return Requirement("torch", "torch", torch_version())
