@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..backends.exported_program import quiet
 from ..bucketing.padding import zeros
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.schema import NeuronLstmBlock, ServingConfig
@@ -175,8 +175,7 @@ def export_quietly(
     module: torch.nn.Module, tensors: Sequence[torch.Tensor], dynamic_shapes: Sequence[Any] | None = None
 ) -> torch.export.ExportedProgram:
     """Export a module without gradients and without the exporter's warnings about its internals."""
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch.no_grad(), quiet():
         shapes = None if dynamic_shapes is None else tuple(dynamic_shapes)
         return torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
 
