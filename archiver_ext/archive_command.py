@@ -22,7 +22,7 @@ _BUG = "This is a bug in torchserve-neuron-lstm: please report it with the lines
 
 
 def archive(flags: Flags, manifest: str, *, as_json: bool = False) -> int:
-    """Make the archive that the archiver's flags ask for, in this process, and report. Returns the exit code."""
+    """Make the archive of the archiver's flags in this process, and report. Returns the exit code."""
 
     def run() -> None:
         logging.basicConfig(format="%(levelname)s - %(message)s")  # as torch-model-archiver does

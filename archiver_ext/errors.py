@@ -1,7 +1,7 @@
-"""What packaging refuses. Each text is for the person who ran the command: what is wrong, what to do."""
+"""Errors of packaging. Each message tells the user of the command the cause and the remedy."""
 
 from __future__ import annotations
 
 
 class PackagingError(Exception):
-    """The archive cannot be made from what was given."""
+    """The archive cannot be made from these inputs."""

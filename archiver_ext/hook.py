@@ -24,9 +24,9 @@ Archive = Callable[[Any, str], int]
 
 
 def install() -> None:
-    """Wrap the archiver when it is imported, or now if it already is. Doing it twice is doing it once.
+    """Wrap the archiver when it is imported, or now if it already is. Idempotent.
 
-    A virtual environment can run a `.pth` file twice, therefore.
+    Idempotent, because a virtual environment can run a `.pth` file twice.
     """
     if _ARCHIVER in sys.modules:
         wrap(sys.modules[_ARCHIVER])
@@ -35,9 +35,9 @@ def install() -> None:
 
 
 def wrap(archiver: ModuleType, archive: Archive | None = None) -> None:
-    """Replace `package_model` of the archiver's module by one that knows our handler. Once only.
+    """Replace `package_model` of the archiver's module by one that knows our handler; once only.
 
-    `archive(config, manifest)` returns an exit code; by default it is ours.
+    `archive(config, manifest)` returns an exit code; the default makes our archive.
 
     Raises:
         SystemExit: this archiver has no `package_model`, and our handler was asked for.
@@ -71,7 +71,7 @@ def _exit_unless_zero(code: int) -> None:
 
 
 def _complain(problem: str) -> None:
-    """Say it, and stop the program if it was asked for our handler: without us it would do something else."""
+    """Report it, and stop the program if our handler was requested: otherwise it would make another archive."""
     message = f"torchserve-neuron-lstm: cannot extend torch-model-archiver: {problem}"
     if any(argument.rpartition("=")[2] == HANDLER for argument in sys.argv[1:]):
         raise SystemExit(message)
@@ -79,7 +79,7 @@ def _complain(problem: str) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds the archiver's module as the other finders do, and has it wrapped once it has run."""
+    """Finder that finds the archiver's module as the other finders do, and wraps it once it has run."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -100,7 +100,7 @@ class _Finder(MetaPathFinder):
 
 
 class _WrappingLoader(Loader):
-    """The archiver's own loader, and our wrap after it."""
+    """The archiver's own loader, followed by our wrapper."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader

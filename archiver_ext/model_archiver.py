@@ -1,7 +1,7 @@
-"""torch-model-archiver as functions of ours. The only file that imports it.
+"""Adapter of torch-model-archiver; the only file that imports it.
 
-Every flag keeps its meaning because the archiver's own code reads it. What differs is where it works: it stages in
-the system's temporary directory under the model's name, deleting what lies there; here it does so in a private one.
+Every flag keeps its meaning because the archiver's own code reads it. Only the working directory differs: the archiver
+stages in the system's temporary directory under the model's name, deleting what is there; here it is a private one.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def parse(arguments: Sequence[str]) -> Flags:
 
 
 def manifest_json(flags: Flags) -> str:
-    """The text of MAR-INF/MANIFEST.json."""
+    """Return the text of MAR-INF/MANIFEST.json."""
     return str(ModelExportUtils.generate_manifest_json(flags))
 
 
 def check_destination(flags: Flags, *, quiet: bool = False) -> Path:
-    """Where the archive will be, having checked that it may be written there.
+    """Return the path of the archive, after checking that it may be written there.
 
-    The archiver warns where it will overwrite; `quiet` where nothing will be overwritten yet.
+    The archiver warns before it overwrites; `quiet` suppresses that, if nothing is overwritten yet.
 
     Raises:
         PackagingError: a bad model name, an export path that is no directory, an archive that exists without --force.
@@ -75,14 +75,14 @@ def check_destination(flags: Flags, *, quiet: bool = False) -> Path:
 
 
 def archive_path(directory: Path, flags: Flags) -> Path:
-    """The name of the archive in a directory: M.mar, M.tar.gz or M, by the archive format."""
+    """Return the path of the archive in a directory: M.mar, M.tar.gz or M, by the archive format."""
     return Path(ModelExportUtils.get_archive_export_path(str(directory), flags.model_name, flags.archive_format))
 
 
 def stage(flags: Flags, directory: Path) -> Path:
     """Copy the user's files as the archiver lays them out, but no handler, into `directory`/MODEL_NAME.
 
-    What the archiver would later leave out of the archive (`__pycache__`, hidden folders) is not there either.
+    The files that the archiver would later leave out (`__pycache__`, hidden folders) are deleted.
 
     Raises:
         PackagingError: a file does not exist or cannot be copied.
@@ -123,7 +123,7 @@ def _prune(tree: Path) -> None:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn what the archiver raises for the user's mistakes into ours."""
+    """Turn the archiver's errors for the user into our own."""
     try:
         yield
     except (ModelArchiverError, OSError, ValueError) as error:

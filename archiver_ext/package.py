@@ -53,7 +53,7 @@ _PYTHON = ("python", "python3")
 
 @dataclass(frozen=True)
 class PackagingResult:
-    """What was packaged, for the report."""
+    """The packaged archive and its evaluation, for the report."""
 
     archive: Path
     size: int
@@ -91,7 +91,7 @@ def package(flags: model_archiver.Flags, manifest: str, console: Console) -> Pac
 
 
 def _required_files(flags: model_archiver.Flags) -> str:
-    """Check the flags that the archiver leaves optional and this handler does not. Returns the configuration's path."""
+    """Check the flags that this handler requires; returns the configuration's path."""
     if flags.runtime not in _PYTHON:
         raise PackagingError(f"--runtime {flags.runtime}: the handler neuron_lstm is Python; leave --runtime out")
     if flags.config_file is None:
@@ -183,7 +183,7 @@ class _Evaluation:
     def _cases(self, model: torch.nn.Module) -> tuple[VerificationCase, ...]:
         config = self.build.config
         reference = make_reference(model, config, self.program.outputs)
-        with show_progress("eager", self.console, every_s=2.0) as report:
+        with show_progress("reference", self.console, every_s=2.0) as report:
             return draw_cases(self.program, config.grid, reference, report, longest=config.longest)
 
     def _candidate(self, engine: Backend) -> Candidate:
@@ -235,7 +235,7 @@ class _Evaluation:
         return results, rejected
 
     def _compile(self, candidates: Sequence[Candidate]) -> tuple[dict[str, list[CompileResult]], list[RejectedEngine]]:
-        """Compile for every engine at once. Returns the results of engines without a failure, and the other engines."""
+        """Compile for all engines together; returns the results by engine, and the engines that failed."""
         jobs: list[CompileJob] = []
         files: dict[ProgramRole, Path] = {}
         for candidate in candidates:

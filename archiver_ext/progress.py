@@ -1,4 +1,4 @@
-"""How far packaging has come, on standard error: a bar on a terminal, plain lines elsewhere."""
+"""Progress of packaging on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 ProgressCallback = Callable[[int, int, str], None]
-"""(steps done, steps in all, what was done last)"""
+"""Function of the steps done, the number of steps, and a description of the last one."""
 
 
 @contextmanager
 def show_progress(title: str, console: Console, every_s: float = 0.0) -> Iterator[ProgressCallback]:
-    """Show progress while it runs. Plain lines come `every_s` seconds apart at least: short work says nothing."""
+    """Show progress; plain lines are at least `every_s` seconds apart, so that short work prints nothing."""
     if console.is_terminal:
         with _bar(console) as bar:
             task = bar.add_task(title, total=None)
@@ -34,7 +34,7 @@ def _bar(console: Console) -> Progress:
 def plain_progress(
     title: str, say: Callable[[str], object], every_s: float, clock: Callable[[], float] = time.monotonic
 ) -> ProgressCallback:
-    """Progress as lines of text.
+    """Return a callback that reports progress as lines of text.
 
     >>> report = plain_progress("compile", print, every_s=0.0)
     >>> report(1, 12, "inductor 1 x 16 in 5.2 s")

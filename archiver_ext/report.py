@@ -1,4 +1,4 @@
-"""What packaging tells at the end: a table for people, JSON for machines."""
+"""Report of packaging: a table for people, JSON for machines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .package import PackagingResult
 
 
 def print_result(outcome: PackagingResult, console: Console) -> None:
-    """Print what was packaged: every engine's variants, what padding does, which engine is kept and why."""
+    """Print the variants of every engine, the effect of padding, and the selected engine with the reason."""
     console.print(_table(outcome))
     for line in _remarks(outcome):
         console.print(escape(line), highlight=False, soft_wrap=True)
@@ -36,7 +36,7 @@ def _table(outcome: PackagingResult) -> Table:
 
 
 def _rows(trial: CandidateResult, buckets: tuple[Bucket, ...]) -> Iterator[tuple[str, ...]]:
-    """One row a bucket; a program that serves every bucket shows what it took in the first row only."""
+    """One row per bucket; a program for every bucket shows its compilation in the first row only."""
     own = {compiled.job.bucket: compiled for compiled in trial.compiled if compiled.job.part in ("sequence", "chunk")}
     for index, bucket in enumerate(buckets):
         compiled = own.get(bucket) or (own.get(None) if index == 0 else None)
@@ -55,7 +55,7 @@ def _cost(compiled: CompileResult | None) -> tuple[str, str]:
 
 
 def human_size(size: int) -> str:
-    """Bytes as people read them.
+    """Format a number of bytes for people.
 
     >>> human_size(153_600), human_size(9_437_184), human_size(2**30)
     ('150 KB', '9.0 MB', '1.0 GB')
@@ -68,20 +68,20 @@ def human_size(size: int) -> str:
 def _remarks(outcome: PackagingResult) -> Iterator[str]:
     tolerance = outcome.config.tolerance
     allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} x |eager|"
-    yield f"every answer is within {allowed} of the model in eager mode, each request alone"
+    yield f"verified: every output is within {allowed} of the model in eager mode, each request alone"
     yield _padding(outcome)
     yield f"runs as {_kind(outcome)}: {outcome.program.chunking_reason}"
     for rejected in outcome.rejected:
         yield f"{rejected.backend} was rejected: {rejected.reason}"
-    yield _kept(outcome)
+    yield _selected(outcome)
     if outcome.cpu_operators:
-        yield f"on the CPU beside {outcome.selected.backend}: {', '.join(outcome.cpu_operators)}"
+        yield f"operators on the CPU beside {outcome.selected.backend}: {', '.join(outcome.cpu_operators)}"
     yield _precision(outcome)
     if outcome.selected.simulation is not None:
         by = "its compiler's estimates" if outcome.selected.estimates else "their timesteps"
         yield (
             f"{outcome.selected.backend} was {outcome.selected.simulation}; batches are planned by {by}, until "
-            f"`neuron-lstm calibrate` has measured them where the device is"
+            f"`neuron-lstm calibrate` measures them on a host with the device"
         )
     yield f"{outcome.archive}: {human_size(outcome.size)}"
 
@@ -91,35 +91,38 @@ def _kind(outcome: PackagingResult) -> str:
 
 
 def _padding(outcome: PackagingResult) -> str:
-    served = "requests are padded to the next bucket"
+    served = "requests are padded to the next larger bucket"
     if outcome.program.padding == "exact_lengths":
         lengths = ", ".join(map(str, outcome.config.grid.lengths))
-        served = f"sequences of {lengths} timesteps are served"
+        served = f"only sequences of {lengths} timesteps are served"
     return f"{served}: {outcome.program.padding_reason}"
 
 
-def _kept(outcome: PackagingResult) -> str:
-    kept = outcome.selected
+def _selected(outcome: PackagingResult) -> str:
+    selected = outcome.selected
     if not outcome.others:
-        return f"{kept.backend} is packaged"
-    rivals = "".join(f", {other.backend} {other.total_ms:.2f}" for other in outcome.others)
-    spent = f"{kept.total_ms:.2f} ms{rivals}"
-    return f"{kept.backend} is packaged (the fastest with batches of every size, lengths spread evenly: {spent})"
+        return f"{selected.backend} is packaged"
+    others = ", ".join(f"{other.backend} {other.total_ms:.2f} ms" for other in outcome.others)
+    total = f"{selected.total_ms:.2f} ms for one batch of each size, with evenly spread lengths"
+    return f"{selected.backend} is packaged, the fastest: {total}; {others}"
 
 
 def _precision(outcome: PackagingResult) -> str:
-    """What answers are computed in, and where that is more than was asked for, why."""
-    kept, asked = outcome.selected, outcome.config.precision
-    computes = f"precision: {kept.backend} computes in {kept.precision}"
-    if kept.precision == asked:
+    """The precision of the outputs; with the reason, if it is higher than the requested one."""
+    selected, requested = outcome.selected, outcome.config.precision
+    computes = f"precision: {selected.backend} computes in {selected.precision}"
+    if selected.precision == requested:
         return computes
-    rivals = [other.backend for other in outcome.others if other.precision == asked]
-    why = f"faster than {' and '.join(rivals)} in {asked}" if rivals else f"no engine in {asked} is left"
-    return f"{computes}, although {asked} is allowed: {why}"
+    slower = [other.backend for other in outcome.others if other.precision == requested]
+    reason = f"faster than {' and '.join(slower)} in {requested}" if slower else f"no engine in {requested} is left"
+    return f"{computes}, although {requested} is allowed: {reason}"
 
 
 def to_json(outcome: PackagingResult) -> dict[str, Any]:
-    """The same for machines: sizes in bytes, `compile_s` in seconds, `milliseconds` of one run of the full bucket."""
+    """Return the report for machines.
+
+    Sizes are in bytes, `compile_s` is in seconds, and `milliseconds` are those of one call of the full bucket.
+    """
     return {
         "archive": str(outcome.archive),
         "size": outcome.size,

@@ -50,9 +50,9 @@ def _lies_in(module: ModuleType, directory: Path) -> bool:
 
 
 def load_class(model_file: Path) -> type[torch.nn.Module]:
-    """The one `nn.Module` class that a Python file defines; without any, one whose forward() is its one function.
+    """Find the `nn.Module` class of a Python file, or make one from the function that it defines.
 
-    What the file imports must be `importable`.
+    The file's imports must be `importable`.
 
     Raises:
         PackagingError: the file fails to import, or defines no such class or several.
@@ -67,14 +67,14 @@ def load_class(model_file: Path) -> type[torch.nn.Module]:
 
 
 def _models_of(module: ModuleType) -> Iterator[type[torch.nn.Module]]:
-    """Those that it defines, not those that it imports."""
+    """The classes that the module defines, without imported ones."""
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == module.__name__:
             yield value
 
 
 def _function_of(module: ModuleType, model_file: Path) -> FunctionType:
-    """The one function that it defines, but for those whose names begin with an underscore.
+    """The only function that it defines whose name has no leading underscore.
 
     Raises:
         PackagingError: there is none, or there are several.
@@ -88,23 +88,23 @@ def _function_of(module: ModuleType, model_file: Path) -> FunctionType:
     if len(found) > 1:
         names = ", ".join(function.__name__ for function in found)
         raise PackagingError(
-            f"{model_file.name} defines no torch.nn.Module class but {len(found)} functions ({names}), and it cannot "
-            f"be told which is the model: begin the names of the others with an underscore"
+            f"{model_file.name} defines no torch.nn.Module class but {len(found)} functions ({names}), so the "
+            f"model is ambiguous: begin the names of the others with an underscore"
         )
     return found[0]
 
 
 def _class_of(function: FunctionType) -> type[torch.nn.Module]:
-    """A model without weights that computes what the function does, under its name and with its arguments."""
+    """A model class without weights that computes the function, with its name and arguments."""
     members = {"__doc__": function.__doc__, "__module__": function.__module__, "forward": staticmethod(function)}
     return type(function.__name__, (torch.nn.Module,), members)
 
 
 def _several(model_file: Path, names: list[str]) -> str:
     return (
-        f"{model_file.name} defines {len(names)} torch.nn.Module classes ({', '.join(names)}), and it cannot be told "
-        f"which is the model: keep the model's class alone in this file, move the others to a file of their own, "
-        f"import them from there and give that file with --extra-files"
+        f"{model_file.name} defines {len(names)} torch.nn.Module classes ({', '.join(names)}), so the model is "
+        f"ambiguous: keep only the model's class in this file, move the others to another file, import them from "
+        f"there, and give that file with --extra-files"
     )
 
 
@@ -118,7 +118,7 @@ def _import(model_file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise PackagingError(f"{model_file.name} cannot be imported: {_reason(error)}{_way_out(error)}") from error
+        raise PackagingError(f"{model_file.name} cannot be imported: {_reason(error)}{_remedy(error)}") from error
     return module
 
 
@@ -126,17 +126,17 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _way_out(error: BaseException) -> str:
+def _remedy(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         return f" (a file of your own? Give {error.name}.py with --extra-files. A package? Install it here)"
     return ""
 
 
 def load_model(model_file: Path, serialized_file: Path | None, args: Mapping[str, Any]) -> torch.nn.Module:
-    """The user's model with its weights, in eval mode, on the CPU.
+    """Load the user's model with its weights, in eval mode, on the CPU.
 
     Raises:
-        PackagingError: no such model can be made of these files and arguments; the text says why and the way out.
+        PackagingError: the files and arguments make no such model; the message gives the reason and the remedy.
     """
     return load_state_dict(construct(load_class(model_file), args), serialized_file)
 
@@ -223,7 +223,7 @@ def _check_fit(model: str, expected: Mapping[str, torch.Tensor], given: Mapping[
 
 
 def check_codec(codec: str | None, directory: Path) -> None:
-    """Refuse a `module:Class` that the archive will not have. Its module must be `importable`.
+    """Refuse a codec `module:Class` that is not in the archive. Its module must be `importable`.
 
     Raises:
         PackagingError: no such file among the extra files, it fails to import, or defines no such class.
@@ -245,27 +245,27 @@ def check_codec(codec: str | None, directory: Path) -> None:
 
 
 def with_bucket_selector(program: LoweredModel, config: ServingConfig) -> LoweredModel:
-    """The program as it is served where the user chooses the buckets: whole sequences, in the grid's shapes alone.
+    """Restrict a program to whole sequences in the grid's shapes, if the user selects the buckets.
 
     Raises:
-        PackagingError: each length has but one bucket, so there is nothing to choose.
+        PackagingError: each length has only one bucket, so there is nothing to select.
     """
     if config.buckets.kernel is None:
         return program
     if program.padding == "exact_lengths":
         raise PackagingError(
-            "neuron_lstm.buckets.kernel: there is nothing to choose, for this model is served at the exact bucket "
+            "neuron_lstm.buckets.kernel: there is nothing to select, because this model is served at the exact bucket "
             f"lengths ({program.padding_reason}): leave kernel out"
         )
-    reason = f"{config.buckets.kernel} chooses a bucket for the whole of a sequence"
+    reason = f"{config.buckets.kernel} selects a bucket for each whole sequence"
     return replace(program, chunked=None, chunking_reason=reason, any_shape=False)
 
 
 def check_bucket_selector(config: ServingConfig, directory: Path) -> None:
-    """Refuse a function that the archive will not have, or that cannot be served by. Files must be `importable`.
+    """Refuse a bucket selector that is not in the archive or does not work. Files must be `importable`.
 
     Raises:
-        PackagingError: it is not among the extra files, or goes wrong; the first lengths for which it does are named.
+        PackagingError: it is not among the extra files, or fails for some lengths, which are named.
     """
     reference = config.buckets.kernel
     if reference is None:

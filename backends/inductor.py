@@ -49,7 +49,6 @@ class Inductor:
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32",)
-    pins_torch_minor = True
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
 
     def unavailable(self) -> str | None:

@@ -1,10 +1,10 @@
 """Abstract recurrent operators, which lowering puts in place of PackedSequence code, and their semantics.
 
-`x` is [B, T, F] and right-padded; `lengths` int64[B] counts real timesteps (None: all T of every row). The results
-are exactly those of the same rows packed: `y` [B, T, D*H] holds zeros on padding, `h_n` and `c_n` [L*D, B, H] are the
+`x` is [B, T, F] and right-padded; `lengths` int64[B] counts real timesteps (None: all T of every row). The results are
+exactly those of the same rows packed: `y` [B, T, D*H] holds zeros on padding, `h_n` and `c_n` [L*D, B, H] are the
 states after each row's own last step. The padding of `x` has no influence. `weights` is the flat list of
-`nn.LSTM`/`nn.GRU`/`nn.RNN` (`_flat_weights`); D is 2 when bidirectional. With `proj_size`, H is that of the
-projection in `y`, `h_0` and `h_n`. `c_n` holds zeros where `need_cell` is false. All results are contiguous.
+`nn.LSTM`/`nn.GRU`/`nn.RNN` (`_flat_weights`); D is 2 when bidirectional. With `proj_size`, H is that of the projection
+in `y`, `h_0` and `h_n`. `c_n` holds zeros where `need_cell` is false. All results are contiguous.
 
 An engine supports the operators as they are, or passes its own fused layer to `masked_lstm` and `masked_rnn`.
 """

@@ -59,9 +59,10 @@ class _Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class BucketPlanner:
-    """Planner of batches over one grid and its costs. Built once; a plan for 32 requests takes well below 0.1 ms.
+    """Planner of batches over one grid and its costs.
 
-    A bucket is chosen by its cost alone: a larger bucket that was measured cheaper is taken for a smaller group.
+    Built once; a plan for 32 requests takes well below 0.1 ms. A bucket is chosen by its cost alone: a larger bucket
+    that was measured cheaper is taken for a smaller group.
 
     Of plans that cost the same to the nanosecond, the one with the fewest computed timesteps is taken; of those, the
     one that puts more of the longest requests into the first run. Requests of one length keep their order.
@@ -79,7 +80,7 @@ class BucketPlanner:
     padded: bool = True
     """False: the model must not be padded in time, so each run holds rows of its own length only."""
     selected: tuple[int, ...] | None = None
-    """Bucket length for 1, 2, 3, ... timesteps (`bucket_selector.tabulate_selector`); None: chosen by cost."""
+    """Bucket length for 1, 2, 3, ... timesteps, from `tabulate_selector`; None: chosen by cost."""
     _choices: tuple[tuple[_Choice, ...], ...] = field(init=False, repr=False, compare=False)
     """For each bucket length, the choices for a run of rows of that length."""
 

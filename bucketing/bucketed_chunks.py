@@ -1,4 +1,4 @@
-"""Chunked plans for an engine with a program for each bucket: every call has the shape of some bucket of the grid.
+"""Chunked plans for an engine with a program for each bucket: every call has a bucket's shape.
 
 Rows are sorted longest first, so those active at a time are the first ones of any contiguous row group. A row group is
 advanced by a call over its first rows; the remaining rows are a row group of their own, planned independently in time,

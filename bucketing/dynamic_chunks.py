@@ -1,4 +1,4 @@
-"""Chunked plans for dynamic shapes: time is cut where the batch shrinks, each chunk is one call of the active rows.
+"""Chunked plans for dynamic shapes: time is cut where rows end, a chunk is a call of the active rows.
 
 Rows are sorted longest first, so those active at any time are the first ones. The cheapest calls from time t on cost
 

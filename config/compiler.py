@@ -30,7 +30,7 @@ class AnalyzeParameters(Strict):
     additional_ignored_ops: Operators = ()
     """Operators that are not queried: they run on the backend and do not count, as in [aten::sort]."""
     max_workers: PositiveInt = 1
-    """How many operators are probed at a time, where they are probed by compiling."""
+    """Number of operators that are probed at a time, where they are probed by compiling."""
 
 
 class PartitionerBlock(Strict):

@@ -77,8 +77,8 @@ class StreamingConfig(Strict):
     """Serve the model in sessions: a request has the next timesteps of a session's sequence."""
 
     store: Literal["disk", "redis", "client"] = "disk"
-    """Where sessions are kept between their requests: on this host's disk, on a Redis server for several hosts, or with
-    the client, which receives a signed session token and sends it back with the next request."""
+    """The store of sessions between their requests: this host's disk, a Redis server for several hosts, or the
+    client, which receives a signed session token and sends it back with the next request."""
     directory: Annotated[str, Field(min_length=1)] | None = None
     """With `store: disk`, the folder on the serving host; left out, one of the user who runs the server."""
     redis: RedisConfig | None = None

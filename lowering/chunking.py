@@ -1,4 +1,4 @@
-"""Chunk programs: a program for one chunk of every sequence, and programs for the start and the end of a sequence.
+"""Chunk programs: one for a chunk of every sequence, and one each for the start and end of a sequence.
 
 The programs are subgraphs of the lowered graph, with the carried values as additional inputs. Parameters keep their
 names.

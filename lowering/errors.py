@@ -24,9 +24,6 @@ class LoweringError(Exception):
     """A model that cannot become a program; the message names the line and a way out."""
 
 
-LoweringRefused = LoweringError  # the name of earlier releases
-
-
 def is_user_file(filename: str) -> bool:
     """Whether a file is part of the user's model: not of torch, Python or this package, not made by exec."""
     # A frame of this package may have the path of a symbolic link or the real path.
@@ -80,7 +77,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextmanager
 def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Iterator[None]:
-    """Turn an error of the exporter into a `LoweringError` about the function `name`, with the user's line.
+    """Turn an exporter's error into a `LoweringError` about the function `name`, with the user's line.
 
     Raises:
         LoweringError: any error within; one that is already among its causes is raised as it is.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..backends.exported_program import quiet
 from ..bucketing.padding import zeros
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.schema import NeuronLstmBlock, ServingConfig
@@ -84,7 +84,7 @@ _CONSTRAINT = "Constraints violated"  # the start of the exporter's message when
 
 @dataclass(frozen=True)
 class ModelExport:
-    """An exported program whose outputs are the flattened outputs of forward(), with facts found during tracing."""
+    """An exported program with the flattened outputs of forward(), and facts found during tracing."""
 
     exported: torch.export.ExportedProgram
     takes_lengths: bool
@@ -133,10 +133,10 @@ def _traced_forward(model: torch.nn.Module, config: ServingConfig, notes: dict[s
     return with_parameter_names(forward, names)
 
 
-def with_parameter_names(function: Any, names: Sequence[str]) -> Any:
-    """Give a function of `*tensors` a signature with these parameters: the exporter names inputs after them."""
+def with_parameter_names(function: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]:
+    """Give a function of `*tensors` these parameters: the exporter names the inputs after them."""
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    function.__signature__ = inspect.Signature(parameters)
+    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return function
 
 
@@ -175,8 +175,7 @@ def export_quietly(
     module: torch.nn.Module, tensors: Sequence[torch.Tensor], dynamic_shapes: Sequence[Any] | None = None
 ) -> torch.export.ExportedProgram:
     """Export a module without gradients and without the exporter's warnings about its internals."""
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch.no_grad(), quiet():
         shapes = None if dynamic_shapes is None else tuple(dynamic_shapes)
         return torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
 

@@ -21,7 +21,7 @@ from .timestep_rules import Tainted
 
 
 def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
-    """Lower `model` (in eval mode) to programs over padded tensors, equal to the model on each request alone.
+    """Lower `model` (in eval mode) to programs over padded tensors that equal it on each request alone.
 
     Raises:
         LoweringError: names the line of the model and a way out.
@@ -129,7 +129,7 @@ def _constants(exported: torch.export.ExportedProgram) -> dict[str, torch.Tensor
 
 def _padding_reason(leak: Tainted | None, exact: bool) -> str:
     if leak is None:
-        return "the graph proves that padding cannot reach an output"
+        return "proved on the graph: padding cannot reach an output"
     if exact:
         return f"padding would reach an output through {leak}; only exact bucket lengths are served"
-    return f"the graph proves nothing about {leak}; a test with different padding changed no output"
+    return f"tested, not proved on the graph ({leak}): different padding changed no output"

@@ -91,7 +91,7 @@ def output_specs(
 
 
 def output_names(tree: pytree.TreeSpec, nodes: Sequence[torch.fx.Node]) -> list[str]:
-    """Name the outputs by their position: `logits` in a dict, `1.0` in nested tuples, `output` for a single tensor."""
+    """Name the outputs by position: `logits` in a dict, `1.0` in nested tuples, `output` if single."""
     marks = pytree.tree_unflatten(list(range(tree.num_leaves)), tree)
     paths = [".".join(_key_name(key) for key in path) for path, _ in pytree.tree_leaves_with_path(marks)]
     if len(paths) != len(nodes):  # leaves that are None are no outputs

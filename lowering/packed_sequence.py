@@ -1,9 +1,9 @@
-"""PackedSequence tracing mode: PackedSequence code of the user's forward() becomes abstract masked operators.
+"""PackedSequence tracing mode: replaces PackedSequence code by abstract masked operators.
 
-A TorchFunctionMode intercepts the functions below `pack_padded_sequence`, `nn.LSTM` and `pad_packed_sequence`, however
-the user imported them. Packed data is represented by a placeholder tensor that refers to the padded one. Only a
-recurrence or `pad_packed_sequence` may take it; any other use is refused with the operator's name, as the Neuron
-compiler does.
+While the user's forward() runs, a TorchFunctionMode intercepts the functions below `pack_padded_sequence`, `nn.LSTM`
+and `pad_packed_sequence`, however the user imported them. Packed data is represented by a placeholder tensor that
+refers to the padded one. Only a recurrence or `pad_packed_sequence` may take it; any other use is refused with the
+operator's name, as the Neuron compiler does.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TracedLengths(list[int]):
 
 
 def same_size(a: Any, b: Any) -> bool:
-    """Whether two sizes are the same number or the same symbol (never compared by a symbol's example value)."""
+    """Whether two sizes are the same number or the same symbol, regardless of its example value."""
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
         return bool(a.node.expr == b.node.expr)
     return isinstance(a, int) and isinstance(b, int) and a == b

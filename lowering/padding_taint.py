@@ -1,4 +1,4 @@
-"""Padding taint analysis: a proof on the graph that the contents of the padding cannot reach an output.
+"""Padding taint analysis: a proof on the graph that padding cannot reach an output.
 
 The analysis is an abstract interpretation of the graph over three taints. `INDEPENDENT`: a value depends on no padding
 at all. `PER_TIMESTEP`: it has one time dimension, and its values at a timestep depend on no padded timestep (its padded
@@ -34,7 +34,7 @@ from .timestep_rules import (
 def find_padding_leak(
     exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool
 ) -> Tainted | None:
-    """Return the first operator through which padding may reach an output; None if the outputs are independent."""
+    """Return the first operator through which padding may reach an output; None if there is none."""
     axes = symbolic_sizes(exported, inputs)
     if "time" not in axes:
         return None

@@ -52,7 +52,7 @@ class LoweredModel:
     padding: Literal["masked", "exact_lengths"]
     """Padding mode: requests are padded to a bucket, or only exact bucket lengths are served."""
     padding_reason: str
-    """Reason for the padding mode, for people: the proof, or the line of the model that padding would reach."""
+    """Reason for the padding mode, for people: the proof, or the line that padding would reach."""
     chunked: ChunkPrograms | None
     """Chunk programs, if the model can be chunked; they are then served."""
     chunking_reason: str

@@ -122,7 +122,7 @@ def _embedding(taints: TaintMap, node: torch.fx.Node) -> bool:
 
 
 def dims_argument(node: torch.fx.Node) -> list[int] | None:
-    """Return the non-negative `dim` argument of a reduction or normalisation; None if it covers all dimensions."""
+    """Return the non-negative `dim` of a reduction or normalisation; None if it covers all dimensions."""
     schema = node.target._schema.arguments  # type: ignore[union-attr]
     names = [argument.name for argument in schema]
     for name in ("dim", "dims"):
@@ -328,7 +328,7 @@ _RULES: dict[str, Rule] = {
 
 
 def is_timestep_local(taints: TaintMap, node: torch.fx.Node, name: str) -> bool:
-    """Whether this call keeps timesteps apart, by its operator's rule; False for an operator without a rule."""
+    """Whether this call keeps timesteps apart by its operator's rule; False without a rule."""
     rule = _RULES.get(name)
     if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
         rule = _pointwise

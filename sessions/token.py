@@ -137,7 +137,7 @@ def sign_token(session: TokenState, key: bytes) -> str:
 
 
 def verify_token(text: str, key: bytes, max_state_bytes: int) -> TokenState:
-    """What `sign_token` was given.
+    """Verify a token of `sign_token`, and return the state in it.
 
     Raises:
         InvalidToken: it was made with another key or another version, was changed, or has a larger state.

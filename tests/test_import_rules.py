@@ -89,6 +89,7 @@ BROKEN = [
     ("archiver_ext/a.py", "from ..handlers.torchserve import H", "archiver_ext must not import handlers.torchserve.H"),
     ("archiver_ext/a.py", "from ..handlers import torchserve", "archiver_ext must not import handlers.torchserve"),
     ("archiver_ext/b/a.py", "from ...handlers import torchserve", "archiver_ext must not import handlers.torchserve"),
+    ("archiver_ext/a.py", "from ..handlers.formats import v2", "archiver_ext must not import handlers.formats.v2"),
     ("archiver_ext/a.py", "import ts", "ts enters by handlers/torchserve.py alone"),
     ("archiver_ext/a.py", "class C:\n    import onnxruntime", "onnxruntime is an engine: import it inside a function"),
     (
@@ -140,7 +141,7 @@ KEPT = [
     ("handlers/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy"),
     (
         "archiver_ext/a.py",
-        "import model_archiver, rich, numpy\nfrom ..handlers import variants\nfrom ..config import load",
+        "import model_archiver, rich, numpy\nfrom ..handlers.runtime import loader\nfrom ..config import load",
     ),
     ("archiver_ext/b/a.py", "from .. import program\nfrom ...config.schema import ServingConfig"),
 ]

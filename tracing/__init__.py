@@ -1,4 +1,4 @@
-"""Tracing a function or a module for an engine: one file that runs at the shapes and dtypes of an example.
+"""Tracing: compile a function or a module for the shapes and dtypes of an example, into one file.
 
     import torch
     from torchserve_neuron_lstm import tracing

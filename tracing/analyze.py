@@ -1,4 +1,4 @@
-"""Which operators of a function an engine takes, before it is traced."""
+"""Analysis of the operators of a function that an engine supports, before tracing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def analyze(
     max_workers: int = 1,
     backend: str = AUTO,
 ) -> dict[str, Any]:
-    """What the engine takes of `func` at the example's shapes, and the lines that have the rest.
+    """Report the operators of `func` that the engine supports, and the lines of all others.
 
     >>> found = analyze(lambda x: torch.relu(x) + 1, torch.ones(3), backend="eager")
     >>> found["support_percentage"], found["supported_operators"]
@@ -38,32 +38,34 @@ def analyze(
     Args:
         func: as for `trace`.
         example_inputs: as for `trace`.
-        compiler_workdir: where an engine that has to be asked by trying leaves what it compiles.
-        additional_ignored_ops: operators that are not asked about and not counted, as in {"aten::sort"}.
-        max_workers: operators that are tried at once, where they are tried; one process for each beyond one.
-        backend: an engine's name; "auto" is the first that is here. One that knows its operators need not be.
+        compiler_workdir: directory for the results of an engine that is queried by compiling.
+        additional_ignored_ops: operators that are neither queried nor counted, as in {"aten::sort"}.
+        max_workers: operators that are compiled at once, each in its own process if there are several.
+        backend: an engine's name; "auto" is the first one available. An engine that lists its operators need not be.
 
     Returns:
-        `backend`, `torch_version`, `support_percentage`, `supported_operators` by library with how often each is there,
-        and `unsupported_operators` with `kind`, `failureAt`, `call` (the line, None where none is known), `reason`.
+        `backend`, `torch_version`, `support_percentage`, `supported_operators` by library with the number of calls, and
+        `unsupported_operators` with `kind`, `failureAt`, `call` (the line, None if unknown), `reason`.
 
     Raises:
         LoweringError, CompileError, LoadError, ValueError, TypeError: as `trace`.
     """
-    given = {
+    parameters = {
         "compiler_workdir": compiler_workdir,
         "additional_ignored_ops": additional_ignored_ops,
         "max_workers": max_workers,
     }
-    config = PartitionerConfig(analyze_parameters={name: value for name, value in given.items() if value is not None})
+    config = PartitionerConfig(
+        analyze_parameters={name: value for name, value in parameters.items() if value is not None}
+    )
     options = TraceOptions()
     engine = _engine(backend, options)
     program = export_function(func, example_inputs).program
     bucket = program_bucket(program)
     fixed = specialize(program, bucket)
-    written = analyze_operators(engine, fixed, bucket, config, compile_settings(engine, options), node_line).to_json()
+    result = analyze_operators(engine, fixed, bucket, config, compile_settings(engine, options), node_line).to_json()
     keys = ("support_percentage", "supported_operators", "unsupported_operators")
-    return {"backend": engine.name, "torch_version": torch.__version__, **{key: written[key] for key in keys}}
+    return {"backend": engine.name, "torch_version": torch.__version__, **{key: result[key] for key in keys}}
 
 
 def _engine(name: str, options: TraceOptions) -> Backend:

@@ -1,4 +1,4 @@
-"""One model traced in several shapes, which the user's own kernel chooses between."""
+"""A model traced in several shapes (buckets), with the user's bucket kernel."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BucketModelConfig:
-    """How a bucket is chosen, and what the buckets share.
+    """Configuration of a bucket model: the bucket kernel, and the state that the buckets share.
 
     Attributes:
-        bucket_kernel: returns a function of a list of tensors, as the caller gives them, that returns the list of
+        bucket_kernel: returns a function of the list of tensors of a call that returns the list of
             tensors for the bucket and the bucket's index as a tensor. Plain or `torch.jit.script`ed.
-        shared_state_buffer: the values with which the states begin, large enough for every bucket.
+        shared_state_buffer: the initial values of the states, large enough for every bucket.
         shared_state_buffer_preprocessor: returns a function of the states' shapes by bucket, the buffer and the
-            bucket's index that returns views of the buffer in that bucket's shapes. Without it each bucket takes the
+            bucket's index that returns views of the buffer in that bucket's shapes. Without it each bucket uses the
             first part of every dimension.
-        func_kwargs: arguments for the function that makes the model: for all buckets, or a list with those of each.
+        func_kwargs: arguments of the function that creates the model: for all buckets, or a list with one per bucket.
     """
 
     bucket_kernel: Callable[[], Any]
@@ -48,25 +48,25 @@ class BucketModelConfig:
 
     def __post_init__(self) -> None:
         if self.shared_state_buffer_preprocessor is not None and self.shared_state_buffer is None:
-            raise ValueError("shared_state_buffer_preprocessor has nothing to shape: give shared_state_buffer as well")
+            raise ValueError("shared_state_buffer_preprocessor requires shared_state_buffer as well")
 
     def arguments(self, buckets: int) -> list[dict[str, Any]]:
-        """The function's arguments for each bucket.
+        """Return the function's arguments for each bucket.
 
         >>> BucketModelConfig(list, func_kwargs={"layers": 2}).arguments(2)
         [{'layers': 2}, {'layers': 2}]
 
         Raises:
-            ValueError: a list of another length.
+            ValueError: the list has another length.
         """
-        given = self.func_kwargs
-        if given is None or isinstance(given, Mapping):
-            return [dict(given or {}) for _ in range(buckets)]
-        if len(given) != buckets:
+        kwargs = self.func_kwargs
+        if kwargs is None or isinstance(kwargs, Mapping):
+            return [dict(kwargs or {}) for _ in range(buckets)]
+        if len(kwargs) != buckets:
             raise ValueError(
-                f"func_kwargs is a list of {len(given)}, but there are {buckets} example inputs, a bucket each"
+                f"func_kwargs is a list of {len(kwargs)}, but there are {buckets} example inputs, one per bucket"
             )
-        return [dict(one) for one in given]
+        return [dict(one) for one in kwargs]
 
 
 def bucket_model_trace(
@@ -84,23 +84,23 @@ def bucket_model_trace(
     """Trace one model in the shapes of several examples, compiled in as many processes as there are cores.
 
     Args:
-        func: returns the model and its input_output_aliases (see `trace`; an empty dict where it keeps no state).
-        example_inputs: an example for each bucket; its place is the bucket's index.
-        bucket_config: how a bucket is chosen, and what the buckets share.
-        compiler_workdir: where the engine's compiler leaves its intermediate files, in a directory for each bucket.
-        compiler_args: its arguments, as a text or a list.
-        inline_weights_to_neff: False where `replace_weights` is to be possible.
+        func: returns the model and its input_output_aliases (see `trace`; an empty dict without state).
+        example_inputs: an example for each bucket, in the order of the buckets' indices.
+        bucket_config: the bucket kernel, and the state that the buckets share.
+        compiler_workdir: directory of the compiler's intermediate files, with a directory for each bucket.
+        compiler_args: arguments of the engine's compiler, as a string or a list.
+        inline_weights_to_neff: False allows `replace_weights`.
         cpu_backend: compile for a device that is not here; for an engine with such devices it needs `--target`.
-        backend: an engine's name, or "auto": the first of inductor, onnxruntime and eager that takes all buckets.
-        compiler_python: the interpreter in which the engine's compiler lives, where that is not this one.
+        backend: an engine's name, or "auto": the first of inductor, onnxruntime and eager that supports all buckets.
+        compiler_python: the Python interpreter of the engine's compiler, if it is not this one.
 
     Returns:
-        A trace whose calls take inputs of every size that the kernel has a bucket for. Weights that are equal in all
-        buckets are kept once.
+        A trace whose calls take inputs of every size for which the kernel has a bucket. Weights that are equal in all
+        buckets are stored once.
 
     Raises:
-        LoweringError, CompileError, ValueError, TypeError: as `trace`; also where the buckets' arguments, answers or
-            states do not go together.
+        LoweringError, CompileError, ValueError, TypeError: as `trace`; also if the arguments, outputs or states of
+            the buckets are inconsistent.
     """
     options = TraceOptions(
         None, compiler_workdir, compiler_args, None, inline_weights_to_neff, cpu_backend, compiler_python
@@ -134,31 +134,33 @@ class _Bucket:
 
     @property
     def state_shapes(self) -> list[list[int]]:
-        """Of each state."""
+        """Shape of each state."""
         return [list(tensor.shape) for tensor in self.initial]
 
 
 def _exported(func: Callable[..., Any], examples: Sequence[Any], config: BucketModelConfig) -> list[_Bucket]:
-    """Every bucket's program, which must be alike in all but sizes."""
+    """Export every bucket's program; they may differ in sizes only."""
     if not examples:
-        raise ValueError("example_inputs is empty: give an example for each bucket")
+        raise ValueError("example_inputs is empty: pass an example for each bucket")
     buckets = []
     for example, arguments in zip(examples, config.arguments(len(examples)), strict=True):
-        made = func(**arguments)
-        if not isinstance(made, tuple) or len(made) != 2:
+        result = func(**arguments)
+        if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError("func must return a tuple: the model, and its input_output_aliases (or {})")
-        model, given = made
+        model, states = result
         own = [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, torch.Tensor)]
-        held, aliases = resolve_aliases(given, model, own)
+        held, aliases = resolve_aliases(states, model, own)
         buckets.append(
             _Bucket(export_function(model, example, held), aliases, initial_state(model, own, held, aliases))
         )
     first = buckets[0]
     for index, bucket in enumerate(buckets):
-        for what in ("takes", "gives"):
-            here, there = getattr(bucket.exported, what), getattr(first.exported, what)
+        for what, here, there in (
+            ("inputs", bucket.exported.in_tree, first.exported.in_tree),
+            ("outputs", bucket.exported.out_tree, first.exported.out_tree),
+        ):
             if here != there:
-                raise ValueError(f"bucket {index} {what} {here}, but bucket 0 {what} {there}: they must be alike")
+                raise ValueError(f"the {what} of bucket {index} are {here}, but those of bucket 0 are {there}")
         if bucket.aliases != first.aliases:
             raise ValueError(f"bucket {index} has the aliases {bucket.aliases}, but bucket 0 has {first.aliases}")
     return buckets
@@ -167,12 +169,12 @@ def _exported(func: Callable[..., Any], examples: Sequence[Any], config: BucketM
 def _initial(
     buckets: Sequence[_Bucket], shapes: Sequence[list[list[int]]], config: BucketModelConfig
 ) -> tuple[torch.Tensor, ...]:
-    """What the states begin with: the buffer, or the examples' values where all buckets have the same shapes."""
+    """Return the initial states: the buffer, or the values of the examples if all buckets have the same shapes."""
     known = buckets[0].initial
     if config.shared_state_buffer is None:
         if any(own != shapes[0] for own in shapes):
             raise ValueError(
-                f"the buckets' states have other shapes ({shapes}): give shared_state_buffer, for the largest"
+                f"the states of the buckets have different shapes ({shapes}): pass shared_state_buffer, of the largest"
             )
         return known
     buffer = tuple(tensor.detach().clone() for tensor in config.shared_state_buffer)
@@ -192,7 +194,7 @@ def _initial(
 def _compile(
     tried: Sequence[Backend], programs: Sequence[torch.export.ExportedProgram], directory: Path, options: TraceOptions
 ) -> Backend:
-    """Compile every program for the first engine that takes them all."""
+    """Compile every program with the first engine that supports them all."""
     with tempfile.TemporaryDirectory(prefix="tracing-") as scratch:
         files = [Path(scratch) / f"{index}.pt2" for index in range(len(programs))]
         for program, file in zip(programs, files, strict=True):
@@ -211,7 +213,7 @@ def _compile(
                 )
                 for index, (program, file) in enumerate(zip(programs, files, strict=True))
             ]
-            results = compile_all(jobs, Path(scratch) / f"{engine.name}-compilers", _tell)
+            results = compile_all(jobs, Path(scratch) / f"{engine.name}-compilers", _log_result)
             failed = [result for result in results if isinstance(result, CompileFailure)]
             if not failed:
                 (done / "programs").rename(directory / "programs")
@@ -220,5 +222,5 @@ def _compile(
         raise combined_error(errors)
 
 
-def _tell(result: CompileOutcome) -> None:
+def _log_result(result: CompileOutcome) -> None:
     _log.info("%s", result)

@@ -1,4 +1,4 @@
-"""What a traced function says of itself: everything about it but its programs and its tensors."""
+"""Description of a traced function: everything but its programs and tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..config.json_codec import NO_OTHER_KEYS, Key
 
 
 class TempDirectory:
-    """A private directory that goes when nobody holds this any more, or the process ends."""
+    """A private directory that is removed with this object, or at the end of the process."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="traced-"))
@@ -29,7 +29,7 @@ class TempDirectory:
 
 
 def _remove(path: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a fork has a copy of the object, but the directory is its parent's
+    if os.getpid() == owner:  # a fork has a copy of the object, but the directory belongs to its parent
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -43,48 +43,50 @@ class TracedProgram:
     """One compiled program: the whole trace, or that of one bucket."""
 
     directory: str
-    """Where it lies in the directory of the trace."""
+    """Path in the directory of the trace."""
     signature: Signature
-    """All it takes, states included, in order."""
+    """All inputs, states included, in order."""
     weight_keys: Annotated[Mapping[str, str], Key("stored")]
-    """For each weight by the program's name, where it is among all tensors of the trace: `weights/NAME` or, where
-    buckets differ in it, `weights/NAME@BUCKET`; what was lifted out of code below `constants/`."""
+    """Key of each weight among the tensors of the trace.
+
+    `weights/NAME`, or `weights/NAME@BUCKET` if buckets differ in it; constants of the code are below `constants/`.
+    """
 
 
 @dataclass(frozen=True)
 class TraceDescription:
-    """The description that is saved."""
+    """The description of a trace, as saved in its file."""
 
     backend: str
     host: Mapping[str, str]
     programs: tuple[TracedProgram, ...]
     in_tree: Annotated[str, Key("takes")]
-    """The arguments of a call, without states, as pytree writes it."""
+    """Structure of a call's arguments, without states, as serialised by pytree."""
     out_tree: Annotated[str, Key("gives")]
-    """The answers, without states."""
+    """Structure of the outputs, without states."""
     aliases: tuple[tuple[int, int], ...]
-    """For each state, its place among the inputs and the place of its next value among the outputs."""
+    """Indices of each state among the inputs, and of its next value among the outputs."""
     separate_weights: bool
     no_batch: str | None
-    """Why calls cannot be cut along dimension 0."""
+    """Reason why dimension 0 is no batch dimension; None if it is one."""
     any_batch: bool = False
-    """Whether calls are cut."""
+    """Whether calls take any number of rows."""
     kernel: str | None = None
-    """How the bucket kernel is found again; None where there is one program without a choice."""
+    """Serialised bucket kernel; None for a trace of one program."""
     preprocessor: str | None = None
-    """The same for what shapes the shared state."""
+    """Serialised preprocessor of the shared state."""
 
 
 _EXACTLY: Any = Annotated[TraceDescription, NO_OTHER_KEYS]
 
 
 def weight_key(name: str, is_constant: bool) -> str:
-    """Where a tensor is kept."""
+    """Return the key of a tensor among the tensors of a trace."""
     return (_CONSTANT if is_constant else _WEIGHT) + name
 
 
 def is_weight(key: str) -> bool:
-    """Whether a tensor came from the state dict, so that another may take its place."""
+    """Whether a tensor is from the state dict, and so can be replaced."""
     return key.startswith(_WEIGHT)
 
 
@@ -97,7 +99,7 @@ def from_json(text: str) -> TraceDescription:
     """Convert the text of `to_json` back.
 
     Raises:
-        LoadError: it is damaged or of another format.
+        LoadError: it is damaged or has another format.
     """
     try:
         written = json_codec.parse_json(text)
@@ -106,7 +108,7 @@ def from_json(text: str) -> TraceDescription:
         description: TraceDescription = json_codec.from_json(_EXACTLY, written)
         for spec in (description.in_tree, description.out_tree):
             pytree.treespec_loads(spec)
-    # NotImplementedError is what torch raises of a structure that was written in another way than it knows.
+    # torch raises NotImplementedError for a structure that another version serialised.
     except (ValueError, KeyError, TypeError, AttributeError, NotImplementedError) as error:
         raise LoadError(f"the description in the traced file is damaged ({error}): trace the function again") from error
     return description

@@ -1,4 +1,4 @@
-"""Where a trace runs: on cores of the engine's devices, in turn, or on one core of this host's CPU in one thread."""
+"""Placement of traces: cores of the engine's devices in rotation, or one core of this host's CPU."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ import torch
 
 from ..backends.interface import Backend, Placing
 
-_turns = count()
-"""Of the traces of this process that are loaded onto devices without being told where."""
+_rotation = count()  # of the traces of this process without a selected core
 
 
 def available_cores(engine: Backend) -> list[int]:
-    """What `move_trace_to_device` chooses from: the cores of the engine's devices, or those of this process's CPU."""
+    """List the cores of the engine's devices, or the CPU cores of this process."""
     return list(range(engine.cores())) if isinstance(engine, Placing) else sorted(os.sched_getaffinity(0))
 
 
 def assign_core(engine: Backend) -> int | None:
-    """Where a trace goes that is told nothing: devices take turns; on a CPU anywhere."""
-    return next(_turns) % max(1, engine.cores()) if isinstance(engine, Placing) else None
+    """Select the next core of the engine's devices in rotation; None on a CPU, which means any core."""
+    return next(_rotation) % max(1, engine.cores()) if isinstance(engine, Placing) else None
 
 
 @contextmanager
 def pinned_to_core(engine: Backend, core: int | None) -> Iterator[None]:
-    """The calling thread on one core of the CPU, and torch with one thread there; both as they were afterwards.
+    """Pin the calling thread to one CPU core, with one thread of torch; restore both afterwards.
 
-    Nothing is done where no core is named, or where it is one of a device.
+    Without a core, or for a core of a device, this does nothing.
     """
     if core is None or isinstance(engine, Placing):
         yield

@@ -1,4 +1,4 @@
-"""Which engines are tried, and using one without a lasting effect on the caller's process."""
+"""Selection of engines, and their use without side effects on the caller's process."""
 
 from __future__ import annotations
 
@@ -20,37 +20,39 @@ AUTO = "auto"
 
 
 def select_engines(name: str, options: TraceOptions) -> list[Backend]:
-    """The engines to try: the one of this name, or under `auto` those that are here and take the options.
+    """Return the engine of this name, or for `auto` the installed engines that support the options.
 
     Raises:
-        LoadError: there is none of this name.
-        CompileError: it cannot be used here, and what to install.
-        ValueError: it does not take an option.
-        TypeError: `partitioner_config` is none.
+        LoadError: there is no engine of this name.
+        CompileError: the engine cannot be used here; says what to install.
+        ValueError: the engine does not support an option.
+        TypeError: `partitioner_config` is not a `PartitionerConfig`.
     """
-    given = options.partitioner_config
-    if given is not None and not isinstance(given, PartitionerConfig):
-        raise TypeError(f"partitioner_config: expected a PartitionerConfig, got {given!r}")
+    config = options.partitioner_config
+    if config is not None and not isinstance(config, PartitionerConfig):
+        raise TypeError(f"partitioner_config: expected a PartitionerConfig, got {config!r}")
     if name != AUTO:
-        return [_divided(_named(name, options), options)]
-    here = [get_backend(one) for one in auto_engines("trace")]
-    fit = [engine for engine in here if engine.unavailable() is None and not unsupported_options(engine, options)]
-    if not fit:
-        raise ValueError(f"no engine that {AUTO} tries takes these options: name one in backend=")
-    return [_divided(engine, options) for engine in fit]
+        return [_partitioned(_named(name, options), options)]
+    candidates = [get_backend(one) for one in auto_engines("trace")]
+    usable = [
+        engine for engine in candidates if engine.unavailable() is None and not unsupported_options(engine, options)
+    ]
+    if not usable:
+        raise ValueError(f"no engine that {AUTO} tries supports these options: name one in backend=")
+    return [_partitioned(engine, options) for engine in usable]
 
 
-def _divided(engine: Backend, options: TraceOptions) -> Backend:
-    """The engine, or where a partitioner's options are given, the engine and the CPU together."""
+def _partitioned(engine: Backend, options: TraceOptions) -> Backend:
+    """Combine the engine with the CPU, if options of the partitioner are given."""
     return engine if options.partitioner_config is None else PartitionedBackend(engine, options.partitioner_config)
 
 
 def _named(name: str, options: TraceOptions) -> Backend:
     engine = get_backend(name)
-    if lacking := unsupported_options(engine, options):
-        raise ValueError(f"{' and '.join(lacking)}: {name} has no compiler that takes it; leave it out")
+    if unsupported := unsupported_options(engine, options):
+        raise ValueError(f"{' and '.join(unsupported)}: not supported by {name}; remove it")
     if not options.inline_weights_to_neff and isinstance(engine, Inlining) and engine.inlines_weights:
-        raise ValueError(f"inline_weights_to_neff=False: {name} keeps the weights inside its programs; leave it out")
+        raise ValueError(f"inline_weights_to_neff=False: {name} compiles the weights into its programs; remove it")
     if options.cpu_backend and isinstance(engine, Placing) and not _has_target(options):
         raise ValueError("cpu_backend=True compiles for a device that is not here: add compiler_args='--target NAME'")
     if options.compiler_python is None and (reason := engine.unavailable()) is not None:
@@ -65,10 +67,10 @@ def _has_target(options: TraceOptions) -> bool:
 def load_program(
     engine: Backend, directory: Path, weights: Weights, host: Mapping[str, str], threads: int, core: int | None
 ) -> LoadedProgram:
-    """Load what the engine compiled, on a core of its own if it has them; torch keeps the number of threads it had.
+    """Load a compiled program on the given core of the device; torch keeps its number of threads.
 
     Raises:
-        LoadError: this host cannot run it.
+        LoadError: this host cannot run the program.
     """
     placed: Any = _OnCore(engine, core) if isinstance(engine, Placing) and core is not None else engine
     with preserve_torch_threads():
@@ -76,7 +78,7 @@ def load_program(
 
 
 class _OnCore:
-    """An engine that loads onto one of its cores."""
+    """An engine that loads programs onto one core of its device."""
 
     def __init__(self, engine: Placing, core: int) -> None:
         self._engine, self._core = engine, core
@@ -85,13 +87,13 @@ class _OnCore:
         return getattr(self._engine, name)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """As the engine does, elsewhere."""
+        """Load onto the core."""
         return self._engine.load_on(self._core, directory, weights, host, threads)
 
 
 @contextmanager
 def preserve_torch_threads() -> Iterator[None]:
-    """Engines set how many threads torch has, as a worker wants it; a process that traces is no worker."""
+    """Restore torch's number of threads, which engines set for a worker."""
     before = torch.get_num_threads()
     try:
         yield
@@ -101,5 +103,5 @@ def preserve_torch_threads() -> Iterator[None]:
 
 
 def combined_error(errors: Sequence[CompileError]) -> CompileError:
-    """What to raise when none of the engines took a program."""
+    """Combine the errors of all engines into one."""
     return CompileError("\n".join(str(error) for error in errors))

@@ -1,4 +1,4 @@
-"""The options of a trace, by name or, with a warning, by position; and what of them reaches the compiler."""
+"""Options of a trace, by name or (with a warning) by position, and their compiler settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POSITIONS = 6
 
 @dataclass(frozen=True)
 class TraceOptions:
-    """What `trace` takes beside a function and its example, in the documented order."""
+    """Options of `trace`, in the documented order."""
 
     input_output_aliases: Mapping[Any, int] | None = None
     compiler_workdir: str | Path | None = None
@@ -25,62 +25,62 @@ class TraceOptions:
     inline_weights_to_neff: bool = True
     cpu_backend: bool = False
     compiler_python: str | Path | None = None
-    """Ours, and so by name alone: the interpreter in which the engine's compiler lives."""
+    """Python interpreter of the engine's compiler; by name only, because NeuronX has no such option."""
 
     def __post_init__(self) -> None:
         split_arguments(self.compiler_args)
 
     def with_positional(self, given: Sequence[Any]) -> TraceOptions:
-        """The same with options that were given by position, of which people are warned.
+        """Add options that were given by position, with a warning.
 
-        >>> with warnings.catch_warnings(record=True) as told:
+        >>> with warnings.catch_warnings(record=True) as caught:
         ...     warnings.simplefilter("always")
         ...     TraceOptions().with_positional([None, "work"]).compiler_workdir
         'work'
-        >>> print(told[0].message)
+        >>> print(caught[0].message)
         options of trace() given by position are deprecated: write input_output_aliases=..., compiler_workdir=...
 
         Raises:
-            TypeError: there are more of them than options, or one is given by name as well.
+            TypeError: there are too many of them, or one is also given by name.
         """
         if not given:
             return self
         names = [field.name for field in fields(self)][:_POSITIONS]
         if len(given) > len(names):
             raise TypeError(f"{len(given)} options by position, but trace() has {len(names)}: {', '.join(names)}")
-        taken = dict(zip(names, given, strict=False))
-        twice = [name for name in taken if getattr(self, name) != getattr(TraceOptions, name)]
+        positional = dict(zip(names, given, strict=False))
+        twice = [name for name in positional if getattr(self, name) != getattr(TraceOptions, name)]
         if twice:
-            raise TypeError(f"{' and '.join(twice)} given by position and by name: leave the position out")
-        words = ", ".join(f"{name}=..." for name in taken)
+            raise TypeError(f"{' and '.join(twice)} given by position and by name: remove the position")
+        keywords = ", ".join(f"{name}=..." for name in positional)
         warnings.warn(
-            f"options of trace() given by position are deprecated: write {words}", FutureWarning, stacklevel=3
+            f"options of trace() given by position are deprecated: write {keywords}", FutureWarning, stacklevel=3
         )
-        return replace(self, **taken)
+        return replace(self, **positional)
 
 
 def split_arguments(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """A compiler's arguments: a list as it is, a text cut as a shell would.
+    """Return the compiler's arguments: a list unchanged, a string split as a shell would.
 
     >>> split_arguments("--target trn1 -O2"), split_arguments(["--target", "trn1"]), split_arguments(None)
     (('--target', 'trn1', '-O2'), ('--target', 'trn1'), ())
 
     Raises:
-        ValueError: a quotation is open.
+        ValueError: a quotation is not closed.
     """
     return shell_words(given, "compiler_args") if isinstance(given, str) else tuple(given or ())
 
 
 def unsupported_options(engine: Backend, options: TraceOptions) -> list[str]:
-    """The options for a compiler that this engine's does not take."""
-    asked: dict[CompilerOption, object] = {
+    """Return the names of the given compiler options that the engine does not support."""
+    requested: dict[CompilerOption, object] = {
         "compiler_workdir": options.compiler_workdir,
         "compiler_args": split_arguments(options.compiler_args),
         "compiler_python": options.compiler_python,
     }
-    lacking: list[str] = [name for name, value in asked.items() if value and name not in engine.options]
+    unsupported: list[str] = [name for name, value in requested.items() if value and name not in engine.options]
     trace_kwargs = (options.partitioner_config and options.partitioner_config.trace_kwargs) or {}
-    return lacking + [
+    return unsupported + [
         f"partitioner_config.trace_kwargs.{name}"
         for name, value in trace_kwargs.items()
         if value and name not in engine.options
@@ -88,9 +88,9 @@ def unsupported_options(engine: Backend, options: TraceOptions) -> list[str]:
 
 
 def compile_settings(engine: Backend, options: TraceOptions, part: str = "") -> CompileSettings:
-    """What the compiler is told for one program; its working directory is `part` below the one that was given.
+    """Build the compiler settings of one program; its working directory is `part` below the given one.
 
-    The directory is made. Inputs and outputs keep their dtypes; an engine that knows no float32 computes in its own.
+    The directory is created. Inputs and outputs keep their dtypes; an engine without float32 computes in its own type.
     """
     workdir = None
     if options.compiler_workdir is not None:

@@ -1,7 +1,8 @@
-"""Any number of rows on a program of a fixed number: whole chunks along dimension 0, the last one padded.
+"""Row batches: any number of rows on a program with a fixed number, with the last batch padded.
 
-Chunks along dimension 0 give what the whole gives only where each row is computed for itself. A compiled program of one
-row cannot tell. So the function is run in eager mode on twice the rows, and both halves must be what they are alone.
+Batches along dimension 0 give the same result as the whole only if each row is computed independently. A compiled
+program with one row cannot show that. So the function runs in eager mode on twice the rows, and each half must equal
+its own result.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ from .export import Function
 
 
 def run_in_batches(run: LoadedProgram, signature: Signature, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """`run` on chunks of the program's own rows, put together again.
+    """Call `run` on batches of the program's number of rows, and concatenate the outputs.
 
     Raises:
-        WrongInput: (a ValueError) another number of inputs, another dtype, another size beside dimension 0, unequal
-            numbers of rows, or none.
+        WrongInput: (a ValueError) wrong number of inputs, wrong dtype, wrong size of any dimension but 0, unequal
+            numbers of rows, or no rows.
     """
     rows = check_rows(signature, inputs)
     size = int(next(iter(signature.inputs.values())).shape[0])
-    answers = [run([pad_rows(tensor[begin:end], size) for tensor in inputs]) for begin, end in batch_ranges(rows, size)]
-    return [torch.cat(list(parts))[:rows] for parts in zip(*answers, strict=True)]
+    outputs = [run([pad_rows(tensor[begin:end], size) for tensor in inputs]) for begin, end in batch_ranges(rows, size)]
+    return [torch.cat(list(parts))[:rows] for parts in zip(*outputs, strict=True)]
 
 
 def batch_ranges(rows: int, size: int) -> Iterator[tuple[int, int]]:
-    """Where each chunk begins and ends.
+    """Yield the first and the last row (exclusive) of each batch.
 
     >>> list(batch_ranges(8, 3))
     [(0, 3), (3, 6), (6, 8)]
@@ -40,35 +41,35 @@ def batch_ranges(rows: int, size: int) -> Iterator[tuple[int, int]]:
         yield begin, min(begin + size, rows)
 
 
-def pad_rows(chunk: torch.Tensor, size: int) -> torch.Tensor:
-    """A chunk with its last row again until it has `size` rows: a valid row whatever the model asks of one.
+def pad_rows(batch: torch.Tensor, size: int) -> torch.Tensor:
+    """Repeat the last row until the batch has `size` rows: it is valid for every model.
 
     >>> pad_rows(torch.tensor([3, 4]), 4)
     tensor([3, 4, 4, 4])
     """
-    missing = size - chunk.shape[0]
-    return torch.cat([chunk, chunk[-1:].expand(missing, *chunk.shape[1:])]) if missing else chunk
+    missing = size - batch.shape[0]
+    return torch.cat([batch, batch[-1:].expand(missing, *batch.shape[1:])]) if missing else batch
 
 
 def check_rows(signature: Signature, inputs: Sequence[torch.Tensor]) -> int:
-    """The number of rows of a call.
+    """Check the inputs of a call, and return their number of rows.
 
     Raises:
         WrongInput: see `run_in_batches`.
     """
     if len(inputs) != len(signature.inputs):
-        raise WrongInput(f"{len(inputs)} inputs, but {len(signature.inputs)} are taken: {', '.join(signature.inputs)}")
+        raise WrongInput(f"{len(inputs)} inputs, expected {len(signature.inputs)}: {', '.join(signature.inputs)}")
     for (name, wanted), tensor in zip(signature.inputs.items(), inputs, strict=True):
         if dtype_name(tensor) != wanted.dtype or list(tensor.shape[1:]) != list(wanted.shape[1:]) or not tensor.dim():
             expected = ["any", *wanted.shape[1:]]
             raise WrongInput(
                 f"input {name!r} is {dtype_name(tensor)} {list(tensor.shape)}, expected {wanted.dtype} "
-                f"[{', '.join(map(str, expected))}]: only dimension 0 may differ from the traced one"
+                f"[{', '.join(map(str, expected))}]: only dimension 0 may differ from the example"
             )
     rows = {name: int(tensor.shape[0]) for name, tensor in zip(signature.inputs, inputs, strict=True)}
     if len(set(rows.values())) != 1:
-        words = ", ".join(f"{name} has {count}" for name, count in rows.items())
-        raise WrongInput(f"dimension 0 must be the same in all inputs: {words}")
+        counts = ", ".join(f"{name} has {count}" for name, count in rows.items())
+        raise WrongInput(f"dimension 0 must be the same in all inputs: {counts}")
     count = next(iter(rows.values()))
     if count == 0:
         raise WrongInput("there are no rows: dimension 0 is 0")
@@ -76,18 +77,18 @@ def check_rows(signature: Signature, inputs: Sequence[torch.Tensor]) -> int:
 
 
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
-_COARSE = 2e-2  # of 16-bit floating point
+_COARSE = 2e-2  # for 16-bit floating point
 
 
 def not_batchable_reason(func: Function, tensors: Sequence[torch.Tensor], in_tree: pytree.TreeSpec) -> str | None:
-    """Why calls cannot be cut along dimension 0; None where every row was answered for itself.
+    """Explain why dimension 0 is no batch dimension; None if each row is computed independently.
 
     >>> import torch
     >>> _, in_tree = pytree.tree_flatten((0,))
     >>> not_batchable_reason(torch.relu, [torch.rand(2, 3)], in_tree) is None
     True
     >>> print(not_batchable_reason(lambda x: x.cumsum(0), [torch.rand(2, 3)], in_tree))
-    dimension 0 is no batch: answer 0 of a row changes with the rows before it or behind it
+    dimension 0 is no batch: output 0 of a row depends on other rows
     """
     sizes = {tuple(tensor.shape[:1]) for tensor in tensors}
     if len(sizes) != 1 or () in sizes:
@@ -96,31 +97,31 @@ def not_batchable_reason(func: Function, tensors: Sequence[torch.Tensor], in_tre
     others = [_other_rows(tensor) for tensor in tensors]
     both = [torch.cat([tensor, other]) for tensor, other in zip(tensors, others, strict=True)]
     try:
-        whole = _answers(func, both, in_tree)
-        first, second = (_answers(func, half, in_tree) for half in (tensors, others))
-    except Exception as error:  # noqa: BLE001 - whatever the user's function raises, it takes no other batch
+        whole = _outputs(func, both, in_tree)
+        first, second = (_outputs(func, half, in_tree) for half in (tensors, others))
+    except Exception as error:  # noqa: BLE001 - any error of the user's function means that it accepts no other batch
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
-        return f"dimension 0 is no batch: the function itself takes no other size there ({text})"
-    for index, answers in enumerate(zip(whole, first, second, strict=True)):
-        if not _is_joined(*answers):
-            return f"dimension 0 is no batch: answer {index} of a row changes with the rows before it or behind it"
+        return f"dimension 0 is no batch: the function accepts no other size there ({text})"
+    for index, outputs in enumerate(zip(whole, first, second, strict=True)):
+        if not _is_concatenation(*outputs):
+            return f"dimension 0 is no batch: output {index} of a row depends on other rows"
     return None
 
 
 def _other_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """Rows of the same domain, as far as that can be known: numbers that are indices or lengths stay among them."""
+    """Create other valid rows: integers are only reordered, because they may be indices or lengths."""
     mirrored = tensor.flip(0)
     return mirrored * 0.5 + 0.25 if tensor.is_floating_point() else mirrored
 
 
-def _answers(func: Function, tensors: Sequence[torch.Tensor], in_tree: pytree.TreeSpec) -> list[Any]:
+def _outputs(func: Function, tensors: Sequence[torch.Tensor], in_tree: pytree.TreeSpec) -> list[Any]:
     arguments = pytree.tree_unflatten([tensor.clone() for tensor in tensors], in_tree)
     with torch.no_grad():
         return pytree.tree_leaves(func(*arguments))
 
 
-def _is_joined(whole: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> bool:
-    """Whether one answer is two others, one behind the other along dimension 0."""
+def _is_concatenation(whole: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Whether one output is the concatenation of two others along dimension 0."""
     if first.dim() == 0 or first.shape != second.shape or whole.shape != (2 * first.shape[0], *first.shape[1:]):
         return False
     tolerance = _TOLERANCES.get(whole.dtype, _COARSE) if whole.is_floating_point() else 0.0

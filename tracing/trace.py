@@ -1,4 +1,4 @@
-"""From a function and an example to a traced function."""
+"""Tracing of a function at the shapes of an example."""
 
 from __future__ import annotations
 
@@ -53,22 +53,22 @@ def trace(
         func: an `nn.Module`, which is traced in eval mode, or a function over tensors.
         example_inputs: a tensor, or a tuple of tensors that may be nested; one argument each.
         args: options by position, deprecated; in the order of the keywords up to `cpu_backend`.
-        input_output_aliases: for each state (the place of an example's tensor, that tensor, or a buffer of the module)
-            the place of the output that is its next value. States are kept by the trace: calls neither give them nor
-            get them.
-        compiler_workdir: where the engine's compiler leaves its intermediate files.
-        compiler_args: its arguments, as a text or a list.
-        partitioner_config: a `PartitionerConfig`: operators that the engine does not take run on the CPU.
-        inline_weights_to_neff: False where `replace_weights` is to be possible.
+        input_output_aliases: for each state (the index of an example's tensor, that tensor, or a buffer of the module)
+            the index of the output that is its next value. The trace keeps the states: calls neither pass nor receive
+            them.
+        compiler_workdir: directory of the compiler's intermediate files.
+        compiler_args: arguments of the engine's compiler, as a string or a list.
+        partitioner_config: a `PartitionerConfig`: operators that the engine does not support run on the CPU.
+        inline_weights_to_neff: False allows `replace_weights`.
         cpu_backend: compile for a device that is not here; for an engine with such devices it needs `--target`.
-        backend: an engine's name, or "auto": the first of inductor, onnxruntime and eager that takes the function.
-        compiler_python: the interpreter in which the engine's compiler lives, where that is not this one.
+        backend: an engine's name, or "auto": the first of inductor, onnxruntime and eager that supports the function.
+        compiler_python: the Python interpreter of the engine's compiler, if it is not this one.
 
     Raises:
-        LoweringError: the function cannot be a program of fixed shapes; says why, and where.
-        CompileError: the engine does not take it, or is not here.
-        ValueError, TypeError: the options or the example do not fit; PartitionError is one, where the partitioner's
-            options cannot be kept.
+        LoweringError: the function cannot become a program of fixed shapes; names the reason and the line.
+        CompileError: the engine does not support the function, or is not available.
+        ValueError, TypeError: the options or the example are invalid; PartitionError is a ValueError for options of the
+            partitioner that cannot be satisfied.
     """
     options = TraceOptions(
         input_output_aliases,
@@ -99,7 +99,7 @@ def trace(
 
 
 def try_load(traced: Traced) -> Traced:
-    """Loaded, where this host can: what was compiled for a device elsewhere can be saved for it."""
+    """Load a trace if this host can run it; a trace for another device can still be saved."""
     if traced.engine.unavailable() is None:
         traced.reload()
     return traced
@@ -108,7 +108,7 @@ def try_load(traced: Traced) -> Traced:
 def _compile(
     tried: Sequence[Backend], program: torch.export.ExportedProgram, directory: Path, options: TraceOptions
 ) -> Backend:
-    """Compile for the first engine that takes the program, in this process."""
+    """Compile with the first engine that supports the program, in this process."""
     errors = []
     for engine in tried:
         directory.mkdir(parents=True)
@@ -127,14 +127,14 @@ def _compile(
 
 
 def program_directory(bucket: int) -> str:
-    """Where a program lies in the directory of a trace."""
+    """Return the path of a program in the directory of a trace."""
     return f"programs/{bucket}"
 
 
 def program_bucket(program: torch.export.ExportedProgram) -> Bucket:
-    """What an engine calls the one shape of a program: the first two sizes of its first input, or 1.
+    """Return the bucket that names the shape of a program: the first two sizes of its first input, or 1.
 
-    The program's own sizes are fixed, so nothing else goes by it.
+    The program's own sizes are fixed, so the bucket is used as a name only.
     """
     kinds = list(signature_of(program, None).inputs.values())
     sizes = [int(size) for size in kinds[0].shape[:2]] if kinds else []
@@ -145,13 +145,13 @@ def program_bucket(program: torch.export.ExportedProgram) -> Bucket:
 def describe_trace(
     engine: Backend, exported: Sequence[ExportedFunction], aliases: Sequence[tuple[int, int]], separate_weights: bool
 ) -> tuple[TraceDescription, dict[str, torch.Tensor]]:
-    """The description of programs that differ in shapes alone, and the tensors of all.
+    """Describe programs that differ in shapes only, and collect their tensors.
 
     Raises:
-        ValueError: a state has no output, or one of another shape or dtype.
+        ValueError: the output of a state does not exist, or has another shape or dtype.
     """
     programs = [one.program for one in exported]
-    places, store = dedupe_weights(programs)
+    keys, store = dedupe_weights(programs)
     for program in programs:
         _check_aliases(program, aliases)
     in_tree, out_tree = exported[0].in_tree, exported[0].out_tree
@@ -164,11 +164,11 @@ def describe_trace(
         backend=engine.name,
         host=dict(engine.host()),
         programs=tuple(
-            TracedProgram(program_directory(index), signature_of(program, None), place)
-            for index, (program, place) in enumerate(zip(programs, places, strict=True))
+            TracedProgram(program_directory(index), signature_of(program, None), own_keys)
+            for index, (program, own_keys) in enumerate(zip(programs, keys, strict=True))
         ),
-        in_tree=_written(in_tree),
-        out_tree=_written(out_tree),
+        in_tree=_serialized(in_tree),
+        out_tree=_serialized(out_tree),
         aliases=tuple(aliases),
         separate_weights=separate_weights,
         no_batch="the trace keeps state between calls" if aliases else None,
@@ -179,31 +179,31 @@ def describe_trace(
 def _check_aliases(program: torch.export.ExportedProgram, aliases: Sequence[tuple[int, int]]) -> None:
     kinds = list(signature_of(program, None).inputs.values())
     outputs = [node.meta["val"] for node in program.graph.output_node().args[0]]
-    for place, output in aliases:
+    for index, output in aliases:
         if not 0 <= output < len(outputs):
-            raise ValueError(f"input_output_aliases: there is no output {output}, the function gives {len(outputs)}")
-        given = TensorType(dtype_name(outputs[output]), tuple(outputs[output].shape))
-        if given != kinds[place]:
+            raise ValueError(f"input_output_aliases: there is no output {output}, the function returns {len(outputs)}")
+        actual = TensorType(dtype_name(outputs[output]), tuple(outputs[output].shape))
+        if actual != kinds[index]:
             raise ValueError(
-                f"input_output_aliases: input {place} is {kinds[place].dtype} {list(kinds[place].shape)}, but output "
-                f"{output} is {given.dtype} {list(given.shape)}: a state's next value must be like it"
+                f"input_output_aliases: input {index} is {kinds[index].dtype} {list(kinds[index].shape)}, but output "
+                f"{output} is {actual.dtype} {list(actual.shape)}: they must be equal"
             )
 
 
-def _written(structure: pytree.TreeSpec) -> str:
+def _serialized(structure: pytree.TreeSpec) -> str:
     try:
         return pytree.treespec_dumps(structure)
-    except NotImplementedError as error:  # torch writes down no other structures than these
+    except NotImplementedError as error:  # torch serialises no other structures
         raise LoweringError(
-            f"arguments and answers must be tensors in tuples, lists and dicts, not in {structure}"
+            f"arguments and outputs must be tensors in tuples, lists and dicts, not in {structure}"
         ) from error
 
 
 def initial_state(
     func: Function, example: Sequence[torch.Tensor], held: Sequence[str], aliases: Sequence[tuple[int, int]]
 ) -> tuple[torch.Tensor, ...]:
-    """The values with which states begin: those of the example, or of the module."""
+    """Return the initial values of the states: those of the example, or of the module."""
     module = func if isinstance(func, torch.nn.Module) else torch.nn.Module()
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     tensors = [*example, *(own[name] for name in held)]
-    return tuple(tensors[place].detach().clone() for place, _ in aliases)
+    return tuple(tensors[index].detach().clone() for index, _ in aliases)

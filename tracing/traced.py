@@ -1,4 +1,4 @@
-"""A traced function: CPU tensors in, CPU tensors out, at the shapes and dtypes it was traced with."""
+"""A traced function over CPU tensors, with the shapes and dtypes of its example; saving and loading."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from .state import StateBuffer
 
 
 class Traced:
-    """What `trace`, `bucket_model_trace` and `load` give.
+    """Traced function, as returned by `trace`, `bucket_model_trace` and `load`.
 
-    A call takes the positional arguments of the traced function without states, and gives what it gave without their
-    next values. Answers are the caller's. Calls from several threads wait for each other.
+    A call takes the positional arguments of the traced function without states, and returns its outputs without their
+    next values. The caller may modify the outputs. Calls from several threads run one after the other.
 
     Attributes:
-        description: the description.
-        engine: what runs it.
-        store: its tensors, by where `description` says they are.
-        core: where it runs; None on a CPU where nothing else was said.
+        description: the description of the trace.
+        engine: the engine that runs it.
+        store: its tensors, by the keys of `description`.
+        core: the core that it runs on; None for any core of the CPU.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Traced:
         kernel: FactoryFunction | None = None,
         preprocessor: FactoryFunction | None = None,
     ) -> None:
-        """The programs in `directory`, which goes when the trace does; not loaded yet."""
+        """Create a trace of the programs in `directory`, which is removed with it; load nothing yet."""
         self.description, self.store = description, store
         self.engine = get_backend(description.backend)
         self.state, self.kernel, self.preprocessor = state, kernel, preprocessor
@@ -66,14 +66,14 @@ class Traced:
 
     @property
     def directory(self) -> Path:
-        """Where the compiled programs lie."""
+        """Directory of the compiled programs."""
         return self._directory.path
 
     def reload(self) -> None:
-        """Load every program: with the weights that are in `store` now, on the core that is named now.
+        """Load every program with the current weights of `store`, on the current core.
 
         Raises:
-            LoadError: this host cannot run them.
+            LoadError: this host cannot run the programs.
         """
         if self.core is None:
             self.core = assign_core(self.engine)
@@ -90,28 +90,28 @@ class Traced:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the programs are ready to run; where the engine's device is not here they are loaded when called."""
+        """Whether the programs are loaded; without the engine's device, the first call loads them."""
         return bool(self._runs)
 
     def reset_state(self) -> None:
-        """Let the next call begin from the initial state."""
+        """Restore the initial state for the next call."""
         if self.state is not None:
             with self._calling:
                 self.state.reset()
 
     def save(self, path: str | Path) -> None:
-        """Write everything into one file, weights included. State is written as it was at the beginning.
+        """Write the trace into one file, with weights and the initial state.
 
         Raises:
-            ValueError: a bucket kernel or a preprocessor is neither scripted nor found by an import.
+            ValueError: a bucket kernel or a preprocessor is neither scripted nor importable.
         """
         save(self, Path(path))
 
     def __call__(self, *inputs: Any) -> Any:
-        """One call.
+        """Run the trace.
 
         Raises:
-            WrongInput: (a ValueError) another structure, shape or dtype than was traced, or no bucket for it.
+            WrongInput: (a ValueError) the structure, a shape or a dtype differs from the example, or no bucket fits.
             LoadError: it was traced for a device that this host does not have.
         """
         tensors = self._flat(inputs)
@@ -119,10 +119,10 @@ class Traced:
             self.reload()
         with self._calling, torch.no_grad(), self._placed():
             if self.any_batch:
-                answers = run_in_batches(self._run, self.description.programs[0].signature, tensors)
+                outputs = run_in_batches(self._run, self.description.programs[0].signature, tensors)
             else:
-                answers = self._run(tensors)
-        return pytree.tree_unflatten(answers, self._out_tree)
+                outputs = self._run(tensors)
+        return pytree.tree_unflatten(outputs, self._out_tree)
 
     def _weights(self, program: TracedProgram) -> dict[str, torch.Tensor]:
         return {name: self.store[key] for name, key in program.weight_keys.items()}
@@ -141,68 +141,72 @@ class Traced:
         return [tensor.detach() for tensor in tensors]
 
     def _run(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The program that is meant, on what the caller gave and the state."""
-        bucket, given = 0, list(tensors)
+        """Run the program of the bucket on the caller's tensors and the state."""
+        bucket, inputs = 0, list(tensors)
         if self.kernel is not None:
             shapes = [
                 list(caller_input_shapes(one.signature, self.description.aliases)) for one in self.description.programs
             ]
-            given, bucket = select_bucket(self.kernel.function, tensors, shapes)
+            inputs, bucket = select_bucket(self.kernel.function, tensors, shapes)
         signature = self.description.programs[bucket].signature
         if self.state is None:
-            signature.check_inputs(given)
-            return self._answered(bucket, given)
-        return self._run_with_state(self.state, bucket, signature, given)
+            signature.check_inputs(inputs)
+            return self._call_program(bucket, inputs)
+        return self._run_with_state(self.state, bucket, signature, inputs)
 
     def _in_order(self, inputs: tuple[Any, ...], structure: pytree.TreeSpec) -> list[Any]:
-        """The tensors in the order of the trace: dicts may be given in any order of their keys."""
+        """Return the tensors in the order of the trace: the keys of dicts may be in any order."""
         try:
             leaves: list[Any] = self._in_tree.flatten_up_to(inputs)
         except (TypeError, ValueError):
             leaves = []
         if len(leaves) != structure.num_leaves or not all(isinstance(one, torch.Tensor) for one in leaves):
-            raise WrongInput(f"called with {_words(structure)}, but traced with {_words(self._in_tree)}")
+            raise WrongInput(
+                f"called with {_format_structure(structure)}, but traced with {_format_structure(self._in_tree)}"
+            )
         return leaves
 
-    def _answered(self, bucket: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """What a program gives; a weight that is an answer as it is would be changed with the answer, so a copy."""
+    def _call_program(self, bucket: int, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Run a program; copy outputs that share memory with a weight, so that the caller may modify them."""
         outputs = self._runs[bucket]([tensor.contiguous() for tensor in inputs])
         return [copy_if_aliased(output, self._held) for output in outputs]
 
     def _run_with_state(
-        self, state: StateBuffer, bucket: int, signature: Signature, given: list[torch.Tensor]
+        self, state: StateBuffer, bucket: int, signature: Signature, tensors: list[torch.Tensor]
     ) -> list[torch.Tensor]:
         views = state.views(bucket)
-        places = [place for place, _ in self.description.aliases]
-        rest = iter(given)
-        if len(given) + len(views) != len(signature.inputs):
-            raise WrongInput(f"{len(given)} inputs beside the state, expected {len(signature.inputs) - len(views)}")
-        inputs = [views[places.index(i)] if i in places else next(rest) for i in range(len(signature.inputs))]
+        state_inputs = [index for index, _ in self.description.aliases]
+        rest = iter(tensors)
+        if len(tensors) + len(views) != len(signature.inputs):
+            raise WrongInput(f"{len(tensors)} inputs besides the state, expected {len(signature.inputs) - len(views)}")
+        inputs = [
+            views[state_inputs.index(i)] if i in state_inputs else next(rest) for i in range(len(signature.inputs))
+        ]
         signature.check_inputs(inputs)
-        outputs = self._answered(bucket, inputs)
-        following = [place for _, place in self.description.aliases]
-        answers = [state.copy_if_state(output) for place, output in enumerate(outputs) if place not in following]
-        state.store_next(views, [outputs[place] for place in following])
-        return answers
+        outputs = self._call_program(bucket, inputs)
+        state_outputs = [index for _, index in self.description.aliases]
+        results = [state.copy_if_state(output) for i, output in enumerate(outputs) if i not in state_outputs]
+        state.store_next(views, [outputs[index] for index in state_outputs])
+        return results
 
 
 def caller_input_shapes(signature: Signature, aliases: Sequence[tuple[int, int]]) -> list[tuple[int | str, ...]]:
-    """The shapes of what the caller gives."""
-    held = {place for place, _ in aliases}
-    return [kind.shape for place, kind in enumerate(signature.inputs.values()) if place not in held]
+    """Return the shapes of the inputs that are no states."""
+    states = {index for index, _ in aliases}
+    return [kind.shape for index, kind in enumerate(signature.inputs.values()) if index not in states]
 
 
-def _words(structure: pytree.TreeSpec) -> str:
-    """How arguments are put together, as Python would print it.
+def _format_structure(structure: pytree.TreeSpec) -> str:
+    """Format the structure of arguments as Python would print it.
 
-    >>> _words(pytree.tree_structure((1, (2, 3))))
+    >>> _format_structure(pytree.tree_structure((1, (2, 3))))
     '(tensor, (tensor, tensor))'
     """
-    tensors = pytree.tree_unflatten([_Word()] * structure.num_leaves, structure)
+    tensors = pytree.tree_unflatten([_TensorName()] * structure.num_leaves, structure)
     return repr(tensors)
 
 
-class _Word:
+class _TensorName:
     def __repr__(self) -> str:
         return "tensor"
 
@@ -213,10 +217,10 @@ _STATE = "state.pt"
 
 
 def save(traced: Traced, path: Path) -> None:
-    """Write `traced`; the file is there when it is whole.
+    """Write `traced` to a file, which appears only when it is complete.
 
     Raises:
-        ValueError: a kernel or a preprocessor cannot be found again.
+        ValueError: a bucket kernel or a preprocessor cannot be serialised.
     """
     description = replace(
         traced.description,
@@ -226,28 +230,28 @@ def save(traced: Traced, path: Path) -> None:
     )
     tensors = {_WEIGHTS: dict(traced.store), _STATE: _numbered(traced.state)}
     with tempfile.TemporaryDirectory(prefix="traced-", dir=path.resolve().parent) as scratch:
-        whole = Path(scratch) / "whole"
-        with zipfile.ZipFile(whole, "w") as archive:
+        complete = Path(scratch) / "complete"
+        with zipfile.ZipFile(complete, "w") as archive:
             archive.writestr(_CONTENTS, descriptions.to_json(description))
             for file in sorted(file for file in traced.directory.rglob("*") if file.is_file()):
                 archive.write(file, file.relative_to(traced.directory), zipfile.ZIP_DEFLATED)
             for name, content in tensors.items():
                 torch.save(content, Path(scratch) / name)
                 archive.write(Path(scratch) / name, name)
-        whole.replace(path)
+        complete.replace(path)
 
 
 def _numbered(state: StateBuffer | None) -> dict[str, torch.Tensor]:
-    return {} if state is None else {str(place): tensor for place, tensor in enumerate(state.initial)}
+    return {} if state is None else {str(index): tensor for index, tensor in enumerate(state.initial)}
 
 
 def load(path: str | Path) -> Traced:
-    """Read what `Traced.save` wrote, and load it for this host's CPU.
+    """Read a file of `Traced.save`, and load its programs on this host.
 
-    The file holds compiled code, and may name a function to import: load only what you would run.
+    The file contains compiled code and may name a function to import: load only files that you trust.
 
     Raises:
-        LoadError: there is no such file, it is damaged, or this host cannot run what is in it; says what to do.
+        LoadError: there is no such file, it is damaged, or this host cannot run it; says what to do.
     """
     directory = TempDirectory()
     root = directory.path
@@ -258,14 +262,14 @@ def load(path: str | Path) -> Traced:
         store, states = read_weights(root / _WEIGHTS), read_weights(root / _STATE)
     except (OSError, zipfile.BadZipFile, KeyError, WeightsError) as error:
         raise LoadError(f"{path} cannot be read as a traced file: {error}") from error
-    for name in (_CONTENTS, _WEIGHTS, _STATE):  # mapped into memory; what stays is what `save` takes from the directory
+    for name in (_CONTENTS, _WEIGHTS, _STATE):  # they are mapped into memory; `save` copies the rest of the directory
         (root / name).unlink()
     kernel = None if description.kernel is None else restore_function(description.kernel)
     preprocessor = None if description.preprocessor is None else restore_function(description.preprocessor)
     state = None
     _check_complete(description, store, states)
     if description.aliases:
-        initial = tuple(states[str(place)] for place in range(len(description.aliases)))
+        initial = tuple(states[str(index)] for index in range(len(description.aliases)))
         state = StateBuffer(initial, state_shapes(description), None if preprocessor is None else preprocessor.function)
     traced = Traced(description, directory, store, state, kernel, preprocessor)
     traced.any_batch = description.any_batch
@@ -274,28 +278,28 @@ def load(path: str | Path) -> Traced:
 
 
 def state_shapes(description: TraceDescription) -> list[list[list[int]]]:
-    """The shape of each state, by bucket."""
+    """Return the shapes of the states, by bucket."""
     kinds = [list(program.signature.inputs.values()) for program in description.programs]
-    return [[[int(size) for size in own[place].shape] for place, _ in description.aliases] for own in kinds]
+    return [[[int(size) for size in own[index].shape] for index, _ in description.aliases] for own in kinds]
 
 
 def _check_complete(
     description: TraceDescription, store: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]
 ) -> None:
     missing = {key for program in description.programs for key in program.weight_keys.values()} - set(store)
-    missing |= {f"{_STATE}/{place}" for place in range(len(description.aliases)) if str(place) not in states}
+    missing |= {f"{_STATE}/{index}" for index in range(len(description.aliases)) if str(index) not in states}
     if missing:
         raise LoadError(f"the traced file lacks the tensors {', '.join(sorted(missing))}: trace the function again")
 
 
 def move_trace_to_device(traced: Traced, device_id: int) -> None:
-    """Let `traced` run on core `device_id` from now on, counted from 0; it is loaded again there.
+    """Move `traced` to core `device_id`, counted from 0, and load it again there.
 
-    Cores are those of the engine's devices. Traces that are told nothing take turns on them.
+    Cores are those of the engine's devices; traces without a selected core use them in rotation.
 
-    For an engine that runs on the CPU they are those that this process may use: the calling thread is on the core for
-    the length of a call, threads that the engine starts while it loads stay there, and there is one thread. Without
-    this a trace runs wherever the system puts it, with as many threads as torch has.
+    For an engine that runs on the CPU, the cores are those that this process may use. During a call, the calling thread
+    is pinned to the core, and torch uses one thread; threads that the engine starts while loading stay on the core.
+    Without a selection, a trace runs on any core, with torch's number of threads.
 
     Raises:
         ValueError: there is no such core.
@@ -309,20 +313,20 @@ def move_trace_to_device(traced: Traced, device_id: int) -> None:
 
 
 def dynamic_batch(traced: Traced) -> Traced:
-    """Let `traced` take any number of rows; it is changed in place, and given back.
+    """Allow calls of `traced` with any number of rows; changes it in place and returns it.
 
-    Rows are dimension 0 of every input and every answer. A call costs as many runs as it has chunks of the example's
-    rows. Where a row is missing in the last chunk, its last row stands in.
+    Rows are dimension 0 of every input and every output. A call runs as several batches with the example's number of
+    rows. The last batch is padded by repeating its last row.
 
     Raises:
-        ValueError: dimension 0 is not the batch of every input and answer (time-major data, a state of layers by rows),
-            is not the same for all, or the trace has buckets or keeps state, which chunks would mix.
+        ValueError: dimension 0 is not the batch dimension of every input and output (time-major data, states by layer),
+            its size differs between inputs, or the trace has buckets or keeps state, which batches would mix.
     """
     if traced.kernel is not None:
-        raise ValueError("a trace of buckets chooses one by its kernel: give it a bucket for each batch instead")
+        raise ValueError("a trace with buckets selects one by its kernel: add a bucket for each batch size instead")
     if traced.description.aliases:
         raise ValueError(
-            "a trace that keeps state between calls cannot be cut into chunks: each would change the state"
+            "a trace that keeps state between calls cannot run in several batches: each would change the state"
         )
     if traced.description.no_batch is not None:
         raise ValueError(f"dynamic_batch: {traced.description.no_batch}")

@@ -1,4 +1,4 @@
-"""Weights of a trace: one copy of each tensor for all its programs, and others in their place."""
+"""Weights of a trace: one copy of each tensor for all programs, and their replacement."""
 
 from __future__ import annotations
 
@@ -14,33 +14,33 @@ from .traced import Traced
 
 
 def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torch.Tensor]) -> None:
-    """Put other weights into a trace made with `inline_weights_to_neff=False`, without compiling; in place.
+    """Replace the weights of a trace in place, without compiling; needs `inline_weights_to_neff=False`.
 
-    `weights` are a module or a state dict with the names, shapes and dtypes of the traced module's. Where the trace's
-    weights are inlined nothing is done, and a warning says so.
+    `weights` are a module or a state dict with the names, shapes and dtypes of the traced module's. If the
+    trace's weights are inlined, this only warns.
 
     Raises:
-        ValueError: a name, a shape or a dtype is another; says which. The trace is as it was.
+        ValueError: a name, a shape or a dtype differs; says which. The trace is unchanged.
     """
     if not traced.description.separate_weights:
         warnings.warn(
-            "replace_weights: the weights of this trace are inlined, so they stay; trace with "
-            "inline_weights_to_neff=False to be able to replace them",
+            "replace_weights: the weights of this trace are inlined and cannot be replaced; trace with "
+            "inline_weights_to_neff=False",
             UserWarning,
             stacklevel=2,
         )
         return
-    given = dict(weights.state_dict()) if isinstance(weights, torch.nn.Module) else dict(weights)
+    replacement = dict(weights.state_dict()) if isinstance(weights, torch.nn.Module) else dict(weights)
     uses = {
         name: traced.store[key]
         for program in traced.description.programs
         for name, key in program.weight_keys.items()
         if is_weight(key)
     }
-    if wrong := refit_mismatches(uses, given):
-        raise ValueError("the weights are not those of the traced module:\n  " + "\n  ".join(wrong))
+    if mismatches := refit_mismatches(uses, replacement):
+        raise ValueError("the weights are not those of the traced module:\n  " + "\n  ".join(mismatches))
     new = {
-        key: given[name].detach().clone().contiguous()
+        key: replacement[name].detach().clone().contiguous()
         for program in traced.description.programs
         for name, key in program.weight_keys.items()
         if is_weight(key)
@@ -53,23 +53,23 @@ def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torc
 def dedupe_weights(
     programs: Sequence[torch.export.ExportedProgram],
 ) -> tuple[list[dict[str, str]], dict[str, torch.Tensor]]:
-    """For each program where its weights are kept, and all of them: what programs agree in is kept once.
+    """Return the keys of each program's weights, and the tensors by key; equal tensors are stored once.
 
-    Everything is copied, so that later changes of the module change no trace.
+    All tensors are copied, so that later changes of the module do not change the trace.
     """
     store: dict[str, torch.Tensor] = {}
-    places = []
+    keys = []
     for index, program in enumerate(programs):
-        place = {}
+        own_keys = {}
         for name, tensor in weights_of(program).items():
             key = weight_key(name, is_constant=name not in program.state_dict)
             if key in store and not _same(store[key], tensor):
                 key = f"{key}@{index}"
             if key not in store:
                 store[key] = tensor.detach().clone().contiguous()
-            place[name] = key
-        places.append(place)
-    return places, store
+            own_keys[name] = key
+        keys.append(own_keys)
+    return keys, store
 
 
 def _same(kept: torch.Tensor, tensor: torch.Tensor) -> bool:

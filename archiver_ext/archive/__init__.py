@@ -1,1 +1,1 @@
-"""The archive's folder, private until it is whole."""
+"""Reading, building and writing of archives."""

@@ -64,7 +64,7 @@ def check_collisions(tree: Path, given: Iterable[str]) -> None:
 
 
 def copy_serving_files(tree: Path, package: Path, files: Iterable[Path]) -> None:
-    """Copy the shim, and the files of the package that a host needs to serve, given relative to the package."""
+    """Copy the shim and the serving files of the package, given relative to the package."""
     for file in files:
         target = tree / PACKAGE / file
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""A private place to work in, which is gone afterwards whatever happens."""
+"""Private working directories, deleted afterwards in every case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from types import FrameType
 
 @contextmanager
 def private_directory(parent: Path | None = None) -> Iterator[Path]:
-    """A new directory for this user alone, deleted at the end; in the system's temporary directory by default."""
+    """Create a directory for this user alone, deleted at the end; by default among temporary files."""
     path = Path(tempfile.mkdtemp(prefix=".neuron-lstm-", dir=parent)).resolve()
     try:
         yield path
@@ -25,9 +25,9 @@ def private_directory(parent: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def temporary_files_in(directory: Path) -> Iterator[None]:
-    """Have whatever engines put into the temporary directory put there, by Python or by way of TMPDIR.
+    """Redirect the temporary files of engines to a directory, for Python and by TMPDIR.
 
-    Afterwards the environment is as before: engines note there where they put things, and would look again.
+    Afterwards the environment is restored: engines store paths in it, and would use them again.
     """
     before, environment = tempfile.tempdir, dict(os.environ)
     tempfile.tempdir, os.environ["TMPDIR"] = str(directory), str(directory)
@@ -40,7 +40,7 @@ def temporary_files_in(directory: Path) -> Iterator[None]:
 
 
 class Terminated(BaseException):
-    """The process was told to end, by `signal`."""
+    """Request to end the process, by `signal`."""
 
     def __init__(self, number: int) -> None:
         self.signal = signal.Signals(number)
@@ -49,7 +49,7 @@ class Terminated(BaseException):
 
 @contextmanager
 def raise_on_termination() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that what must be cleaned up is."""
+    """Make SIGTERM and SIGHUP unwind the stack as Ctrl-C does, so that cleanup runs."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals belong to the main thread
         return

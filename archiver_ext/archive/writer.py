@@ -1,4 +1,4 @@
-"""Atomic writing of an archive: it is complete at its path, or the previous one is still there."""
+"""Atomic writer of archives: an archive is complete at its path, or the previous one is still there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .workspace import private_directory
 
 
 def rewrite_manifest(archive: Path, text: str, destination: Path) -> None:
-    """Write `archive` to `destination` with this text as its variants.json; the two may be the same file.
+    """Write `archive` to `destination` with this text as its variants.json; both may be the same file.
 
     Raises:
         PackagingError: as `rewrite_archive`.
@@ -29,17 +29,17 @@ def rewrite_manifest(archive: Path, text: str, destination: Path) -> None:
 
 
 def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path) -> None:
-    """Write `archive` to `destination` with other files in the place of those named; the two may be the same.
+    """Write `archive` to `destination` with some of its files replaced; both may be the same.
 
-    `files` are by their paths relative to the archive's root, and are in it already. A folder stays a folder. All is
-    written beside the destination first: what was there before is replaced in one step, or stays.
+    `files` maps paths that are in the archive already to the new files. A folder stays a folder. Everything is written
+    beside the destination first: the previous archive is replaced in one step, or stays.
 
     Raises:
         PackagingError: it cannot be written.
     """
     try:
         if archive.is_dir() and len(files) == 1 and destination.resolve() == archive.resolve():
-            _replace_one(archive, *next(iter(files.items())))  # the others need not be copied
+            _replace_one(archive, *next(iter(files.items())))  # no other file is copied
             return
         with private_directory(destination.absolute().parent) as beside:
             _rewrite(archive, files, beside / "written")
@@ -66,14 +66,14 @@ def _rewrite(archive: Path, files: Mapping[str, Path], written: Path) -> None:
 def _rewrite_folder(archive: Path, files: Mapping[str, Path], written: Path) -> None:
     shutil.copytree(archive, written, symlinks=True)
     for name, file in files.items():
-        (written / name).unlink()  # where it is a link, not what it leads to
+        (written / name).unlink()  # the link itself, not its target
         shutil.copyfile(file, written / name)
 
 
 def _rewrite_zip(archive: Path, files: Mapping[str, Path], written: Path) -> None:
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile(written, "w") as new:
         for entry in old.infolist():
-            kept = copy.copy(entry)  # writing notes in it where it lies
+            kept = copy.copy(entry)  # writing changes its offset
             if entry.filename in files:
                 kept.file_size = files[entry.filename].stat().st_size
                 with files[entry.filename].open("rb") as source, new.open(kept, "w") as target:
@@ -98,7 +98,7 @@ def _rewrite_tar(archive: Path, files: Mapping[str, Path], written: Path) -> Non
 
 
 def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
-    """Archive `tree` in the format asked for and move the archive to where the flags say. Returns its path.
+    """Archive `tree` in the format of the flags, and move the archive to its path, which is returned.
 
     It is written beside its destination first, in a hidden folder: within one file system a move is one step.
 
@@ -116,7 +116,9 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
 
 
 def replace_atomically(finished: Path, destination: Path, aside: Path) -> None:
-    """Move a file or a folder to where another may be. All three are in one file system, and `aside` is free.
+    """Move a file or a folder to a path where another may be.
+
+    All three paths are in one file system, and there is nothing at `aside`.
 
     A folder cannot be moved over another, so an old one is moved aside first, and back if the move fails.
 

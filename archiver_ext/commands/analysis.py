@@ -1,4 +1,4 @@
-"""Which operators of a lowered model each engine takes, and where the user's model has the others."""
+"""Operators of a lowered model that each engine supports, and the lines of the others in the user's model."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from ..user_model import construct, importable, load_class, load_model
 def lower_from_files(
     model_file: Path, config_file: Path, serialized_file: Path | None
 ) -> tuple[LoweredModel, ServingConfig]:
-    """The user's model as it would be compiled; without a serialized file it has the weights it is made with.
+    """Lower the user's model; without a serialized file it has freshly initialised weights.
 
     Raises:
-        PackagingError, ConfigError, LoweringError: there is no such model; says what to do.
+        PackagingError, ConfigError, LoweringError: the model cannot be lowered.
     """
     config = load_config(config_file)
     for file in filter(None, (model_file, serialized_file)):
@@ -44,17 +44,17 @@ def lower_from_files(
 
 
 def analyze(
-    program: LoweredModel, config: ServingConfig, beside: Path, backends: Sequence[str] | None = None
+    program: LoweredModel, config: ServingConfig, directory: Path, backends: Sequence[str] | None = None
 ) -> list[Analysis]:
-    """What each engine takes of a program, in the smallest bucket; of all there are, unless some are named.
+    """Analyze a program in the smallest bucket, for the named engines or for all.
 
     Raises:
-        LoadError: there is no backend of a name.
+        LoadError: there is no backend of that name.
     """
     engines = [get_backend(name) for name in dict.fromkeys(backends or backend_names())]
     bucket = role_buckets("sequence", config.grid)[0]
     fixed = specialize(program.exported, bucket)
-    options = partitioner_config(config, beside) or PartitionerConfig()
+    options = partitioner_config(config, directory) or PartitionerConfig()
     return [_analysis(engine, fixed, bucket, options, config) for engine in engines]
 
 
@@ -67,7 +67,7 @@ def _analysis(
 ) -> Analysis:
     missing = engine.unavailable()
     if missing is not None and not isinstance(engine, Selective):
-        return Analysis(engine.name, missing, "only its compiler knows what it takes", None, ())
+        return Analysis(engine.name, missing, "only its compiler knows the operators that it supports", None, ())
     settings = CompileSettings(precision=precision_of(engine, config.precision))
     try:
         return analyze_operators(engine, program, bucket, options, settings, node_line)

@@ -16,8 +16,9 @@ from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, supported_shapes
+from ...lowering.differential import random_tensor
 from ..errors import PackagingError
-from ..evaluation.verify import item_sizes, random_tensor
+from ..evaluation.verify import UNKNOWN_VOCABULARY
 from .timing import TimingConfig, gemm, gemm_gflops, on_threads, time_interleaved
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
@@ -140,7 +141,9 @@ def _accepted(length: int, archive: LoadedArchive) -> int:
 
 
 def _request(manifest: Manifest, length: int, rng: torch.Generator) -> list[torch.Tensor]:
-    return [random_tensor(spec, item_sizes(spec, length), rng) for spec in manifest.inputs]
+    return [
+        random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=UNKNOWN_VOCABULARY) for spec in manifest.inputs
+    ]
 
 
 def _strategies(
@@ -177,7 +180,7 @@ def _padded(
 
 
 def smallest_bucket(manifest: Manifest, rows: int, longest: int) -> Bucket:
-    """Return the smallest bucket for as many of the rows as possible, and for the longest or else a chunk of it."""
+    """Return the smallest bucket for as many rows as possible, with the longest or a chunk of it."""
     shapes = supported_shapes(manifest)
     if isinstance(shapes, DynamicShape):
         return Bucket(min(rows, shapes.batch), longest)

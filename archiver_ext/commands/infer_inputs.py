@@ -1,4 +1,4 @@
-"""What forward() takes, found out from its signature and by calling it with small tensors of zeros."""
+"""Inference of forward()'s inputs, from its signature and by calling it with small tensors of zeros."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ _DTYPES = {"int64": torch.int64, "float32": torch.float32, "bool": torch.bool}
 
 @dataclass(frozen=True)
 class ForwardSignature:
-    """The arguments of forward(), sorted by what a request can give."""
+    """The arguments of forward(), by their kinds."""
 
     tensors: tuple[str, ...]
     lengths: str | None
     constants: Mapping[str, Any]
-    """Arguments that must be given and are no tensors, each with a value to begin with."""
+    """Required arguments that are not tensors, each with an initial value."""
     optional: tuple[str, ...]
-    """Arguments with defaults, which are left to them."""
+    """Arguments with defaults, which are not passed."""
 
 
 @dataclass(frozen=True)
 class InferredInputs:
-    """What could be found out about a model's arguments."""
+    """The inferred arguments of a model."""
 
     signature: ForwardSignature
     inputs: tuple[TensorSpec, ...]
-    """One for each tensor argument, in order; a guess where `refusal` is given."""
+    """Layouts of the tensor arguments, in order; guesses if there is a `refusal`."""
     confident: frozenset[str]
-    """The tensor arguments for which anything at all pointed to a dtype and a shape."""
+    """Names of the tensor arguments with an accepted dtype and shape."""
     refusal: str | None
-    """What the model said when forward() could not be called with any guess; None: the inputs were accepted."""
+    """First error of forward() if no guess was accepted; None: the inputs were accepted."""
 
 
 def infer_inputs(model: nn.Module) -> InferredInputs:
-    """Find inputs that forward() accepts: the likeliest first, judged from the layers the model has."""
+    """Find inputs that forward() accepts, among candidates from the model's layers."""
     signature = read_signature(model)
     candidates = candidate_inputs(model)
     refusal: str | None = "it has no tensor argument"
@@ -90,7 +90,7 @@ def _annotation(parameter: inspect.Parameter) -> str:
 
 
 def candidate_inputs(model: nn.Module) -> tuple[TensorSpec, ...]:
-    """The inputs that a model with these layers may take, the likeliest first."""
+    """List the inputs that a model with these layers may take, the likeliest first."""
     modules = list(model.modules())
     recurrent = [module for module in modules if isinstance(module, nn.RNNBase)]
     ids = any(isinstance(module, nn.Embedding | nn.EmbeddingBag) for module in modules)
@@ -127,8 +127,8 @@ def _spec(dtype: DType, *shape: int | Axis) -> TensorSpec:
 def _feature_sizes(modules: list[nn.Module]) -> list[int]:
     """The sizes of the last dimension that an input may have, the likeliest first, each once.
 
-    What layers take, those of recurrent layers first, then what is left of it where an embedding or a recurrent layer
-    gives the rest (as in `cat([embed(ids), frames], -1)`).
+    The input sizes of layers, recurrent layers first; then the differences to the output sizes of embeddings and
+    recurrent layers (as in `cat([embed(ids), frames], -1)`).
     """
     recurrent = [module for module in modules if isinstance(module, nn.RNNBase)]
     linear = [module.in_features for module in modules if isinstance(module, nn.Linear)]
@@ -159,11 +159,11 @@ def _first_guess(names: tuple[str, ...], candidates: tuple[TensorSpec, ...]) -> 
 
 
 Embedded = dict[str, nn.Embedding]
-"""Which arguments were looked up in which embedding."""
+"""Embedding in which each of the arguments was looked up."""
 
 
 def _call(model: nn.Module, signature: ForwardSignature, specs: tuple[TensorSpec, ...]) -> Embedded | str:
-    """Call forward() once; what it looked up, or what it raised."""
+    """Call forward() once; returns the embeddings that it used, or its error."""
     given = {spec.name: torch.zeros(spec.sizes(_BATCH, _TIME), dtype=_DTYPES[spec.dtype]) for spec in specs}
     extra = {} if signature.lengths is None else {signature.lengths: torch.tensor([_TIME, _TIME - 2])}
     try:

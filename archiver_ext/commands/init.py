@@ -28,14 +28,14 @@ neuron_lstm:
 """
 _REST = """\
   # outputs: [logits]    # names of the outputs, in order; left out, they follow from what forward() returns
-  backend: auto          # auto measures the engines here and keeps the fastest; or native, inductor, onnxruntime, ...
-  precision: float32     # or bfloat16, held to 1e-2 instead of 1e-5: then leave tolerance out
+  backend: auto          # auto measures the engines here and selects the fastest; or native, inductor, onnxruntime, ...
+  precision: float32     # or bfloat16, with a tolerance of 1e-2 instead of 1e-5: then leave tolerance out
   tolerance: {atol: 1.0e-5, rtol: 1.0e-5}  # |ours - eager| <= atol + rtol x |eager|
   overflow: reject       # a sequence beyond the largest length: reject answers 413, truncate cuts it
-  # streaming: {}        # serve pieces of sequences as they come, in sessions; then leave overflow at reject
+  # streaming: {}        # serve sequences chunk by chunk, in sessions; then leave overflow at reject
   # codec: my_codec:TextCodec  # a class in one of --extra-files that turns request bodies into inputs
-  # threads: 4           # per worker; left out, the host's cores are shared out over maxWorkers
-  # placement: cores     # each worker keeps to cores of its own; left out, the system moves them about
+  # threads: 4           # per worker; left out, the host's cores are divided among maxWorkers
+  # placement: cores     # pin each worker to its own cores; left out, the system schedules them
 """
 _NO_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null"})  # to YAML 1.1, in any capitals
 _LONGEST_NOTE = 200  # characters
@@ -43,9 +43,7 @@ _LONGEST_NOTE = 200  # characters
 
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
-    command = commands.add_parser(
-        "init", help="write a commented model-config.yaml to start from, by looking at the model"
-    )
+    command = commands.add_parser("init", help="write a commented model-config.yaml to start from, for a model")
     command.add_argument("--model-file", required=True, type=Path, help="the Python file with the model's class")
     command.add_argument(
         "--args", nargs="+", default=[], type=_assignment, metavar="NAME=VALUE", help="arguments of the class"
@@ -88,7 +86,7 @@ def _init(options: argparse.Namespace) -> None:
 
 
 def starting_config(model_class: type[nn.Module], args: Mapping[str, Any]) -> str:
-    """Write a model-config.yaml that loads as it is, with a comment on everything that the user should check.
+    """Write a model-config.yaml that loads unchanged, with comments on what the user should check.
 
     `args` are the keyword arguments that the class is made with; they are written under `model`.
 
@@ -124,8 +122,8 @@ def _inputs(found: InferredInputs) -> Iterator[str]:
     if found.refusal is None:
         yield "  # (forward() accepted tensors of these dtypes and shapes; check which of the dimensions is time)"
     else:
-        yield "  # Not found out: write what forward() takes, as in {dtype: float32, shape: [batch, time, 12]}"
-        yield f"  # (forward() was called with guesses and said: {_note(found.refusal)})"
+        yield "  # Not inferred: write the inputs of forward(), as in {dtype: float32, shape: [batch, time, 12]}"
+        yield f"  # (forward() was called with guesses and raised: {_note(found.refusal)})"
     yield "  inputs:"
     for spec in _written_inputs(found):
         yield f"    {_key(spec.name)}: {_input(spec)}"
@@ -171,13 +169,13 @@ def _note(text: str) -> str:
 
 
 def flow(value: Any) -> str:
-    r"""A plain value as YAML on one line, read back as itself (a tuple as a list).
+    r"""Format a plain value as YAML on one line, which reads back as itself (a tuple as a list).
 
     >>> print(flow({"hidden": 256, "dropout": 1e-05, "names": ("a", 'b"c\n'), "bias": None}))
     {hidden: 256, dropout: 1.0e-05, names: ["a", "b\"c\U0000000a"], bias: null}
 
     Raises:
-        PackagingError: it holds something that YAML has no plain form for.
+        PackagingError: it contains a value without a plain form in YAML.
     """
     for kind, write in _WRITERS:
         if isinstance(value, kind):
@@ -229,4 +227,4 @@ _WRITERS: tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...] = (
     ((list, tuple), _flow_list),
     (dict, _flow_mapping),
 )
-"""In this order, because a bool is an int."""
+"""Functions by type, in order of precedence: a bool is an int."""

@@ -54,13 +54,13 @@ class ReplaceResult:
 
 
 def replace_weights(archive: Path, file: Path, destination: Path, console: Console) -> ReplaceResult:
-    """Write `archive` to `destination` with the weights of `file`. Programs and their measured costs stay as they are.
+    """Write `archive` to `destination` with the weights of `file`; programs and costs stay.
 
     Progress goes to `console` if it takes more than two seconds.
 
     Raises:
-        PackagingError: the archive has no weights of its own, or others in names, shapes or dtypes; the new ones do not
-            agree with the model in eager mode; or the archive cannot be read or written. Nothing was written then.
+        PackagingError: the archive has no weights, or they differ in names, shapes or dtypes; the new ones do not agree
+            with the model in eager mode; or the archive cannot be read or written. Nothing was written then.
         LoadError: this host cannot run the archive.
     """
     from ...backends.weights import WeightsError
@@ -157,7 +157,7 @@ def _with_digest(manifest: Manifest, tree: Path, weights: str) -> Manifest:
 
 
 def _verified(tree: Path, weights: str, console: Console) -> Manifest:
-    """Verify as packaging does, with the same requests and tolerance; returns the manifest with the results.
+    """Verify with the same requests and tolerance as packaging; returns the manifest with the results.
 
     Raises:
         ToleranceExceeded: an output differs from eager mode by more than the tolerance.
@@ -184,7 +184,7 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
         engine = get_backend(facts.backend)
         if isinstance(engine, Simulating) and (emulation := engine.simulation()) is not None:
             console.print(f"{engine.name} was {emulation}", markup=False, highlight=False, soft_wrap=True)
-        with show_progress("eager", console, every_s=2.0) as report:
+        with show_progress("reference", console, every_s=2.0) as report:
             reference = make_reference(model, config, facts.outputs)
             cases = draw_cases(facts, facts.grid, reference, report, longest=facts.longest)
         with show_progress("verify", console, every_s=2.0) as report:

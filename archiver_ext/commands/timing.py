@@ -58,7 +58,9 @@ def time_interleaved(
 
 
 def interleave(measurements: Mapping[KeyT, Callable[[], float]], rounds: int) -> dict[KeyT, tuple[float, ...]]:
-    """Take every measurement once per round. Each round begins with another one, so that none always follows the same.
+    """Take every measurement once per round.
+
+    Each round begins with another one, so that none always follows the same.
 
     >>> taken = []
     >>> found = interleave({name: lambda name=name: taken.append(name) or 1.0 for name in "abc"}, rounds=2)

@@ -163,7 +163,7 @@ def _require_tunable_lengths(
 
 
 def _beyond(source: ServingConfig | Manifest) -> bool:
-    """Whether sequences beyond the largest length are served: in chunks, or by an engine that takes every length."""
+    """Whether sequences beyond the largest length are served, in chunks or in dynamic shapes."""
     return source.longest > source.grid.lengths[-1]
 
 

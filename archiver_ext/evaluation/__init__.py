@@ -1,1 +1,1 @@
-"""Each engine on trial: compiled, held against eager, measured."""
+"""Evaluation of candidate engines: compiled, verified against eager mode, measured."""

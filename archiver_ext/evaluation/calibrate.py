@@ -1,6 +1,6 @@
-"""Milliseconds of the programs, as the planner will reckon with them.
+"""Measured milliseconds of the programs, by which batches are planned.
 
-A program for every shape is measured in some of them: the cost of a call is close to a line in its timesteps, and moves
+A program for every shape is measured in some shapes: the cost of a call is nearly linear in its timesteps, and changes
 slowly with its rows.
 """
 
@@ -8,34 +8,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-import torch
-
 from ...bucketing.execute_chunks import ChunkedExecution
-from ...bucketing.padding import lengths_tensor, torch_dtype
+from ...bucketing.padding import lengths_tensor, zeros
 from ...bucketing.plan import single_bucket_plan
-from ...bucketing.shapes import Bucket, ProgramRole, TensorSpec, role_buckets
+from ...bucketing.shapes import Bucket, ProgramRole, role_buckets
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import LoadedArchive
 from ..progress import ProgressCallback
 
 KeyT = TypeVar("KeyT")
 Costs = dict[ProgramRole, dict[Bucket, float]]
-"""Milliseconds of one call of each part in some buckets."""
+"""Milliseconds of one call of each program, by its role and bucket."""
 Call = Callable[[], object]
 
 _WARM_UPS = 2
 _FEWEST = 3
 _ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 _PIECES = (4, 32)
-"""Timesteps in which a program for pieces is measured: few, for what a call costs, and many, for what a step costs."""
+"""Timesteps in which a chunk program is measured: few for the cost of a call, many for the cost of a timestep."""
 
 
 def measure_costs(variants: LoadedArchive, report: ProgressCallback = lambda done, total, text: None) -> Costs:
-    """Every part of a loaded archive, in the buckets that `buckets_to_measure` names."""
+    """Measure every program of a loaded archive, in the buckets of `buckets_to_measure`."""
     costs: Costs = {}
     for done, part in enumerate(variants.programs, 1):
         calls = {bucket: _call(variants, part, bucket) for bucket in buckets_to_measure(part, variants.manifest)}
@@ -45,9 +42,11 @@ def measure_costs(variants: LoadedArchive, report: ProgressCallback = lambda don
 
 
 def measure_padding(variants: LoadedArchive) -> dict[Bucket, float]:
-    """What padding costs an engine that stops each row at its own end: one row goes on to the end, the others do not.
+    """Measure the cost of padding for an engine that stops each row at its own end.
 
-    Timesteps of data cost the same wherever they are computed, and plans only choose where padding is.
+    One row has all timesteps of the bucket, the others have one.
+
+    Timesteps of data cost the same in every plan; plans differ only in their padding.
     """
     facts = variants.manifest
     return measure(
@@ -56,13 +55,13 @@ def measure_padding(variants: LoadedArchive) -> dict[Bucket, float]:
 
 
 def buckets_to_measure(part: ProgramRole, manifest: Manifest) -> tuple[Bucket, ...]:
-    """The shapes in which a part is measured."""
+    """Choose the shapes in which a program is measured."""
     grid = manifest.grid
     if part in ("start", "head") or manifest.shapes == "grid":
         return role_buckets(part, grid)
     batches = sorted({*grid.batches, *(rows for rows in _ROWS if rows < grid.batches[-1])})
     if part == "sequence":
-        # A single length would not show what a call costs without its timesteps.
+        # A single length would not show the cost of a call without its timesteps.
         lengths = grid.lengths if len(grid.lengths) > 1 else tuple(sorted({1, *grid.lengths}))
     else:
         lengths = tuple(sorted({min(steps, manifest.longest) for steps in _PIECES}))
@@ -70,14 +69,14 @@ def buckets_to_measure(part: ProgramRole, manifest: Manifest) -> tuple[Bucket, .
 
 
 def _call(variants: LoadedArchive, part: ProgramRole, bucket: Bucket) -> Call:
-    """One call with every row at the bucket's full length; of a piece with all that comes with handing its state on."""
+    """One call with every row at the bucket's full length; a chunk hands on its carry."""
     return _advance(variants, bucket) if part == "chunk" else _run(variants, part, bucket)
 
 
 def _advance(variants: LoadedArchive, bucket: Bucket) -> Call:
     lengths = [2 * bucket.length] * bucket.batch
     plan = single_bucket_plan(bucket, lengths, "chunk")
-    item = [zero_item(spec, lengths[0]) for spec in variants.manifest.inputs]
+    item = [zeros(spec, lengths[0]) for spec in variants.manifest.inputs]
     signature, chain = variants.chunk_signature, variants.chain
     batch = ChunkedExecution(plan, [item] * bucket.batch, lengths, signature, variants.run, chain=chain)
     return partial(batch.run_chunks, plan.runs[:1])
@@ -86,32 +85,23 @@ def _advance(variants: LoadedArchive, bucket: Bucket) -> Call:
 def _run(variants: LoadedArchive, part: ProgramRole, bucket: Bucket, *, padded: bool = False) -> Call:
     manifest = variants.manifest
     specs = [spec for spec in manifest.inputs if part == "sequence" or spec.time_dim is None]
-    tensors = [_blank(spec, bucket) for spec in specs]
+    tensors = [zeros(spec, bucket.length, bucket.batch) for spec in specs]
     if manifest.takes_lengths:
         tensors.append(lengths_tensor([bucket.length, *[1 if padded else bucket.length] * (bucket.batch - 1)], bucket))
     if part == "head":
-        tensors += [_blank(value.spec, bucket) for value in manifest.carried]
+        tensors += [zeros(value.spec, bucket.length, bucket.batch) for value in manifest.carried]
     return partial(variants.run, part, bucket, tensors)
-
-
-def _blank(spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
-    return torch.zeros(spec.sizes(*bucket), dtype=torch_dtype(spec))
-
-
-def zero_item(spec: TensorSpec, length: int) -> torch.Tensor:
-    """Zeros for one request of so many timesteps."""
-    return _blank(replace(spec, shape=spec.item_shape), Bucket(1, length))
 
 
 def measure(
     calls: Mapping[KeyT, Call], budget_ms: float = 60.0, clock: Callable[[], float] = time.perf_counter
 ) -> dict[KeyT, float]:
-    """The least milliseconds of each call, given about `budget_ms` each and at least three runs.
+    """Measure the minimum milliseconds of each call, in about `budget_ms` and at least three runs each.
 
-    The least, because nothing but other work on the machine makes a run slower, and plans compare calls with each
-    other: medians mislead them where one call had the quiet moments and another had not.
+    The minimum, because only other work on the machine makes a run slower, and plans compare calls with each other:
+    medians would be biased if the machine was idle for one call and busy for another.
 
-    The calls take turns, so that a slow moment of the machine falls on all of them and not on one.
+    The calls are interleaved, so that a slow moment of the machine affects all of them and not one.
     """
     for call in calls.values():
         for _ in range(_WARM_UPS):

@@ -16,6 +16,7 @@ from ...backends.interface import DEFAULTS, Backend, CompileSettings, Ragged, Si
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.subprocesses import PACKAGE
 from ...bucketing.cost import CostModel
+from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole
 from ...config.manifest import Manifest, write_manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, planner_from_manifest
@@ -23,7 +24,7 @@ from ...handlers.runtime.user_code import selected_lengths
 from ..archive import layout
 from ..errors import PackagingError
 from ..progress import ProgressCallback
-from .calibrate import Call, Costs, measure, measure_costs, measure_padding, zero_item
+from .calibrate import Call, Costs, measure, measure_costs, measure_padding
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs, with_errors
 from .selection import Candidate, CandidateResult
 from .verify import VerificationCase, VerificationResult, merge_worst, verify_bucket, verify_planned
@@ -159,7 +160,9 @@ def _costs_from_estimates(estimated: Estimates) -> Costs:
 def verify_archive(
     loaded: LoadedArchive, cases: Sequence[VerificationCase], report: ProgressCallback
 ) -> dict[Bucket, VerificationResult]:
-    """Verify loaded programs against eager mode in each bucket of the grid; planned batches count for the largest.
+    """Verify loaded programs against eager mode in each bucket of the grid.
+
+    Batches in planned shapes, and sessions, count for the largest bucket.
 
     Raises:
         ToleranceExceeded: an output differs from eager mode by more than the tolerance.
@@ -185,10 +188,10 @@ def _planned_total_ms(loaded: LoadedArchive) -> float:
 
 
 def _measured_total_ms(loaded: LoadedArchive) -> float:
-    """Measured milliseconds of the same batches: whole batches take more, or less, than their plans add up to."""
+    """Measured milliseconds of the same batches; they differ from the sums of their plans."""
     calls: dict[int, Call] = {}
     for lengths in _batches(loaded.manifest):
-        requests = [[zero_item(spec, length) for spec in loaded.manifest.inputs] for length in lengths]
+        requests = [[zeros(spec, length) for spec in loaded.manifest.inputs] for length in lengths]
         calls[len(lengths)] = partial(loaded.run_plan, loaded.plan(lengths), requests, lengths)
     return sum(measure(calls).values())
 
@@ -206,7 +209,7 @@ def _spread(count: int, manifest: Manifest) -> list[int]:
 
 
 def install_engine(tree: Path, engine: Backend, compiled: Path) -> None:
-    """Move an engine's programs from below `compiled` into the tree, and copy the serving half beside them."""
+    """Move an engine's programs from `compiled` into the tree, and copy the serving files beside them."""
     target = tree / layout.PROGRAMS / engine.name
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)

@@ -1,7 +1,7 @@
-"""Choosing the bucket lengths by what they cost: measured on this machine, before anything is compiled for them.
+"""Choice of bucket lengths by their cost, measured on this machine before anything is compiled for them.
 
-An engine that takes every shape stands in for the one that is packaged: it is compiled once, in seconds. What counts is
-how its milliseconds grow with the timesteps, at the largest batch size: there a busy server spends its time.
+An engine that takes every shape is measured in place of the packaged one: it is compiled once, in seconds. The choice
+depends on the growth of its milliseconds with the timesteps, at the largest batch size: a busy server mostly runs that.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from .calibrate import Call, measure
 
 _POINTS = 8
 _CALLS = 5
-"""Of each shape at least, warming up included."""
+"""Minimum number of calls in each shape, warm-up included."""
 
 
 def choose_lengths(
     program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, console: Console
 ) -> ServingConfig:
-    """The configuration with its lengths settled: itself, unless `{auto: ...}` lengths are to be chosen by cost.
+    """Resolve the bucket lengths: returns the configuration unless `{auto: ...}` chooses them by cost.
 
-    `program` was lowered with the lengths that stand in until then; `scratch` is a private directory that is not there
-    yet; progress goes to `console` if it takes more than two seconds.
+    `program` was lowered with provisional lengths; `scratch` is a private directory that does not exist yet; progress
+    goes to `console` if it takes more than two seconds.
 
     Raises:
-        PackagingError: padding to chosen lengths would change the answers, or no engine runs the program.
+        PackagingError: padding would change the outputs, or no engine runs the program.
     """
     if not isinstance(config.buckets.length, AutoLengths):
         return config
     if program.padding == "exact_lengths":
         raise PackagingError(
-            f"buckets.length: {{auto: ...}} chooses lengths to pad to, but padding would change the answers of this "
-            f"model ({program.padding_reason}): list the lengths that it shall be served at"
+            f"buckets.length: {{auto: ...}} chooses lengths to pad to, but padding would change the outputs of this "
+            f"model ({program.padding_reason}): list the lengths to serve"
         )
     if not config.needs_measurement:
         return config
@@ -60,7 +60,7 @@ def choose_lengths(
 def measured_costs(
     program: LoweredModel, config: ServingConfig, threads: int, scratch: Path, report: ProgressCallback
 ) -> CostModel:
-    """The milliseconds of the largest batch size at some lengths, by the first engine that runs the program."""
+    """Measure the largest batch size at some lengths, with the first engine that runs the program."""
     scratch.mkdir()
     file = scratch / "program.pt2"
     save_program(program.exported, file)
@@ -77,7 +77,7 @@ def measured_costs(
 
 
 def buckets_to_time(grid: BucketGrid) -> tuple[Bucket, ...]:
-    """The buckets that are measured: the largest batch size at lengths from the grid's shortest to its longest.
+    """Choose the buckets to time: the largest batch size, from the grid's shortest length to its longest.
 
     >>> buckets_to_time(BucketGrid(batches=(1, 8), lengths=(10, 200)))[:3]
     (Bucket(batch=8, length=10), Bucket(batch=8, length=12), Bucket(batch=8, length=24))
@@ -88,9 +88,9 @@ def buckets_to_time(grid: BucketGrid) -> tuple[Bucket, ...]:
 
 
 def _engines(config: ServingConfig) -> Iterator[Backend]:
-    """The engine asked for, if one program of it serves every shape, or else what can stand in for it.
+    """The requested engine if one of its programs serves every shape, then the engines for this choice.
 
-    Something must stand in for an engine that may leave operators to the CPU too.
+    These are also needed for an engine that may leave operators to the CPU.
     """
     asked = get_backend(config.backend) if config.backend in backend_names() else None
     if asked is not None and asked.polymorphic:
@@ -102,7 +102,7 @@ def _engines(config: ServingConfig) -> Iterator[Backend]:
 
 
 def _compiled(engine: Backend, program: LoweredModel, file: Path, threads: int, directory: Path) -> LoadedProgram | str:
-    """The loaded program, or why there is none."""
+    """The loaded program, or the reason why there is none."""
     job = CompileJob(engine.name, "sequence", None, file, directory / "program")
     (result,) = compile_all([job], directory / "compiler", lambda _: None)
     if isinstance(result, CompileFailure):

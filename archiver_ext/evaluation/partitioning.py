@@ -1,4 +1,4 @@
-"""Operators on the CPU where the YAML allows it: whether an engine leaves any there, and whether limits are kept."""
+"""Graph partitioning: operators on the CPU beside an engine, within the limits of the YAML."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ..archive import layout
 from ..errors import PackagingError
 
 
-def partitioner_config(config: ServingConfig, beside: Path) -> PartitionerConfig | None:
-    """The options of the YAML that say how programs are divided; paths are relative to `beside`.
+def partitioner_config(config: ServingConfig, directory: Path) -> PartitionerConfig | None:
+    """Convert the partitioner's options of the YAML; paths are relative to `directory`.
 
-    `trace_kwargs` is not among them: what it says to the compiler is part of the compiler's settings.
+    `trace_kwargs` is left out: it belongs to the compiler's settings.
     """
     written = config.partitioner_config
     if written is None:
@@ -32,7 +32,7 @@ def partitioner_config(config: ServingConfig, beside: Path) -> PartitionerConfig
     if written.analyze_parameters is not None:
         analyze = {key: value for key, value in written.analyze_parameters.model_dump().items() if value is not None}
         if "compiler_workdir" in analyze:
-            analyze["compiler_workdir"] = str(beside / analyze["compiler_workdir"])
+            analyze["compiler_workdir"] = str(directory / analyze["compiler_workdir"])
     return PartitionerConfig(
         model_support_percentage_threshold=written.model_support_percentage_threshold,
         min_subgraph_size=written.min_subgraph_size,
@@ -48,12 +48,12 @@ def with_cpu_fallback(
     config: PartitionerConfig,
     settings: CompileSettings,
 ) -> Backend:
-    """The engine itself where it takes every operator of every program, else the engine and the CPU together.
+    """Return the engine if it supports every operator of every program, else a partitioned one.
 
-    Each program comes with a bucket to look at it in.
+    Each program is examined in the bucket beside it.
 
     Raises:
-        PackagingError: the segments are not what `config` asks for.
+        PackagingError: the segments violate the limits of `config`.
     """
     found = [_segments(engine, program, bucket, config, settings) for program, bucket in programs.values()]
     whole = all(segment.target == "device" for segments in found for segment in segments.segments)
@@ -61,7 +61,7 @@ def with_cpu_fallback(
 
 
 def cpu_operators_in(tree: Path, backend: str) -> tuple[str, ...]:
-    """The operators, each once, that the programs in an archive's tree leave to the CPU."""
+    """List the operators, each once, that the programs in an archive's tree leave to the CPU."""
     variants = sorted((tree / layout.PROGRAMS / backend).glob("*/*"))
     return tuple(dict.fromkeys(name for variant in variants for name in cpu_operators(variant)))
 

@@ -1,4 +1,4 @@
-"""What is right: the user's own model in eager mode, given one request alone and unpadded."""
+"""Reference outputs: the user's own model in eager mode, given one request alone and unpadded."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ..errors import PackagingError
 
 @dataclass(frozen=True)
 class ReferenceRequest:
-    """One request: `length` timesteps (1 for a model without time), and its tensors without batch dimension."""
+    """One request of `length` timesteps (1 for a model without time), without batch dimension."""
 
     length: int
     inputs: tuple[torch.Tensor, ...]
 
 
 ReferenceOutputs = tuple[torch.Tensor, ...]
-"""One request's outputs in the order of `Program.outputs`, without batch dimension, cut to its own length."""
+"""Outputs of one request in the order of the program's, without batch dimension or padding."""
 
 Reference = Callable[[ReferenceRequest], ReferenceOutputs]
 
 
 def make_reference(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Sequence[TensorSpec]) -> Reference:
-    """The user's model as a function of one request.
+    """Make a function of one request from the user's model.
 
     Raises (when called):
-        PackagingError: the model fails on the request, or answers other shapes than the program's.
+        PackagingError: the model fails on the request.
     """
 
     def answer(request: ReferenceRequest) -> ReferenceOutputs:
@@ -57,7 +57,7 @@ def _failed(model: torch.nn.Module, request: ReferenceRequest, error: Exception)
 
 
 def as_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    """One request's tensor as a batch of one row.
+    """Return one request's tensor as a batch of one row.
 
     >>> as_batch(torch.zeros(5, 12), TensorSpec("frames", "float32", ("time", "batch", 12))).shape
     torch.Size([5, 1, 12])
@@ -66,7 +66,7 @@ def as_batch(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
 
 
 def select_row(tensor: torch.Tensor, spec: TensorSpec, length: int, row: int = 0) -> torch.Tensor:
-    """One row of a batch of outputs, cut to `length` timesteps: the inverse of padding.
+    """Select one row of a batch of outputs, cut to `length` timesteps: the inverse of padding.
 
     >>> select_row(torch.zeros(4, 16, 9), TensorSpec("logits", "float32", ("batch", "time", 9)), length=5, row=3).shape
     torch.Size([5, 9])

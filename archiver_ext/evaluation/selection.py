@@ -127,7 +127,7 @@ def has_dynamic_shape(engine: Backend, program: LoweredModel) -> bool:
 
 
 def fallback_engines(requested: str, tried: Sequence[str]) -> list[Backend]:
-    """Return the engines to try if every engine rejected the program: under `auto` the fallback, else none."""
+    """Return the engines to try if all others rejected the program: under `auto` the fallback."""
     return [get_backend(name) for name in auto_engines("fallback") if name not in tried] if requested == AUTO else []
 
 

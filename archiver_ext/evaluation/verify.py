@@ -16,17 +16,19 @@ from typing import Literal, Protocol
 import torch
 
 from ...bucketing.execute import Pad
+from ...bucketing.padding import torch_dtype
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import ExecutionMode
 from ...bucketing.shapes import Bucket, BucketGrid, TensorSpec
 from ...handlers.runtime.loader import ServedModel
+from ...lowering.differential import random_tensor
 from ..errors import PackagingError
 from ..progress import ProgressCallback
 from .reference import Reference, ReferenceOutputs, ReferenceRequest, select_row
 
 _LARGE = 1e4
-_ANY_ID = 8
-"""Below this, ids for an input whose vocabulary is not known."""
+UNKNOWN_VOCABULARY = 8
+"""Vocabulary size that is assumed for an input without one."""
 _MAX_CHUNKS = 3
 """Chunks of one sequence: the second one receives a carry and hands on another."""
 
@@ -97,7 +99,7 @@ def draw_cases(
     seed: int = 0,
     longest: int = 1,
 ) -> tuple[VerificationCase, ...]:
-    """Draw requests of the lengths that matter in every bucket, with the eager model's outputs for each alone.
+    """Draw requests of relevant lengths for every bucket, with the eager model's outputs for each alone.
 
     Raises:
         PackagingError: the eager model fails on a request, or all its outputs are NaN or infinite.
@@ -107,7 +109,9 @@ def draw_cases(
     lengths += [longest] * (longest > grid.lengths[-1])
     cases: list[VerificationCase] = []
     for count, length in enumerate(lengths, 1):
-        tensors = tuple(random_tensor(spec, item_sizes(spec, length), rng) for spec in program.inputs)
+        tensors = tuple(
+            random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=UNKNOWN_VOCABULARY) for spec in program.inputs
+        )
         request = ReferenceRequest(length, tensors)
         cases.append(VerificationCase(request, reference(request)))
         report(count, len(lengths), f"{length} timesteps")
@@ -141,20 +145,6 @@ def lengths_to_try(lengths: Sequence[int], *, padded: bool, seed: int = 0) -> li
     return chosen
 
 
-def item_sizes(spec: TensorSpec, length: int) -> tuple[int, ...]:
-    """Return the sizes of one request's tensor: no batch dimension, `length` timesteps."""
-    return tuple(length if size == "time" else int(size) for size in spec.item_shape)
-
-
-def random_tensor(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
-    """Draw values that the input may have: standard normal, or ids of the vocabulary."""
-    dtype: torch.dtype = getattr(torch, spec.dtype)
-    if dtype.is_floating_point:
-        return torch.randn(sizes, generator=rng).to(dtype)
-    bound = 2 if dtype is torch.bool else spec.vocabulary or _ANY_ID
-    return torch.randint(0, bound, sizes, generator=rng).to(dtype)
-
-
 def cases_for_bucket(bucket: Bucket, cases: Sequence[VerificationCase], program: ProgramInfo) -> list[VerificationCase]:
     """Select the cases that a bucket can run.
 
@@ -168,7 +158,7 @@ def cases_for_bucket(bucket: Bucket, cases: Sequence[VerificationCase], program:
 
 
 def compose_batches(bucket: Bucket, fitting: Sequence[VerificationCase], seed: int = 0) -> tuple[CaseBatch, ...]:
-    """Compose batches for one bucket from requests that fit it, the longest and the shortest always included.
+    """Compose batches for one bucket of requests that fit it, always with the longest and the shortest.
 
     One batch has all rows at the bucket's length, three are ragged in random order with each kind of fill, and one has
     dummy rows.
@@ -210,12 +200,16 @@ def poisoned_padding(padding: PaddingFill, rng: torch.Generator) -> Pad:
 
 
 def _fill(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng: torch.Generator) -> torch.Tensor:
-    dtype: torch.dtype = getattr(torch, spec.dtype)
+    dtype = torch_dtype(spec)
     if padding == "pad_value":
         return torch.full(sizes, spec.pad_value).to(dtype)
     if padding == "large" and dtype.is_floating_point:
         return torch.full(sizes, _LARGE).to(dtype)
-    return random_tensor(spec, sizes, rng)
+    return _draw(spec, sizes, rng)
+
+
+def _draw(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
+    return random_tensor(spec, sizes, rng, unknown_ids=UNKNOWN_VOCABULARY)
 
 
 def verify_bucket(

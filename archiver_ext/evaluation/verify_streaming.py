@@ -86,7 +86,7 @@ def _narrow(tensor: torch.Tensor, spec: TensorSpec, begin: int, end: int) -> tor
 
 
 def _compare(session: _Session, outputs: Sequence[TensorSpec], tolerance: tuple[float, float]) -> VerificationResult:
-    """Compare the timesteps of all chunks together, and the other outputs of the last one, with the reference."""
+    """Compare with the reference the timesteps of all chunks, and the other outputs of the last one."""
     worst = VerificationResult(Bucket(1, 1), 0.0, 0.0, "")
     for position, spec in enumerate(outputs):
         parts = [answer[position] for answer in session.answers]

@@ -61,9 +61,9 @@ class TorchServeRequest(NamedTuple):
     def is_describe_request(self) -> bool:
         """Whether TorchServe itself asks for the model's description. A client's header of that name comes with a body.
 
-        >>> TorchServeRequest({}, {"describe": "True"}).asks_description
+        >>> TorchServeRequest({}, {"describe": "True"}).is_describe_request
         True
-        >>> TorchServeRequest({"body": b"[1]"}, {"describe": "True"}).asks_description
+        >>> TorchServeRequest({"body": b"[1]"}, {"describe": "True"}).is_describe_request
         False
         """
         return self.headers.get("describe") == "True" and isinstance(self.row, Mapping) and not self.row

@@ -68,16 +68,12 @@ def _split_body(
     value = decode_json(body, lambda parsed: parsed)
     if not isinstance(value, dict):
         return [], request
-    found = [
-        (name, keys[normalize_field_name(name)], value[name]) for name in value if normalize_field_name(name) in keys
-    ]
+    found = [(name, key, value[name]) for name in value if (key := keys.get(normalize_field_name(name)))]
     parameters = value.get("parameters")
     if isinstance(parameters, Mapping):
         known = {**keys, **_V2_PARAMETERS}
         found += [
-            (name, known[normalize_field_name(name)], parameters[name])
-            for name in parameters
-            if normalize_field_name(name) in known
+            (name, key, parameters[name]) for name in parameters if (key := known.get(normalize_field_name(name)))
         ]
     rest = {name: part for name, part in value.items() if normalize_field_name(name) not in keys}
     row = request.row

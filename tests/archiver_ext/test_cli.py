@@ -58,7 +58,7 @@ def test_the_schema_is_json(capsys: Capture) -> None:
 def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> None:
     """Good: its number of buckets. Bad: every problem with its line, and exit code 1."""
     assert cli.main(["verify-config", "model-config.yaml"]) == 0
-    assert capsys.readouterr().out == "model-config.yaml: good, 4 buckets\n"
+    assert capsys.readouterr().out == "model-config.yaml: valid, 4 buckets\n"
     (project.folder / "model-config.yaml").write_text("batchSize: many\nneuron_lstm: {inputs: {}}\n")
     assert cli.main(["verify-config", "model-config.yaml"]) == 1
     error = capsys.readouterr().err

@@ -106,7 +106,7 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
     for told in ("1 x 2", "compile s", "max error", "measured ms", "requests are padded"):
         assert told in done.stdout
     assert re.search("compile 1/2: eager (chunk|head) any shape", done.stderr)
-    assert "runs as chunk: pieces of time hand on lstm.h, lstm.c" in done.stdout
+    assert "runs as chunk: each chunk of time passes lstm.h, lstm.c to the next" in done.stdout
     assert project.listing() - before == {str(project.folder / "tiny.mar")}
     folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
     assert json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text())["model"] == {
@@ -478,7 +478,7 @@ def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(
     whole = kept["backend"] == "native"
     assert manifest.kind == told["runs_as"] == ("sequence" if whole else "chunk")
     assert manifest.kind_reason == told["runs_reason"]
-    assert manifest.kind_reason.startswith("native stops each row" if whole else "pieces of time hand on")
+    assert manifest.kind_reason.startswith("native stops each row" if whole else "each chunk of time passes")
     assert (len(manifest.padding_costs) > 0) == whole
 
 
@@ -549,7 +549,7 @@ def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
     code, output, error = package()
 
     assert code == 0, error
-    assert "runs as chunk: pieces of time hand on lstm.h, lstm.c" in output
+    assert "runs as chunk: each chunk of time passes lstm.h, lstm.c to the next" in output
     folder = unpacked(project.folder / "tiny.mar", tmp_path / "host")
     manifest = read_manifest(folder)
     assert (manifest.kind, manifest.shapes, manifest.longest) == ("chunk", "any", 50)

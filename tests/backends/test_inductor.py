@@ -114,7 +114,7 @@ def test_noexec_folders_are_gone_round(
 ) -> None:
     """Where code must not be mapped, it is mapped from a copy, and the copy does not stay."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: place == directory)
+    monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: place == directory)
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
 
     assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
@@ -125,7 +125,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without any place to map code from, the message names the places and TMPDIR."""
-    monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: True)
+    monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: True)
 
     with pytest.raises(LoadError, match=r"mounted noexec.*set TMPDIR to a directory"):
         Inductor().load(directory, module.state_dict(), HOST, 1)

@@ -42,7 +42,7 @@ EXAMPLE = Manifest(
     padding_reason="the model takes lengths",
     overflow="reject",
     kind="chunk",
-    kind_reason="pieces of time hand on lstm.h, amax",
+    kind_reason="each chunk of time passes lstm.h, amax to the next",
     carried=(
         CarriedValue(TensorSpec("lstm.h", "float32", ("batch", 1, 7)), 0.0),
         CarriedValue(TensorSpec("amax", "float32", ("batch", 7)), float("-inf")),
@@ -109,7 +109,7 @@ GOLDEN = """\
   "padding_reason": "the model takes lengths",
   "overflow": "reject",
   "kind": "chunk",
-  "kind_reason": "pieces of time hand on lstm.h, amax",
+  "kind_reason": "each chunk of time passes lstm.h, amax to the next",
   "carried": [
     {
       "spec": {

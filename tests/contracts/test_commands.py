@@ -103,7 +103,7 @@ def test_what_init_writes_is_good(tmp_path: Path) -> None:
     write_project("tagger_eager", tmp_path / "user")
     file = tmp_path / "made.yaml"
     call("init", "--model-file", tmp_path / "user" / "model.py", "-o", file)
-    assert call("verify-config", file) == f"{file}: good, 16 buckets\n"
+    assert call("verify-config", file) == f"{file}: valid, 16 buckets\n"
 
 
 def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

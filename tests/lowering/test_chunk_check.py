@@ -1,4 +1,4 @@
-"""A model in pieces of time on every engine: each request as alone in eager mode, far beyond the longest piece."""
+"""Chunked execution on every engine equals eager mode on each request alone, far beyond the longest chunk."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def named(name: str) -> Case:
 
 
 class Served:
-    """A model of the zoo in eager mode, and its pieces on an engine."""
+    """A model of the zoo in eager mode, and its chunk programs on an engine."""
 
     def __init__(self, case: Case, backend: str, buckets: Mapping[ProgramRole, Bucket | None], folder: Path) -> None:
         torch.manual_seed(0)
@@ -54,7 +54,7 @@ class Served:
             self.runs[part] = engine.load(folder / part, weights, engine.host(), 1)
 
     def check(self, plan: Plan, lengths: Sequence[int], seed: int, garbage: float) -> None:
-        """Follow a plan, and compare every answer to the one alone."""
+        """Execute a plan, and compare every output to eager mode."""
         assert self.program.chunked is not None
         requests = ragged(self.program.inputs, lengths, seed)
         answers = execute_chunks(
@@ -75,8 +75,8 @@ class Served:
 
 @pytest.mark.parametrize("backend", ["onnxruntime", "native"])
 @pytest.mark.parametrize("name", ANY_SHAPE_CASES)
-def test_one_program_serves_any_staircase(name: str, backend: str, tmp_path: Path) -> None:
-    """Of an engine that takes every shape: wherever time is cut, and whatever stands in the padding."""
+def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Path) -> None:
+    """On engines with dynamic shapes, for any chunks and any padding."""
     parts: dict[ProgramRole, Bucket | None] = {"start": None, "chunk": None, "head": None}
     served = Served(named(name), backend, parts, tmp_path)
     choose = random.Random(0)
@@ -88,7 +88,7 @@ def test_one_program_serves_any_staircase(name: str, backend: str, tmp_path: Pat
 @pytest.mark.timeout(400)  # three programs for a C++ compiler, on a machine that may have others to do
 @pytest.mark.parametrize("name", ["StateOfSpeaker"])
 def test_one_bucket_serves_any_length(name: str, tmp_path: Path) -> None:
-    """A piece of fixed shape, with a program to begin and one to end, runs a sequence many times as long."""
+    """Programs of one fixed shape, with start and head, run a sequence that is many times as long."""
     parts: dict[ProgramRole, Bucket | None] = {"start": Bucket(2, 1), "chunk": Bucket(2, 4), "head": Bucket(2, 1)}
     served = Served(named(name), "inductor", parts, tmp_path)
     for seed, lengths in enumerate(([1], [4], [5, 1], [4, 4], [40], [17, 33], [8, 6])):

@@ -1,4 +1,4 @@
-"""Which models run in pieces of time, with what handed on; and why the others do not. In pieces they are the same."""
+"""Chunking: the carried values of models, the reasons of models that cannot be chunked, and equal outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Value = tuple[str, tuple[int | str, ...], float | None]
 
 
 def states(hidden: int, layers: int = 1, name: str = "lstm", fill: float | None = 0.0, cell: int = 0) -> list[Value]:
-    """The two states of an LSTM; the cell may be larger than what is projected of it."""
+    """The two states of an LSTM; the cell state may be larger than the projected one."""
     return [
         (f"{name}.h", ("batch", layers, hidden), fill),
         (f"{name}.c", ("batch", layers, cell or hidden), fill),
@@ -83,7 +83,7 @@ CARRIED: dict[str, list[Value]] = {
     "TiedWeights": states(8),
     "Switched": states(8),
 }
-"""Models in pieces of time: the name of each value that is handed on, its layout, and what it begins with."""
+"""Models in chunks of time: name, layout and initial value of each carried value."""
 
 WHOLE = {
     "Tagger": ("the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
@@ -92,43 +92,45 @@ WHOLE = {
     "AttentionPooling": ("the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
     "VanillaRnn": ("the recurrence is bidirectional (at zoo.py:", "self.rnn("),
     "SelfAttention": ("aten.matmul mixes timesteps (at zoo.py:", "y @ y.transpose"),
-    "MeanOverTime": ("padding would reach an answer, so only whole sequences are run", ""),
+    "MeanOverTime": ("padding would reach an output, so only whole sequences are run", ""),
     "NoBatch": ("input x has no batch dimension", ""),
     "NoTime": ("no input has a time dimension", ""),
-    "FirstStep": ("aten.select needs more than one piece of the sequence (at causal_models.py:", "# the first"),
+    "FirstStep": ("aten.select needs timesteps of more than one chunk (at causal_models.py:", "# the first"),
     "PositionsEmbedded": ("aten.embedding counts timesteps from the beginning or the end (at", "# embedded"),
     "PositionsSliced": ("aten.slice counts timesteps from the beginning (at", "# sliced"),
     "FirstHundred": ("aten.lt counts timesteps from the beginning or the end (at", "# early"),
     "AllButTheLast": ("aten.lt counts timesteps from the beginning or the end (at", "# inner"),
     "PositionsAreAnAnswer": ("aten.expand counts timesteps from the beginning or the end (at", "# numbers"),
-    "EncoderDecoder": ("the recurrence begins with what is known only at the end of the sequence (at", "# decoder"),
+    "EncoderDecoder": ("the initial state of a recurrence is known only at the end of the sequence (at", "# decoder"),
     "EndAsQuery": ("aten.mul needs the end of the sequence at every timestep (at", "# query"),
     "RunningSum": ("aten.cumsum needs all timesteps before (at", "# running"),
-    "PlaceOfTheMaximum": ("aten.max gives the place of a timestep among all (at", "# places"),
+    "PlaceOfTheMaximum": ("aten.max returns the index of a timestep within the sequence (at", "# places"),
     "WritesIntoAView": ("aten.clamp_ writes into a tensor that is used elsewhere (at", "# bounded"),
     "StateWrittenInPlace": ("aten.fill_ writes into a tensor that is used elsewhere (at", "# ones"),
-    "FoldedSum": ("sum_1 is not one value for each sequence (at", "# folded"),
+    "FoldedSum": ("sum_1 has not exactly one value per sequence (at", "# folded"),
     "BackAndForth": ("aten.add needs the end of the sequence at every timestep (at", "# added"),
     "FlattenedSteps": ("aten.reshape mixes timesteps (at", "y.reshape(-1, 8)"),
 }
-"""Models over whole sequences: how the reason begins, and what it has of the user's line."""
+"""Models over whole sequences: the start of the reason, and a part of the user's line."""
 
 
 def test_every_model_of_the_zoo_is_known() -> None:
-    """A model that is added says on which side it belongs."""
+    """Every model of the zoo is in one of the two tables."""
     assert {*CARRIED, *WHOLE} == {case.name for case in CASES}
     assert not CARRIED.keys() & WHOLE.keys()
 
 
 @pytest.mark.parametrize("case", cases(CARRIED))
 def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
-    """States, last steps, sums and extremes; a program for each end where there is something to compute."""
+    """States, last steps, sums, maxima and minima; start and head programs only where they compute something."""
     program = lowered(case).program
 
     assert program.chunked is not None, program.chunking_reason
     carried = [(value.spec.name, value.spec.shape, value.fill) for value in program.chunked.carried]
     assert carried == CARRIED[case.name]
-    assert program.chunking_reason == f"pieces of time hand on {', '.join(name for name, _, _ in carried)}"
+    assert (
+        program.chunking_reason == f"each chunk of time passes {', '.join(name for name, _, _ in carried)} to the next"
+    )
     parts: set[ProgramRole] = {"chunk"}
     parts |= {"start"} if any(fill is None for _, _, fill in carried) else set()
     parts |= {"head"} if any(spec.time_dim is None for spec in program.outputs) else set()
@@ -137,7 +139,7 @@ def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
 
 @pytest.mark.parametrize("case", cases(WHOLE))
 def test_a_model_that_needs_whole_sequences_says_why(case: Case) -> None:
-    """The operator, and the user's line where one is to blame."""
+    """The reason names the operator, and the user's line if there is one."""
     program = lowered(case).program
     reason, line = WHOLE[case.name]
 
@@ -160,7 +162,7 @@ def test_pieces_take_their_weights_by_the_models_own_names(case: Case) -> None:
 
 @pytest.mark.parametrize("case", cases(CARRIED))
 def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
-    """However it is cut, longer than anything it was tried on, with finite and infinite garbage in the padding."""
+    """For any chunks, for sequences longer than those of the check, with finite and infinite values in the padding."""
     made = lowered(case)
     model, config, program = made.model, made.config, made.program
     run, layout = runner(program)
@@ -183,7 +185,7 @@ def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
 def runner(
     program: LoweredModel,
 ) -> tuple[Callable[[ProgramRole, Bucket, list[Tensor]], Sequence[Tensor]], ChunkSignature]:
-    """A split program run in eager mode."""
+    """Run the chunk programs in eager mode."""
     assert program.chunked is not None, program.chunking_reason
     modules = {part: exported.module() for part, exported in program.parts.items()}
 
@@ -195,7 +197,7 @@ def runner(
 
 
 class Model(nn.Module):
-    """Some function of x [B, T, 4] and lengths, with a few layers at hand."""
+    """Some function of x [B, T, 4] and lengths, with a few layers."""
 
     def __init__(self, function: Callable[[Model, Tensor, Tensor], Any]) -> None:
         super().__init__()
@@ -205,7 +207,7 @@ class Model(nn.Module):
         self.table = nn.Parameter(torch.zeros(200, 4))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
-        """The function's answer."""
+        """Apply the function."""
         return self.function(self, x, lengths)
 
 
@@ -228,14 +230,14 @@ def steps(x: Tensor) -> Tensor:
 
 
 def written(m: Model, x: Tensor) -> Tensor:
-    """Written into through a view of what dropout returns as it is."""
+    """Write through a view of the result of dropout, which is its input."""
     y: Tensor = m.lstm(x)[0]
     nn.functional.dropout(y, 0.5, training=False).clamp_(max=100.0)
     return y
 
 
 def seen_before(m: Model, x: Tensor) -> Tensor:
-    """A view of what is written into later, which is read before and after."""
+    """Read a view before and after a write into its tensor."""
     y: Tensor = m.lstm(x)[0]
     view = y.transpose(1, 2)
     first = view * 2.0
@@ -289,7 +291,7 @@ WHOLES: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
     "positions summed": (lambda m, x, n: m.lstm(x)[1][0][0] + steps(x)[:, 0], "aten.select"),
     "a state of lengths": (
         lambda m, x, n: m.lstm(x, (n.float()[None, :, None].repeat(1, 1, 4),) * 2)[0],
-        "the recurrence begins with what is known only at the end",
+        "the initial state of a recurrence is known only at the end",
     ),
     "weights of the end": (
         lambda m, x, n: m.other(m.lstm(x)[0] + m.lstm(x)[1][0].transpose(0, 1))[0],
@@ -306,7 +308,7 @@ WHOLES: dict[str, tuple[Callable[[Model, Tensor, Tensor], Any], str]] = {
 
 @pytest.mark.parametrize("function", SPLITS.values(), ids=SPLITS.keys())
 def test_what_goes_from_step_to_step_is_cut(function: Callable[[Model, Tensor, Tensor], Any]) -> None:
-    """Other spellings of the same."""
+    """Equivalent code is accepted too."""
     program = lower(Model(function), parse_config(YAML, "model-config.yaml"))
 
     assert program.chunked is not None, program.chunking_reason
@@ -325,20 +327,20 @@ def test_what_needs_more_of_the_sequence_is_not_cut(
 
 
 def test_pieces_that_differ_from_the_whole_are_not_served() -> None:
-    """The last word has a comparison on ragged sequences: here, what is handed on begins with another number."""
+    """The comparison on ragged sequences decides: here, a carried value has a wrong initial number."""
     program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
     assert program.chunked is not None
     wrong = replace(program.chunked, carried=tuple(replace(value, fill=0.5) for value in program.chunked.carried))
 
-    with pytest.raises(NotChunkable, match="in pieces its output output is another than in one piece"):
+    with pytest.raises(NotChunkable, match="chunked execution changes output output"):
         check_chunked_equivalence(program.exported, wrong, program.inputs, program.outputs)
 
 
 def test_pieces_that_do_not_run_are_not_served() -> None:
-    """Whatever goes wrong in them is told."""
+    """The reason includes the error."""
     program = lowered(next(case for case in CASES if case.name == "CausalPerStep")).program
     assert program.chunked is not None
     wrong = replace(program.chunked, carried=program.chunked.carried[::-1][:1])
 
-    with pytest.raises(NotChunkable, match="its pieces cannot be run"):
+    with pytest.raises(NotChunkable, match="the chunk programs cannot be run"):
         check_chunked_equivalence(program.exported, wrong, program.inputs, program.outputs)

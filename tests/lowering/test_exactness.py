@@ -1,4 +1,4 @@
-"""A lowered program is the model: every request as alone in eager, whatever its batch and the padding."""
+"""A lowered program equals eager mode on each request alone, for any batch and any padding."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MEASURED = {
 
 @pytest.mark.parametrize("case", cases())
 def test_a_program_answers_as_the_model_alone(case: Case) -> None:
-    """Lengths from one to the bucket's, finite and infinite garbage in the padding, several batch sizes."""
+    """Lengths from one to the bucket's, finite and infinite values in the padding, several batch sizes."""
     made = lowered(case)
     model, config, program = made.model, made.config, made.program
     run = program.exported.module()
@@ -104,7 +104,7 @@ def test_the_models_forward_is_its_own_again() -> None:
 
 
 def test_ids_are_bounded_by_the_embedding_they_index() -> None:
-    """Some engines abort the process on an id beyond the table."""
+    """Some engines abort the process on an id beyond the embedding table."""
     vocabularies = {}
     for name in ("Tagger", "TwoInputs", "CausalPerStep"):
         case = next(case for case in CASES if case.name == name)
@@ -115,7 +115,7 @@ def test_ids_are_bounded_by_the_embedding_they_index() -> None:
 
 
 def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
-    """Keeping c exact over padding costs time; the tagger does without."""
+    """An exact final cell state costs time; the tagger does not need it."""
     needs = {}
     for name in ("Tagger", "PackedSorted"):
         case = next(case for case in CASES if case.name == name)
@@ -126,7 +126,7 @@ def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
     assert needs == {"Tagger": [False], "PackedSorted": [True]}
 
 
-def test_whether_padding_is_harmless_is_proved_or_measured_or_only_exact_lengths_are_served() -> None:
+def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_are_served() -> None:
     """Three kinds of models, told apart by the graph."""
     kinds: dict[tuple[str, str], set[str]] = {}
     for name in (*PROVED, *MEASURED, "MeanOverTime"):
@@ -136,6 +136,6 @@ def test_whether_padding_is_harmless_is_proved_or_measured_or_only_exact_lengths
 
     assert kinds == {
         ("exact_lengths", "padding"): {"MeanOverTime"},
-        ("masked", "not"): MEASURED,
+        ("masked", "tested,"): MEASURED,
         ("masked", "proved"): PROVED,
     }

@@ -1,4 +1,4 @@
-"""The proof may fail for a harmless model; it may not succeed for a harmful one."""
+"""Padding taint analysis: it may reject a harmless model, but must not accept a harmful one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ neuron_lstm:
 
 
 class Model(nn.Module):
-    """Some function of x [B, T, 4], with a few layers at hand; forward() takes no lengths."""
+    """Some function of x [B, T, 4], with a few layers; forward() takes no lengths."""
 
     def __init__(self, function: Callable[[Model, Tensor], Any]) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Model(nn.Module):
         self.table = nn.Parameter(torch.randn(20, 4))
 
     def forward(self, x: Tensor) -> Any:
-        """The function's answer."""
+        """Apply the function."""
         return self.function(self, x)
 
 

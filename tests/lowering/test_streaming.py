@@ -1,4 +1,4 @@
-"""What cannot stream is refused with the line to blame; and which models can go on from each other's sessions."""
+"""Streaming: models that cannot stream are refused with their line; ids of compatible session states."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ZOO = {case.name: case for case in CASES}
 
 
 class Plain(nn.Module):
-    """A layer and an answer per timestep."""
+    """An LSTM with an output per timestep."""
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
@@ -56,23 +56,23 @@ class ShiftedElsewhere(Plain):
 
 
 class PicksAScore(Plain):
-    """Its answer at each step is one of that step's scores, as in a language model's loss."""
+    """The output of each step is one of its scores, as in a language model's loss."""
 
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         scores = self.linear(self.lstm(x)[0]).log_softmax(-1)
         return scores.gather(2, x[:, :, :2].argmax(2, keepdim=True))[:, :, 0]
 
 
-class BeginsWithLength(Plain):
-    """Its first state is made of how long the sequence will be."""
+class StateFromLength(Plain):
+    """The initial state is computed from the length of the sequence."""
 
     def forward(self, x: Tensor, lengths: Tensor) -> Any:
         state = (lengths.float()[None, :, None] / 10).expand(1, x.shape[0], 4).contiguous()
         return self.linear(self.lstm(x, (state, torch.zeros_like(state)))[0])
 
 
-class BeginsWithWeights(Plain):
-    """Its first state is learned: of the lengths it needs no more than how many there are."""
+class LearnedInitialState(Plain):
+    """The initial state is learned; the lengths give the batch size only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,18 +84,18 @@ class BeginsWithWeights(Plain):
 
 
 def program_of(model: nn.Module, buckets: str = BUCKETS) -> LoweredModel:
-    """As packaging makes it."""
+    """Lower a model as packaging does."""
     return lower(model.eval(), parse_config(YAML % buckets, "f"))
 
 
 @pytest.mark.parametrize("name", ["CausalPerStep", "MaskedMeanPooling", "LearnedState", "GruGivenState"])
 def test_a_model_of_the_past_alone_streams(name: str) -> None:
-    """Answers per step, answers of all so far, and states that are learned or given."""
+    """Outputs per step, outputs of all steps so far, and initial states that are learned or inputs."""
     check_streamable(lowered(ZOO[name]).program)
 
 
 def test_a_score_picked_at_each_step_streams() -> None:
-    """Nothing of another timestep is in it."""
+    """The output depends on no other timestep."""
     check_streamable(program_of(PicksAScore()))
 
 
@@ -104,64 +104,64 @@ def test_a_score_picked_at_each_step_streams() -> None:
     [
         ("Tagger", "the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
         ("SelfAttention", "aten.matmul mixes timesteps (at zoo.py:", "y @ y.transpose"),
-        ("EncoderDecoder", "the recurrence begins with what is known only at the end", "# decoder"),
+        ("EncoderDecoder", "the initial state of a recurrence is known only at the end", "# decoder"),
         ("BackAndForth", "aten.add needs the end of the sequence at every timestep (at", "# added"),
         ("FirstHundred", "aten.lt counts timesteps", "# early"),
     ],
 )
 def test_a_model_that_needs_the_future_is_refused_with_its_line(name: str, blamed: str, line: str) -> None:
-    """The operator, the line of the model, and what to do."""
+    """The error names the operator, the line of the model, and a way out."""
     case: Case = ZOO[name]
     with pytest.raises(LoweringError) as refused:
         check_streamable(lowered(case).program)
 
     said = str(refused.value)
-    assert said.startswith("streaming: a piece of a sequence cannot be answered before the rest of it is there, for ")
+    assert said.startswith("streaming: the outputs of a chunk depend on timesteps that have not arrived: ")
     assert blamed in said
     assert line in said
-    assert "leave `streaming` out, or write the model without it" in said
+    assert "remove `streaming`, or change the model" in said
 
 
 def test_a_first_state_made_of_the_length_is_refused() -> None:
-    """How long a stream will be is not known when it begins."""
-    with pytest.raises(LoweringError, match="the recurrence begins with what is known only at the end"):
-        check_streamable(program_of(BeginsWithLength()))
+    """The length of a stream is unknown when it starts."""
+    with pytest.raises(LoweringError, match="the initial state of a recurrence is known only at the end"):
+        check_streamable(program_of(StateFromLength()))
 
 
 class StartOfLengths(nn.Module):
-    """What a program for the beginning must not be."""
+    """The start program must not read the lengths."""
 
     def forward(self, lengths: Tensor) -> Tensor:
         return lengths.float()[None, :, None] / 10
 
 
 def test_a_program_for_the_beginning_that_reads_lengths_is_refused() -> None:
-    """Whatever rule may have let it through: the serving half gives it the length of the first piece."""
-    program = program_of(BeginsWithWeights())
+    """Even if the analysis accepted it: serving passes the length of the first chunk."""
+    program = program_of(LearnedInitialState())
     rows = torch.export.Dim("rows", min=1, max=8)
     start = torch.export.export(StartOfLengths(), (torch.tensor([3, 2]),), dynamic_shapes=({0: rows},))
     assert program.chunked is not None
     changed = replace(program, chunked=replace(program.chunked, start=start))
 
-    with pytest.raises(LoweringError, match="streaming: what a sequence begins with is computed from its length"):
+    with pytest.raises(LoweringError, match="streaming: the initial state is computed from the length of the sequence"):
         check_streamable(changed)
 
 
 def test_a_first_state_that_only_counts_the_rows_streams() -> None:
     """A program may take lengths and not read them."""
-    check_streamable(program_of(BeginsWithWeights()))
+    check_streamable(program_of(LearnedInitialState()))
 
 
 @pytest.mark.parametrize("buckets", ["{batch: [1, 4], length: [4, 9]}", "{batch: [2, 3, 8], length: [64]}"])
 def test_the_same_model_in_other_buckets_goes_on_from_its_sessions(buckets: str) -> None:
-    """An upgrade of how it is served loses no session."""
+    """New buckets do not invalidate sessions."""
     assert state_compatibility_id(program_of(Plain(), buckets), ["abc"]) == state_compatibility_id(
         program_of(Plain()), ["abc"]
     )
 
 
 def test_the_state_is_told_by_32_hex_digits() -> None:
-    """As the manifest wants it."""
+    """The manifest requires this format."""
     told = state_compatibility_id(program_of(Plain()), [])
 
     assert len(told) == 32
@@ -170,19 +170,19 @@ def test_the_state_is_told_by_32_hex_digits() -> None:
 
 @pytest.mark.parametrize("other", [lambda: Plain(2.0), Wider, Shifted])
 def test_a_model_of_other_code_does_not(other: Any) -> None:
-    """Another factor, other sizes, another operator."""
+    """Another factor, other sizes, or another operator change the id."""
     assert state_compatibility_id(program_of(other()), ["abc"]) != state_compatibility_id(program_of(Plain()), ["abc"])
 
 
 def test_nor_does_one_of_other_weights() -> None:
-    """By the digests of their files."""
+    """The digests of the weight files are part of the id."""
     program = program_of(Plain())
 
     assert len({state_compatibility_id(program, weights) for weights in ([], ["abc"], ["abd"])}) == 3
 
 
 def test_other_weights_need_no_other_look_at_the_program() -> None:
-    """What is told of a model says what would be told of it with others."""
+    """The id with other weights follows from the id of the model."""
     program = program_of(Plain())
 
     assert with_weight_digests(state_compatibility_id(program, ["abc"]), ["abd"]) == state_compatibility_id(

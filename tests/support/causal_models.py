@@ -1,6 +1,6 @@
-"""Models whose timesteps depend on earlier ones alone, and models that look so: what people write around one direction.
+"""Models that are causal, and models that only look causal: typical code around a recurrence.
 
-Each comes with its configuration in `zoo.py`. The first half can be run in pieces of time, the second half cannot.
+Each comes with its configuration in `zoo.py`. The first half can run in chunks of time, the second half cannot.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-Answer = Any  # tensors in any nesting
+Outputs = Any  # tensors in any nesting
 
 
 class OneLstm(nn.Module):
-    """An LSTM from 6 features to 8, and what is made of its padded outputs."""
+    """An LSTM from 6 features to 8; subclasses use its padded outputs."""
 
     def __init__(self, layers: int = 1) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class OneLstm(nn.Module):
         self.out = nn.Linear(8, 4)
 
     def unpacked(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Outputs float32[B, T, 8] with zeros on the padding, and the lengths as unpacking gives them."""
+        """Outputs float32[B, T, 8] with zeros on the padding, and the lengths that unpacking returns."""
         packed, _ = self.lstm(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
         return pad_packed_sequence(packed, batch_first=True)
 
@@ -31,15 +31,15 @@ class OneLstm(nn.Module):
 class MeanOfUnpacked(OneLstm):
     """The mean with no mask at all: unpacked outputs are zero on the padding."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, n = self.unpacked(x, lengths)
         return self.out(y.sum(1) / n[:, None])
 
 
 class MeanByCountedMask(OneLstm):
-    """The mean, divided by the sum of the mask; the mask with its first dimension spread in two ways."""
+    """The mean, divided by the sum of the mask; the first dimension of the mask is expanded in two ways."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.lstm(x)
         steps = torch.arange(y.size(1)).unsqueeze(0).repeat(y.size(0), 1)
         mask = (steps < lengths.unsqueeze(1).expand(-1, y.size(1))).float()
@@ -47,9 +47,9 @@ class MeanByCountedMask(OneLstm):
 
 
 class MeanCountedFromOne(OneLstm):
-    """The mean, with timesteps numbered from 1."""
+    """The mean, with timesteps counted from 1."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.lstm(x)
         padding = torch.arange(1, y.size(1) + 1)[None, :] > lengths[:, None]
         return y.masked_fill(padding[:, :, None], 0.0).sum(1) / lengths.unsqueeze(-1).float()
@@ -58,16 +58,16 @@ class MeanCountedFromOne(OneLstm):
 class MaximumOfMasked(OneLstm):
     """The values of max() over outputs filled with -inf, beside scores for every timestep."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.unpacked(x, lengths)
         mask = torch.arange(y.size(1))[None, :] < lengths[:, None]
         return self.out(y.masked_fill(~mask[:, :, None], float("-inf")).max(dim=1).values), self.out(y)
 
 
 class MaximumOfUnpacked(OneLstm):
-    """max(1)[0] of what pad_packed_sequence filled with -inf."""
+    """max(1)[0] of outputs that pad_packed_sequence padded with -inf."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         packed, _ = self.lstm(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
         y, _ = pad_packed_sequence(packed, batch_first=True, padding_value=float("-inf"))
         return torch.max(y, 1)[0]
@@ -80,7 +80,7 @@ class Extremes(OneLstm):
         super().__init__()
         self.embed = nn.Embedding(20, 6)
 
-    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.lstm(self.embed(ids))
         mask = torch.arange(y.size(1))[None, :] < lengths[:, None]
         least = torch.where(mask[:, :, None], y, float("inf")).amin(1)
@@ -94,7 +94,7 @@ class TwoLayersAndTheirEnd(OneLstm):
     def __init__(self) -> None:
         super().__init__(layers=2)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         packed, (h, c) = self.lstm(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
         y, _ = pad_packed_sequence(packed, batch_first=True)
         return {"steps": self.out(y), "final": torch.cat([h[-1], c[-1]], 1), "h": h}
@@ -107,7 +107,7 @@ class GruGivenState(nn.Module):
         super().__init__()
         self.gru = nn.GRU(6, 8, 2, batch_first=True)
 
-    def forward(self, x: torch.Tensor, h0: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, h0: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         packed, h = self.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False), h0)
         return pad_packed_sequence(packed, batch_first=True)[0], h
 
@@ -119,13 +119,13 @@ class LstmGivenState(nn.Module):
         super().__init__()
         self.lstm = nn.LSTM(6, 8)
 
-    def forward(self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor], lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, state: tuple[torch.Tensor, torch.Tensor], lengths: torch.Tensor) -> Outputs:
         packed, (h, c) = self.lstm(pack_padded_sequence(x, lengths, enforce_sorted=False), state)
         return pad_packed_sequence(packed)[0], h, c
 
 
 class LearnedState(nn.Module):
-    """An LSTM that begins with learned numbers; the final state is the answer."""
+    """An LSTM with a learned initial state; the final state is the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,14 +133,14 @@ class LearnedState(nn.Module):
         self.c0 = nn.Parameter(torch.randn(2, 1, 8))
         self.lstm = nn.LSTM(6, 8, 2, batch_first=True)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         state = self.h0.repeat(1, x.size(0), 1), self.c0.expand(-1, x.size(0), -1).contiguous()
         _, (h, _) = self.lstm(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False), state)
         return h[-1]
 
 
 class StateOfSpeaker(nn.Module):
-    """An LSTM whose initial state is computed from an input without time, which the answer needs again."""
+    """An LSTM whose initial state is computed from an input without time, which the output needs again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class StateOfSpeaker(nn.Module):
         self.lstm = nn.LSTM(6, 8, batch_first=True)
         self.out = nn.Linear(8 + 3, 4)
 
-    def forward(self, x: torch.Tensor, speaker: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, speaker: torch.Tensor) -> Outputs:
         h = torch.tanh(self.begin(speaker)).unsqueeze(0)
         y, (h, _) = self.lstm(x, (h, torch.zeros_like(h)))
         return self.out(torch.cat([h[0], speaker], 1)), y
@@ -162,21 +162,21 @@ class SpeakerAtEveryStep(nn.Module):
         self.first = nn.LSTM(6 + 3, 8, batch_first=True)
         self.second = nn.GRU(8 + 3, 8, batch_first=True)
 
-    def forward(self, x: torch.Tensor, speaker: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, speaker: torch.Tensor) -> Outputs:
         expanded = speaker[:, None, :].expand(-1, x.size(1), -1)
         y, _ = self.first(torch.cat([x, expanded], -1))
         return self.second(torch.cat([y, speaker.unsqueeze(1).repeat(1, x.size(1), 1)], -1))[0]
 
 
 class Parallel(nn.Module):
-    """Two LSTMs side by side, added at every timestep; the states begin with new_zeros of the input."""
+    """Two LSTMs side by side, added at every timestep; the initial states are new_zeros of the input."""
 
     def __init__(self) -> None:
         super().__init__()
         self.left = nn.LSTM(6, 8, batch_first=True)
         self.right = nn.LSTM(6, 8, 2, batch_first=True)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         begin = x.new_zeros(1, x.size(0), 8)
         y, (h, _) = self.left(x, (begin, begin))
         z, (g, _) = self.right(x)
@@ -190,7 +190,7 @@ class ReluRnn(nn.Module):
         super().__init__()
         self.rnn = nn.RNN(6, 5, 2, nonlinearity="relu", bias=False, batch_first=True)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         packed, h = self.rnn(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
         return pad_packed_sequence(packed, batch_first=True)[0], h
 
@@ -203,13 +203,13 @@ class TimeMajorBoth(nn.Module):
         self.lstm = nn.LSTM(3, 7)
         self.out = nn.Linear(7, 4)
 
-    def forward(self, inputs: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, inputs: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         packed, (h, _) = self.lstm(pack_padded_sequence(inputs, lengths, enforce_sorted=False))
         return self.out(pad_packed_sequence(packed)[0]), h.squeeze(0)
 
 
 class ProjectedGivenState(nn.Module):
-    """A projected LSTM that begins with learned states, so that h_0 is no projection of anything."""
+    """A projected LSTM with learned initial states, so that h_0 is not the result of a projection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class ProjectedGivenState(nn.Module):
         self.h0 = nn.Parameter(torch.randn(2, 1, 4))
         self.c0 = nn.Parameter(torch.randn(2, 1, 9))
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         state = [value.expand(-1, x.size(0), -1).contiguous() for value in (self.h0, self.c0)]
         return self.lstm(x, tuple(state))
 
@@ -231,7 +231,7 @@ class InplaceRelu(nn.Module):
         self.between = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Dropout(0.5), nn.Linear(8, 6))
         self.second = nn.LSTM(6, 8, batch_first=True)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.second(self.between(self.first(x)[0]).relu_())
         return y.mul_(2.0)
 
@@ -245,7 +245,7 @@ class AddedInPlace(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(6) for _ in range(2))
         self.begin = nn.Linear(6, 6)
 
-    def forward(self, carried_0: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, carried_0: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         x, last = self.begin(carried_0), []
         for layer, norm in zip(self.layers, self.norms, strict=True):
             last.append((x * 2.0)[:, -1])
@@ -254,9 +254,9 @@ class AddedInPlace(nn.Module):
 
 
 class LogSoftmaxAtEveryStep(OneLstm):
-    """Logarithms of probabilities for every timestep, as a language model gives."""
+    """Logarithms of probabilities for every timestep, as in a language model."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         return self.out(self.unpacked(x, lengths)[0]).log_softmax(-1)
 
 
@@ -274,31 +274,31 @@ class FixedStatistics(OneLstm):
             self.norm.running_mean = torch.randn(8)
             self.norm.running_var = torch.rand(8) + 0.5
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, (h, _) = self.lstm((x - self.mean) / self.scale * torch.tensor([1.0, 2.0, 1.0, 2.0, 1.0, 2.0]))
         return self.norm(y.transpose(1, 2)).transpose(1, 2), self.norm(h[-1])
 
 
 class LastStep(OneLstm):
-    """The last timestep by a slice, of a model that is given lengths."""
+    """The last timestep by a slice, of a model with lengths."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         return self.out(self.unpacked(x, lengths)[0][:, -1])
 
 
 class LastStepByIndex(OneLstm):
     """The last timestep as `y[arange(B), lengths - 1]`, and as a gather."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.lstm(x)
         gathered = y.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, y.size(2))).squeeze(1)
         return self.out(y[torch.arange(y.size(0)), lengths - 1]), gathered
 
 
 class LengthsAreAnAnswer(OneLstm):
-    """All that pad_packed_sequence gives, and the input itself."""
+    """All results of pad_packed_sequence, and the input itself."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         return *self.unpacked(x, lengths), x
 
 
@@ -312,14 +312,14 @@ class TiedWeights(nn.Module):
         self.out = nn.Linear(8, 20, bias=False)
         self.out.weight = self.embed.weight
 
-    def forward(self, ids: torch.Tensor) -> Answer:
+    def forward(self, ids: torch.Tensor) -> Outputs:
         return self.out(self.lstm(self.embed(ids))[0])
 
 
 class Switched(OneLstm):
-    """An input of yes and no for every timestep, which lets frames through or not."""
+    """A boolean input for every timestep, which masks frames."""
 
-    def forward(self, x: torch.Tensor, keep: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, keep: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.unpacked(torch.where(keep[:, :, None], x, 0.0), lengths)
         return y * keep.unsqueeze(-1), keep
 
@@ -327,7 +327,7 @@ class Switched(OneLstm):
 class FirstStep(OneLstm):
     """The first timestep of the second of two recurrences."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         return self.out(self.lstm(x)[0][:, 0])  # the first
 
 
@@ -338,7 +338,7 @@ class PositionsEmbedded(OneLstm):
         super().__init__()
         self.positions = nn.Embedding(64, 6)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         steps = torch.arange(x.size(1))
         return self.lstm(x + self.positions(steps)[None])[0]  # embedded
 
@@ -351,14 +351,14 @@ class PositionsSliced(OneLstm):
         self.positions: torch.Tensor
         self.register_buffer("positions", torch.zeros(1, 64, 6))
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         return self.lstm(x + self.positions[:, : x.size(1)])[0]  # sliced
 
 
 class FirstHundred(OneLstm):
-    """Outputs of the first hundred timesteps only: no short sequence shows it."""
+    """Outputs of the first hundred timesteps only, which short sequences do not reveal."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         early = torch.arange(x.size(1)) < 100  # early
         return self.lstm(x)[0] * early[None, :, None]
 
@@ -366,26 +366,26 @@ class FirstHundred(OneLstm):
 class AllButTheLast(OneLstm):
     """The mean without each sequence's last timestep."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         inner = torch.arange(1, x.size(1) + 1)[None, :] < lengths[:, None]  # inner
         return (self.lstm(x)[0] * inner[:, :, None]).sum(1) / lengths[:, None]
 
 
 class PositionsAreAnAnswer(OneLstm):
-    """The number of every timestep, beside its scores."""
+    """The index of every timestep, and its scores."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         return self.lstm(x)[0], torch.arange(x.size(1)).expand(x.size(0), -1)  # numbers
 
 
 class EncoderDecoder(OneLstm):
-    """A decoder that begins with the encoder's end, and reads the same sequence again."""
+    """A decoder that starts from the encoder's final state, and reads the same sequence again."""
 
     def __init__(self) -> None:
         super().__init__()
         self.decoder = nn.LSTM(6, 8, batch_first=True)
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         _, state = self.lstm(packed)
         decoded, _ = self.decoder(packed, state)  # decoder
@@ -395,7 +395,7 @@ class EncoderDecoder(OneLstm):
 class EndAsQuery(OneLstm):
     """Attention of the final state over all timesteps."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, (h, _) = self.lstm(x)
         mask = torch.arange(x.size(1))[None, :] < lengths[:, None]
         scores = (y * h[-1][:, None, :]).sum(-1)  # query
@@ -406,14 +406,14 @@ class EndAsQuery(OneLstm):
 class RunningSum(OneLstm):
     """The sum of all outputs so far."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         return self.lstm(x)[0].cumsum(1)  # running
 
 
 class PlaceOfTheMaximum(OneLstm):
-    """The greatest outputs and the timesteps in which they were seen."""
+    """The maxima of the outputs over time, and their timesteps."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.lstm(x)
         mask = torch.arange(x.size(1))[None, :] < lengths[:, None]
         values, places = y.masked_fill(~mask[:, :, None], float("-inf")).max(1)  # places
@@ -421,9 +421,9 @@ class PlaceOfTheMaximum(OneLstm):
 
 
 class WritesIntoAView(OneLstm):
-    """One feature is bounded in place: only data far beyond the usual shows whether that was done."""
+    """One feature is clamped in place, which only very large values reveal."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y = x * 1000.0
         y[:, :, 0].clamp_(max=2000.0)  # bounded
         return self.lstm(y)[0]
@@ -432,25 +432,25 @@ class WritesIntoAView(OneLstm):
 class StateWrittenInPlace(OneLstm):
     """An initial state of zeros, into which ones are written."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         h = torch.zeros(1, x.size(0), 8)
         h[:, :, 0] = 1.0  # ones
         return self.lstm(x, (h, torch.zeros(1, x.size(0), 8)))[0]
 
 
 class FoldedSum(OneLstm):
-    """Heads that stand among the sequences while they are summed."""
+    """Heads that are folded into the batch while they are summed."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.unpacked(x, lengths)
         heads = y.view(y.size(0), y.size(1), 2, 4).transpose(1, 2).reshape(y.size(0) * 2, y.size(1), 4)
         return heads.sum(1).view(y.size(0), 8)  # folded
 
 
 class BackAndForth(OneLstm):
-    """One direction over the sequence, after which the sum of all timesteps is added to each."""
+    """One direction over the sequence, then the sum of all timesteps is added to each."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.unpacked(x, lengths)
         return y + y.sum(1, keepdim=True)  # added
 
@@ -458,6 +458,6 @@ class BackAndForth(OneLstm):
 class FlattenedSteps(OneLstm):
     """All timesteps of all sequences in one dimension for a linear layer, and back."""
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Answer:
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, _ = self.unpacked(x, lengths)
         return self.out(y.reshape(-1, 8)).view(y.size(0), y.size(1), 4)

@@ -39,7 +39,15 @@ ALLOWED_SISTERS = {
         "config.json_codec",
     ),
     "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
-    "archiver_ext": ("bucketing", "sessions", "config", "backends", "lowering", "handlers"),
+    "archiver_ext": (
+        "bucketing",
+        "sessions",
+        "config",
+        "backends",
+        "lowering",
+        "handlers.runtime",
+        "handlers.streaming.sessions",
+    ),
 }
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",)}
 

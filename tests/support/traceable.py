@@ -1,4 +1,4 @@
-"""Functions and modules to trace, and kernels between buckets."""
+"""Functions and modules to trace, and bucket kernels."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class TimeMajor(nn.Module):
 
 
 class Step(nn.Module):
-    """An LSTM that takes and gives its state: x[B, T, 4], h and c [1, B, 5]."""
+    """An LSTM that takes and returns its state: x[B, T, 4], h and c [1, B, 5]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class HeldStep(nn.Module):
 
 
 def pad_right(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """x[B, T, F] to the first of 4 and 8 timesteps that holds it; silent where none does, as users' kernels are."""
+    """Pad x[B, T, F] to 4 or 8 timesteps; return no tensors if it is longer, as users' kernels do."""
     x = tensors[0]
     index = 0
     outputs: list[torch.Tensor] = []
@@ -95,10 +95,10 @@ def pad_right(tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Te
 
 
 def plain_kernel() -> Any:
-    """A factory of a plain kernel."""
+    """Return a plain bucket kernel."""
     return pad_right
 
 
 def scripted_kernel() -> Any:
-    """A factory of a scripted one."""
+    """Return a scripted bucket kernel."""
     return torch.jit.script(pad_right)

@@ -1,4 +1,4 @@
-"""The models that must be served exactly: what people write around nn.LSTM and nn.GRU, each with its configuration."""
+"""Models that must be served exactly: typical code around nn.LSTM and nn.GRU, each with its configuration."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class AttentionPooling(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Masked self-attention over a GRU's outputs; the attention map is an answer too."""
+    """Masked self-attention over a GRU's outputs; the attention map is also an output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -395,14 +395,14 @@ CASES = (
 
 
 def cases(named: Collection[str] | None = None) -> list[Any]:
-    """The cases as a test's parameters, all or those named; what asks for one model runs in one process."""
+    """Return all cases, or those named, as parameters of a test; tests of one model run in one process."""
     wanted = [case for case in CASES if named is None or case.name in named]
     return [pytest.param(case, id=case.name, marks=pytest.mark.xdist_group(f"zoo {case.name}")) for case in wanted]
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A model of the zoo with seeded weights, and the program made of it."""
+    """A model of the zoo with seeded weights, and its lowered form."""
 
     model: nn.Module
     config: ServingConfig
@@ -411,7 +411,7 @@ class Lowered:
 
 @cache
 def lowered(case: Case) -> Lowered:
-    """Made once: lowering takes a second, and tests only look at the program or run it."""
+    """Lower a case once: lowering takes a second, and tests only read or run the result."""
     torch.manual_seed(0)
     model, config = case.make().eval(), parse_config(case.yaml, "model-config.yaml")
     return Lowered(model, config, lower(model, config))

@@ -1,4 +1,4 @@
-"""bucket_model_trace(): the user's kernel chooses, one copy of the weights serves, the state is shared."""
+"""bucket_model_trace(): the bucket kernel selects the bucket, weights are stored once, the state is shared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchserve_neuron_lstm.tracing.state import StateBuffer
 
 
 class Reader(nn.Module):
-    """Each step of x[B, T, 4] for itself and those before it, with a constant that its length does not change."""
+    """A causal model over x[B, T, 4], with a constant that does not depend on the length."""
 
     def __init__(self, scale: float = 1.0) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ EXAMPLES = [torch.rand(2, 4, 4), torch.rand(2, 8, 4)]
 
 @pytest.fixture(scope="module")
 def reader() -> tracing.Traced:
-    """Buckets of 4 and 8 timesteps, weights apart."""
+    """Return a trace with buckets of 4 and 8 timesteps and separate weights."""
     config = tracing.BucketModelConfig(scripted_kernel)
     return tracing.bucket_model_trace(make_reader, EXAMPLES, config, inline_weights_to_neff=False, backend="eager")
 
 
 def test_every_length_is_answered_by_its_bucket(reader: tracing.Traced) -> None:
-    """Right-padded to 4 or 8, and exact on the real steps."""
+    """Inputs are padded to 4 or 8 timesteps, and the real timesteps are exact."""
     model = Reader()
     for length, bucket in ((1, 4), (4, 4), (5, 8), (8, 8)):
         x = torch.rand(2, length, 4)
@@ -56,13 +56,13 @@ def test_every_length_is_answered_by_its_bucket(reader: tracing.Traced) -> None:
 
 
 def test_what_no_bucket_holds_is_refused_with_its_shape(reader: tracing.Traced) -> None:
-    """The kernel falls through in silence; the call does not."""
+    """The kernel returns no tensors, and the call raises."""
     with pytest.raises(tracing.WrongInput, match=r"no bucket for \[2, 9, 4\]: .* are 0: \[2, 4, 4\]; 1: \[2, 8, 4\]"):
         reader(torch.rand(2, 9, 4))
 
 
 def test_another_batch_than_the_bucket_was_traced_with_is_refused(reader: tracing.Traced) -> None:
-    """The kernel chooses by length alone."""
+    """The kernel selects by length only."""
     with pytest.raises(
         tracing.WrongInput, match=r"float32 \[3, 4, 4\], but the program was compiled for .*\[2, 4, 4\]"
     ):
@@ -72,29 +72,29 @@ def test_another_batch_than_the_bucket_was_traced_with_is_refused(reader: tracin
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (([], torch.tensor(0)), tracing.WrongInput, r"no bucket for \[2, 3\]: the bucket kernel gave back no tensors"),
+        (([], torch.tensor(0)), tracing.WrongInput, r"no bucket for \[2, 3\]: the bucket kernel returned no tensors"),
         (([torch.rand(2, 4)], torch.tensor(2)), tracing.WrongInput, "the bucket kernel chose 2"),
         (([torch.rand(2, 4)], torch.tensor(-1)), tracing.WrongInput, "the bucket kernel chose -1"),
-        ((None, torch.tensor(0)), TypeError, "a list of tensors first, it gave None"),
-        (([torch.rand(2, 4)], "first"), TypeError, "a tensor of one number, it gave 'first'"),
-        ([torch.rand(2, 4)], TypeError, r"must give \(tensors, index\), it gave list"),
+        ((None, torch.tensor(0)), TypeError, "a list of tensors first, it returned None"),
+        (([torch.rand(2, 4)], "first"), TypeError, "a tensor of one number, it returned 'first'"),
+        ([torch.rand(2, 4)], TypeError, r"must return \(tensors, index\), it returned list"),
     ],
 )
 def test_an_answer_of_the_kernel_without_a_bucket_is_refused(answer: Any, error: type[Exception], message: str) -> None:
-    """Nothing, an index beyond, one from behind, another kind of answer."""
+    """No tensors, an index out of range, a negative index, or another type."""
     with pytest.raises(error, match=message):
         select_bucket(lambda _: answer, [torch.rand(2, 3)], [[(2, 4)], [(2, 8)]])
 
 
 def test_equal_weights_of_buckets_are_kept_once(reader: tracing.Traced) -> None:
-    """Each bucket made its own model."""
+    """Each bucket has its own copy of the model."""
     names = set(Reader().state_dict())
 
     assert {key for key in reader.store if key.startswith("weights/")} == {f"weights/{name}" for name in names}
 
 
 def test_weights_are_replaced_in_all_buckets(tmp_path: Path, reader: tracing.Traced) -> None:
-    """By one call."""
+    """One call replaces the weights of all buckets."""
     reader.save(tmp_path / "reader")
     own = tracing.load(tmp_path / "reader")
     other = Reader()
@@ -112,7 +112,7 @@ def test_weights_are_replaced_in_all_buckets(tmp_path: Path, reader: tracing.Tra
 def test_a_scripted_kernel_is_saved_as_it_is_and_a_plain_one_by_its_name(
     tmp_path: Path, reader: tracing.Traced
 ) -> None:
-    """Both are there again after loading, and after loading what was loaded."""
+    """Both are restored by loading, also from a trace that was loaded before."""
     reader.save(tmp_path / "scripted")
     plain, x = tracing.load(tmp_path / "scripted"), torch.rand(2, 3, 4)
     plain.save(tmp_path / "again")
@@ -124,7 +124,7 @@ def test_a_scripted_kernel_is_saved_as_it_is_and_a_plain_one_by_its_name(
 
 
 def test_a_kernel_that_cannot_be_found_again_is_not_saved(tmp_path: Path, reader: tracing.Traced) -> None:
-    """It works until then."""
+    """The trace can be called, but not saved."""
     reader.save(tmp_path / "traced")
     own = tracing.load(tmp_path / "traced")
     own.kernel = call_factory(lambda: pad_right)
@@ -143,7 +143,7 @@ def test_a_kernel_is_given_as_a_function_that_makes_it(given: Any) -> None:
 
 
 def test_arguments_of_each_bucket_are_its_own() -> None:
-    """A list gives each its own, and constants that differ are kept apart."""
+    """A list has the arguments of each bucket, and different constants are stored separately."""
     config = tracing.BucketModelConfig(plain_kernel, func_kwargs=[{"scale": 1.0}, {"scale": 10.0}])
     traced = tracing.bucket_model_trace(make_reader, EXAMPLES, config, backend="eager")
     short, long = torch.rand(2, 4, 4), torch.rand(2, 8, 4)
@@ -154,21 +154,21 @@ def test_arguments_of_each_bucket_are_its_own() -> None:
 
 
 def test_arguments_must_be_as_many_as_buckets() -> None:
-    """As documented."""
+    """The length of the list must be the number of buckets."""
     config = tracing.BucketModelConfig(plain_kernel, func_kwargs=[{}])
     with pytest.raises(ValueError, match="func_kwargs is a list of 1, but there are 2 example inputs"):
         tracing.bucket_model_trace(make_reader, EXAMPLES, config, backend="eager")
 
 
 def total(*tensors: torch.Tensor) -> torch.Tensor:
-    """As many as there are."""
+    """Sum any number of tensors."""
     return torch.stack(tensors).sum(0)
 
 
 def test_buckets_must_be_alike() -> None:
-    """Two inputs in one and one in the other; no example at all; a function that forgets the aliases."""
+    """Different numbers of inputs, no example, or a function that returns no aliases."""
     config = tracing.BucketModelConfig(plain_kernel)
-    with pytest.raises(ValueError, match="bucket 1 takes"):
+    with pytest.raises(ValueError, match="the inputs of bucket 1 are"):
         tracing.bucket_model_trace(lambda: (total, {}), [(EXAMPLES[0],) * 2, (EXAMPLES[0],)], config)
     with pytest.raises(ValueError, match="example_inputs is empty"):
         tracing.bucket_model_trace(make_reader, [], config)
@@ -192,12 +192,12 @@ def rows_kernel() -> Any:
 
 
 def steps_of(rows: int) -> tuple[torch.Tensor, ...]:
-    """An example of so many rows."""
+    """Return an example with this number of rows."""
     return torch.rand(rows, 3, 4), torch.zeros(1, rows, 5), torch.zeros(1, rows, 5)
 
 
 def expected(pieces: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Each piece's answer, the state of the first rows handed on."""
+    """Return the output of each chunk, and pass the state of the first rows on."""
     model, h, c = step()[0], torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)
     answers = []
     for x in pieces:
@@ -209,7 +209,7 @@ def expected(pieces: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def narrowed() -> Any:
-    """A factory of a preprocessor."""
+    """Return a preprocessor."""
 
     def views(shapes: list[list[list[int]]], states: list[torch.Tensor], bucket: torch.Tensor) -> list[torch.Tensor]:
         return [state[:, : shape[1]] for state, shape in zip(states, shapes[int(bucket)], strict=True)]
@@ -219,7 +219,7 @@ def narrowed() -> Any:
 
 @pytest.mark.parametrize("preprocessor", [None, narrowed])
 def test_buckets_share_one_state_and_take_their_part_of_it(preprocessor: Any, tmp_path: Path) -> None:
-    """Two rows, then the first alone, then both again; after loading and after a reset it begins again."""
+    """Two rows, then the first alone, then both; loading and reset_state() restore the initial state."""
     config = tracing.BucketModelConfig(
         rows_kernel,
         shared_state_buffer=[torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)],
@@ -238,20 +238,20 @@ def test_buckets_share_one_state_and_take_their_part_of_it(preprocessor: Any, tm
 
 
 def copied() -> Any:
-    """A preprocessor whose states would be lost."""
+    """Return a preprocessor that copies the state."""
     return lambda shapes, states, bucket: [state[:, :1].clone() for state in states]
 
 
 def whole() -> Any:
-    """One that gives the whole state to a smaller bucket."""
+    """Return a preprocessor that passes the whole state to a smaller bucket."""
     return lambda shapes, states, bucket: states
 
 
 @pytest.mark.parametrize(
-    ("preprocessor", "message"), [(copied, "gave a copy of the state"), (whole, "gave .* bucket 0")]
+    ("preprocessor", "message"), [(copied, "returned a copy of the state"), (whole, "returned .* bucket 0")]
 )
 def test_a_preprocessor_must_give_views_of_the_buckets_shapes(preprocessor: Any, message: str) -> None:
-    """Else the next state would be lost, or the program refuse it."""
+    """Otherwise the next state would be lost, or the program would refuse it."""
     state = StateBuffer((torch.zeros(1, 2, 5), torch.zeros(1, 2, 5)), [[[1, 1, 5], [1, 1, 5]]], preprocessor())
 
     with pytest.raises(ValueError, match=message):
@@ -261,14 +261,17 @@ def test_a_preprocessor_must_give_views_of_the_buckets_shapes(preprocessor: Any,
 @pytest.mark.parametrize(
     ("buffer", "message"),
     [
-        (None, "the buckets' states have other shapes"),
+        (None, "the states of the buckets have different shapes"),
         ([torch.zeros(1, 2, 5)], "holds 1 tensors for 2 states"),
-        ([torch.zeros(1, 1, 5)] * 2, r"a state of \[1, 1, 5\] has no part of \[1, 2, 5\]: make shared_state_buffer"),
+        (
+            [torch.zeros(1, 1, 5)] * 2,
+            r"a state of shape \[1, 1, 5\] is too small for \[1, 2, 5\]: enlarge shared_state_buffer",
+        ),
         ([torch.zeros(1, 2, 5).double()] * 2, "holds torch.float64, but the state is torch.float32"),
     ],
 )
 def test_a_shared_state_must_fit_all_buckets(buffer: Any, message: str) -> None:
-    """Missing, too few, too small, of another dtype."""
+    """Missing, too few, too small, or of another dtype."""
     config = tracing.BucketModelConfig(rows_kernel, shared_state_buffer=buffer)
 
     with pytest.raises(ValueError, match=message):
@@ -276,12 +279,12 @@ def test_a_shared_state_must_fit_all_buckets(buffer: Any, message: str) -> None:
 
 
 def test_a_preprocessor_without_a_state_is_refused() -> None:
-    """It has nothing to shape."""
-    with pytest.raises(ValueError, match="give shared_state_buffer as well"):
+    """Without a buffer, it has no purpose."""
+    with pytest.raises(ValueError, match="requires shared_state_buffer as well"):
         tracing.BucketModelConfig(rows_kernel, shared_state_buffer_preprocessor=narrowed)
 
 
 def test_buckets_are_not_cut_into_batches(reader: tracing.Traced) -> None:
-    """The kernel chooses."""
-    with pytest.raises(ValueError, match="a trace of buckets chooses one by its kernel"):
+    """The bucket kernel selects the number of rows."""
+    with pytest.raises(ValueError, match="a trace with buckets selects one by its kernel"):
         tracing.dynamic_batch(reader)

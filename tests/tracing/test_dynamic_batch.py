@@ -1,4 +1,4 @@
-"""dynamic_batch(): any number of rows is answered as each row alone, and what has no rows is refused."""
+"""dynamic_batch(): any number of rows equals each row alone; functions without a batch dimension are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.tracing.row_batches import batch_ranges, run_in_batc
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 @pytest.mark.parametrize("traced_rows", [1, 3])
 def test_any_batch_is_the_model_itself(backend: str, traced_rows: int) -> None:
-    """Fewer rows than traced, as many, more; none is mixed with another."""
+    """Fewer rows than the example, as many, and more; rows are independent."""
     torch.manual_seed(0)
     model = PackedTagger().eval()
     example = torch.rand(traced_rows, 6, 4), torch.full([traced_rows], 6)
@@ -33,7 +33,7 @@ def test_any_batch_is_the_model_itself(backend: str, traced_rows: int) -> None:
 
 @given(rows=st.integers(1, 40), size=st.integers(1, 12))
 def test_chunks_are_run_at_the_traced_size_and_put_together_again(rows: int, size: int) -> None:
-    """The law of padding and cutting, with a run that only ever sees whole chunks."""
+    """Padding and concatenation are exact, and the program sees full batches only."""
     signature = Signature({"x": TensorType("int64", (size, 2)), "y": TensorType("int64", (size,))}, {})
     x = torch.arange(rows * 2).reshape(rows, 2)
 
@@ -49,7 +49,7 @@ def test_chunks_are_run_at_the_traced_size_and_put_together_again(rows: int, siz
 
 
 def test_it_is_done_in_place_and_given_back() -> None:
-    """As documented."""
+    """The trace is changed in place."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
 
     assert tracing.dynamic_batch(traced) is traced
@@ -57,7 +57,7 @@ def test_it_is_done_in_place_and_given_back() -> None:
 
 
 def test_without_it_the_batch_is_fixed() -> None:
-    """A trace takes what it was traced with."""
+    """Without dynamic_batch(), the number of rows is fixed."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
 
     with pytest.raises(tracing.WrongInput):
@@ -74,7 +74,7 @@ def test_another_size_beside_dimension_0_is_a_value_error() -> None:
 
 
 def test_unequal_rows_of_a_call_are_a_value_error() -> None:
-    """Named with their numbers; no rows at all, too."""
+    """The error names the numbers of rows; no rows are refused as well."""
     traced = tracing.dynamic_batch(tracing.trace(torch.add, (torch.rand(1, 2), torch.rand(1, 2)), backend="eager"))
 
     with pytest.raises(ValueError, match=r"dimension 0 must be the same in all inputs: .* has 3, .* has 4"):
@@ -84,17 +84,17 @@ def test_unequal_rows_of_a_call_are_a_value_error() -> None:
 
 
 def reverses_rows(x: torch.Tensor) -> torch.Tensor:
-    """Rows know of each other."""
+    """Reverse the rows, which depend on each other."""
     return x.flip(0)
 
 
 def mean_of_rows(x: torch.Tensor) -> torch.Tensor:
-    """So they do here."""
+    """Average over the rows, which depend on each other."""
     return x - x.mean(0, keepdim=True)
 
 
 def fixed_batch(x: torch.Tensor) -> torch.Tensor:
-    """The batch is written down."""
+    """Reshape to a fixed batch size."""
     return x.reshape(1, 6)
 
 
@@ -102,18 +102,18 @@ def fixed_batch(x: torch.Tensor) -> torch.Tensor:
     ("func", "example", "message"),
     [
         (torch.add, (torch.rand(1, 2), torch.rand(3, 2)), r"not the same size in all inputs: \[1, 2\], \[3, 2\]"),
-        (TimeMajor(), torch.rand(6, 2, 4), "answer 0 of a row changes with the rows before it or behind it"),
-        (TimeMajor(), torch.rand(1, 2, 4), "answer 0 of a row changes"),
+        (TimeMajor(), torch.rand(6, 2, 4), "output 0 of a row depends on other rows"),
+        (TimeMajor(), torch.rand(1, 2, 4), "output 0 of a row depends"),
         (Step(), (torch.rand(2, 3, 4), torch.rand(1, 2, 5), torch.rand(1, 2, 5)), "not the same size in all inputs"),
-        (Step(), (torch.rand(1, 3, 4), torch.rand(1, 1, 5), torch.rand(1, 1, 5)), "takes no other size there"),
-        (reverses_rows, torch.rand(2, 3), "answer 0 of a row changes"),
-        (mean_of_rows, torch.rand(2, 3), "answer 0 of a row changes"),
-        (fixed_batch, torch.rand(2, 3), "the function itself takes no other size there"),
-        (torch.sum, torch.rand(2, 3), "answer 0 of a row changes"),
+        (Step(), (torch.rand(1, 3, 4), torch.rand(1, 1, 5), torch.rand(1, 1, 5)), "accepts no other size there"),
+        (reverses_rows, torch.rand(2, 3), "output 0 of a row depends"),
+        (mean_of_rows, torch.rand(2, 3), "output 0 of a row depends"),
+        (fixed_batch, torch.rand(2, 3), "the function accepts no other size there"),
+        (torch.sum, torch.rand(2, 3), "output 0 of a row depends"),
     ],
 )
 def test_what_has_no_batch_in_dimension_0_is_a_value_error(func: object, example: object, message: str) -> None:
-    """Time-major data, a state of layers by rows, rows that know of each other."""
+    """Time-major data, states by layer, or rows that depend on each other."""
     traced = tracing.trace(func, example, backend="eager")  # type: ignore[arg-type]
 
     with pytest.raises(ValueError, match=message):
@@ -121,7 +121,7 @@ def test_what_has_no_batch_in_dimension_0_is_a_value_error(func: object, example
 
 
 def test_a_saved_trace_takes_any_batch_still(tmp_path: Path) -> None:
-    """And one that was not changed can be, once it is loaded; the refusal is remembered as well."""
+    """A saved trace can be changed after loading; the reason of a refusal is saved as well."""
     model = Conv().eval()
     traced = tracing.trace(model, torch.rand(2, 1, 3, 3), backend="eager")
     traced.save(tmp_path / "fixed")

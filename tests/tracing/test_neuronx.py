@@ -1,4 +1,4 @@
-"""Tracing for devices: on the double of NeuronX here, and in an interpreter that alone has its compiler."""
+"""Tracing for NeuronX: with its emulation here, and with a compiler in another interpreter."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OPTIONS: dict[str, Any] = {"compiler_args": "--target trn1", "cpu_backend": True
 
 
 def test_a_trace_may_be_made_where_neither_device_nor_its_package_is(tmp_path: Path) -> None:
-    """Compiled by another interpreter, saved here, and run where the package is."""
+    """Another interpreter compiles; the trace is saved here and runs where the runtime is."""
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(model, x, **OPTIONS, compiler_python=interpreter(tmp_path))
     assert not traced.is_loaded
@@ -30,7 +30,7 @@ def test_a_trace_may_be_made_where_neither_device_nor_its_package_is(tmp_path: P
 
 
 def test_weights_of_a_trace_for_a_device_elsewhere_are_replaced(tmp_path: Path) -> None:
-    """Before it is ever loaded."""
+    """The trace is saved before it is loaded."""
     other, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(Conv(), x, **OPTIONS, compiler_python=interpreter(tmp_path), inline_weights_to_neff=False)
 
@@ -41,7 +41,7 @@ def test_weights_of_a_trace_for_a_device_elsewhere_are_replaced(tmp_path: Path) 
 
 
 def test_states_are_kept_beside_the_device() -> None:
-    """And go in and come out with each call."""
+    """The states are inputs and outputs of each call."""
     model, zeros, x = Step(), torch.zeros(1, 1, 5), torch.rand(1, 6, 4)
     with on_path(), torch.no_grad():
         traced = tracing.trace(model, (x[:, :3], zeros, zeros), input_output_aliases={1: 1, 2: 2}, **OPTIONS)
@@ -51,7 +51,7 @@ def test_states_are_kept_beside_the_device() -> None:
 
 
 def test_the_compilers_files_are_left_where_they_are_wanted(tmp_path: Path) -> None:
-    """In a folder of each bucket's own."""
+    """Each bucket has its own working directory."""
 
     def choose() -> Any:
         return lambda tensors: (tensors, torch.tensor(tensors[0].shape[0] - 1))
@@ -72,13 +72,13 @@ def test_the_compilers_files_are_left_where_they_are_wanted(tmp_path: Path) -> N
 
 
 def test_compiling_for_a_device_that_is_not_here_names_it() -> None:
-    """As documented: cpu_backend needs --target."""
+    """cpu_backend requires --target."""
     with pytest.raises(ValueError, match="add compiler_args='--target NAME'"):
         tracing.trace(Conv(), torch.rand(1, 1, 3, 3), cpu_backend=True, backend="neuronx")
 
 
 @pytest.mark.parametrize("backend", ["neuron", "vollo"])
 def test_engines_that_compile_weights_in_do_not_keep_them_apart(backend: str) -> None:
-    """Installed or not."""
-    with pytest.raises(ValueError, match=f"inline_weights_to_neff=False: {backend} keeps the weights inside"):
+    """The error does not depend on whether the engine is installed."""
+    with pytest.raises(ValueError, match=f"inline_weights_to_neff=False: {backend} compiles the weights into"):
         tracing.trace(Conv(), torch.rand(1, 1, 3, 3), inline_weights_to_neff=False, backend=backend)

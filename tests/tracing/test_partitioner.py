@@ -1,4 +1,4 @@
-"""partitioner_config and analyze(): what an engine does not take runs on the CPU, or is told."""
+"""partitioner_config and analyze(): operators that an engine does not support run on the CPU, or are reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchserve_neuron_lstm import tracing
 
 
 class Sorted(nn.Module):
-    """An MLP whose answers are sorted."""
+    """An MLP with sorted outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ SORT_ON_CPU = tracing.PartitionerConfig(ops_to_partition={"aten::sort"})
 
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 def test_a_divided_function_is_one_function(backend: str, tmp_path: Path) -> None:
-    """In two segments on disk, saved and loaded as one, with any batch."""
+    """Two segments on disk, saved and loaded as one trace, with any batch size."""
     model, x = Sorted().eval(), torch.rand(5, 6)
     traced = tracing.trace(model, torch.rand(2, 6), partitioner_config=SORT_ON_CPU, backend=backend)
     segments = {path.name for path in (traced.directory / "programs" / "0").iterdir() if path.is_dir()}
@@ -43,7 +43,7 @@ def test_a_divided_function_is_one_function(backend: str, tmp_path: Path) -> Non
 
 
 def test_weights_of_a_divided_function_are_replaced() -> None:
-    """In all its segments."""
+    """The weights of all segments are replaced."""
     other, x = Sorted().eval(), torch.rand(2, 6)
     traced = tracing.trace(Sorted(), x, partitioner_config=SORT_ON_CPU, inline_weights_to_neff=False, backend="eager")
 
@@ -64,22 +64,22 @@ def test_weights_of_a_divided_function_are_replaced() -> None:
     ],
 )
 def test_options_that_cannot_be_kept_are_a_value_error(config: tracing.PartitionerConfig, option: str) -> None:
-    """As documented; it names the option."""
+    """The error names the option."""
     with pytest.raises(ValueError, match=option):
         tracing.trace(Sorted(), torch.rand(2, 6), partitioner_config=config, backend="eager")
 
 
 @pytest.mark.parametrize("option", ["compiler_workdir", "compiler_args"])
 def test_segments_get_no_option_that_their_engine_has_no_compiler_for(option: str) -> None:
-    """As outside the partitioner, and named by its path."""
+    """The error names the option with its path."""
     config = tracing.PartitionerConfig(trace_kwargs={option: "x"})
 
-    with pytest.raises(ValueError, match=f"partitioner_config.trace_kwargs.{option}: eager has no compiler"):
+    with pytest.raises(ValueError, match=f"partitioner_config.trace_kwargs.{option}: not supported by eager"):
         tracing.trace(torch.relu, torch.ones(2), partitioner_config=config, backend="eager")
 
 
 def test_what_is_no_partitioner_config_is_refused() -> None:
-    """A dict of its options is none."""
+    """A dict of options is refused."""
     given: Any = {"min_subgraph_size": 1}
 
     with pytest.raises(TypeError, match="expected a PartitionerConfig"):
@@ -87,7 +87,7 @@ def test_what_is_no_partitioner_config_is_refused() -> None:
 
 
 def test_analyze_counts_what_is_taken() -> None:
-    """All of it, by eager."""
+    """Eager supports all operators."""
     found = tracing.analyze(Sorted(), torch.rand(2, 6), backend="eager")
 
     assert found["support_percentage"] == "100.00%"
@@ -96,7 +96,7 @@ def test_analyze_counts_what_is_taken() -> None:
 
 
 def test_analyze_names_the_line_of_what_is_not_taken() -> None:
-    """NeuronX has no sort, by its documentation; asking needs neither its compiler nor its device."""
+    """NeuronX has no sort according to its documentation; neither its compiler nor its device is needed."""
     found = tracing.analyze(Sorted(), torch.rand(2, 6), backend="neuronx", additional_ignored_ops={"aten::linear"})
 
     (sort,) = found["unsupported_operators"]
@@ -109,7 +109,7 @@ def test_analyze_names_the_line_of_what_is_not_taken() -> None:
 
 
 def test_analyze_tries_operators_where_an_engine_does_not_know_them() -> None:
-    """ONNX Runtime compiles each alone."""
+    """ONNX Runtime compiles each operator separately."""
     found = tracing.analyze(torch.sort, torch.rand(2, 6), backend="onnxruntime")
 
     assert found["supported_operators"] == {"aten": {"aten::sort": 1}}

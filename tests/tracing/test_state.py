@@ -1,4 +1,4 @@
-"""input_output_aliases: states that calls neither give nor get."""
+"""input_output_aliases: states that calls neither pass nor receive."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ZEROS = torch.zeros(1, 1, 5)
 
 
 def by_place(model: Step) -> tuple[Any, Any, dict[Any, int]]:
-    """States by their place among the inputs."""
+    """States by index among the inputs."""
     return model, (torch.rand(1, 3, 4), ZEROS, ZEROS), {1: 1, 2: 2}
 
 
 def by_tensor(model: Step) -> tuple[Any, Any, dict[Any, int]]:
-    """States by the example's own tensors."""
+    """States by the tensors of the example."""
     h, c = ZEROS.clone(), ZEROS.clone()
     return model, (torch.rand(1, 3, 4), h, c), {c: 2, h: 1}
 
 
 def by_buffer(model: Step) -> tuple[Any, Any, dict[Any, int]]:
-    """States that the module holds."""
+    """States in buffers of the module."""
     held = HeldStep()
     held.lstm = model.lstm
     return held, torch.rand(1, 3, 4), {held.h: 1, held.c: 2}
@@ -35,7 +35,7 @@ def by_buffer(model: Step) -> tuple[Any, Any, dict[Any, int]]:
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 @pytest.mark.parametrize("named", [by_place, by_tensor, by_buffer])
 def test_pieces_of_a_sequence_are_answered_as_the_whole(named: Any, backend: str, tmp_path: Path) -> None:
-    """From the beginning again after a reset, and after loading."""
+    """Reset and loading restore the initial state."""
     model = Step()
     func, example, aliases = named(model)
     traced = tracing.trace(func, example, input_output_aliases=aliases, backend=backend)
@@ -54,7 +54,7 @@ def test_pieces_of_a_sequence_are_answered_as_the_whole(named: Any, backend: str
 
 
 def test_states_that_change_places_do_not_overwrite_each_other() -> None:
-    """Each next value is read before any is written; answers do not change later."""
+    """All next values are read before the first is written; outputs do not change later."""
     traced = tracing.trace(
         lambda x, a, b: (x + a, b, a),
         (torch.zeros(2), torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])),
@@ -68,7 +68,7 @@ def test_states_that_change_places_do_not_overwrite_each_other() -> None:
 
 
 def test_an_answer_that_is_an_old_state_stays_what_it_was() -> None:
-    """The caller owns it."""
+    """The caller may modify the output."""
     traced = tracing.trace(
         lambda x, a: (a, a + x), (torch.zeros(2), torch.zeros(2)), input_output_aliases={1: 1}, backend="eager"
     )
@@ -81,22 +81,22 @@ def test_an_answer_that_is_an_old_state_stays_what_it_was() -> None:
 @pytest.mark.parametrize(
     ("aliases", "message"),
     [
-        ({7: 1}, r"7 is neither the place of an example's tensor \(0 to 2\)"),
+        ({7: 1}, r"7 is neither the index of an example's tensor \(0 to 2\)"),
         ({torch.rand(2, 2): 1}, r"a tensor \[2, 2\] is neither"),
         ({1: 1, 2: 1}, "two states share an output"),
-        ({1: 3}, "there is no output 3, the function gives 3"),
-        ({1: "1"}, "expected the place of an output, got .1."),
+        ({1: 3}, "there is no output 3, the function returns 3"),
+        ({1: "1"}, "expected the index of an output, got .1."),
         ({1: 0}, r"input 1 is float32 \[1, 1, 5\], but output 0 is float32 \[1, 3, 5\]"),
     ],
 )
 def test_aliases_that_do_not_fit_are_refused(aliases: Any, message: str) -> None:
-    """Unknown states, outputs of two, none, or of another shape."""
+    """Unknown states, shared outputs, missing outputs, or another shape."""
     with pytest.raises(ValueError, match=message):
         tracing.trace(Step(), (torch.rand(1, 3, 4), ZEROS, ZEROS), input_output_aliases=aliases, backend="eager")
 
 
 def test_a_trace_with_state_cannot_be_cut_into_chunks() -> None:
-    """Each chunk would change it."""
+    """Each batch would change the state."""
     func, example, aliases = by_place(Step())
     traced = tracing.trace(func, example, input_output_aliases=aliases, backend="eager")
 
@@ -105,7 +105,7 @@ def test_a_trace_with_state_cannot_be_cut_into_chunks() -> None:
 
 
 def test_states_are_not_given_by_the_caller() -> None:
-    """A call that does is refused."""
+    """A call that passes the state is refused."""
     func, example, aliases = by_place(Step())
     traced = tracing.trace(func, example, input_output_aliases=aliases, backend="eager")
 

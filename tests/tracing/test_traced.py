@@ -1,4 +1,4 @@
-"""Saving and loading: one file, in another process too, and refused where it is damaged."""
+"""Saving and loading: one file, also for another process; damaged files are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ torch.save(tracing.load(sys.argv[1])(torch.load(sys.argv[2])), sys.argv[3])
 
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 def test_another_process_answers_the_same(backend: str, tmp_path: Path) -> None:
-    """With nothing but the file."""
+    """The other process has only the file."""
     traced, x = tracing.trace(TimeMajor(), torch.rand(5, 2, 4), backend=backend), torch.rand(5, 2, 4)
     file, given, answer = (tmp_path / name for name in ("model.traced", "x.pt", "y.pt"))
     traced.save(file)
@@ -43,7 +43,7 @@ def test_another_process_answers_the_same(backend: str, tmp_path: Path) -> None:
 
 
 def test_a_loaded_trace_is_saved_again(tmp_path: Path) -> None:
-    """And the file it came from may go."""
+    """The first file may be removed."""
     traced, x = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager"), torch.rand(1, 1, 3, 3)
     traced.save(tmp_path / "first")
     second = tracing.load(tmp_path / "first")
@@ -54,7 +54,7 @@ def test_a_loaded_trace_is_saved_again(tmp_path: Path) -> None:
 
 
 def test_saving_leaves_one_file_and_replaces_another(tmp_path: Path) -> None:
-    """Whole or not at all."""
+    """A file is replaced completely or not at all."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
     (tmp_path / "model").write_text("something else")
 
@@ -65,7 +65,7 @@ def test_saving_leaves_one_file_and_replaces_another(tmp_path: Path) -> None:
 
 
 def test_the_programs_on_disk_go_with_the_trace() -> None:
-    """A trace leaves nothing behind."""
+    """A trace removes its directory."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
     folder = traced.directory
     assert folder.is_dir()
@@ -76,7 +76,7 @@ def test_the_programs_on_disk_go_with_the_trace() -> None:
 
 
 def changed(source: Path, target: Path, **members: bytes | None) -> None:
-    """The archive with other members, or without them."""
+    """Copy an archive with other members, or without some."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             content = members.get(name.replace(".", "_"), old.read(name))
@@ -85,7 +85,7 @@ def changed(source: Path, target: Path, **members: bytes | None) -> None:
 
 
 def test_what_is_no_whole_traced_file_is_refused(tmp_path: Path) -> None:
-    """Missing, no archive, without a member, of another format."""
+    """Missing file, no archive, missing member, or another format."""
     good, bad = tmp_path / "good", tmp_path / "bad"
     tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager").save(good)
     with pytest.raises(LoadError, match="cannot be read as a traced file"):
@@ -109,7 +109,7 @@ def test_what_is_no_whole_traced_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_lacks_a_state_says_so(tmp_path: Path) -> None:
-    """Like one that lacks a weight."""
+    """It is refused like a file without a weight."""
     zeros = torch.zeros(2)
     traced = tracing.trace(lambda x, a: (a + x, a + x), (zeros, zeros), input_output_aliases={1: 1}, backend="eager")
     assert traced.state is not None
@@ -121,7 +121,7 @@ def test_a_file_that_lacks_a_state_says_so(tmp_path: Path) -> None:
 
 
 def test_a_file_that_lacks_a_tensor_says_which(tmp_path: Path) -> None:
-    """Before an engine reads from nowhere."""
+    """Otherwise an engine would read missing memory."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
     traced.store = {key: value for key, value in traced.store.items() if key != "weights/conv.bias"}
     traced.save(tmp_path / "traced")

@@ -1,4 +1,4 @@
-"""replace_weights(): other weights without compiling, where they were kept apart."""
+"""replace_weights(): other weights without compiling, if they are separate from the programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXAMPLE = torch.rand(2, 6, 4), torch.tensor([6, 3])
 @pytest.mark.parametrize("backend", ["eager", "native", "onnxruntime"])
 @pytest.mark.parametrize("as_module", [True, False])
 def test_the_answers_are_those_of_the_new_weights(backend: str, as_module: bool, tmp_path: Path) -> None:
-    """From a module or its state dict; and so they are saved."""
+    """From a module or its state dict; saving keeps them."""
     traced = tracing.trace(PackedTagger(), EXAMPLE, inline_weights_to_neff=False, backend=backend)
     traced.save(tmp_path / "old")
     other = PackedTagger().eval()
@@ -34,11 +34,11 @@ def test_the_answers_are_those_of_the_new_weights(backend: str, as_module: bool,
 
 
 def test_inlined_weights_stay_and_people_are_told() -> None:
-    """The default, as documented."""
+    """Weights are inlined by default."""
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(model, x, backend="eager")
 
-    with pytest.warns(UserWarning, match="the weights of this trace are inlined, so they stay"):
+    with pytest.warns(UserWarning, match="the weights of this trace are inlined and cannot be replaced"):
         tracing.replace_weights(traced, Conv())
 
     with torch.no_grad():
@@ -46,7 +46,7 @@ def test_inlined_weights_stay_and_people_are_told() -> None:
 
 
 def test_weights_kept_apart_are_replaced_without_a_word() -> None:
-    """No warning."""
+    """There is no warning."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), inline_weights_to_neff=False, backend="eager")
 
     with warnings.catch_warnings():
@@ -67,7 +67,7 @@ def test_weights_kept_apart_are_replaced_without_a_word() -> None:
     ],
 )
 def test_other_names_shapes_and_dtypes_are_refused(change: object, message: str) -> None:
-    """With the tensor; the trace is as it was."""
+    """The error names the tensor; the trace is unchanged."""
     model, x = Conv(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(model, x, inline_weights_to_neff=False, backend="eager")
     before, state = traced(x), Conv().state_dict()
@@ -80,7 +80,7 @@ def test_other_names_shapes_and_dtypes_are_refused(change: object, message: str)
 
 
 def test_the_trace_keeps_a_copy_of_the_new_weights() -> None:
-    """Training on changes no trace."""
+    """Training afterwards does not change the trace."""
     other, x = Conv(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(Conv(), x, inline_weights_to_neff=False, backend="eager")
     tracing.replace_weights(traced, other)

@@ -157,7 +157,7 @@ def test_a_wrong_hand_on_is_caught(wrong: Piece, seed: int) -> None:
 
     assert not found.passed
     assert found.worst_ratio > 1
-    assert " of a stream in pieces of [" in found.where
+    assert " of a session in chunks of [" in found.where
 
 
 @pytest.mark.parametrize("seed", range(5))
