@@ -100,20 +100,20 @@ def test_weights_that_the_program_computes_are_left_to_torch() -> None:
 
 
 THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[type]]] = {
-    "linear of every timestep": (lambda m, y: m.linear(y), [NativeSequenceLinear, NativeRecurrence]),
-    "large linear of every timestep": (lambda m, y: m.table(y), [NativeSequenceLinear, NativeRecurrence]),
+    "linear of every timestep": (lambda m, y: m.linear(y), [NativeRecurrence, NativeSequenceLinear]),
+    "large linear of every timestep": (lambda m, y: m.table(y), [NativeRecurrence, NativeSequenceLinear]),
     "dropout before it": (
         lambda m, y: m.linear(nn.functional.dropout(y, 0.5, training=False)),
-        [NativeSequenceLinear, NativeRecurrence],
+        [NativeRecurrence, NativeSequenceLinear],
     ),
     "small linear of one timestep": (lambda m, y: m.linear(y[:, 0]), [NativeRecurrence]),
     "large linear of one timestep": (lambda m, y: m.table(y[:, 0]), [NativeLinear, NativeRecurrence]),
-    "time first": (lambda m, y: m.linear(y.transpose(0, 1)), [NativeSequenceLinear, NativeRecurrence]),
+    "time first": (lambda m, y: m.linear(y.transpose(0, 1)), [NativeRecurrence, NativeSequenceLinear]),
     "time first, as rows": (
         lambda m, y: (m.linear(y.transpose(0, 1)).view(-1, 3).sum(0), y),
-        [NativeSequenceLinear, NativeRecurrence],
+        [NativeRecurrence, NativeSequenceLinear],
     ),
-    "as rows": (lambda m, y: m.linear(y).view(-1, 3).sum(0), [NativeSequenceLinear, NativeRecurrence]),
+    "as rows": (lambda m, y: m.linear(y).view(-1, 3).sum(0), [NativeRecurrence, NativeSequenceLinear]),
     "changed in place": (lambda m, y: m.linear(y.add_(1.0)), [NativeRecurrence]),
     "sum with another": (lambda m, y: m.linear(y + 1.0), [NativeRecurrence]),
     "weights that are computed": (lambda m, y: nn.functional.linear(y, m.linear.weight * 2), [NativeRecurrence]),
