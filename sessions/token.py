@@ -147,8 +147,8 @@ def verify_token(text: str, key: bytes, max_state_bytes: int) -> TokenState:
         raise InvalidTokenError(
             f"a session token of this model has up to {longest} characters, this one has {len(text)}"
         )
-    sealed = _decode(text)
-    content, signature = sealed[:-_SIGNATURE_BYTES], sealed[-_SIGNATURE_BYTES:]
+    signed = _decode(text)
+    content, signature = signed[:-_SIGNATURE_BYTES], signed[-_SIGNATURE_BYTES:]
     if not hmac.compare_digest(_sign(content, key), signature) or len(content) < _HEAD.size:
         raise InvalidTokenError(
             "the session token was not made by this server, or was changed; send `start` to start again"
@@ -169,9 +169,9 @@ def _decode(text: str) -> bytes:
     """The bytes of a text that is written in the one way that `sign_token` writes them."""
     try:
         written = text.encode("ascii")
-        sealed = b64decode(written + b"=" * (-len(written) % 4), altchars=b"-_", validate=True)
+        signed = b64decode(written + b"=" * (-len(written) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):
-        sealed, written = b"", b"?"
-    if urlsafe_b64encode(sealed).rstrip(b"=") != written:
+        signed, written = b"", b"?"
+    if urlsafe_b64encode(signed).rstrip(b"=") != written:
         raise InvalidTokenError("this is not a session token: it has other characters, or is incomplete")
-    return sealed
+    return signed
