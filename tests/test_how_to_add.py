@@ -68,7 +68,8 @@ class CsvFormat:
         return value.content_type == "text/csv"
 
     def decode(self, value):
-        numbers = [float(number) for number in bytes(value.value).decode().split(",")]
+        text = value.value if isinstance(value.value, str) else bytes(value.value).decode()
+        numbers = [float(number) for number in text.split(",")]
         inputs = {self.context.only_input("a CSV body"): numbers}
         return InferenceRequest((read_sequence(inputs, self.context.manifest),), self)
 
