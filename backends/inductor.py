@@ -1,4 +1,5 @@
-"""AOTInductor engine: a weight-stripped shared library for each bucket, compiled by the machine's C++ compiler.
+"""AOTInductor engine: a weight-stripped shared library for each bucket, compiled by the machine's
+C++ compiler.
 
 LSTMs become oneDNN's fused layer. GRUs and plain RNNs stay calls of the abstract operator, which the serving process
 registers too: torch has no fused layer for them that compiles, and unrolled each takes half a minute to compile.
@@ -39,7 +40,9 @@ from .versions import minor_release, torch_requirement, torch_version
 
 _LIBRARY = "program.so"
 _CALLS = "program.json"
-"""List of the operators that the library calls. torch looks for it beside the library, under the same name."""
+"""List of the operators that the library calls. torch looks for it beside the library, under the
+same name.
+"""
 
 
 class Inductor:
@@ -52,7 +55,9 @@ class Inductor:
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
 
     def unavailable(self) -> str | None:
-        """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not supported."""
+        """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not
+        supported.
+        """
         return cpp_compiler.unavailable_reason(("omp.h",))
 
     def requirements(self) -> tuple[Requirement, ...]:
@@ -64,7 +69,10 @@ class Inductor:
         return {**cpp_compiler.host(), "torch": minor_release(torch_version())}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return a reason for what is no dispatcher operator; custom operators and those it cannot fuse are called."""
+        """Return a reason for what is no dispatcher operator.
+
+        Custom operators and those it cannot fuse are called.
+        """
         return None if isinstance(node.target, torch._ops.OpOverload) else f"{node.target} is no operator"
 
     def compile(
@@ -121,7 +129,8 @@ class Inductor:
 
 @contextlib.contextmanager
 def _scratch(workdir: Path | None) -> Iterator[Path]:
-    """A directory for intermediate files: deleted afterwards, or kept below `workdir` until the next compilation.
+    """A directory for intermediate files: deleted afterwards, or kept below `workdir` until the next
+    compilation.
 
     Raises:
         CompileError: inductor cannot use that directory, because it does not quote paths in commands.
@@ -139,7 +148,8 @@ def _scratch(workdir: Path | None) -> Iterator[Path]:
 
 
 def _compiler_by_script(scratch: Path, args: Sequence[str]) -> str:
-    """Write a script that inductor calls as the C++ compiler: inductor has no option for further arguments.
+    """Write a script that inductor calls as the C++ compiler: inductor has no option for further
+    arguments.
 
     It records each command, so that people can repeat it. It has the compiler's name, which inductor inspects.
     """

@@ -1,4 +1,5 @@
-"""Abstract recurrent operators, which lowering puts in place of PackedSequence code, and their semantics.
+"""Abstract recurrent operators, which lowering puts in place of PackedSequence code, and their
+semantics.
 
 `x` is [B, T, F] and right-padded; `lengths` int64[B] counts real timesteps (None: all T of every row). The results are
 exactly those of the same rows packed: `y` [B, T, D*H] holds zeros on padding, `h_n` and `c_n` [L*D, B, H] are the
@@ -17,7 +18,9 @@ import torch
 from torch import Tensor
 
 Layer = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
-"""A fused layer in one direction: x[T, B, F], states [B, H] each, weights -> y[T, B, H], states after step T."""
+"""A fused layer in one direction: x[T, B, F], states [B, H] each, weights -> y[T, B, H], states
+after step T.
+"""
 
 # Saturates a gate: far beyond all sums of weights, yet finite in half precision.
 _SATURATED = 1e4
@@ -117,7 +120,9 @@ def without_projection(
 
 
 def _folded(groups: Sequence[Sequence[Tensor]], direction: int) -> list[Tensor]:
-    """One direction's weights with the projection folded in and one block of input columns for each direction's h_0."""
+    """One direction's weights with the projection folded in and one block of input columns for each
+    direction's h_0.
+    """
     w_ih, w_hh, *biases, w_hr = groups[direction]
     blocks = [w_hh if d == direction else torch.zeros_like(w_hh) for d in range(len(groups))]
     return [torch.cat([w_ih, *blocks], 1), w_hh @ w_hr, *biases]
@@ -167,7 +172,9 @@ def _direction(
     reverse: bool,
     hold_state: bool,
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """One layer in one direction over ragged rows: y[T, B, H] in time order, the states after each row's last step."""
+    """One layer in one direction over ragged rows: y[T, B, H] in time order, the states after each
+    row's last step.
+    """
     if reverse:
         x = rows.clean(rows.reversed(x))
     if hold_state and rows.lengths is not None:
@@ -179,7 +186,10 @@ def _direction(
 
 
 class _Rows:
-    """Positions of the real timesteps of a batch x[B, T, F]; its methods take time-major [T, B, ...] tensors."""
+    """Positions of the real timesteps of a batch x[B, T, F].
+
+    Its methods take time-major [T, B, ...] tensors.
+    """
 
     def __init__(self, x: Tensor, lengths: Tensor | None) -> None:
         self.lengths = lengths
@@ -206,7 +216,8 @@ class _Rows:
 
 
 def _with_gate_mask(x: Tensor, weights: Sequence[Tensor], padding: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Add a gate-masking column: 1 on padding, with weights that close the input gate and open the forget gate.
+    """Add a gate-masking column: 1 on padding, with weights that close the input gate and open the
+    forget gate.
 
     A padded step then keeps the cell state exactly, in any fused LSTM layer. The order of the gates is i, f, g, o.
     """

@@ -1,4 +1,5 @@
-"""OpenVINO engine: one graph with dynamic shapes, in float32 or, if the processor supports it, in bfloat16.
+"""OpenVINO engine: one graph with dynamic shapes, in float32 or, if the processor supports it, in
+bfloat16.
 
 Its LSTM silently ignores lengths that are not known at compilation. So the program masks padding itself (`masked.py`),
 and OpenVINO's operators see batches without lengths. A new shape costs some milliseconds and most of a megabyte, so
@@ -84,7 +85,9 @@ class OpenVino:
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Write the ONNX graph without weights. The graph, its inputs and outputs are float32 in any precision.
+        """Write the ONNX graph without weights.
+
+        The graph, its inputs and outputs are float32 in any precision.
 
         Raises:
             CompileError: ONNX or the engine lacks an operator, or the processor does not support the precision.
@@ -133,7 +136,8 @@ class OpenVino:
 def _reject_wrong_outputs(
     program: torch.export.ExportedProgram, answers: Sequence[torch.Tensor], precision: Precision
 ) -> None:
-    """Compare a program of fixed sizes with torch: at fixed sizes the engine was seen to compute wrong outputs.
+    """Compare a program of fixed sizes with torch: at fixed sizes the engine was seen to compute wrong
+    outputs.
 
     It happened with several GRUs in one program, by 1 and more, with OpenVINO 2026.4; with dynamic sizes it did not.
 

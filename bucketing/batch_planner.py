@@ -31,7 +31,9 @@ _Partition = Callable[[Sequence[int], Sequence[int]], list[ProgramCall]]
 def _partition_batch(
     lengths: Sequence[int], shapes: Shapes, partition: _Partition, padded: bool, selected: Sequence[int] | None = None
 ) -> Plan:
-    """Plan all rows together if they may be padded to a common length, otherwise each bucket length separately."""
+    """Plan all rows together if they may be padded to a common length, otherwise each bucket length
+    separately.
+    """
     rows = longest_first(lengths)
     if not rows:
         return Plan(())
@@ -115,7 +117,10 @@ class BucketPlanner:
 
 
 def _choices(batches: Sequence[int], lengths: Sequence[int], costs: Mapping[Bucket, int]) -> tuple[_Choice, ...]:
-    """For each batch size that can be worth its cost, choose the cheapest bucket; more rows always cost more."""
+    """For each batch size that can be worth its cost, choose the cheapest bucket.
+
+    More rows always cost more.
+    """
     kept: list[_Choice] = []
     for batch in reversed(batches):
         cost, bucket = min((costs[bucket], bucket) for bucket in (Bucket(batch, length) for length in lengths))
@@ -125,7 +130,10 @@ def _choices(batches: Sequence[int], lengths: Sequence[int], costs: Mapping[Buck
 
 
 def _cheapest_cover(choices: Sequence[tuple[_Choice, ...]]) -> list[_Choice]:
-    """For each row, the first choice of the cheapest runs from it on; `choices[i]` are for a run that starts at i."""
+    """For each row, the first choice of the cheapest runs from it on.
+
+    `choices[i]` are for a run that starts at i.
+    """
     count = len(choices)
     best = [0] * (count + 1)  # best[i]: the least cost of running rows i and after
     chosen = [choices[0][0]] * count

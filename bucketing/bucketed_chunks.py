@@ -34,9 +34,11 @@ _TIMESTEP_PENALTIES = (2.0, 1.0)
 _NOTHING, _WHOLE = 0, 1
 
 _Call = tuple[ChunkCosts, int, int, list[int] | None]
-"""One way to start a state: the chunks; the state of the remaining rows; the index of the first chunk considered; for
-each chunk considered, the state at its end. None for the latter: the cheapest sequence of chunks, of as many timesteps
-as the index would be."""
+"""One way to start a state: the chunks.
+
+The state of the remaining rows; the index of the first chunk considered; for each chunk considered, the state at its
+end. None for the latter: the cheapest sequence of chunks, of as many timesteps as the index would be.
+"""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,9 @@ class DeclaredMetric(Protocol):
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: `values` returns its values for a batch, by the value of its own dimension ("" if it has none)."""
+    """One metric: `values` returns its values for a batch, by the value of its own dimension ("" if it
+    has none).
+    """
 
     name: str
     type: MetricType
@@ -154,7 +156,9 @@ class BatchMetrics:
         return " ".join(f"{length}:{count}" for length, count in sorted(Counter(self.stats.lengths).items()))
 
     def executions(self, grid: BucketGrid) -> Mapping[str, int]:
-        """Count program calls by bucket, heads left out; another shape batch for the smallest bucket that holds it.
+        """Count program calls by bucket, heads left out.
+
+        Another shape batch for the smallest bucket that holds it.
 
         So an engine with dynamic shapes has no more names than the grid has buckets.
 

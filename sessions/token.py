@@ -25,7 +25,9 @@ class SigningKeyError(Exception):
 
 
 def signing_key_from_environment(name: str) -> bytes:
-    """Read the key from the environment variable `name`; all hosts that serve the same sessions need the same key.
+    """Read the key from the environment variable `name`.
+
+    All hosts that serve the same sessions need the same key.
 
     Raises:
         SigningKeyError: it is not set, or is not a key. The message contains no part of it.

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 COMMANDS = ("schema", "init", "analyze", "inspect", "calibrate", "replace_weights", "bench", "tune", "sessions")
-"""Modules of this package, in the order of the help; the function `add_to` of each adds its commands to the parser."""
+"""Modules of this package, in the order of the help.
+
+The function `add_to` of each adds its commands to the parser.
+"""
 
 _MAX_NUMBER = 999_999_999
 

@@ -1,4 +1,6 @@
-"""`neuron-lstm schema` and `neuron-lstm verify-config`: the configuration's JSON Schema, and its check."""
+"""`neuron-lstm schema` and `neuron-lstm verify-config`: the configuration's JSON Schema, and its
+check.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Native engine: recurrent layers in C++ that stop each row at its own end; torch runs everything else.
+"""Native engine: recurrent layers in C++ that stop each row at its own end.
+
+Torch runs everything else.
 
 See `recurrence.cpp`. Every batch size and length runs in the same code, and padding costs next to nothing.
 """
@@ -37,7 +39,9 @@ class Native:
     options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
-        """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not supported."""
+        """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not
+        supported.
+        """
         return cpp_compiler.unavailable_reason(build.HEADERS)
 
     def requirements(self) -> tuple[Requirement, ...]:

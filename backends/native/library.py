@@ -119,7 +119,8 @@ class RecurrentLibrary:
 
 
 def _check_complete(file: Path) -> None:
-    """Check that a library is not truncated: the loader would map it, and reading beyond its end kills the process.
+    """Check that a library is not truncated: the loader would map it, and reading beyond its end kills
+    the process.
 
     Raises:
         OSError: the table of sections, which the linker writes last, is missing.
@@ -136,7 +137,10 @@ def _check_complete(file: Path) -> None:
 
 
 class ThreadPool:
-    """Threads that compute together, including the caller's. They end with the object. A fork has only its own."""
+    """Threads that compute together, including the caller's.
+
+    They end with the object. A fork has only its own.
+    """
 
     def __init__(self, library: RecurrentLibrary, threads: int) -> None:
         """Start the threads.
@@ -188,7 +192,9 @@ class LayerStack:
         *,
         time_major: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Compute `y[B, T, D*H]`, `h_n` and `c_n` from `x[B, T, F]`; for cells without a cell state `c_n` is `h_n`.
+        """Compute `y[B, T, D*H]`, `h_n` and `c_n` from `x[B, T, F]`.
+
+        For cells without a cell state `c_n` is `h_n`.
 
         All are float32, and `lengths` int64[B] of 0 to T; states are contiguous [L*D, B, H]. With `time_major`, the
         memory layout of y is [T, B, D*H].
@@ -226,7 +232,9 @@ class LinearLayer:
         self._run = pool.library.code.recurrence_product
 
     def run(self, x: torch.Tensor, lengths: torch.Tensor | None, *, time_major: bool = False) -> torch.Tensor:
-        """Compute `y[B, T, O]` from a float32 `x[B, T, K]`. With `time_major`, the memory layout of y is [T, B, O].
+        """Compute `y[B, T, O]` from a float32 `x[B, T, K]`.
+
+        With `time_major`, the memory layout of y is [T, B, O].
 
         `lengths` are int64[B] if x is zero after each row's length, which is then skipped; else None.
 

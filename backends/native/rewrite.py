@@ -1,4 +1,6 @@
-"""Rewriting of exported programs: recurrent and linear operators become calls of the recurrent library."""
+"""Rewriting of exported programs: recurrent and linear operators become calls of the recurrent
+library.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _LINEAR, _DROPOUT = torch.ops.aten.linear.default, torch.ops.aten.dropout.defaul
 _CHECK = torch.ops.aten._assert_tensor_metadata.default
 
 _LARGE = 1 << 15
-"""Weights from which on the library computes a linear layer faster than one thread of torch, for any batch."""
+"""Weights from which on the library computes a linear layer faster than one thread of torch, for
+any batch.
+"""
 
 
 def has_supported_ops(program: torch.export.ExportedProgram) -> bool:
@@ -62,7 +66,9 @@ def _replace_operators(
 
 
 def _remove_no_ops(graph: torch.fx.Graph) -> None:
-    """Remove operators without an effect: checks of dtypes, which the signature checks already, and dropout."""
+    """Remove operators without an effect: checks of dtypes, which the signature checks already, and
+    dropout.
+    """
     for node in [node for node in graph.nodes if node.op == "call_function"]:
         if node.target is _CHECK:
             graph.erase_node(node)

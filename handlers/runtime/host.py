@@ -1,4 +1,6 @@
-"""Host checks: installed packages, and the cores that affinity and a container's quota leave to this process."""
+"""Host checks: installed packages, and the cores that affinity and a container's quota leave to
+this process.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from ...backends.versions import release
 
 
 def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -> None:
-    """Check that every (distribution, module, version) is installed, in a version that can run the archive.
+    """Check that every (distribution, module, version) is installed, in a version that can run the
+    archive.
 
     Code of an engine that pins torch's minor version needs that one; anything else runs on the version it was packaged
     with or a later one.
@@ -49,7 +52,10 @@ def _pins_torch_minor(backend: str) -> bool:
 
 
 def installed_version(distribution: str, module: str) -> str | None:
-    """Return the version of a package, of whichever distribution (onnxruntime-gpu) has the module; None if missing."""
+    """Return the version of a package, of whichever distribution (onnxruntime-gpu) has the module.
+
+    None if missing.
+    """
     if find_spec(module) is None:
         return None
     try:
@@ -72,7 +78,9 @@ _MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def available_cores(control_groups: Path = _CONTROL_GROUPS, membership: Path = _MEMBERSHIP) -> int:
-    """Count whole cores, at least 1: the affinity mask or a control group's CPU quota (v1 or v2), whichever is less."""
+    """Count whole cores, at least 1: the affinity mask or a control group's CPU quota (v1 or v2),
+    whichever is less.
+    """
     quotas = list(_quotas(control_groups, membership))
     return max(1, int(min([float(_affinity()), *quotas])))
 
@@ -105,13 +113,19 @@ def _quotas(control_groups: Path, membership: Path) -> Iterator[float]:
 
 
 def _memberships(file: Path) -> list[tuple[str, PurePosixPath]]:
-    """Return (controllers, path) for each line like `4:cpu,cpuacct:/docker/x`; version 2 has no controllers."""
+    """Return (controllers, path) for each line like `4:cpu,cpuacct:/docker/x`.
+
+    Version 2 has no controllers.
+    """
     lines = [line.split(":", 2) for line in _read(file).splitlines()]
     return [(line[1], PurePosixPath(line[2])) for line in lines if len(line) == 3]
 
 
 def _along(root: Path, path: PurePosixPath, quota: Callable[[Path], float | None]) -> Iterator[float]:
-    """Yield the quotas of a group and of its ancestors. In a container the path may be the host's, and not exist."""
+    """Yield the quotas of a group and of its ancestors.
+
+    In a container the path may be the host's, and not exist.
+    """
     relative = PurePosixPath(str(path).lstrip("/"))
     for part in (relative, *relative.parents):
         found = quota(root / part)
