@@ -103,7 +103,7 @@ def test_a_model_that_every_engine_takes_needs_no_advice(
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (["--backend", "nobody"], "there is no backend 'nobody' here"),
+        (["--backend", "nobody"], "there is no backend 'nobody'"),
         (["--serialized-file", "nowhere.pt"], "there is no file nowhere.pt"),
         (["--model-file", "nowhere.py"], "there is no file nowhere.py"),
         (["--config-file", "nowhere.yaml"], "nowhere.yaml"),
@@ -143,7 +143,7 @@ def test_an_engine_that_says_nothing_is_asked_by_trying(odd: Project, monkeypatc
     assert unknown.to_json() == {
         "backend": "picky",
         "not_installed": "picky is not for sale",
-        "unknown": "only its compiler knows what it takes",
+        "unknown": "only its compiler knows the operators that it supports",
         "support_percentage": None,
         "supported_operators": {},
         "unsupported_operators": [],
