@@ -71,7 +71,9 @@ def _exit_unless_zero(code: int) -> None:
 
 
 def _complain(problem: str) -> None:
-    """Report it, and stop the program if our handler was requested: otherwise it would make another archive."""
+    """Report it, and stop the program if our handler was requested: otherwise it would make another
+    archive.
+    """
     message = f"torchserve-neuron-lstm: cannot extend torch-model-archiver: {problem}"
     if any(argument.rpartition("=")[2] == HANDLER for argument in sys.argv[1:]):
         raise SystemExit(message)

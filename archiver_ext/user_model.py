@@ -1,4 +1,7 @@
-"""The user's model: a Python file with one `nn.Module` class, and a state dict; or with one function of tensors."""
+"""The user's model: a Python file with one `nn.Module` class, and a state dict.
+
+Or with one function of tensors.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""C++ compiler: its command, the instruction set that it targets, and loading of the code that it makes."""
+"""C++ compiler: its command, the instruction set that it targets, and loading of the code that it
+makes.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,8 @@ def host() -> Mapping[str, str]:
 
 
 def check_host(packaged: Mapping[str, str]) -> None:
-    """Refuse code of another machine: the processor would kill the process at the first unknown instruction.
+    """Refuse code of another machine: the processor would kill the process at the first unknown
+    instruction.
 
     Raises:
         LoadError: this machine is not of the kind that `host` returned while packaging.
@@ -114,7 +117,8 @@ def _compiler_problem(compiler: str, headers: tuple[str, ...]) -> str | None:
 
 
 def reject_instruction_flags(args: Sequence[str]) -> None:
-    """Reject compiler arguments that choose an instruction set: hosts are checked only for that of the target.
+    """Reject compiler arguments that choose an instruction set: hosts are checked only for that of the
+    target.
 
     Raises:
         CompileError: an argument chooses an instruction set.

@@ -1,4 +1,5 @@
-"""Exported programs: files with time marks, weight-stripped files, and copies at the sizes of one bucket.
+"""Exported programs: files with time marks, weight-stripped files, and copies at the sizes of one
+bucket.
 
 torch chooses the names of the symbols of batch and time, and its files drop these names. A recurrence in a program
 shows which dimension is time; a program without one does not show it. So the dimension is marked, and the marks are
@@ -58,7 +59,10 @@ def _register_constants(module: torch.nn.Module, constants: Mapping[str, Any]) -
 
 
 def module_with(tensors: Mapping[str, torch.Tensor], persistent: Collection[str]) -> torch.nn.Module:
-    """Build a module that holds tensors under their dotted names; `persistent` are the buffers of its state dict."""
+    """Build a module that holds tensors under their dotted names.
+
+    `persistent` are the buffers of its state dict.
+    """
     root = torch.nn.Module()
     for target, tensor in tensors.items():
         *path, name = target.split(".")

@@ -1,7 +1,8 @@
-"""AOTInductor: a shared library for each bucket, without weights, compiled by the machine's C++ compiler.
+"""AOTInductor engine: a weight-stripped shared library for each bucket, compiled by the machine's
+C++ compiler.
 
 LSTMs become oneDNN's fused layer. GRUs and plain RNNs stay calls of the abstract operator, which the serving process
-registers too: torch has no fused kernel for them that compiles, and unrolled they take half a minute each.
+registers too: torch has no fused layer for them that compiles, and unrolled each takes half a minute to compile.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ from .versions import minor_release, torch_requirement, torch_version
 
 _LIBRARY = "program.so"
 _CALLS = "program.json"
-"""Beside the library and of its name: which operators it calls back. torch looks for it there."""
+"""List of the operators that the library calls. torch looks for it beside the library, under the
+same name.
+"""
 
 
 class Inductor:
@@ -49,23 +52,27 @@ class Inductor:
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32",)
-    pins_torch_minor = True
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
 
     def unavailable(self) -> str | None:
-        """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
+        """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not
+        supported.
+        """
         return cpp_compiler.unavailable_reason(("omp.h",))
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Torch, of the same minor version."""
+        """Return torch; hosts need the same minor version."""
         return (torch_requirement(),)
 
     def host(self) -> Mapping[str, str]:
-        """The operating system, the machine, its instructions, and the torch that the code calls into."""
+        """Return the operating system, the machine, its instruction set, and the torch that the code calls."""
         return {**cpp_compiler.host(), "torch": minor_release(torch_version())}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """What is no operator of torch's dispatcher; those that it cannot fuse it calls, others' own included."""
+        """Return a reason for what is no dispatcher operator.
+
+        Custom operators and those it cannot fuse are called.
+        """
         return None if isinstance(node.target, torch._ops.OpOverload) else f"{node.target} is no operator"
 
     def compile(
@@ -77,11 +84,11 @@ class Inductor:
     ) -> None:
         """Write the library for one bucket.
 
-        The arguments of `settings` come last on the C++ compiler's command line; its `workdir` keeps sources, commands
-        and whatever else inductor wrote.
+        The arguments of `settings` come last on the C++ compiler's command line; its `workdir` keeps the sources, the
+        commands and all other files of inductor.
 
         Raises:
-            CompileError: no bucket is named, or inductor or the compiler refuses the program or an argument.
+            CompileError: no bucket is given, or inductor or the compiler rejects the program or an argument.
         """
         if bucket is None:
             raise CompileError("inductor compiles for one bucket at a time")
@@ -90,8 +97,8 @@ class Inductor:
         write_signature(signature, directory)
         with _scratch(settings.workdir) as scratch:
             package = scratch / "program.pt2"
-            told = settings.workdir is not None or settings.args
-            compiler = _compiler_by_script(scratch, settings.args) if told else cpp_compiler.compiler()
+            scripted = settings.workdir is not None or settings.args
+            compiler = _compiler_by_script(scratch, settings.args) if scripted else cpp_compiler.compiler()
             try:
                 with _private_caches(scratch, keep=settings.workdir is not None), quiet(), torch.no_grad():
                     _compile(_specialized(program, bucket), package, compiler)
@@ -102,10 +109,10 @@ class Inductor:
         cpp_compiler.strip(directory / _LIBRARY)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Map the library and point it at the weights.
+        """Map the library and give it the addresses of the weights.
 
         Raises:
-            LoadError: this machine lacks what the code was compiled for, or cannot map it; or the weights are others.
+            LoadError: the code was compiled for another machine, it cannot be mapped, or the weights do not match.
         """
         cpp_compiler.check_host(host)
         _check_torch(host)
@@ -114,18 +121,19 @@ class Inductor:
         torch.set_num_threads(threads)
         runner = _open(directory)
         wanted = runner.get_constant_names_to_original_fqns()
-        # Before the first call, and all of them: the library would read whatever lies at address 0.
+        # All of them, before the first call: otherwise the library would read from address 0.
         shared = {name: real[original] for name, original in wanted.items()}
-        runner.update_constant_buffer(shared, False, True, True)  # in use at once, none missing, memory stays ours
+        runner.update_constant_buffer(shared, False, True, True)  # used at once, none missing, memory not copied
         return ModuleProgram(signature, lambda *inputs: runner.run(list(inputs)), shared.values())
 
 
 @contextlib.contextmanager
 def _scratch(workdir: Path | None) -> Iterator[Path]:
-    """A folder for all that is written on the way: gone afterwards, or left below `workdir` until the next time.
+    """A directory for intermediate files: deleted afterwards, or kept below `workdir` until the next
+    compilation.
 
     Raises:
-        CompileError: inductor cannot work there, for it writes commands without quotes.
+        CompileError: inductor cannot use that directory, because it does not quote paths in commands.
     """
     if workdir is None:
         with tempfile.TemporaryDirectory(prefix="inductor-") as scratch:
@@ -140,9 +148,10 @@ def _scratch(workdir: Path | None) -> Iterator[Path]:
 
 
 def _compiler_by_script(scratch: Path, args: Sequence[str]) -> str:
-    """A script for inductor to call as the C++ compiler, for inductor has no word for further arguments.
+    """Write a script that inductor calls as the C++ compiler: inductor has no option for further
+    arguments.
 
-    It writes down what it calls, to be called again. Its name is the compiler's, for inductor goes by that.
+    It records each command, so that people can repeat it. It has the compiler's name, which inductor inspects.
     """
     compiler = cpp_compiler.compiler()
     script = scratch / Path(compiler).name
@@ -164,7 +173,7 @@ exec {call}
 
 
 def _reason(error: BaseException) -> str:
-    """In one line, what went wrong: where it was the C++ compiler, its own first word on it."""
+    """The error in one line; for the C++ compiler, the first line that it printed about it."""
     found: BaseException | None = error
     while found is not None and type(found).__name__ != "CppCompileError":  # torch's; to import it makes a folder
         found = found.__cause__ or found.__context__
@@ -175,7 +184,7 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _private_caches(scratch: Path, *, keep: bool) -> Iterator[None]:
-    """Whatever inductor and the compiler write goes below `scratch`: several processes compile at once."""
+    """Redirect the files of inductor and the compiler below `scratch`: several processes compile at once."""
     names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TMPDIR")
     before = {name: os.environ[name] for name in names if name in os.environ}
     os.environ.update(dict.fromkeys(names, str(scratch)))
@@ -201,7 +210,7 @@ def _specialized(program: torch.export.ExportedProgram, bucket: Bucket) -> torch
 
 
 def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
-    if x.dtype != torch.float32:  # what oneDNN computes on every machine; else torch's own kernel is called
+    if x.dtype != torch.float32:  # oneDNN computes only float32 on every machine
         return NotImplemented
     if masked.is_projected(h_0, c_0):
         return masked.without_projection(_plain_lstm, x, lengths, h_0, c_0, *options)
@@ -220,7 +229,7 @@ def _onednn_lstm(
     """One layer in one direction, fused over all timesteps."""
     h_0, c_0 = states
     w_ih, w_hh, *biases = weights
-    # It takes a bias in any case, and reads its inputs by address.
+    # It always needs a bias, and reads its inputs by address.
     b_ih, b_hh = biases or [w_ih.new_zeros(w_ih.shape[0])] * 2
     y, h_n, c_n, _ = torch.ops.aten.mkldnn_rnn_layer(
         x.contiguous(),
@@ -250,16 +259,16 @@ def _compile(program: torch.export.ExportedProgram, package: Path, compiler: str
         package_path=str(package),
         inductor_configs={
             "aot_inductor.package_constants_in_so": False,
-            # Not even small ones, whose numbers would be written into the code: other weights may take their place.
+            # Not even small ones, which would be embedded in the code: the program must stay refittable.
             "always_keep_tensor_constants": True,
-            # Compiled once into a cache that is thrown away, and into a folder shared by all processes.
+            # They would go into a cache that is deleted, and into a directory that all processes share.
             "aot_inductor.precompile_headers": False,
-            # The wrapper only calls kernels: half the compile time, a third less to ship, not slower.
+            # The wrapper only calls the computations: half the compile time, two thirds of the size, not slower.
             "aot_inductor.compile_wrapper_opt_level": "Os",
             "cpp.cxx": compiler,
             "cpp.march": target.isa,
             "cpp.simdlen": target.vector_bits,
-            "cpp.vec_isa_ok": True,  # looked up by us; inductor would compile and run a probe of each kind
+            "cpp.vec_isa_ok": True,  # checked by cpp_compiler; inductor would run a probe for each instruction set
             # As many threads as the worker is given, not as many as the packaging machine has.
             "cpp.dynamic_threads": True,
             "compile_threads": 1,
@@ -268,8 +277,8 @@ def _compile(program: torch.export.ExportedProgram, package: Path, compiler: str
 
 
 def _unpack(package: Path, directory: Path) -> None:
-    """Of what inductor packages, what is needed to run: without its sources, and ready to be mapped in place."""
-    (directory / _CALLS).write_text(json.dumps({"nodes": []}), encoding="utf-8")  # unless there are any
+    """Extract the files that are needed at run time, without sources, ready to be mapped in place."""
+    (directory / _CALLS).write_text(json.dumps({"nodes": []}), encoding="utf-8")  # replaced if the package has one
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
             target = {".wrapper.so": _LIBRARY, ".wrapper.json": _CALLS}.get("".join(Path(name).suffixes[-2:]))
@@ -278,13 +287,13 @@ def _unpack(package: Path, directory: Path) -> None:
 
 
 def _open(directory: Path) -> Any:
-    """The loaded library. Mapped from where it lies, so that all workers share its pages.
+    """Map the library in place, so that all workers share its pages.
 
-    torch's own loader of packages would unpack it into a temporary folder for each worker, and takes more than a second
+    torch's own package loader would unpack it into a temporary directory for each worker, and takes more than a second
     to import.
     """
-    with cpp_compiler.executable_copy(directory, (_LIBRARY, _CALLS)) as place:
-        return _map(place / _LIBRARY)
+    with cpp_compiler.executable_copy(directory, (_LIBRARY, _CALLS)) as mapped:
+        return _map(mapped / _LIBRARY)
 
 
 def _check_torch(packaged: Mapping[str, str]) -> None:
@@ -298,7 +307,7 @@ def _check_torch(packaged: Mapping[str, str]) -> None:
 
 def _map(library: Path) -> Any:
     try:
-        json.loads(library.with_name(_CALLS).read_text(encoding="utf-8"))  # without it calls would go astray
+        json.loads(library.with_name(_CALLS).read_text(encoding="utf-8"))  # else it would call wrong operators
         return torch._C._aoti.AOTIModelContainerRunnerCpu(str(library), 1)
     except (OSError, ValueError) as error:
         raise LoadError(f"{library.with_name(_CALLS)} is missing or damaged: package the model again") from error

@@ -1,4 +1,7 @@
-"""Protocols of an engine. A third party adds one with an entry point in `torchserve_neuron_lstm.backends`."""
+"""Protocols of an engine.
+
+A third party adds one with an entry point in `torchserve_neuron_lstm.backends`.
+"""
 
 from __future__ import annotations
 
@@ -42,9 +45,10 @@ class CompileSettings:
 DEFAULTS = CompileSettings()
 
 LoadedProgram = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
-"""Loaded program: flat inputs (the declared ones in order, then lengths[B] int64 if the program takes them) to flat
-outputs. All tensors are contiguous, on the CPU, and of exactly the bucket's shapes. The caller owns the outputs: no
-later call changes them."""
+"""Loaded program: flat inputs (the declared ones in order, then lengths[B] int64 if the program
+takes them) to flat outputs. All tensors are contiguous, on the CPU, and of exactly the bucket's shapes. The caller owns
+the outputs: no later call changes them.
+"""
 
 Run = LoadedProgram
 """Former name."""
@@ -52,7 +56,9 @@ Run = LoadedProgram
 
 @runtime_checkable
 class Chaining(Protocol):
-    """A loaded program with dynamic shapes that runs a sequence of chunks faster than one call for each chunk."""
+    """A loaded program with dynamic shapes that runs a sequence of chunks faster than one call for each
+    chunk.
+    """
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Run one call."""
@@ -98,8 +104,9 @@ class Backend(Protocol):
     polymorphic: bool
     """True: one compiled program serves every bucket. False: one per bucket."""
     any_shape: bool
-    """Whether a polymorphic engine runs a new shape as fast as a known one, so that batches may be planned in any
-    shapes. False: only in the shapes of the grid, which are warmed up when an archive is loaded."""
+    """Whether a polymorphic engine runs a new shape as fast as a known one, so that batches may be
+    planned in any shapes. False: only in the shapes of the grid, which are warmed up when an archive is loaded.
+    """
 
     precisions: tuple[Precision, ...]
     """Precisions that the engine can compute in."""
@@ -113,7 +120,10 @@ class Backend(Protocol):
         """Return the distributions that the serving host needs, with the versions compiled against."""
 
     def host(self) -> Mapping[str, str]:
-        """Return the kind of machine of the compiled code, e.g. {"machine": "x86_64", "isa": "avx512"}; empty: any."""
+        """Return the kind of machine of the compiled code, e.g. {"machine": "x86_64", "isa": "avx512"}.
+
+        Empty: any.
+        """
 
     def compile(
         self,
@@ -134,7 +144,9 @@ class Backend(Protocol):
         """
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Load a program that `compile` wrote. `weights` are shared by all variants: keep them, do not copy them.
+        """Load a program that `compile` wrote.
+
+        `weights` are shared by all variants: keep them, do not copy them.
 
         Raises:
             LoadError: this host is not of the kind that `host` names, or the file cannot be loaded here.
@@ -159,7 +171,9 @@ class Selective(Backend, Protocol):
 
 @runtime_checkable
 class Inlining(Backend, Protocol):
-    """An engine that may embed the weights in its programs, so that they cannot be refitted with other weights."""
+    """An engine that may embed the weights in its programs, so that they cannot be refitted with other
+    weights.
+    """
 
     inlines_weights: bool
 
@@ -191,7 +205,10 @@ class WholeSequences(Backend, Protocol):
 
 @runtime_checkable
 class Ragged(Backend, Protocol):
-    """An engine that computes each row only up to its own length. The cost of padding is measured separately."""
+    """An engine that computes each row only up to its own length.
+
+    The cost of padding is measured separately.
+    """
 
     ragged: bool
 
@@ -213,7 +230,9 @@ class TorchPinned(Backend, Protocol):
 
 @runtime_checkable
 class CoreAssigning(Backend, Protocol):
-    """An engine whose device cores are assigned to a process by environment variables, for `placement: cores`."""
+    """An engine whose device cores are assigned to a process by environment variables, for `placement:
+    cores`.
+    """
 
     core_variables: tuple[str, ...]
     """The variables that set a process's cores. If one is set already, nothing is assigned."""

@@ -1,12 +1,13 @@
-"""The abstract recurrent operators that lowering puts in place of PackedSequence code, and what they mean.
+"""Abstract recurrent operators, which lowering puts in place of PackedSequence code, and their
+semantics.
 
-`x` is [B, T, F] and right-padded; `lengths` int64[B] counts real timesteps (None: all T of every row). The answers
-are exactly those of the same rows packed: `y` [B, T, D*H] holds zeros on padding, `h_n` and `c_n` [L*D, B, H] are the
-states after each row's own last step. Whatever stands in the padding of `x` has no influence. `weights` is the flat
-list of `nn.LSTM`/`nn.GRU`/`nn.RNN` (`_flat_weights`); D is 2 when bidirectional. With `proj_size`, H is that of the
-projection in `y`, `h_0` and `h_n`. `c_n` holds zeros where `need_cell` is false. All results are contiguous.
+`x` is [B, T, F] and right-padded; `lengths` int64[B] counts real timesteps (None: all T of every row). The results are
+exactly those of the same rows packed: `y` [B, T, D*H] holds zeros on padding, `h_n` and `c_n` [L*D, B, H] are the
+states after each row's own last step. The padding of `x` has no influence. `weights` is the flat list of
+`nn.LSTM`/`nn.GRU`/`nn.RNN` (`_flat_weights`); D is 2 when bidirectional. With `proj_size`, H is that of the projection
+in `y`, `h_0` and `h_n`. `c_n` holds zeros where `need_cell` is false. All results are contiguous.
 
-An engine takes the operators as they are, or hands its own one-layer kernel to `masked_lstm` and `masked_rnn`.
+An engine supports the operators as they are, or passes its own fused layer to `masked_lstm` and `masked_rnn`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import torch
 from torch import Tensor
 
 Layer = Callable[[Tensor, Sequence[Tensor], Sequence[Tensor]], tuple[Tensor, Sequence[Tensor]]]
-"""One layer in one direction: x[T, B, F], its states [B, H] each, its weights -> y[T, B, H], states after step T."""
+"""A fused layer in one direction: x[T, B, F], states [B, H] each, weights -> y[T, B, H], states
+after step T.
+"""
 
-# Opens or closes a gate for good: far beyond what weights add up to, yet finite in half precision.
-_SHUT = 1e4
+# Saturates a gate: far beyond all sums of weights, yet finite in half precision.
+_SATURATED = 1e4
 
 _library = torch.library.Library("neuron_lstm", "DEF")
 _library.define(
@@ -57,7 +60,7 @@ def masked_lstm(
     bidirectional: bool,
     need_cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The `lstm` operator in terms of a one-layer kernel; differentiable and traceable where the kernel is."""
+    """Compute the `lstm` operator by a fused layer; differentiable and traceable if the layer is."""
     y, (h_n, c_n) = _stack(layer, x, lengths, (h_0, c_0), weights, layers, bidirectional, hold_state=need_cell)
     return y, h_n, c_n if need_cell else torch.zeros_like(c_n)
 
@@ -71,7 +74,7 @@ def masked_rnn(
     layers: int,
     bidirectional: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The `rnn` operator in terms of a one-layer kernel; differentiable and traceable where the kernel is."""
+    """Compute the `rnn` operator by a fused layer; differentiable and traceable if the layer is."""
     y, (h_n,) = _stack(layer, x, lengths, (h_0,), weights, layers, bidirectional, hold_state=False)
     return y, h_n
 
@@ -93,7 +96,7 @@ def without_projection(
     bidirectional: bool,
     need_cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A projected LSTM by way of `plain`, the `lstm` operator for an engine that knows no projection.
+    """Compute a projected LSTM by `plain`, the `lstm` operator of an engine without projections.
 
     With m the state before projection, h = W_hr m, so the recurrent weights are W_hh W_hr. A given h_0 need not be the
     image of any m: it enters as further input columns, at each direction's first step only and with the weights W_hh.
@@ -117,14 +120,16 @@ def without_projection(
 
 
 def _folded(groups: Sequence[Sequence[Tensor]], direction: int) -> list[Tensor]:
-    """One direction's weights with the projection folded in and one block of input columns for each direction's h_0."""
+    """One direction's weights with the projection folded in and one block of input columns for each
+    direction's h_0.
+    """
     w_ih, w_hh, *biases, w_hr = groups[direction]
     blocks = [w_hh if d == direction else torch.zeros_like(w_hh) for d in range(len(groups))]
     return [torch.cat([w_ih, *blocks], 1), w_hh @ w_hr, *biases]
 
 
 def _first_step_columns(x: Tensor, lengths: Tensor | None, h_0: Tensor) -> list[Tensor]:
-    """For each direction [B, T, P]: h_0 on the step it begins with, zeros elsewhere."""
+    """For each direction [B, T, P]: h_0 at its first step, zeros elsewhere."""
     steps = torch.arange(x.shape[1], device=x.device)
     last = (x.shape[1] if lengths is None else lengths[:, None]) - 1
     first = [(steps == 0)[None, :], (steps == last).expand(x.shape[0], x.shape[1])]
@@ -141,7 +146,7 @@ def _stack(
     bidirectional: bool,
     hold_state: bool,
 ) -> tuple[Tensor, list[Tensor]]:
-    """All layers and directions, time-major inside because that is what the fused kernels take."""
+    """All layers and directions; time-major inside, as fused layers need it."""
     directions = 2 if bidirectional else 1
     groups = _per_direction(weights, layers, directions)
     rows = _Rows(x, lengths)
@@ -167,11 +172,13 @@ def _direction(
     reverse: bool,
     hold_state: bool,
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """One layer in one direction over ragged rows: y[T, B, H] in time order, the states after each row's last step."""
+    """One layer in one direction over ragged rows: y[T, B, H] in time order, the states after each
+    row's last step.
+    """
     if reverse:
         x = rows.clean(rows.reversed(x))
     if hold_state and rows.lengths is not None:
-        x, weights = _with_closing_flag(x, weights, rows.padding)
+        x, weights = _with_gate_mask(x, weights, rows.padding)
     y, final = layer(x, states, weights)
     if rows.lengths is not None:
         final = [rows.last(y), *final[1:]]
@@ -179,7 +186,10 @@ def _direction(
 
 
 class _Rows:
-    """Where the real timesteps of a batch x[B, T, F] are; everything below is time-major [T, B, ...]."""
+    """Positions of the real timesteps of a batch x[B, T, F].
+
+    Its methods take time-major [T, B, ...] tensors.
+    """
 
     def __init__(self, x: Tensor, lengths: Tensor | None) -> None:
         self.lengths = lengths
@@ -191,41 +201,42 @@ class _Rows:
         self._last = (lengths - 1)[None, :, None]
 
     def clean(self, x: Tensor) -> Tensor:
-        """Zeros on padding. Chosen, not multiplied: 0 x inf and 0 x NaN are NaN."""
+        """Set padding to zero. Selected, not multiplied: 0 x inf and 0 x NaN are NaN."""
         return x if self.lengths is None else torch.where(self.padding, 0.0, x)
 
     def reversed(self, x: Tensor) -> Tensor:
-        """Each row back to front within its own length, so that it still begins at step 0 with the given state."""
+        """Reverse each row within its own length, so that it still starts at step 0 with the given state."""
         if self.lengths is None:
             return x.flip(0)
         return x.gather(0, self._mirror.expand(x.shape))
 
     def last(self, y: Tensor) -> Tensor:
-        """Each row of y[T, B, H] at its last real step: [B, H]."""
+        """Select each row of y[T, B, H] at its last real step: [B, H]."""
         return y.gather(0, self._last.expand(1, y.shape[1], y.shape[2]))[0]
 
 
-def _with_closing_flag(x: Tensor, weights: Sequence[Tensor], padding: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """An input column that is 1 on padding, with weights that shut the input gate and open the forget gate.
+def _with_gate_mask(x: Tensor, weights: Sequence[Tensor], padding: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Add a gate-masking column: 1 on padding, with weights that close the input gate and open the
+    forget gate.
 
-    A padded step then keeps the cell state exactly, in any fused LSTM kernel. The gates stand as i, f, g, o.
+    A padded step then keeps the cell state exactly, in any fused LSTM layer. The order of the gates is i, f, g, o.
     """
     w_ih, *others = weights
     hidden = w_ih.shape[0] // 4
     column = torch.cat(
-        [w_ih.new_full((hidden, 1), -_SHUT), w_ih.new_full((hidden, 1), _SHUT), w_ih.new_zeros(2 * hidden, 1)]
+        [w_ih.new_full((hidden, 1), -_SATURATED), w_ih.new_full((hidden, 1), _SATURATED), w_ih.new_zeros(2 * hidden, 1)]
     )
     return torch.cat([x, padding.to(x.dtype)], 2), [torch.cat([w_ih, column], 1), *others]
 
 
 def _per_direction(weights: Sequence[Tensor], layers: int, directions: int) -> list[Sequence[Tensor]]:
-    """The flat weight list cut into one group for each layer and direction."""
+    """The flat list of weights in groups, one for each layer and direction."""
     size = len(weights) // (layers * directions)
     return [weights[i : i + size] for i in range(0, len(weights), size)]
 
 
 def aten_lstm(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-    """One layer of torch's own LSTM, projection included."""
+    """Compute one layer of torch's own LSTM, with projection."""
     h_0, c_0 = states
     y, h_n, c_n = torch.ops.aten.lstm.input(
         x, [h_0[None], c_0[None]], list(weights), len(weights) >= 4, 1, 0.0, False, False, False
@@ -241,7 +252,7 @@ _ATEN = {
 
 
 def aten_rnn(cell: str) -> Layer:
-    """One layer of torch's own GRU or RNN."""
+    """Return one layer of torch's own GRU or RNN."""
 
     def layer(x: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         y, h_n = _ATEN[cell](x, states[0][None], list(weights), len(weights) == 4, 1, 0.0, False, False, False)

@@ -1,4 +1,6 @@
-"""Export to ONNX, for the engines that read it. Used only while packaging: this file does not travel in archives.
+"""Export to ONNX, for the engines that read it.
+
+Used only while packaging: this file does not travel in archives.
 
 Recurrent operators become ONNX's LSTM, GRU and RNN, which take the lengths of the rows.
 """
@@ -117,7 +119,9 @@ def export_onnx(program: torch.export.ExportedProgram) -> Any:
 
 
 def missing_translation(node: torch.fx.Node) -> str | None:
-    """Return which operator of a call of an exported program the exporter cannot translate; None if it can.
+    """Return which operator of a call of an exported program the exporter cannot translate.
+
+    None if it can.
 
     Raises:
         CompileError: the exporter is not installed.
@@ -169,7 +173,9 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Silence the exporter's progress on standard output and its remarks about packages that it looked for."""
+    """Silence the exporter's progress on standard output and its remarks about packages that it looked
+    for.
+    """
     disabled = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -248,7 +254,9 @@ def _rnn(
 def _layers(
     cell: str, x: Any, lengths: Any, states: Sequence[Any], weights: Sequence[Any], layers: int, bidirectional: bool
 ) -> list[Any]:
-    """One ONNX operator for each layer: y[B, T, D*H], then each state after each row's last timestep [L*D, B, H]."""
+    """One ONNX operator for each layer: y[B, T, D*H], then each state after each row's last timestep
+    [L*D, B, H].
+    """
     op = _opset()
 
     directions = 2 if bidirectional else 1

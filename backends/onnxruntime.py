@@ -1,7 +1,7 @@
-"""ONNX Runtime: one graph with native LSTM, GRU and RNN operators that takes every batch and length.
+"""ONNX Runtime engine: one graph with ONNX's LSTM, GRU and RNN operators, and dynamic shapes.
 
-The graph holds no weights. They are handed over before the session is made, so that the engine brings the gates into
-its own order once, while loading.
+The graph holds no weights. They are passed before the session is created, so that the engine reorders the gates once,
+while loading.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .versions import release, torch_requirement
 
 _GRAPH = "program.onnx"
 _AS_THEY_ARE = "as_they_are.json"
-"""The names of the weights that the engine reads in torch's own layout, so in the memory where they are."""
+"""Names of the weights that the engine reads in torch's layout, so in place."""
 
 _KNOWS_SPIN_DURATION = (1, 26)
 _SPIN_US = "500"
@@ -57,11 +57,11 @@ class OnnxRuntime:
         return torch_requirement(), Requirement("onnxruntime", "onnxruntime", version("onnxruntime"))
 
     def host(self) -> Mapping[str, str]:
-        """Any machine: the engine compiles while it loads."""
+        """Return nothing: the engine compiles while it loads, on any machine."""
         return {}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Why an operator cannot be written as ONNX.
+        """Return why an operator cannot be exported to ONNX.
 
         Raises:
             CompileError: the exporter is not installed.
@@ -102,14 +102,14 @@ class OnnxRuntime:
                 run(program.example_inputs[0])
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Make the one session.
+        """Create the session.
 
         Raises:
-            LoadError: the engine is missing or refuses the graph, or the weights are others.
+            LoadError: the engine is missing or rejects the graph, or the weights do not match.
         """
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        # Torch only copies here, and its threads would spin for more work beside the engine's own.
+        # torch only copies here, and its threads would spin beside those of the engine.
         torch.set_num_threads(1)
         try:
             return _Program(signature, *_session(directory, real, threads))
@@ -121,10 +121,10 @@ class OnnxRuntime:
 
 
 def _engine() -> Any:
-    """The engine's module.
+    """The engine's module, imported without its telemetry.
 
-    Since 1.29 it reports to its maker from the moment it is imported, and keeps an id in the home directory for that. A
-    server does so only if its owner asks for it.
+    Since 1.29 it reports to its maker on import, and keeps an id in the home directory for that. A server must do so
+    only if its owner asks for it.
     """
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
@@ -133,13 +133,13 @@ def _engine() -> Any:
 
 
 def _session(directory: Path, weights: Weights, threads: int) -> tuple[Any, dict[str, Any]]:
-    """The session, and the engine's views of the weights, whose memory it reads."""
+    """The session, and the engine's views of the weights, which it reads in place."""
     onnxruntime = _engine()
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what fails is raised; it need not be printed as well
+    options.log_severity_level = 4  # failures are raised; they need not be printed as well
     options.intra_op_num_threads = threads
-    # Threads spin for work while a request is computed, and between the pieces of one (a short piece takes two thirds
-    # of the time), but not for long: several workers share the cores, and a spinning one takes them from the others.
+    # Threads spin for work during a request and between its chunks (a short chunk then takes two thirds of the time),
+    # but not for long: several workers share the cores, and a spinning worker takes them from the others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     if release(version("onnxruntime")) >= _KNOWS_SPIN_DURATION:
         options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
@@ -147,8 +147,8 @@ def _session(directory: Path, weights: Weights, threads: int) -> tuple[Any, dict
         options.add_session_config_entry("session.force_spinning_stop", "1")
     view = onnxruntime.OrtValue.ortvalue_from_numpy
     values = {name: view(tensor.detach().numpy()) for name, tensor in weights.items()}
-    # What is known while the session is made is put into the engine's own order once and for all, and copied; what is
-    # handed over as an initializer besides is left where it is.
+    # External initializers are copied into the engine's own layout once; those that are added as initializers as well
+    # are read in place.
     options.add_external_initializers(list(values), list(values.values()))
     for name in json.loads((directory / _AS_THEY_ARE).read_text(encoding="utf-8")):
         options.add_initializer(name, values[name])
@@ -157,24 +157,24 @@ def _session(directory: Path, weights: Weights, threads: int) -> tuple[Any, dict
 
 
 class _Program:
-    """The session as a program. `kept` must live as long as it does."""
+    """A session as a loaded program. `kept` are tensors that must live as long as the session."""
 
     def __init__(self, signature: Signature, session: Any, kept: Mapping[str, Any]) -> None:
         self.signature, self.session, self.kept = signature, session, kept
-        # The exporter may leave out inputs that nothing reads: go by name.
+        # The exporter may drop unused inputs: match by name.
         taken = {node.name for node in session.get_inputs()}
         self.names = [name if name in taken else None for name in signature.inputs]
         self.outputs = [node.name for node in session.get_outputs()]
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """One call."""
+        """Run one call."""
         self.signature.check_inputs(inputs)
         return [torch.from_numpy(output) for output in self.session.run(self.outputs, self._feeds(inputs))]
 
     def chain(
         self, buckets: Sequence[Bucket], calls: Sequence[list[torch.Tensor]], carried: list[torch.Tensor]
     ) -> Sequence[Sequence[torch.Tensor]]:
-        """Several calls in a row, with nothing between them but the views of the rows that go on."""
+        """Run several calls in sequence; between them only views of the active rows are made."""
         for bucket, call in zip(buckets, calls, strict=True):
             self.signature.check_inputs([*call, *(value[: bucket.batch] for value in carried)])
         names = self.names[len(self.names) - len(carried) :]

@@ -1,11 +1,12 @@
-"""OpenVINO: one graph that takes every batch and length, in float32 or, where the processor can, in bfloat16.
+"""OpenVINO engine: one graph with dynamic shapes, in float32 or, if the processor supports it, in
+bfloat16.
 
-Its LSTM over a whole sequence ignores lengths that are not known while it compiles, without a word. So the program
-masks by itself (`masked.py`), and OpenVINO's operators see batches without lengths. A shape that it has not seen costs
-some milliseconds and most of a megabyte, so batches are planned in the shapes of the grid.
+Its LSTM silently ignores lengths that are not known at compilation. So the program masks padding itself (`masked.py`),
+and OpenVINO's operators see batches without lengths. A new shape costs some milliseconds and most of a megabyte, so
+batches are planned in the shapes of the grid.
 
 The graph holds no weights: they are inputs, and become constants over the user's own memory before it is compiled.
-OpenVINO copies what it brings into an order or a precision of its own, and reads the rest where it lies.
+OpenVINO copies weights that it reorders or converts, and reads the others in place.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ class OpenVino:
         return torch_requirement(), Requirement("openvino", "openvino", version("openvino"))
 
     def host(self) -> Mapping[str, str]:
-        """Any machine: the engine compiles while it loads, and asks the processor then for what it needs."""
+        """Return nothing: the engine compiles while it loads, and checks the processor then."""
         return {}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Why an operator cannot be written as ONNX, which is what the engine reads.
+        """Return why an operator cannot be exported to ONNX, the format that the engine reads.
 
         Raises:
             CompileError: the exporter is not installed.
@@ -84,14 +85,16 @@ class OpenVino:
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Write the ONNX graph without weights. It is in float32 in any precision, and so is what goes in and out.
+        """Write the ONNX graph without weights.
+
+        The graph, its inputs and outputs are float32 in any precision.
 
         Raises:
-            CompileError: an operator has no counterpart in ONNX, the engine lacks it, or the processor the precision.
+            CompileError: ONNX or the engine lacks an operator, or the processor does not support the precision.
         """
         precision = settings.precision
-        if lacking := _lacking(precision):
-            raise CompileError(lacking)
+        if reason := _unsupported_precision(precision):
+            raise CompileError(reason)
         from .onnx_export import export_onnx, lifted_weights, trial_errors, write_graph
 
         model = export_onnx(_without_lengths(program))
@@ -106,39 +109,40 @@ class OpenVino:
                     _reject_wrong_outputs(program, outputs, precision)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Compile the graph for this processor, around the weights.
+        """Compile the graph for this processor, over the weights.
 
         Raises:
-            LoadError: the engine is missing or refuses the graph, the weights are others, or the processor cannot
-                compute in the program's precision.
+            LoadError: the engine is missing or rejects the graph, the weights do not match, or the processor does not
+                support the program's precision.
         """
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        # Torch only copies here, and its threads would spin for more work beside the engine's own.
+        # torch only copies here, and its threads would spin beside those of the engine.
         torch.set_num_threads(1)
         try:
             precision = json.loads((directory / _PRECISION).read_text(encoding="utf-8"))["precision"]
-            lacking = _lacking(precision)
-            compiled, kept = (None, ()) if lacking else _compiled(directory / _GRAPH, real, _HINTS[precision], threads)
+            reason = _unsupported_precision(precision)
+            compiled, kept = (None, ()) if reason else _compiled(directory / _GRAPH, real, _HINTS[precision], threads)
         except Exception as error:
             raise LoadError(
                 f"this host's OpenVINO cannot load {directory}: {error}; install the version the program was packaged "
                 f"with, or package the model again"
             ) from error
-        if lacking:
-            raise LoadError(f"{lacking}. Package the model again without precision: {precision}, or on such a host")
+        if reason:
+            raise LoadError(f"{reason}. Package the model again without precision: {precision}, or on such a host")
         return _run(signature, compiled, kept)
 
 
 def _reject_wrong_outputs(
     program: torch.export.ExportedProgram, answers: Sequence[torch.Tensor], precision: Precision
 ) -> None:
-    """Hold a program of known sizes against itself: in those sizes the engine was seen to answer otherwise.
+    """Compare a program of fixed sizes with torch: at fixed sizes the engine was seen to compute wrong
+    outputs.
 
-    That was several GRUs in one program, off by 1 and more, with OpenVINO 2026.4; in sizes not known it was right.
+    It happened with several GRUs in one program, by 1 and more, with OpenVINO 2026.4; with dynamic sizes it did not.
 
     Raises:
-        ValueError: they differ by more than rounding.
+        ValueError: the outputs differ by more than rounding.
     """
     assert program.example_inputs is not None
     with torch.no_grad():
@@ -146,14 +150,14 @@ def _reject_wrong_outputs(
     bound = _ROUNDING[precision]
     for ours, theirs in zip(answers, own, strict=True):
         if theirs.is_floating_point() and not torch.allclose(ours, theirs, atol=bound, rtol=bound, equal_nan=True):
-            raise ValueError("in fixed sizes it gives other answers than the program; use another backend")
+            raise ValueError("at fixed sizes its outputs differ from the program's; use another backend")
 
 
 def _engine() -> Any:
-    """The engine's module.
+    """The engine's module, imported without its telemetry.
 
-    The distribution reports to its maker from the moment it is imported, by a package that it can do without, and that
-    keeps an id in the home directory. A server does so only if its owner asks for it.
+    On import the distribution reports to its maker, through an optional package that keeps an id in the home directory.
+    A server must do so only if its owner asks for it.
     """
     with _hidden(_TELEMETRY):
         import openvino
@@ -163,11 +167,11 @@ def _engine() -> Any:
 
 @contextmanager
 def _hidden(module: str) -> Iterator[None]:
-    """Whoever imports it finds it not installed, unless it is imported already."""
+    """Make a module appear not installed, unless it is imported already."""
     if module in sys.modules:
         yield
         return
-    sys.modules[module] = None  # type: ignore[assignment]  # what the import system takes for an ImportError
+    sys.modules[module] = None  # type: ignore[assignment]  # makes the import system raise ImportError
     try:
         yield
     finally:
@@ -175,15 +179,15 @@ def _hidden(module: str) -> Iterator[None]:
 
 
 def _core() -> Any:
-    """An engine for one program: it remembers weights by their address, so it must not outlive them.
+    """An engine for one program: it caches weights by address, so it must not outlive them.
 
-    An engine shared by two programs crashed where the weights of the second lay where those of the first had been.
+    An engine shared by two programs crashed if the weights of the second had the addresses of the first.
     """
     return _engine().Core()
 
 
-def _lacking(precision: str) -> str | None:
-    """Why this processor cannot compute in it: the engine would take float32 instead, silently."""
+def _unsupported_precision(precision: str) -> str | None:
+    """A reason if this processor does not support the precision: the engine would silently use float32."""
     if precision == "float32" or "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
         return None
     return f"this processor has no instructions for {precision} (as avx512_bf16 and amx_bf16 are on x86-64)"
@@ -199,14 +203,14 @@ def _compiled(graph: Path, weights: Weights, hint: str, threads: int) -> tuple[A
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
         "PERFORMANCE_HINT": "LATENCY",
-        # Several workers share the cores, and each would choose the same ones.
+        # Several workers share the cores, and each would pin itself to the same ones.
         "ENABLE_CPU_PINNING": False,
     }
     return core.compile_model(model, "CPU", options), kept
 
 
 def _fill_in(model: Any, weights: Weights) -> list[Any]:
-    """Constants in place of the inputs that are weights, over the memory where they are."""
+    """Replace the inputs that are weights by constants over the same memory."""
     constant = _engine().op.Constant
     kept = []
     for parameter in model.get_parameters():
@@ -221,7 +225,7 @@ def _fill_in(model: Any, weights: Weights) -> list[Any]:
 
 
 def _run(signature: Signature, compiled: Any, kept: Sequence[Any]) -> LoadedProgram:
-    # The exporter may leave out inputs that nothing reads: go by name.
+    # The exporter may drop unused inputs: match by name.
     taken = {name: index for index, port in enumerate(compiled.inputs) for name in port.get_names()}
     places = [taken.get(name) for name in signature.inputs]
     request = compiled.create_infer_request()
@@ -233,14 +237,14 @@ def _run(signature: Signature, compiled: Any, kept: Sequence[Any]) -> LoadedProg
         given = zip(places, inputs, strict=True)
         feeds = {place: tensor.detach().contiguous().numpy() for place, tensor in given if place is not None}
         request.infer(feeds, share_inputs=True)
-        # The engine uses its buffers again.
+        # The engine reuses its buffers.
         return [torch.from_numpy(request.get_output_tensor(index).data.copy()) for index in outputs]
 
     return run
 
 
 def _lift_weights(model: Any, weights: Weights) -> set[str]:
-    """Make inputs of the weights that the graph holds. Returns their names."""
+    """Turn the weights in the graph into inputs, and return their names."""
     import onnx
 
     held = [initializer for initializer in model.graph.initializer if initializer.name in weights]
@@ -252,7 +256,7 @@ def _lift_weights(model: Any, weights: Weights) -> set[str]:
 
 
 def _without_lengths(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The program with recurrences that know nothing of lengths, each of one layer in one direction, and masks."""
+    """The program with masks, and recurrences without lengths, each of one layer in one direction."""
     table = {torch.ops.neuron_lstm.lstm.default: _lstm, torch.ops.neuron_lstm.rnn.default: _rnn}
     with quiet():
         decomposed: torch.export.ExportedProgram = program.run_decompositions(table)

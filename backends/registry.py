@@ -1,4 +1,5 @@
-"""Table of engines: their names, their order under `auto`, and the files that an archive carries for each.
+"""Table of engines: their names, their order under `auto`, and the files that an archive carries
+for each.
 
 No other file names an engine. A new engine is its own file or folder and one row in `ENGINES`. An engine is imported
 when it is requested, since an archive carries only one.
@@ -16,7 +17,10 @@ from typing import Literal
 from .interface import Backend, LoadError
 
 ENTRY_POINT_GROUP = "torchserve_neuron_lstm.backends"
-"""Group of entry points that name a `Backend` class; the name of the entry point is that of the engine."""
+"""Group of entry points that name a `Backend` class.
+
+The name of the entry point is that of the engine.
+"""
 
 Purpose = Literal["serve_float32", "serve_bfloat16", "fallback", "trace", "choose_lengths"]
 """Choices that `auto` makes. `fallback`: engines for serving if no other compiles the model."""

@@ -1,4 +1,6 @@
-"""Weight files: the user's own file, mapped into memory once and shared by every variant and every worker."""
+"""Weight files: the user's own file, mapped into memory once and shared by every variant and every
+worker.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class WeightsError(RuntimeError):
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:
-    """Map the tensors of a `.pt`/`.pth` state dict or a `.safetensors` file: contiguous, on the CPU, read on use.
+    """Map the tensors of a `.pt`/`.pth` state dict or a `.safetensors` file: contiguous, on the CPU,
+    read on use.
 
     Raises:
         WeightsError: there is no such file, it is damaged, or it is not a flat dict of tensors.

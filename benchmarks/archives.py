@@ -129,7 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def standings(measured: Measured) -> list[Standing]:
-    """What must hold.
+    """Return the standings of everything that has a floor.
 
     >>> figures = Measured(12, 100.0, 10.0, 0, 48, 90.0, 50.0, 2, 11_000_000, 10_000_000)
     >>> [standing.reached for standing in standings(figures)]

@@ -2,9 +2,9 @@
 
 python benchmarks/grids.py
 
-The lengths chosen for the sample are held against the textbook's dynamic program, and must come within 0.1 point of its
-optimum (they are the optimum). "fresh" is the padding on another sample of the same traffic, which no length was chosen
-for. Exits 1 if the optimum is missed.
+The lengths chosen for the sample are compared with the textbook's dynamic program, and must come within 0.1 point of
+its optimum (they are the optimum). "fresh" is the padding on another sample of the same traffic, which no length was
+chosen for. Exits 1 if the optimum is missed.
 """
 
 from __future__ import annotations

@@ -21,10 +21,10 @@ class Refused(RuntimeError):
 
 @dataclass
 class Load:
-    """What came of it."""
+    """Results of one load run."""
 
     milliseconds: list[float] = field(default_factory=list)
-    """Of each answer, as its client saw it."""
+    """Milliseconds of each response, as its client saw it."""
     seconds: float = 0.0
     """All together."""
 

@@ -1,4 +1,4 @@
-"""How long planning takes for one batch, and what plans over a fixed grid of chunks waste.
+"""Time of planning one batch, and padding of chunked plans over a fixed grid.
 
 python benchmarks/planning.py
 
@@ -48,7 +48,7 @@ PLANNERS: dict[str, Planner] = {
 COSTS: dict[str, Callable[[BucketGrid], CostModel]] = {
     "a call takes 0.05 ms": lambda grid: lstm_cost(grid, 0.05),
     "a call takes 0.15 ms": lambda grid: lstm_cost(grid, 0.15),
-    "the stand-in": CostModel.proportional,
+    "the estimate": CostModel.proportional,
 }
 
 
@@ -69,7 +69,7 @@ def planning_time(planner: Planner, count: int) -> float:
 
 
 def padding_time(count: int) -> float:
-    """What padding and unpadding take beside the plan of the first planner."""
+    """Measure padding and unpadding beside the plan of the first planner."""
     lengths = text_lengths(count, 0)
     requests = [[torch.zeros(length, dtype=torch.int64)] for length in lengths]
     answers = {bucket: [torch.rand(SCORES.sizes(*bucket))] for bucket in GRID.buckets}
@@ -80,22 +80,22 @@ def padding_time(count: int) -> float:
 
 
 def least_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> float:
-    """The milliseconds of the cheapest staircase there is over a grid: any buckets, each stretch going its own way."""
+    """Return the milliseconds of the cheapest chunked plan over a grid, with any buckets."""
     milliseconds = {bucket: cost.of(bucket) for bucket in grid.buckets}
     longest_first = sorted(lengths, reverse=True)
 
     @cache
     def least(start: int, first: int, count: int) -> float:
-        return min(begun(start, first, count)) if count else 0.0
+        return min(started(start, first, count)) if count else 0.0
 
-    def begun(start: int, first: int, count: int) -> Iterator[float]:
+    def started(start: int, first: int, count: int) -> Iterator[float]:
         for batch in grid.batches:
             taken = min(batch, count)
             rest = least(start, first + taken, count - taken)
             yield min(
-                milliseconds[Bucket(batch, length)] + least(start + length, first, alive) + rest
+                milliseconds[Bucket(batch, length)] + least(start + length, first, active) + rest
                 for length in grid.lengths
-                for alive in [sum(own > start + length for own in longest_first[first : first + taken])]
+                for active in [sum(own > start + length for own in longest_first[first : first + taken])]
             )
 
     return least(0, 0, len(lengths))

@@ -4,7 +4,7 @@ Run it from the repository's root: `python benchmarks/precision.py [--threads 1]
 
 The three take turns, shape after shape, so that a busy moment of the machine falls on all. A figure is the ratio of the
 least milliseconds of each; beside it that of the medians, which differs where the machine was busy: then trust neither.
-`after another shape` is the first call in a shape that follows a call in another one, as in a staircase.
+`after another shape` is the first call in a shape that follows a call in another one, as in chunked execution.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BASE = "onnxruntime"
 
 
 class Piece(nn.Module):
-    """A stack of LSTM layers as a program for a piece of time: states in, those of every step and the last out."""
+    """A stack of LSTM layers as a program for a chunk of time: states in, those of every step and the last out."""
 
     def __init__(self, features: int, hidden: int, layers: int) -> None:
         super().__init__()

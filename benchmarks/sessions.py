@@ -58,7 +58,7 @@ class Times:
 
     @property
     def both(self) -> list[float]:
-        """Of a batch."""
+        """Return the seconds of a batch, reading and writing."""
         return [read + write for read, write in zip(self.read, self.write, strict=True)]
 
 
@@ -71,7 +71,7 @@ def fill(store: Store, sessions: int) -> None:
 
 
 def run_batches(opened: Opened, sessions: int, batches: int, seed: int) -> Times:
-    """What one worker does."""
+    """Run the batches of one worker."""
     store, choice = opened(), random.Random(seed)
     times = Times()
     for number in range(batches + WARM_UP):
@@ -94,7 +94,7 @@ def run_batches(opened: Opened, sessions: int, batches: int, seed: int) -> Times
 
 
 def measure(opened: Opened, sessions: int, batches: int, workers: int) -> list[Times]:
-    """Of all workers, which run at once."""
+    """Measure all workers, which run at once."""
     if workers == 1:
         return [run_batches(opened, sessions, batches, 0)]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:

@@ -65,14 +65,14 @@ CORES = len(os.sched_getaffinity(0))
 
 @dataclass(frozen=True)
 class Setting:
-    """How one copy of the model is served."""
+    """Setting under which one copy of the model is served."""
 
     batch_size: int = 32
     delay: int = 1
     """`maxBatchDelay`, milliseconds."""
     workers: int = CORES
     threads: int = 1
-    """Of each worker."""
+    """Number of threads of each worker."""
     passive: bool = False
     """OMP_WAIT_POLICY=passive: OpenMP's threads, which are torch's and inductor's, sleep while they wait."""
 
@@ -247,7 +247,7 @@ def busy_share(seconds: float) -> float:
 
 
 def cpu_ticks() -> list[int]:
-    """Of all cores since boot: user, nice, system, idle, waiting for disks, ..."""
+    """Return the ticks of all cores since boot: user, nice, system, idle, waiting for disks, ..."""
     return [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
 
 

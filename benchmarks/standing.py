@@ -1,4 +1,4 @@
-"""What must be shown at least, what is aimed at, and where a measurement stands."""
+"""Floor and aim of a figure, and the standing of a measurement."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Standing:
     what: str
     value: float
     floor: float
-    """What must be shown."""
+    """Minimum (or maximum) that must be shown."""
     aim: float
     better: Literal["more", "less"] = "more"
 
     @property
     def reached(self) -> Literal["aim", "floor", "missed"]:
-        """What the value is enough for; not-a-number is enough for nothing."""
+        """Whether the floor and the aim are met; not-a-number meets nothing."""
         if self._is_enough_for(self.aim):
             return "aim"
         return "floor" if self._is_enough_for(self.floor) else "missed"

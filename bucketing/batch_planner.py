@@ -31,7 +31,9 @@ _Partition = Callable[[Sequence[int], Sequence[int]], list[ProgramCall]]
 def _partition_batch(
     lengths: Sequence[int], shapes: Shapes, partition: _Partition, padded: bool, selected: Sequence[int] | None = None
 ) -> Plan:
-    """Plan all rows together if they may be padded to a common length, otherwise each bucket length separately."""
+    """Plan all rows together if they may be padded to a common length, otherwise each bucket length
+    separately.
+    """
     rows = longest_first(lengths)
     if not rows:
         return Plan(())
@@ -59,9 +61,10 @@ class _Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class BucketPlanner:
-    """Planner of batches over one grid and its costs. Built once; a plan for 32 requests takes well below 0.1 ms.
+    """Planner of batches over one grid and its costs.
 
-    A bucket is chosen by its cost alone: a larger bucket that was measured cheaper is taken for a smaller group.
+    Built once; a plan for 32 requests takes well below 0.1 ms. A bucket is chosen by its cost alone: a larger bucket
+    that was measured cheaper is taken for a smaller group.
 
     Of plans that cost the same to the nanosecond, the one with the fewest computed timesteps is taken; of those, the
     one that puts more of the longest requests into the first run. Requests of one length keep their order.
@@ -79,7 +82,7 @@ class BucketPlanner:
     padded: bool = True
     """False: the model must not be padded in time, so each run holds rows of its own length only."""
     selected: tuple[int, ...] | None = None
-    """Bucket length for 1, 2, 3, ... timesteps (`bucket_selector.tabulate_selector`); None: chosen by cost."""
+    """Bucket length for 1, 2, 3, ... timesteps, from `tabulate_selector`; None: chosen by cost."""
     _choices: tuple[tuple[_Choice, ...], ...] = field(init=False, repr=False, compare=False)
     """For each bucket length, the choices for a run of rows of that length."""
 
@@ -114,7 +117,10 @@ class BucketPlanner:
 
 
 def _choices(batches: Sequence[int], lengths: Sequence[int], costs: Mapping[Bucket, int]) -> tuple[_Choice, ...]:
-    """For each batch size that can be worth its cost, choose the cheapest bucket; more rows always cost more."""
+    """For each batch size that can be worth its cost, choose the cheapest bucket.
+
+    More rows always cost more.
+    """
     kept: list[_Choice] = []
     for batch in reversed(batches):
         cost, bucket = min((costs[bucket], bucket) for bucket in (Bucket(batch, length) for length in lengths))
@@ -124,7 +130,10 @@ def _choices(batches: Sequence[int], lengths: Sequence[int], costs: Mapping[Buck
 
 
 def _cheapest_cover(choices: Sequence[tuple[_Choice, ...]]) -> list[_Choice]:
-    """For each row, the first choice of the cheapest runs from it on; `choices[i]` are for a run that starts at i."""
+    """For each row, the first choice of the cheapest runs from it on.
+
+    `choices[i]` are for a run that starts at i.
+    """
     count = len(choices)
     best = [0] * (count + 1)  # best[i]: the least cost of running rows i and after
     chosen = [choices[0][0]] * count

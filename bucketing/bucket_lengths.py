@@ -23,7 +23,9 @@ from .cost import CostModel
 from .shapes import Bucket
 
 Histogram = Mapping[int, int]
-"""Number of sequences by length (timesteps). A count of 0 can make a length the longest without affecting costs."""
+"""Number of sequences by length in timesteps.
+
+A count of 0 can make a length the longest without affecting costs."""
 
 CostOfLength = Callable[[int], float]
 """Cost of one sequence that is padded to a length, in any unit."""
@@ -149,7 +151,9 @@ def _integers(lengths: Iterable[int], cost_of_length: CostOfLength) -> list[int]
 def _one_boundary_more(
     best: Sequence[int], before: Sequence[int], costs: Sequence[int], layer: int
 ) -> tuple[list[int], list[int]]:
-    """`best[j]` for one boundary more, and the index of the boundary before j; too few lengths are below index `layer`.
+    """`best[j]` for one boundary more, and the index of the boundary before j.
+
+    Too few lengths are below index `layer`.
 
     The line of index i is best[i] - cost x before[i + 1]. As each falls more steeply than the one before, a new one is
     the lowest from some cost on for good: `starts` are the least integer costs at which each line of the envelope is.

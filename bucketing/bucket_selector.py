@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import index
 
 BucketSelector = Callable[[int, tuple[int, ...]], int]
-"""Function from (timesteps of a sequence, lengths of the grid) to the index of the bucket length to use."""
+"""Function from (timesteps, lengths of the grid) to the index of the bucket length to use."""
 
 _MOST_NAMED = 5
 
@@ -24,9 +24,10 @@ class BucketSelectorError(ValueError):
 
 
 def tabulate_selector(choose: BucketSelector, lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Tabulate the bucket length that `choose` selects for 1, 2, 3, ... timesteps up to the grid's largest length.
+    """Tabulate the bucket length that `choose` selects for 1, 2, 3, ... timesteps.
 
-    It is called twice for each number of timesteps, the second time in the opposite order.
+    The table ends at the grid's largest length. `choose` is called twice for each number of timesteps, the second time
+    in the opposite order.
 
     >>> tabulate_selector(lambda length, lengths: 0 if length <= 2 else 1, (2, 4))
     (2, 2, 4, 4)

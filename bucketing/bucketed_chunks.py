@@ -1,4 +1,4 @@
-"""Chunked plans for an engine with a program for each bucket: every call has the shape of some bucket of the grid.
+"""Chunked plans for an engine with a program for each bucket: every call has a bucket's shape.
 
 Rows are sorted longest first, so those active at a time are the first ones of any contiguous row group. A row group is
 advanced by a call over its first rows; the remaining rows are a row group of their own, planned independently in time,
@@ -34,9 +34,11 @@ _TIMESTEP_PENALTIES = (2.0, 1.0)
 _NOTHING, _WHOLE = 0, 1
 
 _Call = tuple[ChunkCosts, int, int, list[int] | None]
-"""One way to start a state: the chunks; the state of the remaining rows; the index of the first chunk considered; for
-each chunk considered, the state at its end. None for the latter: the cheapest sequence of chunks, of as many timesteps
-as the index would be."""
+"""One way to start a state: the chunks.
+
+The state of the remaining rows; the index of the first chunk considered; for each chunk considered, the state at its
+end. None for the latter: the cheapest sequence of chunks, of as many timesteps as the index would be.
+"""
 
 
 @dataclass(frozen=True)

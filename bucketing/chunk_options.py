@@ -1,4 +1,4 @@
-"""Tables of a chunked plan over a grid: the calls to consider, computed once for the grid and its costs."""
+"""Tables for chunked plans over a grid, computed once for the grid and its costs."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ CostTable = Mapping[Bucket, int]
 
 
 class ChunkCosts(NamedTuple):
-    """Chunks for some rows, by chunk length, ascending. Members that depend on a penalty have one entry for each."""
+    """Chunks for some rows, by chunk length, ascending.
+
+    Members that depend on a penalty have one entry for each.
+    """
 
     lengths: tuple[int, ...]
     buckets: tuple[tuple[Bucket, ...], ...]
     costs: tuple[tuple[int, ...], ...]
     suffix_costs: tuple[tuple[int, ...], ...]
-    """suffix_costs[penalty][d]: the least cost of chunks of d timesteps or more in total; d up to twice the longest."""
+    """suffix_costs[penalty][d]: the least cost of chunks of d timesteps or more in total.
+
+    d is at most twice the longest chunk length."""
     suffix_choice: tuple[tuple[int, ...], ...]
     """suffix_choice[penalty][d]: the index of the first of these chunks."""
 
 
 class CallOption(NamedTuple):
-    """One way to start a row group of some size: calls of one batch size, for all rows or the longest of them."""
+    """One way to start a row group: calls of one batch size, for all rows or the longest of them."""
 
     chunks: ChunkCosts
     rows_called: int
@@ -34,10 +39,11 @@ class CallOption(NamedTuple):
     min_active: int
     """Number of these rows that must be active for no other batch size to be better."""
     first_chunk: tuple[int, ...]
-    """first_chunk[d]: index of the longest chunk of at most d timesteps, or of the shortest; d up to the longest."""
+    """first_chunk[d]: index of the longest chunk of at most d timesteps, or of the shortest."""
     candidate_chunks: tuple[tuple[tuple[int, int], ...], ...]
-    """candidate_chunks[index]: the chunks from that index on, each as its length and the number of rows active at its
-    end with which calling again is cheaper than any longer chunk."""
+    """candidate_chunks[index]: the chunks from that index on, as (length, enough).
+
+    With at most `enough` rows active at its end, calling again is cheaper than any longer chunk."""
 
 
 class ChunkOptions(NamedTuple):
@@ -77,7 +83,7 @@ def chunk_options(grid: BucketGrid, cost: CostModel, penalties: Sequence[float])
 
 
 def covers(batches: Sequence[int], costs: Mapping[int, int], most: int) -> list[tuple[int, int]]:
-    """For 0 to `most` rows, compute the least cost of batches that hold them together, and the largest of these.
+    """Compute, for 0 to `most` rows, the least cost of batches that hold them, and the largest batch.
 
     >>> covers((1, 4), {1: 10, 4: 25}, most=6)
     [(0, 0), (10, 1), (20, 1), (25, 4), (25, 4), (35, 4), (45, 4)]
@@ -164,7 +170,9 @@ def _first_batches(grid: BucketGrid, costs: CostTable) -> list[set[int]]:
 
 
 def _again(grid: BucketGrid, costs: CostTable) -> list[list[int]]:
-    """again[index][rows]: the least cost of a chunk for so many rows, of the length at that index or longer."""
+    """again[index][rows]: the least cost of a chunk for so many rows, of the length at that index or
+    longer.
+    """
     table: list[list[int]] = []
     for length in reversed(grid.lengths):
         own = {batch: costs[Bucket(batch, length)] for batch in grid.batches}

@@ -1,4 +1,4 @@
-"""Cost of running a bucket, interpolated from measurements; integer costs for exact comparison of plans.
+"""Cost of running a bucket, interpolated from measurements; integer costs to compare plans.
 
 Plans compare costs as integers. Their sums are exact, so the same batch has the same plan in whichever order costs are
 added.
@@ -35,12 +35,12 @@ class LinearCost(NamedTuple):
 
 @dataclass(frozen=True)
 class CostModel:
-    """Measured milliseconds of one run of some buckets, dummy rows included; other buckets are interpolated.
+    """Measured milliseconds of one run of some buckets; other buckets are interpolated.
 
-    Between two measurements a cost is interpolated linearly: over the timesteps for measured rows, and then over the
-    rows. Beyond the last measurements it is extrapolated linearly, but never falls as a bucket grows, and never falls
-    faster than in proportion as it shrinks. A single measurement counts as proportional. Measurements are not
-    smoothed: a larger bucket may be cheaper.
+    A run has all rows of its bucket, dummy rows included. Between two measurements a cost is interpolated linearly:
+    over the timesteps for measured rows, and then over the rows. Beyond the last measurements it is extrapolated
+    linearly, but never falls as a bucket grows, and never falls faster than in proportion as it shrinks. A single
+    measurement counts as proportional. Measurements are not smoothed: a larger bucket may be cheaper.
 
     >>> cost = CostModel({Bucket(1, 16): 0.5, Bucket(4, 16): 0.9, Bucket(1, 32): 0.75})
     >>> cost.of(Bucket(4, 16))
@@ -84,9 +84,10 @@ class CostModel:
         return _interpolate([(batch, _interpolate(own, bucket.length)) for batch, own in self._measured], bucket.batch)
 
     def line(self, batch: int) -> LinearCost:
-        """Return the cost of a call of `batch` rows, linear in its timesteps; no part is negative, nor are both 0.
+        """Return the cost of a call of `batch` rows, linear in its timesteps.
 
-        For measured rows it is the least-squares fit of relative errors, otherwise an interpolation between neighbours.
+        Neither part is negative, nor are both 0. For measured rows it is the least-squares fit of relative errors,
+        otherwise an interpolation between neighbours.
 
         >>> CostModel({Bucket(4, 8): 1.5, Bucket(4, 24): 2.5}).line(4)
         LinearCost(call_ms=1.0, step_ms=0.0625)
@@ -98,7 +99,7 @@ class CostModel:
 
     @classmethod
     def proportional(cls, shapes: BucketGrid | DynamicShape) -> CostModel:
-        """Return an estimate for shapes that are not measured: 0.1 ms for a call, 0.002 ms for each of its B x T cells.
+        """Return an estimate for unmeasured shapes: 0.1 ms for a call, 0.002 ms for each of its B x T cells.
 
         >>> CostModel.proportional(BucketGrid(batches=(1, 4), lengths=(50,))).of(Bucket(4, 50))
         0.5
@@ -159,9 +160,9 @@ COST_UNIT = 1 << 40
 
 
 def integer_cost(milliseconds: float, cells: int, per_ms: int, least: int = 0) -> int:
-    """Return one integer that orders plans by time, then by computed timesteps (`cells`); exact under addition.
+    """Return one integer that orders plans by time, then by computed timesteps (`cells`).
 
-    The time is rounded to `per_ms` units per millisecond, to `least` units or more.
+    Sums are exact. The time is rounded to `per_ms` units per millisecond, to `least` units or more.
 
     >>> divmod(integer_cost(0.25, cells=64, per_ms=NANOSECONDS), COST_UNIT)
     (250000, 64)
@@ -184,7 +185,7 @@ class IntegerCost(NamedTuple):
 
 
 def integer_costs(cost: CostModel, batch: int) -> tuple[IntegerCost, ...]:
-    """Return the integer costs of calls of 0 to `batch` rows, so that rows are indices; a call of 0 rows costs 0."""
+    """Return the integer costs of calls of 0 to `batch` rows, so that rows are indices."""
     lines = ((rows, cost.line(rows)) for rows in range(1, batch + 1))
     return (
         IntegerCost(0, 0),

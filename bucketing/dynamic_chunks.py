@@ -1,4 +1,4 @@
-"""Chunked plans for dynamic shapes: time is cut where the batch shrinks, each chunk is one call of the active rows.
+"""Chunked plans for dynamic shapes: time is cut where rows end, a chunk is a call of the active rows.
 
 Rows are sorted longest first, so those active at any time are the first ones. The cheapest calls from time t on cost
 
@@ -152,7 +152,9 @@ def _total_cost(groups: list[_RowGroup]) -> int:
 
 
 def _group_sizes(costs: Sequence[IntegerCost], measured: Sequence[int]) -> tuple[int, ...]:
-    """The most rows of a call, and each measured number of which two or more calls step faster than a larger one."""
+    """The most rows of a call, and each measured number of which two or more calls step faster than a
+    larger one.
+    """
     most = len(costs) - 1
     rows = [count for count in measured if count < most]
     worthwhile = [

@@ -13,7 +13,7 @@ from .shapes import Bucket, TensorSpec
 
 Tensors = tuple[torch.Tensor, ...]
 RunBucket = Callable[[Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
-"""Run a bucket's program on its padded inputs; lengths[B] is the last one if the programs take lengths."""
+"""Run a bucket's program on its padded inputs, with lengths[B] last if the programs take lengths."""
 Pad = Callable[[Sequence[torch.Tensor], TensorSpec, Bucket], torch.Tensor]
 """`padding.pad`, or a function that writes other values into the padding."""
 
@@ -28,10 +28,11 @@ def execute(
     run: RunBucket,
     pad: Pad = pad,
 ) -> list[Tensors]:
-    """Return the outputs of all requests, in their order: one tensor per output, of the output's `item_shape`.
+    """Return the outputs of all requests, in their order.
 
-    A request has one tensor per input, of the input's `item_shape`. The outputs are views of the tensors that `run`
-    returned, which the engine no longer uses; no two outputs share memory, nor does an output with an input.
+    A request has one tensor per input, of the input's `item_shape`, and likewise one per output. The outputs are views
+    of the tensors that `run` returned, which the engine no longer uses; no two outputs share memory, nor does an output
+    with an input.
 
     Raises:
         ValueError: a request's tensor has not the shape or dtype of its input.

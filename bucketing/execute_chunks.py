@@ -23,15 +23,19 @@ from .plan import Plan, ProgramCall
 from .shapes import Bucket, CarriedValue, ProgramRole, TensorSpec
 
 RunProgram = Callable[[ProgramRole, Bucket, list[torch.Tensor]], Sequence[torch.Tensor]]
-"""Run one of the programs for a bucket. Each takes tensors in this order: inputs (`start` and `head` only those without
-time), lengths[B] (`chunk`: within the chunk), and except for `start` the carried values. `chunk` returns the outputs
-that have time, then the carried values; `head` the other outputs; `start` the carried values that have no `fill`."""
+"""Run one of the programs for a bucket.
+
+Each takes tensors in this order: inputs (`start` and `head` only those without time), lengths[B] (`chunk`: within the
+chunk), and except for `start` the carried values. `chunk` returns the outputs that have time, then the carried values;
+`head` the other outputs; `start` the carried values that have no `fill`."""
 
 RunChain = Callable[
     [Sequence[Bucket], Sequence[list[torch.Tensor]], list[torch.Tensor]], Sequence[Sequence[torch.Tensor]]
 ]
-"""Run several chunks in sequence: the buckets, the inputs of each without the carried values, the carried values of the
-first. Each later one takes the first rows of the values that the one before returned. Returns the results of each."""
+"""Run several chunks in sequence; returns the results of each.
+
+The arguments are the buckets, the inputs of each without the carried values, and the carried values of the first. Each
+later one takes the first rows of the values that the one before returned."""
 
 
 def sequential_chain(run: RunProgram) -> RunChain:
@@ -83,7 +87,7 @@ class ResumedState:
     offsets: tuple[int, ...]
     """Number of earlier timesteps of each."""
     carried: Tensors
-    """Their carried values, in the order of `ChunkSignature.carried`; the rows of each are in the order of `rows`."""
+    """Carried values in the order of `ChunkSignature.carried`, each with its rows in the order of `rows`."""
 
 
 def execute_chunks(
@@ -95,10 +99,10 @@ def execute_chunks(
     pad: Pad = pad,
     chain: RunChain | None = None,
 ) -> list[Tensors]:
-    """Return the outputs of all requests, in their order: one tensor per output, of the output's `item_shape`.
+    """Return the outputs of all requests, in their order.
 
-    A request has one tensor per input, of the input's `item_shape`. The outputs of a batch may share memory. `chain`
-    runs consecutive chunks faster than `run`, which is used if it is None.
+    A request has one tensor per input, of the input's `item_shape`, and likewise one per output. The outputs of a batch
+    may share memory. `chain` runs consecutive chunks faster than `run`, which is used if it is None.
 
     Raises:
         ValueError: a request's tensor has not the shape or dtype of its input.
@@ -119,7 +123,7 @@ def resume_chunks(
     past: ResumedState,
     chain: RunChain | None = None,
 ) -> tuple[list[Tensors], Tensors]:
-    """Run the next request of each session: `lengths` are those of the requests, without earlier timesteps.
+    """Run the next request of each session; `lengths` exclude earlier timesteps.
 
     Outputs without time are those of a sequence that ends with this request. Returns besides the outputs the carried
     values after it, in the order of `signature.carried`; the rows of each are in the order of the requests.
@@ -218,7 +222,7 @@ class ChunkedExecution:
         return tuple([tensor.index_select(0, indices) for tensor in self.carried])
 
     def run_chunks(self, steps: Sequence[ProgramCall]) -> None:
-        """Run chunks, each for the first rows of the one before it, and store their outputs and carried values.
+        """Run chunks, each for the first rows of the one before it, and store the results.
 
         Everything that can be done before the first or after the last is done there. An engine that streams its weights
         leaves nothing else in the processor's caches: between two chunks every operation takes several times as long.

@@ -21,9 +21,10 @@ _EXACT = 2**53
 
 
 def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
-    """Pad the requests' tensors, each of `spec.item_shape`, into one contiguous tensor of `spec.sizes(*bucket)`.
+    """Pad the requests' tensors into one contiguous tensor of `spec.sizes(*bucket)`.
 
-    Padded timesteps and dummy rows hold `spec.pad_value`. A single request that fills its bucket is not copied.
+    Each has `spec.item_shape`. Padded timesteps and dummy rows hold `spec.pad_value`. A single request that fills its
+    bucket is not copied.
 
     >>> ids = TensorSpec("ids", "int64", ("batch", "time"), pad_value=7)
     >>> pad([torch.tensor([1, 2, 3]), torch.tensor([4])], ids, Bucket(3, 4))
@@ -46,9 +47,10 @@ def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torc
 
 
 def unpad(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int]) -> list[torch.Tensor]:
-    """Return each request's part of a padded tensor: its row and its own timesteps, without the batch dimension.
+    """Return each request's part of a padded tensor, without the batch dimension.
 
-    The parts are contiguous copies, because an engine may overwrite `tensor` in its next run.
+    It is the request's row and its own timesteps. The parts are contiguous copies, because an engine may overwrite
+    `tensor` in its next run.
 
     >>> ids = TensorSpec("ids", "int64", ("batch", "time"))
     >>> unpad(torch.tensor([[1, 2, 3, 7], [4, 7, 7, 7], [7, 7, 7, 7]]), ids, [3, 1])
@@ -98,7 +100,7 @@ def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
 
 
 def storage_ptr(tensor: torch.Tensor) -> int:
-    """Return the address of the memory that a tensor shares with its views; an old torch has no `untyped_storage`."""
+    """Return the address of the memory that a tensor shares with its views."""
     return int(getattr(tensor, "untyped_storage", tensor.storage)().data_ptr())
 
 

@@ -37,7 +37,7 @@ class Plan:
 
     runs: tuple[ProgramCall, ...]
     heads: tuple[ProgramCall, ...] = ()
-    """Calls of the `head` program, after all runs. Their buckets have length 1; their cost is not among the runs'."""
+    """Calls of the `head` program, after all runs; their buckets have length 1, and costs of their own."""
 
     @property
     def computed_timesteps(self) -> int:
@@ -58,7 +58,7 @@ class Plan:
 
 
 def single_bucket_plan(bucket: Bucket, lengths: Sequence[int], kind: Literal["sequence", "chunk"]) -> Plan:
-    """Plan all runs in this bucket: at most B sequences, longer than T only in chunked execution (`kind` "chunk").
+    """Plan all runs in this bucket: at most B sequences, longer than T only for `kind` "chunk".
 
     >>> [run.start for run in single_bucket_plan(Bucket(2, 4), [9, 3], "chunk").runs]
     [0, 4, 8]

@@ -78,7 +78,7 @@ class BucketGrid:
         return length
 
     def smallest_holding(self, rows: int, length: int) -> Bucket:
-        """Return the smallest bucket of at least `rows` x `length`; a size beyond the grid counts as its largest.
+        """Return the smallest bucket of at least `rows` x `length`, with sizes clamped to the grid's largest.
 
         >>> BucketGrid(batches=(1, 4), lengths=(16, 32)).smallest_holding(rows=2, length=40)
         Bucket(batch=4, length=32)
@@ -129,8 +129,10 @@ Shapes = BucketGrid | DynamicShape
 
 Axis = Literal["batch", "time"]
 ProgramRole = Literal["sequence", "start", "chunk", "head"]
-"""Role of a program. `sequence`: the whole model, over whole sequences. In chunked execution: `chunk` computes one
-chunk of time of every sequence, `start` the initial carried values, `head` the outputs that follow the last chunk."""
+"""Role of a program. `sequence` is the whole model, over whole sequences.
+
+In chunked execution `chunk` computes one chunk of time of every sequence, `start` the initial carried values, and
+`head` the outputs that follow the last chunk."""
 DType = Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 
 
@@ -152,7 +154,7 @@ class TensorSpec:
     pad_value: float = 0
     """Value of an input on padded timesteps."""
     vocabulary: int | None = None
-    """Upper bound of ids, which must be in [0, vocabulary): an engine may abort on others. None: any value."""
+    """Upper bound of ids in [0, vocabulary), since an engine may abort on others; None: any value."""
 
     @cached_property
     def batch_dim(self) -> int | None:
@@ -193,7 +195,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class CarriedValue:
-    """Tensor handed from one chunk of a sequence to the next, such as the state of a recurrence (`lax.scan`: carry)."""
+    """Tensor handed from one chunk of a sequence to the next (the carry of `lax.scan`)."""
 
     spec: TensorSpec
     """Layout; the batch dimension is the first, so that the rows of the first sequences are contiguous."""
@@ -202,7 +204,7 @@ class CarriedValue:
 
 
 def role_buckets(role: ProgramRole, grid: BucketGrid) -> tuple[Bucket, ...]:
-    """Return the buckets in which a program of fixed shapes is compiled: `start` and `head` have no timesteps.
+    """Return the buckets of a program of fixed shapes; `start` and `head` have no timesteps.
 
     >>> role_buckets("head", BucketGrid(batches=(1, 4), lengths=(16, 32)))
     (Bucket(batch=1, length=1), Bucket(batch=4, length=1))

@@ -24,7 +24,9 @@ class AutoLengths(Strict):
     auto: Annotated[int, Field(ge=1, le=_MAX_CHOSEN)]
     """The largest number of lengths; each is compiled for every batch size."""
     histogram: Annotated[str, Field(min_length=1)] | None = None
-    """A file of lengths seen in traffic, relative to this one: a list, or a TorchServe log with the handler's lines."""
+    """A file of lengths seen in traffic, relative to this one: a list, or a TorchServe log with the
+    handler's lines.
+    """
     longest: Size | None = None
     """The largest of the lengths; left out, the longest in the histogram. Required without a histogram."""
     objective: Literal["cost", "timesteps"] = "cost"
@@ -46,7 +48,9 @@ class AutoLengths(Strict):
             yield "longest", f"expected {least}, got {self.longest}: every sequence would be refused"
 
     def lengths_by_cost(self, observed: Histogram, cost_of_length: CostOfLength, *, truncate: bool) -> tuple[int, ...]:
-        """Choose the lengths that cost least for the served sequences; `truncate`: longer ones are cut, not refused.
+        """Choose the lengths that cost least for the served sequences.
+
+        `truncate`: longer ones are cut, not refused.
 
         Raises:
             ValueError: a cost is not a positive number.
@@ -92,14 +96,18 @@ class Buckets(Strict):
     batch: Sizes | None = None
     """Rows per program, ascending, as in [1, 4, 16, 32]; left out where no input has a batch dimension."""
     length: Annotated[Sizes | AutoLengths | None, WrapValidator(_written_or_chosen)] = None
-    """Timesteps per program, ascending, as in [16, 32, 64, 128], or chosen, as by {auto: 8, histogram: lengths.txt};
-    left out where no input has a time dimension."""
+    """Timesteps per program, ascending, as in [16, 32, 64, 128], or chosen, as by {auto: 8, histogram:
+    lengths.txt}; left out where no input has a time dimension.
+    """
     longest: Size | None = None
-    """Timesteps of the longest sequence that is served, where that is more than the largest length: for a model that
-    runs in chunks of time, or a backend that takes every shape. Left out, it is the largest length."""
+    """Timesteps of the longest sequence that is served, where that is more than the largest length: for
+    a model that runs in chunks of time, or a backend that takes every shape. Left out, it is the largest length.
+    """
     kernel: FunctionPath | None = None
-    """The bucket selector, `module:function`, which chooses the length for each sequence; its file is an extra file.
-    Left out, the length that costs least is chosen."""
+    """The bucket selector, `module:function`, which chooses the length for each sequence.
+
+    Its file is an extra file. Left out, the length that costs least is chosen.
+    """
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

@@ -1,4 +1,6 @@
-"""Options of the YAML for a backend's compiler, and for the partitioner that leaves operators to the CPU."""
+"""Options of the YAML for a backend's compiler, and for the partitioner that leaves operators to
+the CPU.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from .strict import Strict
 
 
 class TraceArguments(Strict):
-    """Options for the compiler of the backend's segments, in place of the keys beside `partitioner_config`."""
+    """Options for the compiler of the backend's segments, in place of the keys beside
+    `partitioner_config`.
+    """
 
     compiler_workdir: PathText | None = None
     """The folder for the compiler's intermediate files."""
@@ -30,7 +34,7 @@ class AnalyzeParameters(Strict):
     additional_ignored_ops: Operators = ()
     """Operators that are not queried: they run on the backend and do not count, as in [aten::sort]."""
     max_workers: PositiveInt = 1
-    """How many operators are probed at a time, where they are probed by compiling."""
+    """Number of operators that are probed at a time, where they are probed by compiling."""
 
 
 class PartitionerBlock(Strict):

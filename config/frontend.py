@@ -39,7 +39,10 @@ class Frontend(Strict):
     maxWorkers: Count | None = None
     """The largest number of worker processes; requires minWorkers as well."""
     batchSize: Count = 1
-    """The largest number of requests in a batch. It may exceed the largest batch bucket: such batches are split."""
+    """The largest number of requests in a batch.
+
+    It may exceed the largest batch bucket: such batches are split.
+    """
     maxBatchDelay: Delay = 100
     """Milliseconds to wait for a batch to fill, from its first request on."""
     responseTimeout: Count = 120
@@ -100,7 +103,8 @@ def _worker_counts(least: Any, most: Any) -> Iterator[tuple[Location, str]]:
 
 
 def suggest_key(key: str, *others: str) -> str | None:
-    """Return the key that an unknown top-level key is a typing error of, among TorchServe's and `others`, or None.
+    """Return the key that an unknown top-level key is a typing error of, among TorchServe's and
+    `others`, or None.
 
     >>> suggest_key("batch_size"), suggest_key("minWorker"), suggest_key("micro_batching"), suggest_key("handler")
     ('batchSize', 'minWorkers', None, None)

@@ -1,4 +1,7 @@
-"""Reader of model-config.yaml: every problem at once, with its path and line. The only file that imports yaml."""
+"""Reader of model-config.yaml: every problem at once, with its path and line.
+
+The only file that imports yaml.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,9 @@ def _text(path: Path) -> str:
 
 
 def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig:
-    """Parse the text of a configuration; `source` names the file in messages, `folder` is the one that holds it.
+    """Parse the text of a configuration.
+
+    `source` names the file in messages, `folder` is the one that holds it.
 
     Raises:
         ConfigError: something in it, or in the histogram it names, cannot be used.
@@ -72,7 +77,8 @@ def parse_config(text: str, source: str, folder: Path = Path()) -> ServingConfig
 
 
 def load_block(path: Path) -> NeuronLstmBlock:
-    """Load the plug-in's block of a file in an archive, which does not have the histogram that the block may name.
+    """Load the plug-in's block of a file in an archive, which does not have the histogram that the
+    block may name.
 
     Raises:
         ConfigError: it cannot be read, or something in it cannot be used.
@@ -185,7 +191,10 @@ class _Document:
         return self.lines.get(location, 1)
 
     def _entries(self, node: yaml.MappingNode, at: Location) -> Iterator[tuple[str, yaml.Node]]:
-        """Yield each key with its value, of duplicates the first; keys that are not text are reported and left out."""
+        """Yield each key with its value, of duplicates the first.
+
+        Keys that are not text are reported and left out.
+        """
         for key, value in node.value:
             written = truncate(key.value) if isinstance(key, yaml.ScalarNode) else "?"
             location = (*at, key.value if _is_text(key) else written)

@@ -1,4 +1,7 @@
-"""variants.json: the manifest of an archive, written by packaging and read by serving. Standard library only."""
+"""variants.json: the manifest of an archive, written by packaging and read by serving.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ FORMAT = 5
 
 
 class ManifestError(RuntimeError):
-    """An archive that must not be served; the message names the file, what is wrong with it, and what to do.
+    """An archive that must not be served.
+
+    The message names the file, what is wrong with it, and what to do.
 
     A RuntimeError, because TorchServe reports no other exception while it loads a model.
     """
@@ -83,7 +88,10 @@ class Variant:
     """The bucket it is compiled for; None: it takes every shape."""
     directory: RelativePath
     estimate_us: float | None = None
-    """Duration of one call on the device in microseconds, as the compiler estimates it; None where it does not."""
+    """Duration of one call on the device in microseconds, as the compiler estimates it.
+
+    None where it does not.
+    """
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,10 @@ class MeasuredError:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything that serving needs to know about an archive. The fields are the keys of variants.json, in order."""
+    """Everything that serving needs to know about an archive.
+
+    The fields are the keys of variants.json, in order.
+    """
 
     backend: str
     requires: tuple[RequiredPackage, ...]
@@ -134,15 +145,19 @@ class Manifest:
     costs: tuple[MeasuredCost, ...]
     """Measured on one host; `neuron-lstm calibrate` measures again on another."""
     padding_costs: tuple[MeasuredCost, ...] = ()
-    """For a backend that stops each row at its own end: calls in which one row has all the timesteps and every other
-    row has one. They tell what padding costs. Empty: padding costs as much as data."""
+    """For a backend that stops each row at its own end: calls in which one row has all the timesteps
+    and every other row has one. They tell what padding costs. Empty: padding costs as much as data.
+    """
     weights: RelativePath | None = None
     """The user's serialized file: the only copy of the weights."""
     constants: RelativePath | None = None
     """A .pt file of tensors that programs need beside the state dict."""
     codec: str | None = None
     kernel: str | None = None
-    """The bucket selector, `module:function`, which chooses the bucket length of a sequence; None: the least cost."""
+    """The bucket selector, `module:function`, which chooses the bucket length of a sequence.
+
+    None: the least cost.
+    """
     placement: Literal["cores"] | None = None
     """`cores`: each worker is pinned to cores of its own."""
     threads: int | None = None

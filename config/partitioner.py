@@ -29,7 +29,9 @@ class PartitionerConfig:
     """
 
     trace_kwargs: Mapping[str, Any] | None = None
-    """Options for the compiler of the backend's segments: `compiler_workdir`, `compiler_args` (a string or a list)."""
+    """Options for the compiler of the backend's segments: `compiler_workdir`, `compiler_args` (a string
+    or a list).
+    """
     model_support_percentage_threshold: float = 0.5
     """The least share of the program's operators that the backend must support, from 0 to 1."""
     min_subgraph_size: int = UNLIMITED
@@ -39,8 +41,9 @@ class PartitionerConfig:
     ops_to_partition: Collection[str] | None = None
     """Operators that run on the CPU even if the backend supports them, as in {"aten::sort"}."""
     analyze_parameters: Mapping[str, Any] | None = None
-    """Options for the operator-support query: `compiler_workdir`, `additional_ignored_ops` (operators that are not
-    queried: they do not count, and run on the backend), `max_workers`."""
+    """Options for the operator-support query: `compiler_workdir`, `additional_ignored_ops` (operators
+    that are not queried: they do not count, and run on the backend), `max_workers`.
+    """
 
     def __post_init__(self) -> None:
         _check_share(self.model_support_percentage_threshold)
@@ -69,7 +72,10 @@ class PartitionerConfig:
 
     @property
     def max_workers(self) -> int:
-        """Number of operators that are probed by compiling at a time; each has its own process where it is above 1."""
+        """Number of operators that are probed by compiling at a time.
+
+        Each has its own process where it is above 1.
+        """
         given = self._analyze("max_workers")
         return 1 if given is None else given
 

@@ -1,4 +1,6 @@
-"""The `neuron_lstm:` block of model-config.yaml as frozen models, and the JSON Schema of the whole file."""
+"""The `neuron_lstm:` block of model-config.yaml as frozen models, and the JSON Schema of the whole
+file.
+"""
 
 from __future__ import annotations
 
@@ -108,16 +110,23 @@ class NeuronLstmBlock(Strict):
     inputs: Annotated[
         dict[InputName, InputConfig], Field(min_length=1, json_schema_extra={"additionalProperties": False})
     ]
-    """The tensor arguments of forward(), in order, by name; state.0 and state.1 are elements of a tuple `state`."""
+    """The tensor arguments of forward(), in order, by name.
+
+    `state.0` and `state.1` are the elements of a tuple `state`.
+    """
     lengths: Name | None = None
     """The argument of forward() that takes the true lengths [B]; left out if it has none."""
     outputs: Names | None = None
     """Names of the outputs, in order; left out, they are named after what forward() returns."""
     buckets: Buckets
-    """The sizes to compile for: `batch` and `length`, each an ascending list; lengths can be chosen for the traffic."""
+    """The sizes to compile for: `batch` and `length`, each an ascending list.
+
+    Lengths can be chosen for the traffic.
+    """
     backend: EngineName = "auto"
-    """The backend: auto (the fastest one that is verified), native, inductor, onnxruntime, eager, or one of another
-    package."""
+    """The backend: auto (the fastest one that is verified), native, inductor, onnxruntime, eager, or
+    one of another package.
+    """
     compiler_workdir: PathText | None = None
     """The folder for the compiler's intermediate files; left out, they are deleted."""
     compiler_args: CompilerArguments | None = None
@@ -125,19 +134,29 @@ class NeuronLstmBlock(Strict):
     compiler_python: PathText | None = None
     """The Python interpreter in which the backend's compiler is installed, where that is not this one."""
     partitioner_config: PartitionerBlock | None = None
-    """Run operators on the CPU that the backend does not support; left out, such a model is refused. {} takes all the
-    defaults."""
+    """Run operators on the CPU that the backend does not support.
+
+    Left out, such a model is refused. {} takes all the defaults.
+    """
     precision: Literal["float32", "bfloat16"] = "float32"
-    """The lowest precision that programs may compute in; with bfloat16, float32 is used where it is measured faster."""
+    """The lowest precision that programs may compute in.
+
+    With bfloat16, float32 is used where it is measured faster.
+    """
     tolerance: Annotated[Tolerance, Field(validate_default=True)] = Tolerance()
     """The largest difference of an output from eager mode; a program that exceeds it is not packaged."""
     overflow: Literal["reject", "truncate"] = "reject"
     """Treatment of a sequence longer than the largest length: refused with 413, or cut to it."""
     codec: ClassPath | None = None
-    """`module:Class` that converts request bodies to inputs, and outputs to responses; its file is an extra file."""
+    """`module:Class` that converts request bodies to inputs, and outputs to responses.
+
+    Its file is an extra file.
+    """
     streaming: StreamingConfig | None = None
-    """Serve sequences in sessions of several requests; left out, a request is a whole sequence. {} takes all the
-    defaults."""
+    """Serve sequences in sessions of several requests.
+
+    Left out, a request is a whole sequence. {} takes all the defaults.
+    """
     threads: PositiveInt | None = None
     """Threads per worker; left out, the host's cores divided by maxWorkers."""
     placement: Literal["cores"] | None = None
@@ -155,7 +174,9 @@ class NeuronLstmBlock(Strict):
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-        """Yield inputs, buckets, lengths and constants that contradict each other, and keys that streaming excludes."""
+        """Yield inputs, buckets, lengths and constants that contradict each other, and keys that streaming
+        excludes.
+        """
         yield from _not_of_streams(given)
         yield from compiler_option_errors(given)
         inputs = as_mapping(given.get("inputs"))
@@ -171,7 +192,9 @@ class NeuronLstmBlock(Strict):
 
 
 class ServingConfig(NeuronLstmBlock):
-    """A whole model-config.yaml: the plug-in's block, the frontend's keys around it, and the histogram it names."""
+    """A whole model-config.yaml: the plug-in's block, the frontend's keys around it, and the histogram
+    it names.
+    """
 
     frontend: Frontend = Frontend()
     """TorchServe's own keys."""
@@ -211,7 +234,8 @@ class ServingConfig(NeuronLstmBlock):
         return by_cost and self.histogram is not None and self.resolved_lengths is None
 
     def with_measured_lengths(self, cost_of_length: CostOfLength) -> Self:
-        """Return a copy with the lengths that cost least, by the cost of one sequence that is padded to a length.
+        """Return a copy with the lengths that cost least, by the cost of one sequence that is padded to a
+        length.
 
         Raises:
             ValueError: there is nothing to measure, or a cost is not a positive number.
@@ -319,7 +343,8 @@ def json_schema() -> dict[str, Any]:
 
 
 def _without_null(entry: dict[str, Any]) -> dict[str, Any]:
-    """Remove null from the schema of one of TorchServe's keys: it means a key that is left out, and is not written.
+    """Remove null from the schema of one of TorchServe's keys: it means a key that is left out, and is
+    not written.
 
     >>> _without_null({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None, "title": "Min"})
     {'title': 'Min', 'type': 'integer'}

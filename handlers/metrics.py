@@ -36,7 +36,9 @@ class DeclaredMetric(Protocol):
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric: `values` returns its values for a batch, by the value of its own dimension ("" if it has none)."""
+    """One metric: `values` returns its values for a batch, by the value of its own dimension ("" if it
+    has none).
+    """
 
     name: str
     type: MetricType
@@ -120,7 +122,7 @@ class MetricReporter:
 class BatchMetrics:
     """Metrics of one batch of requests.
 
-    >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, Run
+    >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, ProgramCall
     >>> two_runs = Plan((ProgramCall(Bucket(1, 8), (1,)), ProgramCall(Bucket(4, 8), (0, 2))))
     >>> batch = BatchMetrics(requests=2, stats=BatchStats((3, 8, 3), real_timesteps=14, plans=(two_runs,)))
     >>> batch.sequences, batch.padded_timesteps, batch.lengths_text
@@ -154,13 +156,15 @@ class BatchMetrics:
         return " ".join(f"{length}:{count}" for length, count in sorted(Counter(self.stats.lengths).items()))
 
     def executions(self, grid: BucketGrid) -> Mapping[str, int]:
-        """Count program calls by bucket, heads left out; another shape batch for the smallest bucket that holds it.
+        """Count program calls by bucket, heads left out.
+
+        Another shape batch for the smallest bucket that holds it.
 
         So an engine with dynamic shapes has no more names than the grid has buckets.
 
-        >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, Run
-        >>> stair = Plan((ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3)))
-        >>> BatchMetrics(requests=2, stats=BatchStats(plans=(stair,))).executions(BucketGrid((1, 4), (8, 16)))
+        >>> from torchserve_neuron_lstm.bucketing.plan import Bucket, Plan, ProgramCall
+        >>> chunked = Plan((ProgramCall(Bucket(2, 3), (1, 0)), ProgramCall(Bucket(1, 4), (1,), start=3)))
+        >>> BatchMetrics(requests=2, stats=BatchStats(plans=(chunked,))).executions(BucketGrid((1, 4), (8, 16)))
         {'4x8': 1, '1x8': 1}
         """
         calls = Counter(run.bucket for plan in self.stats.plans for run in plan.runs)

@@ -1,4 +1,6 @@
-"""Service of an archive: a batch of requests to a batch of responses, each request isolated from the others."""
+"""Service of an archive: a batch of requests to a batch of responses, each request isolated from
+the others.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ def _discard(metrics: BatchMetrics) -> None:
 
 @dataclass(frozen=True)
 class Service:
-    """Service of one loaded archive. Requests are decoded one by one, run together, and encoded one by one."""
+    """Service of one loaded archive.
+
+    Requests are decoded, run together, and encoded each on its own.
+    """
 
     model: ServedModel
     codec: Codec

@@ -135,7 +135,10 @@ def _report(reporter: MetricReporter, batch: BatchMetrics) -> None:
 
 
 def _set_status(response: RawResponse, index: int, context: Context) -> None:
-    """Set status and headers. The reason phrase is a constant: a line break in it would end the worker thread."""
+    """Set status and headers.
+
+    The reason phrase is a constant: a line break in it would end the worker thread.
+    """
     context.set_response_content_type(index, response.content_type)
     for name, value in response.headers.items():
         context.set_response_header(index, name, value)

@@ -166,7 +166,10 @@ class _Walk:
         return True
 
     def add_element(self, node: torch.fx.Node, source: torch.fx.Node) -> bool:
-        """Whether an element of a tuple is a final state, or the values of a maximum over time; record the latter."""
+        """Whether an element of a tuple is a final state, or the values of a maximum over time.
+
+        Record the latter.
+        """
         name = operator_name(source)
         if name in _RECURRENCES:
             return bool(self.taints.of[source] == PER_TIMESTEP and node.args[1] != 0)
@@ -236,7 +239,9 @@ class _Walk:
             self.from_lengths.add(node)
 
     def refuse_counting(self, node: torch.fx.Node, sources: Sequence[torch.fx.Node]) -> None:
-        """Refuse uses of positions and lengths: their values in a chunk differ from those in the whole sequence."""
+        """Refuse uses of positions and lengths: their values in a chunk differ from those in the whole
+        sequence.
+        """
         if self.from_lengths.intersection(sources) or self.positions.keys() & set(sources):
             raise NotChunkable(
                 f"{_display_name(node)} counts timesteps from the beginning or the end{source_suffix(node_line(node))}"

@@ -99,7 +99,10 @@ class _ProgramBuilder:
         return [_moved(builder, node, self.batch_dim(carry), 0) for node, carry in zip(values, carries, strict=True)]
 
     def fill(self, carry: CarrySource) -> float | None:
-        """Return the number that fills a carried value before the first timestep; None if the model computes it."""
+        """Return the number that fills a carried value before the first timestep.
+
+        None if the model computes it.
+        """
         if carry.kind == "state":
             return constant_value(initial_state_node(carry))
         if carry.kind in ("last", "sum"):
@@ -108,7 +111,9 @@ class _ProgramBuilder:
         return lowest if carry.kind == "max" else highest
 
     def chunk(self) -> torch.export.ExportedProgram:
-        """Build: inputs, lengths within the chunk, carried values -> outputs with time, carried values after it."""
+        """Build: inputs, lengths within the chunk, carried values -> outputs with time, carried values
+        after it.
+        """
         builder = SubgraphBuilder(self.exported, self.axes, self.inputs)
         carried = self.carry_inputs(builder)
         for carry, value in zip(self.carries, carried, strict=True):
@@ -124,7 +129,10 @@ class _ProgramBuilder:
         )
 
     def head(self) -> torch.export.ExportedProgram | None:
-        """Build: inputs without time, whole lengths, carried values -> outputs without time; None if there are none."""
+        """Build: inputs without time, whole lengths, carried values -> outputs without time.
+
+        None if there are none.
+        """
         if not self.final_outputs:
             return None
         builder = SubgraphBuilder(self.exported, self.axes, self.timeless_inputs)
@@ -134,7 +142,10 @@ class _ProgramBuilder:
         return builder.export(builder.copy_nodes(self.final_outputs), specs)
 
     def start(self) -> torch.export.ExportedProgram | None:
-        """Build: inputs without time, whole lengths -> the initial values that are no constants; None if all are."""
+        """Build: inputs without time, whole lengths -> the initial values that are no constants.
+
+        None if all are.
+        """
         computed = [c for c, value in zip(self.carries, self.carried, strict=True) if value.fill is None]
         if not computed:
             return None

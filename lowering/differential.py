@@ -130,7 +130,10 @@ def random_tensor(
 
 @dataclass(frozen=True)
 class _Layout:
-    """Dimensions of batch and time in a node's tensor; a node that *is* the number of timesteps has time only."""
+    """Dimensions of batch and time in a node's tensor.
+
+    A node that *is* the number of timesteps has time only.
+    """
 
     batch: int | None
     time: tuple[int, ...]

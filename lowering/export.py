@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..backends.exported_program import quiet
 from ..bucketing.padding import zeros
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.schema import NeuronLstmBlock, ServingConfig
@@ -116,7 +116,10 @@ def _has(axis: Axis, config: ServingConfig) -> bool:
 
 
 def _traced_forward(model: torch.nn.Module, config: ServingConfig, notes: dict[str, Any]) -> Any:
-    """Wrap forward() to take flat tensors, lengths last, and to return flat tensors; `notes` gets the facts found."""
+    """Wrap forward() to take flat tensors, lengths last, and to return flat tensors.
+
+    `notes` gets the facts found.
+    """
     own_forward, has_time = model.forward, _has("time", config)
 
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -175,14 +178,16 @@ def export_quietly(
     module: torch.nn.Module, tensors: Sequence[torch.Tensor], dynamic_shapes: Sequence[Any] | None = None
 ) -> torch.export.ExportedProgram:
     """Export a module without gradients and without the exporter's warnings about its internals."""
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch.no_grad(), quiet():
         shapes = None if dynamic_shapes is None else tuple(dynamic_shapes)
         return torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
 
 
 def _drop_unused(exported: torch.export.ExportedProgram) -> None:
-    """Remove the placeholders of packed data; mark LSTMs whose last cell state is unused, which need not be exact."""
+    """Remove the placeholders of packed data.
+
+    Mark LSTMs whose last cell state is unused, which need not be exact.
+    """
     graph = exported.graph
     graph.eliminate_dead_code()
     for node in graph.nodes:

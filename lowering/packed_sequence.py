@@ -248,7 +248,9 @@ def _sort(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _returns_identity(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
-    """`.to()`, `.cpu()`, `empty_like()` and `scatter_()` of the identity permutation are the identity permutation."""
+    """`.to()`, `.cpu()`, `empty_like()` and `scatter_()` of the identity permutation are the identity
+    permutation.
+    """
     if args and (
         hasattr(args[0], _IDENTITY) or (placeholder_of(args[0]) is not None and caller.co_filename in _TORCH_RNN_FILES)
     ):
@@ -282,7 +284,9 @@ def _select(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> An
 
 
 def _read_last_step(mode: PackedSequenceMode, tensor: torch.Tensor, key: Any) -> Any:
-    """Read each row's own last step for `y[:, -1]` or `y[:, -1:]` over time, as for a request without padding."""
+    """Read each row's own last step for `y[:, -1]` or `y[:, -1:]` over time, as for a request without
+    padding.
+    """
     keys = key if isinstance(key, tuple) else (key,)
     if (
         mode.lengths is None

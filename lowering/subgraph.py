@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ..backends.exported_program import module_with
 from ..bucketing.shapes import Axis, TensorSpec
 from .export import EXAMPLE_SIZES, NEED_CELL, dynamic_shape, example_tensor, export_quietly
 from .outputs import axis_of, user_inputs
@@ -150,26 +151,10 @@ class SubgraphBuilder:
     def export(self, outputs: Sequence[torch.fx.Node], specs: Sequence[TensorSpec]) -> torch.export.ExportedProgram:
         """Export the subgraph for every shape; `specs` are the layouts of its inputs in order."""
         self._graph.output(tuple(outputs))
-        module = torch.fx.GraphModule(self._root(), self._graph)
+        module = torch.fx.GraphModule(module_with(self._tensors, self._exported.state_dict), self._graph)
         dims = {name: torch.export.Dim(name, min=1) for name in self._axes}
         tensors = [example_tensor(spec, EXAMPLE_SIZES["batch"], EXAMPLE_SIZES["time"]) for spec in specs]
         return export_quietly(module, tensors, [dynamic_shape(spec, dims) for spec in specs])
-
-    def _root(self) -> torch.nn.Module:
-        root = torch.nn.Module()
-        persistent = self._exported.state_dict
-        for target, tensor in self._tensors.items():
-            *path, name = target.split(".")
-            owner = root
-            for step in path:
-                if not hasattr(owner, step):
-                    owner.add_module(step, torch.nn.Module())
-                owner = owner.get_submodule(step)
-            if isinstance(tensor, torch.nn.Parameter):
-                owner.register_parameter(name, tensor)
-            else:
-                owner.register_buffer(name, tensor, persistent=target in persistent)
-        return root
 
 
 def _flat(arguments: Any) -> list[Any]:

@@ -181,7 +181,9 @@ def _moves_dims(taints: TaintMap, node: torch.fx.Node) -> bool:
 
 
 def _view(taints: TaintMap, node: torch.fx.Node) -> bool:
-    """A reshape is timestep-local if the sizes before time multiply to the same number, and so do those after."""
+    """A reshape is timestep-local if the sizes before time multiply to the same number, and so do those
+    after.
+    """
     source = node.all_input_nodes[0]
     before, after = taints.time_dim_of(source), taints.time_dim_of(node)
     if before is None or after is None:
@@ -211,7 +213,10 @@ def _select(taints: TaintMap, node: torch.fx.Node) -> bool:
 
 
 def _gather(taints: TaintMap, node: torch.fx.Node) -> bool:
-    """Along time, each row's own last timestep (lengths - 1); along other dimensions, each timestep from itself."""
+    """Along time, each row's own last timestep (lengths - 1).
+
+    Along other dimensions, each timestep from itself.
+    """
     x, dim, index = node.args[:3]
     time = taints.time_dim_of(x)
     if time is None:
@@ -256,7 +261,10 @@ def _is_lengths(taints: TaintMap, node: object) -> bool:
 
 
 def _recurrence(taints: TaintMap, node: torch.fx.Node) -> bool:
-    """A masked recurrence is exact for any padding of x; its initial states must be independent of padding."""
+    """A masked recurrence is exact for any padding of x.
+
+    Its initial states must be independent of padding.
+    """
     x, lengths, *states_and_weights = node.args
     rest = [
         n

@@ -60,7 +60,9 @@ Decision = StartSession | ContinueSession | Replay | Reject
 
 
 def decide(request: ChunkRequest, session: Session | None, model: bytes) -> Decision:
-    """Decide on a request; `session` is the stored one, and `model` identifies the model that would apply it."""
+    """Decide on a request; `session` is the stored one, and `model` identifies the model that would
+    apply it.
+    """
     if request.start and request.step:
         return Reject(
             409,

@@ -1,4 +1,7 @@
-"""Session ids, and the keys of their records. An id grants access to its session, so stores see only the key."""
+"""Session ids, and the keys of their records.
+
+An id grants access to its session, so stores see only the key.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Lua scripts of the network store: the admission rules of `store.py`, as one atomic step of the server.
+"""Lua scripts of the network store: the admission rules of `store.py`, as one atomic step of the
+server.
 
 The value of a record's key is a header of 17 bytes and the record. The header has the revision in 8 bytes, whether the
 session has ended in 1, and the time of the write in milliseconds in 8. Three more keys are for the whole model: the
@@ -115,10 +116,13 @@ answer[1] = expired
 return answer
 """
 )
-"""KEYS: open, ended, sizes, then each record's. ARGV: now in milliseconds or nothing for the server's time, idle and
-retry in milliseconds, the limits of sessions and bytes, rows of one sweep, whether a sweep is due, the prefix of record
-keys; then for each record its member, the revision it must have or nothing, the new one, whether the session ends, and
-the record. Returns the number of idle sessions that were removed, and a code and milliseconds for each record."""
+"""KEYS: open, ended, sizes, then each record's.
+
+ARGV: now in milliseconds or nothing for the server's time, idle and retry in milliseconds, the limits of sessions and
+bytes, rows of one sweep, whether a sweep is due, the prefix of record keys; then for each record its member, the
+revision it must have or nothing, the new one, whether the session ends, and the record. Returns the number of idle
+sessions that were removed, and a code and milliseconds for each record.
+"""
 
 TOTALS = (
     _NOW
@@ -132,4 +136,7 @@ return {
 }
 """
 )
-"""KEYS: open, sizes. ARGV: now and idle as above. Returns sessions, bytes, milliseconds of the oldest or -1."""
+"""KEYS: open, sizes.
+
+ARGV: now and idle as above. Returns sessions, bytes, milliseconds of the oldest or -1.
+"""

@@ -31,7 +31,10 @@ class Session:
     model: bytes
     """Identity of the models that can resume this state: 16 bytes."""
     ended: bool = False
-    """Whether the last request ended it. The record is kept for a while, since that request may be repeated."""
+    """Whether the last request ended it.
+
+    The record is kept for a while, since that request may be repeated.
+    """
 
 
 _FORMAT = 1

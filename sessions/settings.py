@@ -50,7 +50,10 @@ class RedisSettings:
     password_env: str | None = None
     """The environment variable that holds the password."""
     ca_file: str | None = None
-    """Certificate of the authority that signed the server's; None for the authorities that the system trusts."""
+    """Certificate of the authority that signed the server's.
+
+    None for the authorities that the system trusts.
+    """
     timeout_seconds: float = 1.0
     """Time limit of a connection attempt, and of a response."""
 
@@ -122,7 +125,8 @@ class SessionSettings:
 
 
 def normalize_field_name(name: str) -> str:
-    """Convert a field's name to the form in which names are compared: proxies change case, clients write `-` for `_`.
+    """Convert a field's name to the form in which names are compared: proxies change case, clients
+    write `-` for `_`.
 
     >>> normalize_field_name("X-Session")
     'x_session'

@@ -1,4 +1,6 @@
-"""Database file of the store on disk: readable by its owner only, and opened for several writing processes."""
+"""Database file of the store on disk: readable by its owner only, and opened for several writing
+processes.
+"""
 
 from __future__ import annotations
 

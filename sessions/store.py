@@ -43,7 +43,8 @@ def is_expired(info: RecordInfo, limits: Limits, now: float) -> bool:
 def admit(
     change: RecordUpdate, current: RecordInfo | None, usage: StoreUsage, limits: Limits, now: float
 ) -> tuple[WriteOutcome, StoreUsage]:
-    """Decide whether `change` replaces `current`, and return the outcome and the usage of the store after it.
+    """Decide whether `change` replaces `current`, and return the outcome and the usage of the store
+    after it.
 
     Limits apply to new sessions; an open one continues beyond them. The `retry_after` of a `LimitExceeded` is 0: it is
     for the store to find.
@@ -144,8 +145,9 @@ class Store(Protocol):
         """
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
-        """Make each change on its own: completely or not at all. A crash of a process loses no change that was made.
-        The ids of one call are different.
+        """Make each change on its own: completely or not at all.
+
+        A crash of a process loses no change that was made. The ids of one call are different.
 
         Raises:
             StoreUnavailableError: no change was made. Over a network this is not certain: the response may have been

@@ -25,7 +25,9 @@ class SigningKeyError(Exception):
 
 
 def signing_key_from_environment(name: str) -> bytes:
-    """Read the key from the environment variable `name`; all hosts that serve the same sessions need the same key.
+    """Read the key from the environment variable `name`.
+
+    All hosts that serve the same sessions need the same key.
 
     Raises:
         SigningKeyError: it is not set, or is not a key. The message contains no part of it.
@@ -137,7 +139,7 @@ def sign_token(session: TokenState, key: bytes) -> str:
 
 
 def verify_token(text: str, key: bytes, max_state_bytes: int) -> TokenState:
-    """What `sign_token` was given.
+    """Verify a token of `sign_token`, and return the state in it.
 
     Raises:
         InvalidToken: it was made with another key or another version, was changed, or has a larger state.
@@ -147,8 +149,8 @@ def verify_token(text: str, key: bytes, max_state_bytes: int) -> TokenState:
         raise InvalidTokenError(
             f"a session token of this model has up to {longest} characters, this one has {len(text)}"
         )
-    sealed = _decode(text)
-    content, signature = sealed[:-_SIGNATURE_BYTES], sealed[-_SIGNATURE_BYTES:]
+    signed = _decode(text)
+    content, signature = signed[:-_SIGNATURE_BYTES], signed[-_SIGNATURE_BYTES:]
     if not hmac.compare_digest(_sign(content, key), signature) or len(content) < _HEAD.size:
         raise InvalidTokenError(
             "the session token was not made by this server, or was changed; send `start` to start again"
@@ -169,9 +171,9 @@ def _decode(text: str) -> bytes:
     """The bytes of a text that is written in the one way that `sign_token` writes them."""
     try:
         written = text.encode("ascii")
-        sealed = b64decode(written + b"=" * (-len(written) % 4), altchars=b"-_", validate=True)
+        signed = b64decode(written + b"=" * (-len(written) % 4), altchars=b"-_", validate=True)
     except (UnicodeEncodeError, binascii.Error):
-        sealed, written = b"", b"?"
-    if urlsafe_b64encode(sealed).rstrip(b"=") != written:
+        signed, written = b"", b"?"
+    if urlsafe_b64encode(signed).rstrip(b"=") != written:
         raise InvalidTokenError("this is not a session token: it has other characters, or is incomplete")
-    return sealed
+    return signed

@@ -1,4 +1,4 @@
-"""Hosts of AWS's first accelerators have torch 1.13: what travels in an archive asks it for nothing newer."""
+"""Hosts of AWS's first accelerators have torch 1.13: the files in an archive use nothing newer of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from torchserve_neuron_lstm.backends.registry import travelling_files
+
+PACKAGE = Path(__file__).parents[1] / "src" / "torchserve_neuron_lstm"
 _SINCE = ("uint16", "uint32", "uint64", "itemsize", "untyped_storage")
 """Names that torch has had since 2.x and that were once used here."""
 
@@ -28,21 +30,11 @@ assert read_npy(write_npy(torch.tensor([1, 2]))).tolist() == [1, 2]
 
 
 def serving_files() -> list[Path]:
-    """What an archive for `neuron` carries."""
-    folders = ("handlers", "bucketing", "sessions", "backends/aws_neuron")
-    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
-    names = (
-        "eager",
-        "exported_program",
-        "interface",
-        "registry",
-        "signature",
-        "weights",
-    )
-    return [*files, *(ROOT / "backends" / f"{name}.py" for name in names)]
+    """Return the files that an archive for `neuron` carries."""
+    return [PACKAGE / file for file in travelling_files("neuron")]
 
 
-@pytest.mark.parametrize("path", serving_files(), ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", serving_files(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_no_file_names_what_torch_1_13_lacks(path: Path) -> None:
     """As an attribute of anything."""
     tree = ast.parse(path.read_text("utf-8"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ..backends.exported_program import quiet
 from ..lowering.errors import LoweringError, explained_export_errors, node_line, reject_non_tensors, source_suffix
 from ..lowering.export import export_quietly, replaced_forward, with_parameter_names
 from ..lowering.lower import reject_random_operators
@@ -178,8 +178,7 @@ def _refuse_varying_sizes(program: torch.export.ExportedProgram) -> None:
 
 def _refuse_mutation(program: torch.export.ExportedProgram) -> None:
     """Refuse changes in place: a program cannot reach the tensors that the function would change."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with quiet():
         signature = program.run_decompositions({}).graph_signature
     changed = [*signature.user_inputs_to_mutate.values(), *signature.buffers_to_mutate.values()]
     if changed:

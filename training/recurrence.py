@@ -84,7 +84,10 @@ def _autocast_dtypes(h_0: Tensor, c_0: Tensor) -> tuple[torch.dtype, torch.dtype
 
 
 def _is_supported(args: Sequence[Any]) -> bool:
-    """Whether a layer is called with valid packed data on a CPU for which torch is slow; torch reports invalid data."""
+    """Whether a layer is called with valid packed data on a CPU for which torch is slow.
+
+    Torch reports invalid data.
+    """
     if len(args) != 9 or isinstance(args[3], bool):  # padded: x, states, weights, bias, ...
         return False
     data, batch_sizes, states = args[:3]
@@ -110,7 +113,9 @@ def _stack(
     train: bool,
     bidirectional: bool,
 ) -> tuple[Tensor, ...]:
-    """Compute all layers and directions: packed y[N, D*H], the states [L*D, B, H] after each row's own last step."""
+    """Compute all layers and directions: packed y[N, D*H], the states [L*D, B, H] after each row's own
+    last step.
+    """
     directions = 2 if bidirectional else 1
     layout = packed_layout(batch_sizes)
     size = len(weights) // (layers * directions)
@@ -141,7 +146,9 @@ def _backward(
 def _forward(
     cell: _Cell, data: Tensor, layout: PackedLayout, states: Sequence[Tensor], weights: Sequence[Tensor], bias: bool
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Compute one layer in one direction: packed y[N, H], the states [B, H] after each row's own last step."""
+    """Compute one layer in one direction: packed y[N, H], the states [B, H] after each row's own last
+    step.
+    """
     segments = _segments(layout, weights)
     masking = weights if layout.uniform or not cell.has_cell_state else _with_mask_column(weights)
     outputs, ended = [], []
@@ -165,7 +172,9 @@ def _segments(layout: PackedLayout, weights: Sequence[Tensor]) -> list[TimeSegme
 
 
 def _joined(outputs: Sequence[Tensor]) -> Tensor:
-    """Concatenate the outputs; always a copy if a layer saves its own for the gradients: callers may write to it."""
+    """Concatenate the outputs; always a copy if a layer saves its own for the gradients: callers may
+    write to it.
+    """
     return outputs[0] if len(outputs) == 1 and not outputs[0].requires_grad else torch.cat(list(outputs))
 
 
@@ -178,7 +187,9 @@ def _ragged(
     weights: Sequence[Tensor],
     bias: bool,
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Compute a segment in which rows end: packed y, the states [rows, H] after each row's last step in it."""
+    """Compute a segment in which rows end: packed y, the states [rows, H] after each row's last step in
+    it.
+    """
     indices = layout.segment_indices(segment, part.device)
     x = (scatter_with_mask if cell.has_cell_state else scatter)(part, indices, segment.timesteps * segment.rows)
     y, (h, *others) = _call(cell, x.unflatten(0, (segment.timesteps, segment.rows)), states, weights, bias)
@@ -203,14 +214,17 @@ def _is_projected(states: Sequence[Tensor]) -> bool:
 
 @contextlib.contextmanager
 def _quiet_about_projections() -> Iterator[None]:
-    """Silence the warning that torch has no fused layer for projections: it has none for packed data either."""
+    """Silence the warning that torch has no fused layer for projections: it has none for packed data
+    either.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN")
         yield
 
 
 def _with_mask_column(weights: Sequence[Tensor]) -> list[Tensor]:
-    """Weights for an input column that is 1 on padding: it closes the input gate and opens the forget gate.
+    """Weights for an input column that is 1 on padding: it closes the input gate and opens the forget
+    gate.
 
     A padded step then keeps the cell state exactly. The order of the gates is i, f, g, o.
     """

@@ -1,4 +1,6 @@
-"""Paths in an archive: the user's files, the serving half of the package, the programs and the manifest."""
+"""Paths in an archive: the user's files, the serving half of the package, the programs and the
+manifest.
+"""
 
 from __future__ import annotations
 

@@ -161,7 +161,9 @@ def _read_from_tar(archive: Path, name: str) -> bytes:
 
 
 def _read_to_end(file: tarfile.TarFile) -> None:
-    """Read what follows the last member: a .tar.gz ends in its checksum, which is compared when it is read."""
+    """Read what follows the last member: a .tar.gz ends in its checksum, which is compared when it is
+    read.
+    """
     assert file.fileobj is not None
     while file.fileobj.read(1 << 20):
         continue

@@ -28,7 +28,10 @@ COMMANDS = (
     "tune",
     "sessions",
 )
-"""Modules of this package, in the order of the help; the function `add_to` of each adds its command to the parser."""
+"""Modules of this package, in the order of the help.
+
+The function `add_to` of each adds its command to the parser.
+"""
 
 _MAX_NUMBER = 999_999_999
 

@@ -1,4 +1,6 @@
-"""Operators of a lowered model that each engine supports, and the lines of the others in the user's model."""
+"""Operators of a lowered model that each engine supports, and the lines of the others in the user's
+model.
+"""
 
 from __future__ import annotations
 

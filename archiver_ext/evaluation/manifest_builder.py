@@ -27,7 +27,10 @@ from .selection import Candidate, has_dynamic_shape
 from .verify import VerificationResult
 
 Estimates = dict[tuple[ProgramRole, Bucket | None], float | None]
-"""Microseconds of each program on the engine's device, as its compiler estimates them; None where it does not."""
+"""Microseconds of each program on the engine's device, as its compiler estimates them.
+
+None where it does not.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,6 @@
-"""Verification of a streaming program against the user's own model: each request in chunks, cut at random."""
+"""Verification of a streaming program against the user's own model: each request in chunks, cut at
+random.
+"""
 
 from __future__ import annotations
 

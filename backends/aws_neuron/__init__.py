@@ -1,1 +1,1 @@
-"""AWS Neuron engines: programs as Python source that an old torch reads, a compiler in a separate interpreter."""
+"""AWS Neuron engines: programs as Python source, compiled in a separate interpreter."""

@@ -80,7 +80,7 @@ class NeuronBackend(ABC):
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Trace the program for one bucket and save the ScriptModule, without weights if they are not embedded.
+        """Trace the program for one bucket and save the ScriptModule, with weights only if they are embedded.
 
         Raises:
             CompileError: no bucket is given, the program has no inputs, or the toolchain is missing or refuses it.
@@ -132,7 +132,7 @@ class NeuronBackend(ABC):
 
     @abstractmethod
     def load_module(self, package: Any, path: Path, tensors: Sequence[torch.Tensor], core: int) -> torch.nn.Module:
-        """Load a saved ScriptModule onto a core; `package` is the toolchain, `tensors` are the program's weights."""
+        """Load a ScriptModule onto a core; `package` is the toolchain, `tensors` are the weights."""
 
     def _load(self, core: int, directory: Path, weights: Weights, threads: int) -> LoadedProgram:
         artifact = read_artifact(directory)

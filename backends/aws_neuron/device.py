@@ -29,7 +29,7 @@ _SOURCE = "program.py"
 _FACTS = "compiled.json"
 _EXTRA_TENSORS = "added.pt"
 _PLACEHOLDER = "1.0"
-"""The only version of AWS's packages on PyPI, which is empty."""
+"""Only version of AWS's packages on PyPI; it is empty."""
 
 CORE_VARIABLES = ("NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES")
 """The variables that give a process its NeuronCores: by index, or by number."""
@@ -83,7 +83,7 @@ def _installed(distribution: str) -> str | None:
 
 
 def import_toolchain(toolchain: Toolchain) -> Any:
-    """Import the toolchain's package, with one core for this process unless the environment configures cores.
+    """Import the toolchain's package, with one core unless the environment configures cores.
 
     Workers are processes, and processes do not share cores: the first would take them all.
     """

@@ -84,7 +84,7 @@ _EXPORTED_AS = {
 
 
 def neuronx_refusal(node: torch.fx.Node) -> str | None:
-    """Return why neuronx-cc does not support a call of an exported program; None if no reason is known."""
+    """Return why neuronx-cc does not support a call; None if no reason is known."""
     name = _aten_name(node)
     if isinstance(name, _Refused):
         return str(name)
@@ -96,7 +96,7 @@ def neuronx_refusal(node: torch.fx.Node) -> str | None:
 
 
 def neuron_refusal(node: torch.fx.Node) -> str | None:
-    """Return why neuron-cc does not support a call of an exported program; None if its list has the operator."""
+    """Return why neuron-cc does not support a call; None if its published list has the operator."""
     name = _aten_name(node)
     if isinstance(name, _Refused):
         return str(name)
@@ -112,7 +112,7 @@ class _Refused(str):
 
 
 def _aten_name(node: torch.fx.Node) -> str:
-    """Return the operator without namespace and overload; empty for other nodes and for unrolled operators."""
+    """Return the operator without namespace and overload; empty for unrolled operators and other nodes."""
     if node.op in ("placeholder", "output") or node.target is operator.getitem or str(node.target) in _RECURRENT:
         return ""
     if not isinstance(node.target, torch._ops.OpOverload):

@@ -13,7 +13,7 @@ import torch
 
 
 class SourceModule(torch.nn.Module):
-    """Module whose `forward(*inputs)` calls the function `forward(tensors, *inputs)` that `source` defines.
+    """Module that calls the function `forward(tensors, *inputs)` that `source` defines.
 
     Each of `tensors` is a parameter, under a name without dots. `operators` are the functions that `source` calls.
     """

@@ -1,4 +1,4 @@
-"""Source export: an exported program at one bucket's sizes as a Python function of operators that every torch has.
+"""Source export: a program at one bucket's sizes as a Python function of operators of every torch.
 
 Compilers that require an old torch cannot read the exported programs of a new one, nor trace custom operators. Of the
 formats that an old torch reads, Python source depends least on versions: TorchScript records versions of its operators,
@@ -127,7 +127,7 @@ def _lines(
 
 
 def _device_expression(inputs: list[torch.fx.Node], names: tuple[str, ...]) -> str:
-    """Return the device of the first input; of the first weight for a segment without inputs, which runs on the CPU."""
+    """Return the device of the first input, else of the first weight, else the CPU."""
     if inputs:
         return f"{python_literal(inputs[0])}.device"
     return "tensors[0].device" if names else "torch.device('cpu')"

@@ -103,9 +103,9 @@ def _run(folder: Path, python: Path | None) -> str:
 
 
 def _environment(python: Path | None) -> dict[str, str]:
-    """Return this process's environment; without this package's PYTHONPATH entries for another interpreter.
+    """Return the environment, for another interpreter without the PYTHONPATH of this package.
 
-    Those may hold this interpreter's torch as well.
+    That path may have this interpreter's torch as well.
     """
     paths = [Path(path).absolute() for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     kept = [str(path) for path in paths if python is None or not (path / _PACKAGE).is_dir()]

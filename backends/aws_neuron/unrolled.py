@@ -1,4 +1,4 @@
-"""The abstract recurrent operators of `masked.py` as loops over time, in operators that every compiler supports.
+"""Abstract recurrent operators of `masked.py` as loops over time of basic operators.
 
 A compiler that traces them sees linear, select, stack, sigmoid, tanh, relu, add, mul and where, step by step: no fused
 layer, no gather, no custom operator. A padded step leaves a row's state unchanged, so the reverse direction needs no
@@ -88,7 +88,7 @@ def _direction(
     bias: bool,
     reverse: bool,
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Compute one layer in one direction: y[B, T, H] with zeros at padding, the states after each row's last step.
+    """Compute one layer in one direction: y[B, T, H] with zeros at padding, and each row's final states.
 
     `active` has a mask [B, 1] for each step: the rows that are not yet padding; None: all of them.
     """
@@ -112,7 +112,7 @@ def _direction(
 def _step(
     cell: str, w_hh: Tensor, b_hh: Tensor | None, w_hr: Tensor | None
 ) -> Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, ...]]:
-    """Return a function of the input part of the gates [B, G*H] and the states: the new states, the output first."""
+    """Return a function of the gates' input part [B, G*H] and the states to the new states, h first."""
     if cell == "lstm":
         return lambda x, states: _lstm_step(linear(states[0], w_hh, b_hh) + x, states[1], w_hr)
     if cell == "gru":

@@ -1,4 +1,4 @@
-"""The kernel's source to shared libraries, one for each set of instructions worth having."""
+"""Compilation of the recurrent library, once for each useful instruction set."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from ..interface import CompileError
 
 SOURCE = Path(__file__).with_name("recurrence.cpp")
 HEADERS = ("atomic", "thread")
-"""What the compiler must find to compile it."""
+"""Headers that the compiler needs for it."""
 
 
 class InstructionSet(NamedTuple):
-    """A set of instructions that the kernel is compiled for."""
+    """An instruction set that the recurrent library is compiled for."""
 
     isa: str
-    """As the compiler's `-march` names it."""
+    """Value of the compiler's `-march`."""
     cpu_flags: frozenset[str]
-    """What a processor must have beyond what every host is asked for."""
+    """Processor features beyond those that every host must have."""
 
     @property
     def library(self) -> str:
-        """The file's name."""
+        """Name of the library's file."""
         return f"recurrence-{self.isa}.so"
 
 
 def instruction_sets() -> tuple[InstructionSet, ...]:
-    """Those of this kind of machine, the fastest first; the last is what every host has."""
+    """Return those of this kind of machine, the fastest first; every host has the last."""
     most = InstructionSet(cpp_compiler.cpu_target().isa, frozenset())
     if platform.machine() != "x86_64":
         return (most,)
@@ -43,7 +43,7 @@ def build(directory: Path) -> None:
     """Write every library.
 
     Raises:
-        CompileError: the compiler refuses the source, which it does where it knows no vector extensions.
+        CompileError: the compiler rejects the source, for example without vector extensions.
     """
     for one in instruction_sets():
         (directory / one.library).write_bytes(_library(cpp_compiler.compiler(), SOURCE, one.isa))
@@ -51,7 +51,7 @@ def build(directory: Path) -> None:
 
 @cache
 def _library(compiler: str, source: Path, isa: str) -> bytes:
-    """One library. Kept, for it is the same for every program that this process compiles, and takes seconds."""
+    """One library, cached: it takes seconds, and is the same for every program of this process."""
     with tempfile.TemporaryDirectory() as directory:
         library = Path(directory) / "recurrence.so"
         command = [
@@ -61,11 +61,11 @@ def _library(compiler: str, source: Path, isa: str) -> bytes:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             said = next((line for line in done.stderr.splitlines() if "error" in line), f"exit code {done.returncode}")
-            raise CompileError(f"{command[0]} does not compile the kernel for {isa}: {said.strip()}")
+            raise CompileError(f"{command[0]} does not compile the recurrent library for {isa}: {said.strip()}")
         cpp_compiler.strip(library)
         return library.read_bytes()
 
 
 def fastest_library() -> str:
-    """The name of the library for this processor."""
+    """Return the name of the fastest library for this processor."""
     return next(one.library for one in instruction_sets() if one.cpu_flags <= cpp_compiler.cpu_flags())

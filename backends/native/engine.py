@@ -1,6 +1,8 @@
-"""Recurrences by a kernel of our own, which stops each row at its own end; everything else by torch.
+"""Native engine: recurrent layers in C++ that stop each row at its own end.
 
-See `recurrence/recurrence.cpp`. Every batch and length runs in the same code, and padding costs next to nothing.
+Torch runs everything else.
+
+See `recurrence.cpp`. Every batch size and length runs in the same code, and padding costs next to nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import torch
 
 from ...bucketing.shapes import Bucket
 from .. import cpp_compiler
-from .. import masked as _masked  # noqa: F401  the program calls its operators where the kernel does not know them
+from .. import masked as _masked  # noqa: F401  registers the operators of calls that are not replaced
 from ..exported_program import load_weight_stripped, save_weight_stripped
 from ..interface import DEFAULTS, CompilerOption, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from ..module_program import ModuleProgram
@@ -32,24 +34,26 @@ class Native:
     polymorphic = True
     any_shape = True
     ragged = True
-    whole_sequences = "native stops each row at its own end, so that pieces of time would save nothing"
+    whole_sequences = "native stops each row at its own end, so chunked execution would save nothing"
     precisions: tuple[Precision, ...] = ("float32",)
     options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
-        """Whether there is a C++ compiler that makes shared libraries, on a kind of machine that is known."""
+        """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not
+        supported.
+        """
         return cpp_compiler.unavailable_reason(build.HEADERS)
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Torch."""
+        """Return torch."""
         return (torch_requirement(),)
 
     def host(self) -> Mapping[str, str]:
-        """The operating system, the machine and its instructions."""
+        """Return the operating system, the machine and its instruction set."""
         return cpp_compiler.host()
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Never: what was exported is torch's."""
+        """Return None: torch runs every operator that is not replaced."""
         return None
 
     def compile(
@@ -59,10 +63,10 @@ class Native:
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Write the program with nothing but the shapes of its weights, and the kernel where there is work for it.
+        """Write the weight-stripped program, and the recurrent library if the program has operators for it.
 
         Raises:
-            CompileError: the C++ compiler refuses the kernel.
+            CompileError: the C++ compiler rejects the source.
         """
         write_signature(signature_of(program, None), directory)
         save_weight_stripped(program, directory / _PROGRAM)
@@ -70,24 +74,24 @@ class Native:
             build.build(directory)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Map the kernel and bring the weights of the recurrences into its order.
+        """Map the recurrent library and reorder the weights of the recurrences for it.
 
         Raises:
-            LoadError: this machine lacks what the kernel was compiled for, or cannot map it; this torch cannot read
-                the program; or the weights are others.
+            LoadError: the library was compiled for another machine or cannot be mapped, this torch cannot read the
+                program, or the weights do not match.
         """
         cpp_compiler.check_host(host)
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
         program = load_weight_stripped(directory / _PROGRAM, real)
         pool = _open(directory, threads) if has_supported_ops(program) else None
-        # Torch's own threads would wait for more work busily, on the cores that the kernel's are to compute with.
+        # torch's own threads would spin on the cores that the library's threads compute on.
         torch.set_num_threads(1)
         return ModuleProgram(signature, replace_recurrent_ops(program, real, pool), real.values())
 
 
 def _open(directory: Path, threads: int) -> ThreadPool:
-    """The kernel with threads of its own."""
+    """The library for this processor, with its own threads."""
     name = build.fastest_library()
-    with cpp_compiler.executable_copy(directory, (name,)) as place:
-        return ThreadPool(RecurrentLibrary(place / name), threads)
+    with cpp_compiler.executable_copy(directory, (name,)) as mapped:
+        return ThreadPool(RecurrentLibrary(mapped / name), threads)

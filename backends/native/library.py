@@ -1,8 +1,8 @@
-"""The kernel as Python calls it: a library, its threads, and layers with their weights.
+"""Bindings of the recurrent library: its threads, and layers with their weights.
 
 Layout of packed weights. For a block of as many hidden units as a register holds: for each input, the weights of one
-gate after those of the other. Units that fill up the last block have zeros. The new state of a GRU needs the product
-with the state by itself, so a GRU has four sums: r, z, the sum over the inputs, the sum over the state.
+gate after those of the other. The last block is padded with zeros. The new state of a GRU needs the product with the
+state separately, so a GRU has four sums: r, z, the sum over the inputs, the sum over the state.
 """
 
 from __future__ import annotations
@@ -21,51 +21,55 @@ from ..interface import LoadError
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
-def pack_recurrence(cell: str, weights: Sequence[torch.Tensor], lanes: int, at_once: int) -> tuple[torch.Tensor, ...]:
-    """W_ih, W_hh and the sums' first values from one layer's `w_ih, w_hh[, b_ih, b_hh]`.
+def pack_recurrence(
+    cell: str, weights: Sequence[torch.Tensor], lanes: int, interleave: int
+) -> tuple[torch.Tensor, ...]:
+    """Pack W_ih, W_hh and the biases of one layer's `w_ih, w_hh[, b_ih, b_hh]`.
 
-    `lanes` is the number of units of a block, and `at_once` that of the gates whose weights lie side by side.
+    `lanes` is the number of units of a block, `interleave` the number of gates whose weights are interleaved.
 
     >>> w_ih, w_hh = torch.arange(6.0).view(3, 2), torch.zeros(3, 3)
-    >>> pack_recurrence("rnn_tanh", [w_ih, w_hh], lanes=2, at_once=1)[0]
+    >>> pack_recurrence("rnn_tanh", [w_ih, w_hh], lanes=2, interleave=1)[0]
     tensor([[0., 2., 1., 3.],
             [4., 0., 5., 0.]])
     """
     w_ih, w_hh, *biases = weights
     b_ih, b_hh = biases or [w_ih.new_zeros(w_ih.shape[0])] * 2
-    from_input, from_state = (_blocks(weight, _GATES[cell], lanes, at_once) for weight in (w_ih, w_hh))
+    from_input, from_state = (_blocks(weight, _GATES[cell], lanes, interleave) for weight in (w_ih, w_hh))
     return from_input, from_state, _units(_sums(cell, b_ih, b_hh), lanes)
 
 
 def pack_linear(weight: torch.Tensor, bias: torch.Tensor | None, block: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A linear layer's `weight[O, K]` and `bias[O]` for blocks of so many outputs: for each input, their weights."""
-    begins = weight.new_zeros(weight.shape[0]) if bias is None else bias
-    return _blocks(weight, 1, block, 1), _units(begins[None], block)
+    """Pack a linear layer's `weight[O, K]` and `bias[O]` for blocks of this many outputs."""
+    biases = weight.new_zeros(weight.shape[0]) if bias is None else bias
+    return _blocks(weight, 1, block, 1), _units(biases[None], block)
 
 
 def _sums(cell: str, b_ih: torch.Tensor, b_hh: torch.Tensor) -> torch.Tensor:
-    """What each sum of each unit begins with: [S, H]."""
+    """The bias of each sum of each unit: [S, H]."""
     own, of_state = (bias.view(_GATES[cell], -1) for bias in (b_ih, b_hh))
     if cell == "gru":
         return torch.cat([own[:2] + of_state[:2], own[2:], of_state[2:]])
     return own + of_state
 
 
-def _blocks(weight: torch.Tensor, gates: int, lanes: int, at_once: int) -> torch.Tensor:
-    """[G*H, K] -> [blocks, G*K*lanes], gates in groups of `at_once`: each group, input, gate, unit."""
+def _blocks(weight: torch.Tensor, gates: int, lanes: int, interleave: int) -> torch.Tensor:
+    """[G*H, K] -> [blocks, G*K*lanes], gates in groups of `interleave`: each group, input, gate, unit."""
     inputs = weight.shape[1]
-    padded = _filled_up(weight.view(gates, -1, inputs), lanes).view(gates, -1, lanes, inputs)
-    groups = [padded[first : first + at_once].permute(1, 3, 0, 2).flatten(1) for first in range(0, gates, at_once)]
+    padded = _pad_units(weight.view(gates, -1, inputs), lanes).view(gates, -1, lanes, inputs)
+    groups = [
+        padded[first : first + interleave].permute(1, 3, 0, 2).flatten(1) for first in range(0, gates, interleave)
+    ]
     return torch.cat(groups, 1).contiguous()
 
 
 def _units(values: torch.Tensor, lanes: int) -> torch.Tensor:
     """[S, H] -> [blocks, S, lanes]."""
-    return _filled_up(values, lanes).view(len(values), -1, lanes).transpose(0, 1).contiguous()
+    return _pad_units(values, lanes).view(len(values), -1, lanes).transpose(0, 1).contiguous()
 
 
-def _filled_up(values: torch.Tensor, lanes: int) -> torch.Tensor:
-    """With zeros along the units, dimension 1, up to whole blocks."""
+def _pad_units(values: torch.Tensor, lanes: int) -> torch.Tensor:
+    """Pad the units, dimension 1, with zeros to whole blocks."""
     missing = -values.shape[1] % lanes
     return torch.cat([values, values.new_zeros(values.shape[0], missing, *values.shape[2:])], 1)
 
@@ -76,17 +80,17 @@ _NO_MEMORY = 1
 
 
 class RecurrentLibrary:
-    """A loaded kernel."""
+    """A loaded recurrent library."""
 
     def __init__(self, file: Path) -> None:
-        """Load it.
+        """Map the file.
 
         Raises:
             LoadError: it cannot be mapped, or is another library.
         """
         try:
-            _refuse_torn(file)
-            self.code = ctypes.CDLL(str(file.absolute()))  # a bare name would be looked for elsewhere
+            _check_complete(file)
+            self.code = ctypes.CDLL(str(file.absolute()))  # a bare name would be searched for in other directories
             self.code.recurrence_open_pool.restype = _POINTER
             self.code.recurrence_open_stack.restype = _POINTER
             self.code.recurrence_open_stack.argtypes = [_POINTER, ctypes.c_int, *[_SIZE] * 4, _POINTER]
@@ -110,49 +114,53 @@ class RecurrentLibrary:
             ) from error
 
     def interleaved_gates(self, cell: str) -> int:
-        """How many gates' weights lie side by side."""
+        """Return the number of gates whose weights are interleaved."""
         return int(self.code.recurrence_gates_at_once(_CELLS[cell]))
 
 
-def _refuse_torn(file: Path) -> None:
-    """The loader maps a file that ends too early, and the process is killed where it reads beyond.
+def _check_complete(file: Path) -> None:
+    """Check that a library is not truncated: the loader would map it, and reading beyond its end kills
+    the process.
 
     Raises:
-        OSError: the table of sections, which the linker writes last, is not there.
+        OSError: the table of sections, which the linker writes last, is missing.
     """
     with file.open("rb") as library:
         header = library.read(64)
         if len(header) < 64:
-            raise OSError("it is torn: no header")
+            raise OSError("it is truncated: no header")
         (table,) = struct.unpack_from("<Q", header, 40)
         size, count = struct.unpack_from("<HH", header, 58)
         there = library.seek(0, io.SEEK_END)
     if there < table + size * count:
-        raise OSError(f"it is torn: {there} of {table + size * count} bytes are there")
+        raise OSError(f"it is truncated: {there} of {table + size * count} bytes are there")
 
 
 class ThreadPool:
-    """Threads that compute together, this one among them. They end with the object. A fork has one of its own."""
+    """Threads that compute together, including the caller's.
+
+    They end with the object. A fork has only its own.
+    """
 
     def __init__(self, library: RecurrentLibrary, threads: int) -> None:
-        """Start them.
+        """Start the threads.
 
         Raises:
-            LoadError: there are as many threads as the system allows.
+            LoadError: the system does not allow more threads.
         """
         self.library = library
         self.handle = library.code.recurrence_open_pool(threads)
         if self.handle is None:
             raise LoadError(
-                f"the system starts no {threads} threads: allow more (ulimit -u, or the container's limit of "
-                f"processes), or ask for fewer (threads in the configuration)"
+                f"the system cannot start {threads} threads: raise its limit (ulimit -u, or the container's limit of "
+                f"processes), or set fewer threads in the configuration"
             )
-        # At the end of the process another thread may be computing, so then they are left to end with it.
+        # Not at exit: another thread may still be computing then, and all threads end with the process.
         weakref.finalize(self, library.code.recurrence_close_pool, self.handle).atexit = False
 
 
 class LayerStack:
-    """Layers of one cell, as `nn.LSTM` and its sisters stack them."""
+    """Layers of one cell, stacked as in `nn.LSTM`, `nn.GRU` and `nn.RNN`."""
 
     def __init__(
         self,
@@ -164,16 +172,16 @@ class LayerStack:
         hidden: int,
         packed: Sequence[torch.Tensor],
     ) -> None:
-        """Layers whose weights are `packed` by `packing.pack`, three tensors for each layer and direction."""
+        """Layers with weights of `pack_recurrence`: `packed` has three tensors for each layer and direction."""
         code = pool.library.code
-        self.kept = (pool, tuple(packed))  # the kernel reads them by address
+        self.kept = (pool, tuple(packed))  # the library reads them by address
         self.cell, self.width = cell, directions * hidden
         addresses = (ctypes.c_void_p * len(packed))(*(tensor.data_ptr() for tensor in packed))
         self.handle = code.recurrence_open_stack(
             pool.handle, _CELLS[cell], layers, directions, inputs, hidden, ctypes.addressof(addresses)
         )
         self._run = code.recurrence_run
-        weakref.finalize(self, code.recurrence_close_stack, self.handle).atexit = False  # as of a pool
+        weakref.finalize(self, code.recurrence_close_stack, self.handle).atexit = False  # as for a pool
 
     def run(
         self,
@@ -184,14 +192,16 @@ class LayerStack:
         *,
         time_major: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """`y[B, T, D*H]`, `h_n` and `c_n` (as long as nothing for cells without) from `x[B, T, F]`.
+        """Compute `y[B, T, D*H]`, `h_n` and `c_n` from `x[B, T, F]`.
 
-        All are float32 and `lengths` int64[B] of 0 to T; states are contiguous [L*D, B, H]. With `time_major`, y lies
-        in memory as [T, B, D*H].
+        For cells without a cell state `c_n` is `h_n`.
+
+        All are float32, and `lengths` int64[B] of 0 to T; states are contiguous [L*D, B, H]. With `time_major`, the
+        memory layout of y is [T, B, D*H].
 
         Raises:
-            ValueError: a length is none of 0 to T.
-            MemoryError: there is none left.
+            ValueError: a length is not within 0 to T.
+            MemoryError: out of memory.
         """
         rows, steps, lengths = x.shape[0], x.shape[1], lengths.contiguous()
         sizes = (steps, rows, self.width) if time_major else (rows, steps, self.width)
@@ -199,15 +209,15 @@ class LayerStack:
         y = y.transpose(0, 1) if time_major else y
         h_n = torch.empty_like(h_0)
         c_n = h_n if c_0 is None else torch.empty_like(c_0)
-        problem = self._run(
+        status = self._run(
             *(self.handle, rows, steps, lengths.data_ptr()),
             *(x.data_ptr(), x.stride(0), x.stride(1), h_0.data_ptr(), None if c_0 is None else c_0.data_ptr()),
             *(y.data_ptr(), y.stride(0), y.stride(1), h_n.data_ptr(), c_n.data_ptr()),
         )
-        if problem == _NO_MEMORY:
-            raise MemoryError(f"no memory is left for recurrences over {rows} x {steps} timesteps")
-        if problem:
-            raise ValueError(f"lengths of {steps} timesteps are 0 to {steps}, not {lengths.tolist()}")
+        if status == _NO_MEMORY:
+            raise MemoryError(f"out of memory for recurrences over {rows} x {steps} timesteps")
+        if status:
+            raise ValueError(f"lengths must be within 0 to {steps}, got {lengths.tolist()}")
         return y, h_n, c_n
 
 
@@ -215,30 +225,32 @@ class LinearLayer:
     """A linear layer."""
 
     def __init__(self, pool: ThreadPool, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        """The layer of torch's `weight[O, K]` and `bias[O]`."""
+        """A layer with torch's `weight[O, K]` and `bias[O]`."""
         self.pool = pool
         self.outputs, self.inputs = weight.shape
         self.packed = pack_linear(weight, bias, pool.library.linear_block)
         self._run = pool.library.code.recurrence_product
 
     def run(self, x: torch.Tensor, lengths: torch.Tensor | None, *, time_major: bool = False) -> torch.Tensor:
-        """`y[B, T, O]` from a float32 `x[B, T, K]`. With `time_major`, y lies in memory as [T, B, O].
+        """Compute `y[B, T, O]` from a float32 `x[B, T, K]`.
 
-        `lengths` are int64[B] where x holds zeros behind them, which are not multiplied; else None.
+        With `time_major`, the memory layout of y is [T, B, O].
+
+        `lengths` are int64[B] if x is zero after each row's length, which is then skipped; else None.
 
         Raises:
-            MemoryError: there is none left.
+            MemoryError: out of memory.
         """
         rows, steps = x.shape[0], x.shape[1]
         lengths = None if lengths is None else lengths.contiguous()
         y = torch.empty((steps, rows, self.outputs) if time_major else (rows, steps, self.outputs))
         y = y.transpose(0, 1) if time_major else y
-        weights, begin = self.packed
-        problem = self._run(
-            *(self.pool.handle, self.inputs, self.outputs, weights.data_ptr(), begin.data_ptr()),
+        weights, biases = self.packed
+        status = self._run(
+            *(self.pool.handle, self.inputs, self.outputs, weights.data_ptr(), biases.data_ptr()),
             *(rows, steps, None if lengths is None else lengths.data_ptr()),
             *(x.data_ptr(), x.stride(0), x.stride(1), y.data_ptr(), y.stride(0), y.stride(1)),
         )
-        if problem:
-            raise MemoryError(f"no memory is left for a layer over {rows} x {steps} timesteps")
+        if status:
+            raise MemoryError(f"out of memory for a linear layer over {rows} x {steps} timesteps")
         return y

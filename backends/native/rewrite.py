@@ -1,4 +1,6 @@
-"""An exported program with the kernel in the place of its recurrent operators, to be called with flat inputs."""
+"""Rewriting of exported programs: recurrent and linear operators become calls of the recurrent
+library.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,13 @@ _LINEAR, _DROPOUT = torch.ops.aten.linear.default, torch.ops.aten.dropout.defaul
 _CHECK = torch.ops.aten._assert_tensor_metadata.default
 
 _LARGE = 1 << 15
-"""Weights of a linear layer that the kernel multiplies faster than torch on one thread, however few the rows."""
+"""Weights from which on the library computes a linear layer faster than one thread of torch, for
+any batch.
+"""
 
 
 def has_supported_ops(program: torch.export.ExportedProgram) -> bool:
-    """Whether there is anything in it that `replace_recurrent_ops` may hand to the kernel."""
+    """Whether the program has operators that `replace_recurrent_ops` may replace."""
     calls: Any = [node for node in program.graph.nodes if node.op == "call_function"]
     return any(
         call.target in (_LSTM, _RNN) or (call.target is _LINEAR and call.args[1].meta["val"].numel() >= _LARGE)
@@ -32,27 +36,28 @@ def has_supported_ops(program: torch.export.ExportedProgram) -> bool:
 def replace_recurrent_ops(
     program: torch.export.ExportedProgram, weights: Weights, pool: ThreadPool | None
 ) -> torch.fx.GraphModule:
-    """A module of the program's graph: flat inputs to a tuple of flat outputs, its weights among its attributes.
+    """Build a module of the program's graph, from flat inputs to a tuple of flat outputs.
 
-    `pool` is None for a program that gains nothing.
-
-    What the kernel does not know (another dtype, projections, weights that the program computes) stays torch's.
+    `pool` is None for a program without supported operators. Unsupported calls (another dtype, projections, weights
+    that the program computes) stay with torch.
     """
     module = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
     module.graph.output(module.graph.graph_copy(program.graph, {}))
-    for name, branch in program.graph_module.named_children():  # of a condition
+    for name, branch in program.graph_module.named_children():  # branches of torch.cond
         module.add_submodule(name, branch)
     given = _keep_weights(module, program, weights)
-    _leave_out(module.graph)
+    _remove_no_ops(module.graph)
     if pool is not None:
-        _hand_over(module, given, pool)
+        _replace_operators(module, given, pool)
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
 
 
-def _hand_over(module: torch.fx.GraphModule, given: Mapping[torch.fx.Node, torch.Tensor], pool: ThreadPool) -> None:
-    """Put the kernel in the place of every call that it knows."""
+def _replace_operators(
+    module: torch.fx.GraphModule, given: Mapping[torch.fx.Node, torch.Tensor], pool: ThreadPool
+) -> None:
+    """Replace every supported call."""
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
         if node.target in (_LSTM, _RNN):
             _replace_recurrence(module, node, given, pool)
@@ -60,8 +65,10 @@ def _hand_over(module: torch.fx.GraphModule, given: Mapping[torch.fx.Node, torch
             _replace_linear(module, node, given, pool)
 
 
-def _leave_out(graph: torch.fx.Graph) -> None:
-    """Operators that do nothing here: checks of dtypes, which follow from the inputs', and dropout."""
+def _remove_no_ops(graph: torch.fx.Graph) -> None:
+    """Remove operators without an effect: checks of dtypes, which the signature checks already, and
+    dropout.
+    """
     for node in [node for node in graph.nodes if node.op == "call_function"]:
         if node.target is _CHECK:
             graph.erase_node(node)
@@ -73,7 +80,7 @@ def _leave_out(graph: torch.fx.Graph) -> None:
 def _keep_weights(
     module: torch.fx.GraphModule, program: torch.export.ExportedProgram, weights: Weights
 ) -> dict[torch.fx.Node, torch.Tensor]:
-    """Attributes in the place of the placeholders that stand for weights; the tensor of each."""
+    """Replace the placeholders of weights by attributes. Returns the tensor of each attribute."""
     signature = program.graph_signature
     names: Mapping[str, str] = {
         **signature.inputs_to_parameters,
@@ -97,7 +104,7 @@ def _keep_weights(
 def _replace_recurrence(
     module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: ThreadPool
 ) -> None:
-    """Put the kernel in the place of one call."""
+    """Replace one call if it is supported."""
     arguments: Any = node.args
     if node.target is _LSTM:
         x, lengths, h_0, c_0, weights, bias, layers, both, _ = arguments
@@ -105,67 +112,68 @@ def _replace_recurrence(
     else:
         x, lengths, h_0, weights, cell, bias, layers, both = arguments
         states = [h_0]
-    if not _is_known(weights, bias, layers, both, given) or not _are_known(x, *states):
+    if not _supports_weights(weights, bias, layers, both, given) or not _are_float32(x, *states):
         return
     stack = _stack(cell, [given[weight] for weight in weights], layers, 2 if both else 1, pool)
     name = f"recurrence_{node.name}"
-    module.add_submodule(name, NativeRecurrence(stack, time_major=_is_turned(node)))
+    module.add_submodule(name, NativeRecurrence(stack, time_major=_is_time_major(node)))
     with module.graph.inserting_before(node):
         call = module.graph.call_module(name, (x, lengths, *states))
     node.replace_all_uses_with(call)
     module.graph.erase_node(node)
 
 
-def _is_known(weights: Any, bias: Any, layers: Any, both: Any, given: Mapping[torch.fx.Node, torch.Tensor]) -> bool:
-    """Whether the kernel takes these weights: all there, of its dtype, and no projection among them."""
+def _supports_weights(
+    weights: Any, bias: Any, layers: Any, both: Any, given: Mapping[torch.fx.Node, torch.Tensor]
+) -> bool:
+    """Whether the weights are constants of float32 without a projection."""
     each = len(weights) // (layers * (2 if both else 1))
     return each == (4 if bias else 2) and all(
         weight in given and given[weight].dtype == torch.float32 for weight in weights
     )
 
 
-def _are_known(*tensors: torch.fx.Node) -> bool:
-    """Whether they are of the kernel's dtype."""
+def _are_float32(*tensors: torch.fx.Node) -> bool:
     return all(tensor.meta["val"].dtype == torch.float32 for tensor in tensors)
 
 
 def _stack(cell: str, weights: Sequence[torch.Tensor], layers: int, directions: int, pool: ThreadPool) -> LayerStack:
     each = len(weights) // (layers * directions)
-    lanes, at_once = pool.library.lanes, pool.library.interleaved_gates(cell)
+    lanes, interleave = pool.library.lanes, pool.library.interleaved_gates(cell)
     packed = [
         part
         for first in range(0, len(weights), each)
-        for part in pack_recurrence(cell, weights[first : first + each], lanes, at_once)
+        for part in pack_recurrence(cell, weights[first : first + each], lanes, interleave)
     ]
     return LayerStack(pool, cell, layers, directions, weights[0].shape[1], weights[1].shape[1], packed)
 
 
-def _is_turned(node: torch.fx.Node) -> bool:
-    """Whether all that becomes of y[B, T, ...] is that time comes first: then it had better lie so."""
-    answers = [user for user in node.users if user.args[1] == 0]
-    return bool(answers) and all(
+def _is_time_major(node: torch.fx.Node) -> bool:
+    """Whether y[B, T, ...] is only used transposed to time-major, so that it is better written so."""
+    outputs = [user for user in node.users if user.args[1] == 0]
+    return bool(outputs) and all(
         user.target == torch.ops.aten.transpose.int and user.args[1:] == (0, 1)
-        for answer in answers
-        for user in answer.users
+        for output in outputs
+        for user in output.users
     )
 
 
 def _replace_linear(
     module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: ThreadPool
 ) -> None:
-    """Put the kernel in the place of one call where it gains: after a recurrence, or with much to multiply."""
+    """Replace one call if that is faster: after a recurrence, or with a large weight."""
     arguments: Any = (*node.args, None)
     x, weight, bias = arguments[:3]
     tensors = [given.get(one) for one in (weight, bias) if one is not None]
     if not all(tensor is not None and tensor.dtype == torch.float32 for tensor in tensors):
         return
-    steps = _steps_of(x, module)
+    steps = _timestep_outputs(x, module)
     if steps is None and given[weight].numel() < _LARGE:
         return
-    product = LinearLayer(pool, given[weight], None if bias is None else given[bias])
+    layer = LinearLayer(pool, given[weight], None if bias is None else given[bias])
     name = f"linear_{node.name}"
     module.add_submodule(
-        name, NativeLinear(product) if steps is None else NativeSequenceLinear(product, time_major=steps.time_major)
+        name, NativeLinear(layer) if steps is None else NativeSequenceLinear(layer, time_major=steps.time_major)
     )
     with module.graph.inserting_before(node):
         call = module.graph.call_module(name, (x,) if steps is None else (x, steps.lengths))
@@ -173,20 +181,20 @@ def _replace_linear(
     module.graph.erase_node(node)
 
 
-class _Steps(NamedTuple):
-    """What a tensor is that holds a recurrence's answers of every timestep."""
+class _TimestepOutputs(NamedTuple):
+    """Layout of a tensor that holds a recurrence's outputs at every timestep."""
 
     lengths: torch.fx.Node
     time_major: bool
 
 
-def _steps_of(x: torch.fx.Node, module: torch.fx.GraphModule) -> _Steps | None:
-    """Whether x is y of a recurrence with lengths."""
-    turned = x.target is torch.ops.aten.transpose.int and x.args[1:] == (0, 1)
-    y: Any = x.args[0] if turned else x
+def _timestep_outputs(x: torch.fx.Node, module: torch.fx.GraphModule) -> _TimestepOutputs | None:
+    """The layout of x if it is y of a recurrence with lengths; else None."""
+    time_major = x.target is torch.ops.aten.transpose.int and x.args[1:] == (0, 1)
+    y: Any = x.args[0] if time_major else x
     if y.target is not operator.getitem or y.args[1] != 0 or y.args[0].op != "call_module":
         return None
     call: Any = y.args[0]
     if not isinstance(module.get_submodule(call.target), NativeRecurrence) or call.args[1] is None:
         return None
-    return _Steps(call.args[1], turned)
+    return _TimestepOutputs(call.args[1], time_major)

@@ -1,1 +1,1 @@
-"""Graph partitioning: operators that an engine does not support run on the CPU, in one program with the others."""
+"""Graph partitioning: CPU fallback for operators that an engine does not support."""

@@ -26,7 +26,7 @@ class UnsupportedOperator:
     kind: str
     """Name in torch, e.g. `aten::sort`."""
     failed_at: str
-    """Source of the answer: the engine's list of operators, or its compiler in a test of this operator alone."""
+    """Origin of the result: the engine's list of operators, or its compiler on this operator alone."""
     call: str | None
     """Line of the user's model, e.g. `model.py:12: y, _ = torch.sort(x)`; None if unknown."""
     reason: str

@@ -30,7 +30,7 @@ def unsupported_operators(
     config: PartitionerConfig | None = None,
     settings: CompileSettings = DEFAULTS,
 ) -> RejectionReasons:
-    """Query an engine about every operator of a program of fixed sizes, except those that `config` ignores.
+    """Query an engine about every operator of a program of fixed sizes that `config` does not ignore.
 
     An engine that is not `Selective` compiles each distinct call alone, `config.max_workers` at a time.
     """
@@ -135,7 +135,7 @@ def _save(program: torch.export.ExportedProgram, directory: Path) -> Path:
 
 
 def _run_probes(probes: Sequence[_Probe], workers: int) -> list[str | None]:
-    """Run the probes, in processes if there are several workers: exporters and compilers are not thread-safe."""
+    """Run the probes; with several workers in processes, since compilers are not thread-safe."""
     if workers == 1:
         return [_run_probe(probe) for probe in probes]
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:

@@ -1,4 +1,4 @@
-"""Graph partitioning: a program as segments for an engine and for the CPU, in the order in which they run.
+"""Graph partitioning: a program as segments for an engine and for the CPU, in order of execution.
 
 torch.fx's capability partitioner fuses the operators that the engine supports into as few partitions as possible
 without a cycle, and then the others in the same way. Each partition becomes an exported program, in which the weights
@@ -41,7 +41,7 @@ class Segment:
 
     target: Target
     program: torch.export.ExportedProgram
-    """Program of fixed sizes with only tensors as inputs and outputs. Weights are named as in the whole program."""
+    """Program of fixed sizes; inputs and outputs are tensors, weights are named as in the whole program."""
     inputs: tuple[str, ...]
     """Names of its input values, in order: inputs of the whole program, or outputs of earlier segments."""
     outputs: tuple[str, ...]
@@ -91,7 +91,7 @@ def partition(
 
 
 def operators_of(graph: torch.fx.Graph) -> list[torch.fx.Node]:
-    """Return the calls that compute something: neither assertions, nor the selection of one of several results."""
+    """Return the calls that compute something, without assertions and selections from several results."""
     calls = (node for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload))
     return [node for node in calls if not operator_name(node).startswith(_ASSERTION)]
 
@@ -113,7 +113,7 @@ def _cell(node: torch.fx.Node) -> object:
 
 
 def operator_names(node: torch.fx.Node) -> frozenset[str]:
-    """Return the names that users may write for an operator: a recurrence has its abstract and its torch name."""
+    """Return the names that users may write for an operator; a recurrence has two."""
     return frozenset({operator_name(node), torch_operator_name(node)})
 
 
@@ -187,7 +187,7 @@ def _listed(segments: Sequence[Segment]) -> str:
 def _without_inputs(
     on_cpu: set[torch.fx.Node], program: torch.export.ExportedProgram, graph: torch.fx.Graph
 ) -> set[torch.fx.Node]:
-    """Return calls that depend on no input, e.g. zeros or the sum of a weight, whose results the CPU reads.
+    """Return calls that depend on no input, e.g. zeros or a sum of weights, and that the CPU reads.
 
     On the engine they could be a segment without inputs, which some compilers cannot trace.
     """
@@ -216,14 +216,14 @@ class _Chosen(OperatorSupportBase):
 
 
 def _producer(node: torch.fx.Node) -> torch.fx.Node:
-    """Return the call that computes a value: for one of several results, the call that returns all of them."""
+    """Return the call that computes a value; for one of several results, the call that returns all."""
     while node.op == "call_function" and node.target is operator.getitem:
         (node,) = node.all_input_nodes
     return node
 
 
 def _fused(module: torch.fx.GraphModule, on_cpu: set[torch.fx.Node]) -> torch.fx.GraphModule:
-    """Fuse the graph into calls of modules `device_0`, `cpu_0` and so on, in an order in which they can run."""
+    """Fuse the graph into calls of modules `device_0`, `cpu_0` and so on, in order of execution."""
     module = _with_parts(module, lambda node: node not in on_cpu, "device_")
     # The remaining nodes are single calls, next to the calls of the new modules.
     return _with_parts(module, lambda node: node.op == "call_function", "cpu_")

@@ -45,7 +45,7 @@ class SegmentList:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     segments: tuple[SegmentEntry, ...]
-    """The segments in the order in which they run."""
+    """Segments in order of execution."""
 
 
 def load_compiled(

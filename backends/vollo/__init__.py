@@ -1,1 +1,1 @@
-"""Vollo engine: programs as modules that its compiler supports, its virtual machine, streaming programs."""
+"""Vollo engine: translation for its compiler, execution on a device or its VM, streaming programs."""

@@ -1,4 +1,4 @@
-"""Vollo engine: LSTMs on Myrtle.ai's FPGA accelerators, or on the compiler's bit-accurate VM if there is none.
+"""Vollo engine: LSTMs on Myrtle.ai's FPGA accelerators, or on the compiler's bit-accurate VM.
 
 The device computes in bfloat16. It runs the segments of a program that `rewrite.py` made for it; masks and gathers by
 length, ids and embeddings run on the CPU. The weights are embedded in the device's programs in its own format, so each
@@ -285,10 +285,10 @@ def _on_vm(directory: Path, facts: _Facts) -> VolloCall:
 
 
 class VolloContext:
-    """A program on its own accelerator, for as long as the object exists. Not run on hardware by this project."""
+    """A program on its own accelerator while the object exists. Not run on hardware by this project."""
 
     def __init__(self, program: Any) -> None:
-        """Take the next accelerator of the host. `program` is a `vollo_compiler.Program` or the path of its file.
+        """Load `program`, a `vollo_compiler.Program` or the path of one, onto the next accelerator.
 
         Raises:
             LoadError: there is no further accelerator.

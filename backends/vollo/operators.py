@@ -1,4 +1,4 @@
-"""Operators of a program that was rewritten for Vollo: its LSTM, and the length-dependent steps around it on the CPU.
+"""Operators of a program rewritten for Vollo: its LSTM, and length-dependent steps on the CPU.
 
 Vollo's LSTM starts from zeros and returns every timestep of every row, padding included. Later timesteps never affect
 earlier ones, so its outputs at real timesteps are correct, and everything that depends on lengths is done around it:

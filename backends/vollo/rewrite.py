@@ -1,4 +1,4 @@
-"""Rewriting of a program of fixed sizes for Vollo: plain LSTMs, with the length-dependent steps around them.
+"""Rewriting of programs for Vollo: plain LSTMs, with the length-dependent steps around them.
 
 An LSTM with an initial state, or whose final cell state is read, is unrolled step by step, because Vollo's own LSTM has
 no state as input or output.
@@ -44,7 +44,7 @@ _STEPWISE = {
     _aten.softplus.default, _aten.exp.default, _aten.neg.default, _aten.dropout.default, _aten.contiguous.default,
     _aten.clone.default, _aten.linear.default,
 }  # fmt: skip
-"""Operators that compute each timestep of their first argument x[B, T, F] alone; other arguments are weights."""
+"""Operators on single timesteps of their first argument x[B, T, F]; other arguments are weights."""
 _BESIDE = _KEEP_VALUES | {
     _ours.mask_padding.default, _ours.last_timestep.default, _ours.reverse_sequence.default,
     _aten.embedding.default, _aten.gather.default, _aten.index.Tensor, _aten.index_select.default,
@@ -56,7 +56,7 @@ _BESIDE = _KEEP_VALUES | {
 }  # fmt: skip
 """Operators that select and move data, which the CPU runs if the device does not."""
 _PAIRWISE = {_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor}
-"""Operators that compute each timestep of both of their arguments alone."""
+"""Operators on single timesteps of both of their arguments."""
 
 _NEED_CELL = 8
 """Position of `need_cell` among the LSTM's arguments."""
@@ -130,7 +130,7 @@ def reject_operators(fixed: torch.export.ExportedProgram, program: torch.export.
 
 
 def operator_refusal(node: torch.fx.Node) -> str | None:
-    """Return why an operator other than a recurrence is not supported; None if the device or the CPU runs it.
+    """Return why an operator is not supported; None if the device or the CPU runs it, or for recurrences.
 
     The CPU runs operators that depend on lengths and ids, and operators that only move data.
     """
@@ -146,7 +146,9 @@ def _tensors(node: torch.fx.Node) -> list[torch.Tensor]:
 
 
 def rewrite_program(fixed: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Rewrite a program of fixed sizes, whose recurrences Vollo supports, with Vollo's operators for every LSTM.
+    """Rewrite a program of fixed sizes with Vollo's operators in place of every LSTM.
+
+    `reject_recurrences` must have accepted it.
 
     Raises:
         CompileError: an LSTM must be unrolled and has too many timesteps.
@@ -232,7 +234,7 @@ def _cell(gates: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 def _select_state(
     real: torch.Tensor, ended: torch.Tensor, after: tuple[torch.Tensor, torch.Tensor], before: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the new state, or the old one for rows that have ended; factors 1 and 0 are exact in any precision."""
+    """Return the new state, or the old one for ended rows; factors 1 and 0 are exact in any precision."""
     h, c = (real * new + ended * old for new, old in zip(after, before, strict=True))
     return h, c
 
@@ -277,7 +279,7 @@ def _remove_unread_masks(graph: torch.fx.Graph) -> None:
 
 
 def _ignores_padding(user: torch.fx.Node, value: torch.fx.Node, lengths: Any, seen: set[torch.fx.Node]) -> bool:
-    """Whether the real timesteps of `user` do not depend on the padding of `value`, nor do the users after it.
+    """Whether no real timestep of `user`, nor of the users after it, depends on the padding of `value`.
 
     Outputs are cut to their real timesteps, so they do not depend on padding.
     """

@@ -1,8 +1,8 @@
-"""Streaming program: one timestep at a time on Vollo, which keeps the state. Fastest, but for one stream at a time.
+"""Streaming program: one timestep at a time on Vollo, which keeps the state.
 
-The state can be neither read nor restored, so a stream ends with its process, and each stream needs its own program.
-For streams that outlive a process or share an accelerator, package the model with `streaming:`, which keeps the states
-outside of the device.
+This is the fastest way, but for one stream at a time. The state can be neither read nor restored, so a stream ends with
+its process, and each stream needs its own program. For streams that outlive a process or share an accelerator, package
+the model with `streaming:`, which keeps the states outside of the device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Translation of a program of fixed sizes to a module that Vollo's compiler reads: torch functions, layers, weights.
+"""Translation of a program of fixed sizes to a module of layers and functions for Vollo's compiler.
 
 The compiler supports modules like `nn.Linear` and functions like `torch.relu`, where an exported program has operators
 like `aten.linear`. Only the operators in the table below are translated.
@@ -83,7 +83,7 @@ class _Translation:
         return self._graph.call_function(function, arguments, named)
 
     def layer(self, make: Callable[[], nn.Module], x: torch.fx.Node, *weights: torch.Tensor | None) -> torch.fx.Node:
-        """Add a call of a layer. Layers with the same weights are one layer, so the device has the weights once."""
+        """Add a call of a layer. Layers with the same weights are one, so the device holds them once."""
         key = (make.__qualname__, *map(id, weights)) if weights else object()
         if key not in self._names:
             self._names[key] = f"layer_{len(self._names)}"

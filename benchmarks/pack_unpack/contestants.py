@@ -44,14 +44,14 @@ def contestants(model: Classifier, compiles: bool) -> dict[str, Contestant]:
 
 
 def cannot_compile(device: torch.device) -> str | None:
-    """Why the compiled line must be left out, if it must."""
+    """Return the reason why the compiled line must be left out, or None."""
     if device.type == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
         return "there is no C++ compiler"
     return None
 
 
 def calls(ways: Mapping[str, Contestant], batch: Batch, which: Pass) -> dict[str, Call]:
-    """What is timed of each of them."""
+    """Return the timed call of each of them."""
     run = _forward if which == "forward" else _forward_and_backward
     return {name: partial(run, way, batch) for name, way in ways.items()}
 

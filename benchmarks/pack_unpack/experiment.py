@@ -20,7 +20,7 @@ PADDING = 0
 
 
 class Batch(NamedTuple):
-    """What a model is given and what it should answer."""
+    """Inputs of a model and its targets."""
 
     ids: Tensor
     """int64[B, T]."""

@@ -1,4 +1,4 @@
-"""What the lowered model must show, and where a run stands."""
+"""Floors of the lowered model, and the standing of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one run found, as values."""
+"""Results of one run, as values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Measured:
         return 1000 * median(self.seconds[contestant])
 
     def gain(self, contestant: str = OURS, over: str = PACKED) -> float:
-        """How many times as long the other one takes: the median of the rounds' ratios."""
+        """Return the speed-up over another contestant: the median of the rounds' ratios."""
         pairs = zip(self.seconds[over], self.seconds[contestant], strict=True)
         return median(theirs / own for theirs, own in pairs)
 

@@ -32,7 +32,7 @@ class Effort:
     """Seconds of a slice: short calls are repeated."""
 
     def rounds_for(self, round_s: float) -> int:
-        """How many rounds of so many seconds.
+        """Return the number of rounds of so many seconds.
 
         >>> Effort().rounds_for(0.1), Effort().rounds_for(1.0), Effort().rounds_for(9.0)
         (11, 6, 3)

@@ -1,4 +1,4 @@
-"""What is measured: models, and the lengths of the batches they are given."""
+"""Measured cases: models, and the lengths of their batches."""
 
 from __future__ import annotations
 

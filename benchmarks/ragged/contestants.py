@@ -20,14 +20,14 @@ from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from .model import Ragged
 
 Answer = tuple[torch.Tensor, torch.Tensor]
-"""Of one request: the states of every step [T, D x H], the last states [D x H]."""
+"""Outputs of one request: the states of every step [T, D x H], the last states [D x H]."""
 
 Contestant = Callable[[Sequence[torch.Tensor]], list[Answer]]
 """Requests [T, F], each of its own length, to their answers, in order."""
 
 
 def alone(model: Ragged) -> Contestant:
-    """What is right: the model in eager mode, each request by itself."""
+    """Compute the reference: the model in eager mode, each request by itself."""
 
     @torch.inference_mode()
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:

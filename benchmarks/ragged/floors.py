@@ -1,4 +1,4 @@
-"""What the engine must show, and where a run stands."""
+"""Floors of the engine, and the standing of a run."""
 
 from __future__ import annotations
 

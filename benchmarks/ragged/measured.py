@@ -37,7 +37,7 @@ class Measured:
         return self.case.flop / min(self.seconds[contestant]) / 1e9
 
     def times_faster(self, rival: str) -> float:
-        """How many times as long as we a rival takes."""
+        """Return how many times as long as ours a rival takes."""
         return self.took(rival) / self.took(OURS)
 
 
@@ -53,7 +53,7 @@ class Run:
     """The share of the cores' time that this process got while it asked for all of it."""
     measured: tuple[Measured, ...]
     chunk_costs: Mapping[Size, CostModel]
-    """What packaging measured of the chunks of each model that runs in pieces of time."""
+    """Costs of the chunks of each chunked model, measured by packaging."""
 
     @property
     def quiet(self) -> bool:
@@ -61,7 +61,7 @@ class Run:
         return self.cores_obtained > 0.9
 
     def of(self, case: Case) -> Measured:
-        """What was measured of a case."""
+        """Return the measurement of a case."""
         return next(found for found in self.measured if found.case == case)
 
     def ratio(self, case: Case, contestant: str = OURS) -> float:

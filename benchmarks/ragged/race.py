@@ -1,4 +1,4 @@
-"""Everyone on the same requests: first held against eager, then timed in turns."""
+"""All contestants on the same requests: verified against eager mode, then timed interleaved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the clients of both servers saw."""
+"""Results of the clients of both servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Round:
     """One server under load for a while."""
 
     milliseconds: tuple[float, ...]
-    """Of each answer, as its client waited for it."""
+    """Milliseconds of each response, as its client waited for it."""
     seconds: float
     client_s: float
     """Seconds that the clients themselves computed."""
@@ -47,7 +47,7 @@ class Results:
     cores: int
 
     def median(self, name: str, figure: Callable[[Round], float]) -> float:
-        """Of a server over its rounds."""
+        """Return the median of a server over its rounds."""
         return median(figure(taken) for taken in self.rounds[name])
 
     def times(self, figure: Callable[[Round], float]) -> float:

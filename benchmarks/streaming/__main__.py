@@ -69,7 +69,7 @@ def _options() -> argparse.Namespace:
 
 
 def standings(served: Served, computed: Sequence[Compute]) -> list[Standing]:
-    """What must hold."""
+    """Return the standings of everything that has a floor."""
     return [
         Standing("requests/s of sessions, times those without", served.ratio, 0.6, 0.8),
         *(

@@ -1,4 +1,4 @@
-"""What one more timestep costs, beside running all of them again."""
+"""Cost of one more timestep, compared with running all of them again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WrongAnswer(RuntimeError):
 
 @dataclass(frozen=True)
 class Compute:
-    """Of one batch, without a server."""
+    """Milliseconds of one batch, without a server."""
 
     rows: int
     step_us: float
@@ -37,7 +37,7 @@ class Compute:
 
     @property
     def ratio(self) -> float:
-        """How many times longer it takes to run all of them again."""
+        """Return how many times longer it takes to run all of them again."""
         return self.whole_us / self.step_us
 
 

@@ -25,13 +25,13 @@ _LIMITS = Limits(sessions=1_000_000, bytes=2**40, idle_seconds=3600.0)
 
 @dataclass(frozen=True)
 class Served:
-    """What clients saw."""
+    """Results of the clients."""
 
     sessions: int
     bytes_stored: int
-    """Of all records."""
+    """Bytes of all records."""
     bytes_on_disk: int
-    """Of the store's files."""
+    """Bytes of the store's files."""
     rounds: dict[str, list[Load]] = field(default_factory=dict)
 
     def rate(self, name: str) -> float:

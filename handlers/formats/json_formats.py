@@ -39,7 +39,8 @@ def parse_json(body: Body) -> object:
 
 
 def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
-    """Decode a body's JSON value, parsed by orjson where that succeeds, and by the standard library otherwise.
+    """Decode a body's JSON value, parsed by orjson where that succeeds, and by the standard library
+    otherwise.
 
     The standard library decides on everything that is refused. orjson knows neither NaN nor lone surrogates, and makes
     floats of integers beyond 64 bits, which are refused except for a float input, where they are the same floats. So

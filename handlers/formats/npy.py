@@ -33,7 +33,9 @@ _WRITE = {dtype: kind for kind, dtype in _READ.items()}
 _WIDTHS = {dtype: int(kind[1:]) for kind, dtype in _READ.items()}
 """Bytes of an item; the dtypes of an old torch have no `itemsize`."""
 _HEADER_CACHE_SIZE = 1024
-"""Cached headers: sequences of one length have the same header, and parsing it takes longer than all the rest."""
+"""Cached headers: sequences of one length have the same header, and parsing it takes longer than
+all the rest.
+"""
 _WORDS = {1: "B", 2: "H", 4: "I", 8: "Q"}  # array codes by width in bytes
 
 
@@ -68,7 +70,8 @@ class NpyFormat(PlainFormat):
 
 
 def read_npy(content: bytes | bytearray) -> torch.Tensor:
-    """Read the tensor of a .npy file: bool, integers or floats of either byte order, in C or Fortran order.
+    """Read the tensor of a .npy file: bool, integers or floats of either byte order, in C or Fortran
+    order.
 
     The tensor may share the memory of `content` if that is a bytearray.
 
@@ -88,7 +91,8 @@ def read_npy(content: bytes | bytearray) -> torch.Tensor:
 
 
 def write_npy(tensor: torch.Tensor) -> bytes:
-    """Write the tensor as a .npy file: version 1.0, C order, this machine's byte order, bfloat16 as float32.
+    """Write the tensor as a .npy file: version 1.0, C order, this machine's byte order, bfloat16 as
+    float32.
 
     >>> read_npy(write_npy(torch.tensor([[1, 2], [3, 4]])))
     tensor([[1, 2],

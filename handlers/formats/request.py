@@ -1,4 +1,5 @@
-"""Requests: a row of TorchServe's batch, its body, the sequences decoded from it, and the protocol of formats.
+"""Requests: a row of TorchServe's batch, its body, the sequences decoded from it, and the protocol
+of formats.
 
 TorchServe gives a request as a mapping of form fields and a mapping of headers. `TorchServeRequest` reads both.
 """
@@ -59,11 +60,13 @@ class TorchServeRequest(NamedTuple):
 
     @property
     def is_describe_request(self) -> bool:
-        """Whether TorchServe itself asks for the model's description. A client's header of that name comes with a body.
+        """Whether TorchServe itself asks for the model's description.
 
-        >>> TorchServeRequest({}, {"describe": "True"}).asks_description
+        A client's header of that name comes with a body.
+
+        >>> TorchServeRequest({}, {"describe": "True"}).is_describe_request
         True
-        >>> TorchServeRequest({"body": b"[1]"}, {"describe": "True"}).asks_description
+        >>> TorchServeRequest({"body": b"[1]"}, {"describe": "True"}).is_describe_request
         False
         """
         return self.headers.get("describe") == "True" and isinstance(self.row, Mapping) and not self.row
@@ -126,14 +129,18 @@ def _no_body(row: Mapping[object, object], content_type: str) -> str:
 
 
 MAX_SEQUENCES = 1024
-"""Sequences of one request. A client with more sends several requests, which share the server fairly with others'."""
+"""Sequences of one request.
+
+A client with more sends several requests, which share the server fairly with others'.
+"""
 
 Outputs: TypeAlias = tuple[torch.Tensor, ...]
 """The output tensors of one sequence, in the order of the model's outputs."""
 
 
 class SequenceInput(NamedTuple):
-    """One sequence: a tensor of the `item_shape` of each declared input, in their order, and its number of timesteps.
+    """One sequence: a tensor of the `item_shape` of each declared input, in their order, and its number
+    of timesteps.
 
     A model without time has length 1.
     """
@@ -190,7 +197,9 @@ class RequestFormat(Protocol):
         """
 
     def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
-        """Return the keys of an error body beside `code`, `type` and `message`; None where the format has none.
+        """Return the keys of an error body beside `code`, `type` and `message`.
+
+        None where the format has none.
 
         `value` is the refused body's JSON value, None if it is not JSON.
         """

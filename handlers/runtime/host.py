@@ -1,10 +1,11 @@
-"""Host checks: installed packages, and the cores that affinity and a container's quota leave to this process."""
+"""Host checks: installed packages, and the cores that affinity and a container's quota leave to
+this process.
+"""
 
 from __future__ import annotations
 
 import importlib
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from importlib.util import find_spec
@@ -12,10 +13,12 @@ from pathlib import Path, PurePosixPath
 
 from ...backends.interface import TorchPinned
 from ...backends.registry import get_backend
+from ...backends.versions import release
 
 
 def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -> None:
-    """Check that every (distribution, module, version) is installed, in a version that can run the archive.
+    """Check that every (distribution, module, version) is installed, in a version that can run the
+    archive.
 
     Code of an engine that pins torch's minor version needs that one; anything else runs on the version it was packaged
     with or a later one.
@@ -35,7 +38,7 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
     for distribution, packaged, here in installed:
         pinned = distribution == "torch" and _pins_torch_minor(backend)
         if not (_same_minor(here, packaged) if pinned else _at_least(here, packaged)):
-            wanted = f"{'.'.join(map(str, _release(packaged)[:2]))}.*" if pinned else packaged
+            wanted = f"{'.'.join(map(str, release(packaged)[:2]))}.*" if pinned else packaged
             relation = "==" if pinned else ">="
             raise RuntimeError(
                 f"this archive was packaged with {distribution} {packaged}; version {here} is installed, which cannot "
@@ -49,7 +52,10 @@ def _pins_torch_minor(backend: str) -> bool:
 
 
 def installed_version(distribution: str, module: str) -> str | None:
-    """Return the version of a package, of whichever distribution (onnxruntime-gpu) has the module; None if missing."""
+    """Return the version of a package, of whichever distribution (onnxruntime-gpu) has the module.
+
+    None if missing.
+    """
     if find_spec(module) is None:
         return None
     try:
@@ -59,22 +65,12 @@ def installed_version(distribution: str, module: str) -> str | None:
         return version if isinstance(version, str) else None
 
 
-def _release(version: str) -> tuple[int, ...]:
-    """Return the numbers at the start of a version.
-
-    >>> _release("2.13+cpu"), _release("2.14.0.dev20260101")
-    ((2, 13, 0), (2, 14, 0))
-    """
-    numbers = re.match(r"(\d+)(?:\.(\d+))?(?:\.(\d+))?", version)
-    return tuple(int(number or 0) for number in numbers.groups()) if numbers else (0, 0, 0)
-
-
 def _same_minor(here: str, packaged: str) -> bool:
-    return _release(here)[:2] == _release(packaged)[:2]
+    return release(here)[:2] == release(packaged)[:2]
 
 
 def _at_least(here: str, packaged: str) -> bool:
-    return _release(here) >= _release(packaged)
+    return release(here) >= release(packaged)
 
 
 _CONTROL_GROUPS = Path("/sys/fs/cgroup")
@@ -82,7 +78,9 @@ _MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def available_cores(control_groups: Path = _CONTROL_GROUPS, membership: Path = _MEMBERSHIP) -> int:
-    """Count whole cores, at least 1: the affinity mask or a control group's CPU quota (v1 or v2), whichever is less."""
+    """Count whole cores, at least 1: the affinity mask or a control group's CPU quota (v1 or v2),
+    whichever is less.
+    """
     quotas = list(_quotas(control_groups, membership))
     return max(1, int(min([float(_affinity()), *quotas])))
 
@@ -115,13 +113,19 @@ def _quotas(control_groups: Path, membership: Path) -> Iterator[float]:
 
 
 def _memberships(file: Path) -> list[tuple[str, PurePosixPath]]:
-    """Return (controllers, path) for each line like `4:cpu,cpuacct:/docker/x`; version 2 has no controllers."""
+    """Return (controllers, path) for each line like `4:cpu,cpuacct:/docker/x`.
+
+    Version 2 has no controllers.
+    """
     lines = [line.split(":", 2) for line in _read(file).splitlines()]
     return [(line[1], PurePosixPath(line[2])) for line in lines if len(line) == 3]
 
 
 def _along(root: Path, path: PurePosixPath, quota: Callable[[Path], float | None]) -> Iterator[float]:
-    """Yield the quotas of a group and of its ancestors. In a container the path may be the host's, and not exist."""
+    """Yield the quotas of a group and of its ancestors.
+
+    In a container the path may be the host's, and not exist.
+    """
     relative = PurePosixPath(str(path).lstrip("/"))
     for part in (relative, *relative.parents):
         found = quota(root / part)

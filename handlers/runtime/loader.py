@@ -48,7 +48,9 @@ class ServedModel(Protocol):
         pad: Pad = pad,
         resumed: ResumedState | None = None,
     ) -> tuple[list[Tensors], Tensors]:
-        """Run a plan; returns the outputs of each sequence, in their order, and the carry, as `LoadedArchive` does."""
+        """Run a plan; returns the outputs of each sequence, in their order, and the carry, as
+        `LoadedArchive` does.
+        """
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,10 @@ class LoadedArchive:
         return ChunkSignature(self.manifest.inputs, self.manifest.outputs, self.manifest.carried)
 
     def run(self, role: ProgramRole, bucket: Bucket, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Call a bucket's program with padded inputs (then lengths[B] where it takes them); returns padded outputs."""
+        """Call a bucket's program with padded inputs (then lengths[B] where it takes them).
+
+        Returns padded outputs.
+        """
         programs = self.programs[role]
         return (programs.get(bucket) or programs[None])(tensors)
 
@@ -98,7 +103,9 @@ class LoadedArchive:
         pad: Pad = pad,
         resumed: ResumedState | None = None,
     ) -> tuple[list[Tensors], Tensors]:
-        """Run the plan that was made for these lengths; returns the outputs of each sequence, which may share memory.
+        """Run the plan that was made for these lengths.
+
+        Returns the outputs of each sequence, which may share memory.
 
         With `resumed`, each sequence is the next chunk of a longer one, of a model that runs in chunks: returned
         besides is the carry after it, from which the one after it is resumed. Else the carry is empty.
@@ -159,7 +166,10 @@ def supported_shapes(manifest: Manifest) -> Shapes:
 
 
 def measured_cost(manifest: Manifest, role: ProgramRole) -> CostModel | None:
-    """Return the measured costs of a role's programs; None if there are none, or none yet (while packaging)."""
+    """Return the measured costs of a role's programs.
+
+    None if there are none, or none yet (while packaging).
+    """
     measured = {cost.bucket: cost.milliseconds for cost in manifest.costs if cost.part == role}
     return CostModel(measured) if measured else None
 
@@ -170,7 +180,9 @@ def _planning_cost(manifest: Manifest) -> CostModel | None:
 
 
 def _warm_up(archive: LoadedArchive, bucket: Bucket) -> None:
-    """Run a bucket full of zeros, so that the first request is not slow, and a bad program is found before it."""
+    """Run a bucket full of zeros, so that the first request is not slow, and a bad program is found
+    before it.
+    """
     item = [zeros(spec, bucket.length) for spec in archive.manifest.inputs]
     lengths = [bucket.length] * bucket.batch
     archive.run_plan(single_bucket_plan(bucket, lengths, archive.manifest.kind), [item] * bucket.batch, lengths)

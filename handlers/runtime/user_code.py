@@ -44,7 +44,9 @@ def _import(name: str, directory: Path) -> object:
 
 @contextmanager
 def working_directory(directory: Path) -> Iterator[None]:
-    """Make `directory` the working directory meanwhile, and first on `sys.path` for good: code may import late."""
+    """Make `directory` the working directory meanwhile, and first on `sys.path` for good: code may
+    import late.
+    """
     before = Path.cwd()
     if sys.path[:1] != [str(directory)]:
         sys.path.insert(0, str(directory))
@@ -56,7 +58,8 @@ def working_directory(directory: Path) -> Iterator[None]:
 
 
 def selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:
-    """Return the bucket length that the user's selector in `directory` returns for 1, 2, 3, ... timesteps, if any.
+    """Return the bucket length that the user's selector in `directory` returns for 1, 2, 3, ...
+    timesteps, if any.
 
     Raises:
         RuntimeError: the function is missing, or its return value is not valid; with the cause.

@@ -11,7 +11,9 @@ from ..formats.request import BODY_FIELDS, Body, TorchServeRequest
 from ..responses import RequestError, abbreviate, invalid
 
 _V2_PARAMETERS = {"sequence_id": "id", "sequence_start": "start", "sequence_end": "end", "sequence_step": "step"}
-"""The names that Open Inference Protocol clients may use in `parameters`, beside those of the settings."""
+"""The names that Open Inference Protocol clients may use in `parameters`, beside those of the
+settings.
+"""
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False, "": False}
 _MAX_STEP = 2**63 - 1
 
@@ -62,22 +64,20 @@ def _fields_outside_body(request: TorchServeRequest) -> Iterator[tuple[str, obje
 def _split_body(
     request: TorchServeRequest, keys: Mapping[str, str], is_json: Callable[[Body], bool]
 ) -> tuple[list[tuple[str, str, object]], TorchServeRequest]:
-    """Return (name, key, value) of each field in a JSON object, and the request with the parsed body without them."""
+    """Return (name, key, value) of each field in a JSON object, and the request with the parsed body
+    without them.
+    """
     if not has_body(request) or not is_json(body := request.body()):
         return [], request
     value = decode_json(body, lambda parsed: parsed)
     if not isinstance(value, dict):
         return [], request
-    found = [
-        (name, keys[normalize_field_name(name)], value[name]) for name in value if normalize_field_name(name) in keys
-    ]
+    found = [(name, key, value[name]) for name in value if (key := keys.get(normalize_field_name(name)))]
     parameters = value.get("parameters")
     if isinstance(parameters, Mapping):
         known = {**keys, **_V2_PARAMETERS}
         found += [
-            (name, known[normalize_field_name(name)], parameters[name])
-            for name in parameters
-            if normalize_field_name(name) in known
+            (name, key, parameters[name]) for name in parameters if (key := known.get(normalize_field_name(name)))
         ]
     rest = {name: part for name, part in value.items() if normalize_field_name(name) not in keys}
     row = request.row

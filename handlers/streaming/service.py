@@ -1,4 +1,6 @@
-"""Requests of sessions. Each is applied to its session once, in order, and saved before its response is sent.
+"""Requests of sessions.
+
+Each is applied to its session once, in order, and saved before its response is sent.
 
 A batch is processed in rounds, each with at most one request of each session: requests of different sessions run
 together, those of one session one after the other. Requests of one session that came to two workers at once are told
@@ -248,7 +250,9 @@ class SessionService:
 
 
 def _digest(request: InferenceRequest) -> bytes:
-    """Digest the inputs and response options (blake2b, 16 bytes): a request with the same digest is a replay."""
+    """Digest the inputs and response options (blake2b, 16 bytes): a request with the same digest is a
+    replay.
+    """
     digest = blake2b(f"{request.format.name} {request.npy} {request.id}".encode(), digest_size=16)
     for tensor in request.sequences[0].tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -117,7 +117,9 @@ class StoreSessions:
 
 @dataclass(frozen=True)
 class TokenSessions:
-    """Sessions in signed tokens, which the client receives with a response and sends with its next request."""
+    """Sessions in signed tokens, which the client receives with a response and sends with its next
+    request.
+    """
 
     key: bytes = field(repr=False)
     model: bytes
@@ -206,7 +208,8 @@ def open_store(settings: SessionSettings, model: str, environment: Mapping[str, 
 
 
 def session_directory(settings: SessionSettings, environment: Mapping[str, str]) -> Path:
-    """Return the directory of sessions on disk: of the environment, of the settings, or in the user's state directory.
+    """Return the directory of sessions on disk: of the environment, of the settings, or in the user's
+    state directory.
 
     >>> settings = SessionSettings("disk", state="0" * 32)
     >>> session_directory(settings, {"XDG_STATE_HOME": "/var/state"}).as_posix()

@@ -114,7 +114,7 @@ def test_noexec_folders_are_gone_round(
 ) -> None:
     """Where code must not be mapped, it is mapped from a copy, and the copy does not stay."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: place == directory)
+    monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: place == directory)
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
 
     assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
@@ -125,7 +125,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without any place to map code from, the message names the places and TMPDIR."""
-    monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: True)
+    monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: True)
 
     with pytest.raises(LoadError, match=r"mounted noexec.*set TMPDIR to a directory"):
         Inductor().load(directory, module.state_dict(), HOST, 1)
@@ -248,7 +248,7 @@ def test_an_unknown_argument_is_refused_in_the_compilers_words(module: Recurrent
 @pytest.mark.parametrize("arg", ["-march=native", "-mavx512f"])
 def test_other_instructions_are_refused(module: Recurrent, tmp_path: Path, arg: str) -> None:
     """A host would be asked for fewer than the code has."""
-    with pytest.raises(CompileError, match=f"compiler_args: {arg} chooses instructions.*: leave it out"):
+    with pytest.raises(CompileError, match=f"compiler_args: {arg} chooses an instruction set.*: leave it out"):
         compiled(module, tmp_path, CompileSettings(args=("-O3", arg)))
 
 

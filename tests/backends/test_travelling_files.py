@@ -17,8 +17,6 @@ COMPILE_ONLY = {
     "backends/aws_neuron/toolchain.py",
     "backends/partitioning/backend.py",
     "backends/onnx_export.py",
-    "backends/partitioning/operator_support.py",
-    "backends/partitioning/partition.py",
     "backends/vollo/compiler.py",
     "backends/vollo/rewrite.py",
     "backends/vollo/translate.py",
@@ -26,7 +24,7 @@ COMPILE_ONLY = {
 }
 """Files that travelling files import inside functions which only packaging calls."""
 
-LINES = 10_100
+LINES = 9_900
 """Most lines of source in an archive that onnxruntime serves."""
 
 

@@ -23,7 +23,7 @@ from .strategies import exact_problems, grids, problems
 
 Problem = tuple[BucketGrid, CostModel, list[int]]
 Value = tuple[int, int]
-"""What plans are ranked by: nanoseconds, then computed timesteps."""
+"""Rank of a plan: nanoseconds, then computed timesteps."""
 
 
 def plan(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
@@ -48,7 +48,7 @@ def partitions(rows: list[int]) -> Iterator[list[list[int]]]:
 
 
 def value_of(buckets: list[Bucket], cost: CostModel) -> Value:
-    """What these buckets are worth together."""
+    """Rank these buckets together."""
     nanoseconds = sum(round(cost.of(bucket) * 1e6) for bucket in buckets)
     return nanoseconds, sum(bucket.batch * bucket.length for bucket in buckets)
 
@@ -74,7 +74,7 @@ def brute_force(grid: BucketGrid, cost: CostModel, lengths: list[int], *, exact:
 
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
-    """What a plan is worth."""
+    """Rank a plan."""
     return value_of([run.bucket for run in result.runs], cost)
 
 
@@ -109,7 +109,7 @@ def test_no_partition_of_the_batch_is_cheaper(problem: Problem) -> None:
 
 @given(problems(max_size=9))
 def test_a_plan_never_costs_more_than_one_bucket_for_all(problem: Problem) -> None:
-    """Where one bucket holds the whole batch, it is an upper bound."""
+    """One bucket that holds the whole batch is an upper bound."""
     grid, cost, lengths = problem
 
     planned, _ = planned_value(plan(lengths, grid, cost), cost)

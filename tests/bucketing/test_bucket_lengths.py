@@ -38,7 +38,7 @@ histograms = st.dictionaries(st.integers(1, 60), st.integers(0, 50), min_size=1,
 
 
 def exact_cost(histogram: dict[int, int], edges: tuple[int, ...], cost: Callable[[int], float]) -> Fraction:
-    """What all sequences cost, each at the smallest edge that holds it."""
+    """Cost of all sequences, each at the smallest length that holds it."""
     prices = {length: Fraction(cost(min(edge for edge in edges if edge >= length))) for length in histogram}
     return sum((number * prices[length] for length, number in histogram.items()), Fraction(0))
 

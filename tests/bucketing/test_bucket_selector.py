@@ -18,7 +18,7 @@ LENGTHS = (4, 8)
 
 
 def smallest(length: int, lengths: tuple[int, ...]) -> int:
-    """What cost alone would mostly choose."""
+    """The choice that cost alone would mostly make."""
     return bisect_left(lengths, length)
 
 

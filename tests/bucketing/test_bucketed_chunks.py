@@ -1,4 +1,4 @@
-"""What the staircase of a grid is worth: the best of its class, near the best of all, and within its tolerance."""
+"""Chunked plans over a grid: the best of their class, near the best of all, within the tolerance."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .strategies import chunk_problems, costs, grids
 
 Problem = tuple[BucketGrid, CostModel, list[int]]
 Value = tuple[int, int]
-"""What plans are ranked by: nanoseconds, then computed timesteps."""
+"""Rank of a plan: nanoseconds, then computed timesteps."""
 
 
 def value_of(buckets: Sequence[Bucket], cost: CostModel) -> Value:
-    """What these buckets are worth together."""
+    """Rank these buckets together."""
     nanoseconds = sum(round(cost.of(bucket) * 1e6) for bucket in buckets)
     return nanoseconds, sum(bucket.batch * bucket.length for bucket in buckets)
 
@@ -34,7 +34,7 @@ def total(values: Sequence[Value]) -> Value:
 
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
-    """What a plan is worth."""
+    """Rank a plan."""
     return value_of([run.bucket for run in result.runs], cost)
 
 
@@ -79,19 +79,19 @@ def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Valu
 
 
 def best_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
-    """The best value of all staircases: any first rows, in any bucket that holds them, each going its own way."""
+    """The best value of all chunked plans: any first rows, in any bucket that holds them."""
 
     @cache
     def best(left: tuple[int, ...]) -> Value:
         if not left:
             return (0, 0)
         return min(
-            total([value_of([bucket], cost), best(alive_after(left[:taken], bucket)), best(left[taken:])])
+            total([value_of([bucket], cost), best(active_after(left[:taken], bucket)), best(left[taken:])])
             for bucket in grid.buckets
             for taken in {min(bucket.batch, len(left))}
         )
 
-    def alive_after(left: tuple[int, ...], bucket: Bucket) -> tuple[int, ...]:
+    def active_after(left: tuple[int, ...], bucket: Bucket) -> tuple[int, ...]:
         return tuple(steps - bucket.length for steps in left if steps > bucket.length)
 
     return best(tuple(sorted(lengths, reverse=True)))
@@ -137,8 +137,8 @@ def test_fewer_timesteps_cost_no_more_than_the_tolerance(problem: Problem, toler
 
     planned = planned_value(BucketedChunkPlanner(grid, cost, tolerance=tolerance).plan(lengths), cost)
 
-    stretches = math.ceil(len(lengths) / grid.batches[-1])
-    assert planned[0] <= cheapest[0] * (1 + tolerance) + stretches
+    groups = math.ceil(len(lengths) / grid.batches[-1])
+    assert planned[0] <= cheapest[0] * (1 + tolerance) + groups
     assert planned[1] <= cheapest[1]
 
 

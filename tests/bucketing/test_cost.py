@@ -104,7 +104,7 @@ def test_before_the_first_measurement_a_cost_falls_no_faster_than_in_proportion(
 
 @given(st.floats(0, 2), st.floats(0.01, 2), st.sets(st.integers(1, 200), min_size=2, max_size=5))
 def test_the_line_through_exact_measurements_is_theirs(call: float, step: float, lengths: set[int]) -> None:
-    """What is linear in the timesteps is found to be."""
+    """Costs linear in the timesteps are recovered exactly."""
     line = CostModel({Bucket(3, length): call + step * length for length in lengths}).line(3)
 
     assert line.call_ms == pytest.approx(call, abs=1e-6)

@@ -1,4 +1,4 @@
-"""No staircase whose stairs end where rows end is cheaper."""
+"""No chunked plan whose chunks end where rows end is cheaper."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .strategies import free_problems
 
 Problem = tuple[DynamicShape, CostModel, list[int]]
 Value = tuple[int, int]
-"""What plans are ranked by: picoseconds, then computed timesteps."""
+"""Rank of a plan: picoseconds, then computed timesteps."""
 Calls = list[tuple[int, int]]
 """Rows and timesteps of calls."""
 
 
 def value_of(calls: Sequence[tuple[int, int]], cost: CostModel) -> Value:
-    """What calls are worth together."""
+    """Rank calls together."""
     lines = [cost.line(rows) for rows, _ in calls]
     picoseconds = sum(
         round(line.call_ms * 1e9) + steps * round(line.step_ms * 1e9)
@@ -32,8 +32,8 @@ def value_of(calls: Sequence[tuple[int, int]], cost: CostModel) -> Value:
     return picoseconds, sum(rows * steps for rows, steps in calls)
 
 
-def staircases(lengths: list[int]) -> Iterator[Calls]:
-    """Every staircase of these rows with cuts at any of the lengths."""
+def chunked_plans(lengths: list[int]) -> Iterator[Calls]:
+    """Every chunked plan of these rows with cuts at any of the lengths."""
     inner = sorted(set(lengths))[:-1]
     for count in range(len(inner) + 1):
         for cuts in combinations(inner, count):
@@ -42,20 +42,20 @@ def staircases(lengths: list[int]) -> Iterator[Calls]:
 
 
 def brute_force(lengths: list[int], size: int, cost: CostModel) -> Value:
-    """The best value of stretches of `size` rows, each with a staircase of its own."""
+    """The best rank of row groups of `size` rows, each with chunks of its own."""
     ordered = sorted(lengths, reverse=True)
-    stretches = [ordered[first : first + size] for first in range(0, len(ordered), size)]
-    best = [min(value_of(calls, cost) for calls in staircases(own)) for own in stretches]
+    groups = [ordered[first : first + size] for first in range(0, len(ordered), size)]
+    best = [min(value_of(calls, cost) for calls in chunked_plans(own)) for own in groups]
     return sum(value[0] for value in best), sum(value[1] for value in best)
 
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
-    """What a plan is worth."""
+    """Rank a plan."""
     return value_of([run.bucket for run in result.runs], cost)
 
 
 @given(free_problems(max_size=16))
-def test_no_staircase_is_cheaper(problem: Problem) -> None:
+def test_no_chunked_plan_is_cheaper(problem: Problem) -> None:
     """By cost, and then by computed timesteps, whatever was measured, for every size of stretches there is."""
     shape, cost, lengths = problem
     planner = DynamicChunkPlanner(shape, cost)
@@ -67,7 +67,7 @@ def test_no_staircase_is_cheaper(problem: Problem) -> None:
 
 @given(free_problems(max_size=12))
 def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None:
-    """Where the engine takes the whole batch at once, that is an upper bound."""
+    """One call for the whole batch, if the engine takes it, is an upper bound."""
     shape, cost, lengths = problem
 
     planned, _ = planned_value(DynamicChunkPlanner(shape, cost).plan(lengths), cost)
@@ -95,8 +95,8 @@ def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: l
     assert planned_value(DynamicChunkPlanner(shape, cost).plan(lengths), cost) == best
 
 
-def test_a_free_call_lets_every_stair_be_cut() -> None:
-    """Where only the cells cost, nothing is padded."""
+def test_a_free_call_lets_every_chunk_be_cut() -> None:
+    """Nothing is padded if only the cells cost."""
     shape = DynamicShape(4, 100)
     cost = CostModel({Bucket(4, 100): 1.0})
     lengths = [10, 100, 70, 40]
@@ -113,7 +113,7 @@ def test_a_free_call_lets_every_stair_be_cut() -> None:
 
 
 def test_a_dear_call_lets_none_be_cut() -> None:
-    """Where only the call costs, one runs all."""
+    """One call runs all rows if only the call costs."""
     shape = DynamicShape(4, 100)
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 4) for length in (1, 100)})
 
@@ -121,7 +121,7 @@ def test_a_dear_call_lets_none_be_cut() -> None:
 
 
 def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> None:
-    """Each stretch has a staircase of its own, and its head."""
+    """Each row group has chunks of its own, and its head."""
     shape = DynamicShape(2, 10)
     cost = CostModel.proportional(shape)
 
@@ -132,7 +132,7 @@ def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> No
 
 
 def test_two_stairs_are_made_where_many_rows_were_measured_slow() -> None:
-    """Eight rows cost three times what four do: two staircases of four rows are cheaper."""
+    """Eight rows cost three times as much as four: two groups of four rows are cheaper."""
     shape = DynamicShape(8, 100)
     line = {1: 1.0, 2: 1.0, 4: 1.0, 8: 3.0}
     cost = CostModel({Bucket(rows, steps): 0.1 + step * steps for rows, step in line.items() for steps in (1, 100)})

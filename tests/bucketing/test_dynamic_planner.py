@@ -16,11 +16,11 @@ from .strategies import free_problems
 
 Problem = tuple[DynamicShape, CostModel, list[int]]
 Value = tuple[int, int]
-"""What plans are ranked by: picoseconds, then computed timesteps."""
+"""Rank of a plan: picoseconds, then computed timesteps."""
 
 
 def value_of(groups: Sequence[tuple[int, int]], cost: CostModel) -> Value:
-    """What calls of these rows and timesteps are worth together."""
+    """Rank calls of these rows and timesteps together."""
     lines = [cost.line(rows) for rows, _ in groups]
     picoseconds = sum(
         round(line.call_ms * 1e9) + length * round(line.step_ms * 1e9)
@@ -52,7 +52,7 @@ def set_partitions(rows: list[int]) -> Iterator[list[list[int]]]:
 
 
 def planned_value(result: Plan, cost: CostModel) -> Value:
-    """What a plan is worth."""
+    """Rank a plan."""
     return value_of([run.bucket for run in result.runs], cost)
 
 
@@ -99,7 +99,7 @@ def test_unpadded_groups_are_the_cheapest_of_each_length(problem: Problem) -> No
 
 @given(free_problems(max_size=12))
 def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None:
-    """Where the engine takes the whole batch at once, that is an upper bound."""
+    """One call for the whole batch, if the engine takes it, is an upper bound."""
     shape, cost, lengths = problem
 
     planned, _ = planned_value(DynamicPlanner(shape, cost).plan(lengths), cost)

@@ -33,7 +33,7 @@ LEAST = -(2**63)
 IDS = TensorSpec("ids", "int64", ("batch", "time"), pad_value=9)
 MARKS = TensorSpec("marks", "int64", ("time", "batch", 2))
 SALT = TensorSpec("salt", "int64", ("batch",), pad_value=5)
-PIECES = ChunkSignature(
+SIGNATURE = ChunkSignature(
     inputs=(IDS, SALT, MARKS),
     outputs=(
         TensorSpec("whole", "int64", (2, "batch")),
@@ -90,8 +90,8 @@ class Hostile:
         self.calls.append((part, bucket))
         specs = {
             "start": [SALT],
-            "chunk": [*PIECES.inputs, *(value.spec for value in PIECES.carried)],
-            "head": [SALT, *(value.spec for value in PIECES.carried)],
+            "chunk": [*SIGNATURE.inputs, *(value.spec for value in SIGNATURE.carried)],
+            "head": [SALT, *(value.spec for value in SIGNATURE.carried)],
         }[part]
         count = {"start": 1, "chunk": 3, "head": 1}[part]
         inputs, lengths, state = tensors[:count], tensors[count], tensors[count + 1 :]
@@ -141,11 +141,11 @@ def check(plan: Plan, lengths: Sequence[int], seed: int) -> Hostile:
     requests = [request_of(length, choose) for length in lengths]
     program = Hostile()
 
-    answers = execute_chunks(plan, requests, lengths, PIECES, program, garbage)
+    answers = execute_chunks(plan, requests, lengths, SIGNATURE, program, garbage)
 
     assert len(answers) == len(requests)
     for request, answer in zip(requests, answers, strict=True):
-        for ours, right, spec in zip(answer, alone(request), PIECES.outputs, strict=True):
+        for ours, right, spec in zip(answer, alone(request), SIGNATURE.outputs, strict=True):
             assert torch.equal(ours, right), spec.name
     return program
 
@@ -154,7 +154,7 @@ some_lengths = st.lists(st.integers(1, 12), min_size=1, max_size=7)
 
 
 @given(some_lengths, st.randoms(use_true_random=False), st.integers(0, 1000))
-def test_any_staircase_answers_as_each_request_alone(lengths: list[int], choose: random.Random, seed: int) -> None:
+def test_any_chunked_plan_answers_as_each_request_alone(lengths: list[int], choose: random.Random, seed: int) -> None:
     """Wherever it cuts, whichever rows go on first, however much larger the buckets are, whatever the padding holds."""
     plan = any_chunked_plan(lengths, choose)
     program = check(plan, lengths, seed)
@@ -206,10 +206,10 @@ def test_answers_are_nobody_elses_memory() -> None:
     choose = random.Random(0)
     requests = [request_of(length, choose) for length in lengths]
     plan, program = single_bucket_plan(Bucket(2, 4), lengths, "chunk"), Hostile()
-    (first, _) = execute_chunks(plan, requests, lengths, PIECES, program)
+    (first, _) = execute_chunks(plan, requests, lengths, SIGNATURE, program)
     before = [answer.clone() for answer in first]
 
-    execute_chunks(plan, requests[::-1], lengths[::-1], PIECES, program)
+    execute_chunks(plan, requests[::-1], lengths[::-1], SIGNATURE, program)
 
     assert all(torch.equal(answer, copy) for answer, copy in zip(first, before, strict=True))
 
@@ -235,7 +235,7 @@ def test_no_requests_have_no_answers() -> None:
     """And nothing is run."""
     program = Hostile()
 
-    assert execute_chunks(Plan(()), [], [], PIECES, program) == []
+    assert execute_chunks(Plan(()), [], [], SIGNATURE, program) == []
     assert program.calls == []
 
 
@@ -266,7 +266,7 @@ def test_a_plan_that_leaves_something_out_is_a_bug(plan: Plan) -> None:
     program = Hostile()
 
     with pytest.raises(InvariantError, match="this is a bug, please report it"):
-        execute_chunks(plan, [request_of(length, choose) for length in lengths], lengths, PIECES, program)
+        execute_chunks(plan, [request_of(length, choose) for length in lengths], lengths, SIGNATURE, program)
     assert program.calls == []
 
 
@@ -306,7 +306,7 @@ def test_a_program_that_breaks_its_declaration_is_a_bug(
             single_bucket_plan(Bucket(2, 3), lengths, "chunk"),
             [request_of(length, choose) for length in lengths],
             lengths,
-            PIECES,
+            SIGNATURE,
             program,
         )
 
@@ -317,7 +317,7 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
 
     with pytest.raises(ValueError, match=r"marks, item 0: expected int64 \[time<=3, 2\], got int64 \[3, 1\]"):
         execute_chunks(
-            single_bucket_plan(Bucket(1, 3), [3], "chunk"), [(ids, salt, marks[:, :1])], [3], PIECES, Hostile()
+            single_bucket_plan(Bucket(1, 3), [3], "chunk"), [(ids, salt, marks[:, :1])], [3], SIGNATURE, Hostile()
         )
 
 
@@ -348,7 +348,7 @@ def test_sequences_that_come_in_pieces_are_answered_as_whole_ones(
             tuple(done[rows[place]] for place in going),
             tuple(map(torch.cat, zip(*states, strict=True))),
         )
-        given, left = resume_chunks(any_chunked_plan(steps, choose), pieces, steps, PIECES, program, past)
+        given, left = resume_chunks(any_chunked_plan(steps, choose), pieces, steps, SIGNATURE, program, past)
         for place, row in enumerate(rows):
             answers[row].append(given[place])
             carried[row] = tuple(value[place : place + 1] for value in left)

@@ -85,7 +85,7 @@ def test_a_scattered_item_is_made_contiguous() -> None:
 
 @given(padding_problems())
 def test_padding_is_new_each_time(problem: Problem) -> None:
-    """What a program does to its inputs does not reach the next batch."""
+    """A program that changes its inputs does not affect the next batch."""
     spec, bucket, items, _ = problem
     kept = [item.clone() for item in items]
     first = pad(items, spec, bucket).clone()
@@ -123,7 +123,7 @@ def test_unpadded_parts_survive_the_next_run(problem: Problem) -> None:
 
 @given(padding_problems())
 def test_each_part_is_its_owners(problem: Problem) -> None:
-    """Who writes into one changes no other."""
+    """Writing into one part changes no other."""
     spec, bucket, items, lengths = problem
     parts = unpad(pad(items, spec, bucket), spec, lengths)
 

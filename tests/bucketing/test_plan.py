@@ -25,7 +25,7 @@ def test_a_plan_costs_what_its_runs_cost() -> None:
 
 
 def test_a_row_that_ends_inside_a_chunk_is_useful_to_its_end() -> None:
-    """Of a call of eight timesteps that begins at four, a row of six uses two."""
+    """A call of eight timesteps that starts at four has two timesteps of a row of six."""
     result = Plan((ProgramCall(Bucket(2, 4), (1, 0)), ProgramCall(Bucket(2, 8), (1, 0), start=4)))
 
     assert (result.computed_timesteps, result.useful_timesteps([6, 12])) == (24, 18)

@@ -1,4 +1,4 @@
-"""What holds for every planner, whatever it plans for.
+"""Laws of every planner.
 
 Every timestep of every request is computed once, and in order. Refused are exactly the lengths that fit nothing. The
 order of the requests changes nothing, and neither does what was planned before.
@@ -27,8 +27,8 @@ SHAPE = DynamicShape(batch=4, length=16)
 EXAMPLES: dict[str, Callable[[], Planner]] = {
     "partition of a grid": lambda: make_planner("sequence", GRID, CostModel.proportional(GRID)),
     "partition of any shape": lambda: make_planner("sequence", SHAPE, CostModel.proportional(SHAPE)),
-    "staircase of a grid": lambda: make_planner("chunk", GRID, CostModel.proportional(GRID), longest=16),
-    "staircase of any shape": lambda: make_planner("chunk", SHAPE, CostModel.proportional(SHAPE)),
+    "chunks of a grid": lambda: make_planner("chunk", GRID, CostModel.proportional(GRID), longest=16),
+    "chunks of any shape": lambda: make_planner("chunk", SHAPE, CostModel.proportional(SHAPE)),
 }
 
 

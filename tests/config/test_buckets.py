@@ -128,7 +128,7 @@ def test_lengths_can_be_set_from_outside(folder: Path) -> None:
             "{auto: 8}",
             ": expected histogram: FILE with lengths seen in traffic, or longest: N without one, got neither",
         ),
-        ("{longest: 9}", ".auto: is missing: How many lengths there may be at most"),
+        ("{longest: 9}", ".auto: is missing: The largest number of lengths"),
         ("{auto: 8, longest: 0}", ".longest: expected 1 or more, got 0"),
         ("{auto: 8, longst: 9}", ".longst: is not a key here: did you mean longest?"),
         ("{auto: 8, longest: 9, objective: speed}", ".objective: expected 'cost' or 'timesteps', got the text 'speed'"),

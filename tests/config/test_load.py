@@ -167,13 +167,13 @@ model-config.yaml:1: minWorkers: requires maxWorkers as well: TorchServe ignores
 model-config.yaml:2: batch_size: is not a key of TorchServe or of the plug-in: did you mean batchSize?
 model-config.yaml:3: maxBatchDelay: expected 1 or more, got 0: TorchServe takes 0 as not given and waits 100 ms
 model-config.yaml:4: responseTimeout: expected a whole number, got the text '60'; TorchServe would ignore it without \
-a word (without the quotes it is no text)
+an error (without the quotes it is no text)
 model-config.yaml:5: startupTimeout: expected a whole number, got 2.0; TorchServe would ignore it without an error
-model-config.yaml:6: deviceType: expected 'cpu' or 'gpu', got the text 'neuron'; TorchServe would ignore it without a \
-word
+model-config.yaml:6: deviceType: expected 'cpu' or 'gpu', got the text 'neuron'; TorchServe would ignore it without an \
+error
 model-config.yaml:7: useVenv: expected true or false, got nothing; TorchServe would ignore it without an error
-model-config.yaml:8: jobQueueSize: expected 2147483647 or less, got 3000000000; TorchServe would ignore it without a \
-word
+model-config.yaml:8: jobQueueSize: expected 2147483647 or less, got 3000000000; TorchServe would ignore it without an \
+error
 model-config.yaml:9: handler['3']: is given twice, first on line 9: expected each key once
 model-config.yaml:11: neuron_lstm.model.args.hidden: expected a decimal number, got 010, which YAML reads in base 8 \
 or 60

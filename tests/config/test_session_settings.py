@@ -123,7 +123,7 @@ def test_a_server_belongs_to_its_store() -> None:
     assert "streaming.redis: expected with store redis and with no other" in refusal(manifest)
 
 
-def test_only_a_model_in_pieces_of_time_can_stream() -> None:
+def test_only_a_model_in_chunks_of_time_can_stream() -> None:
     """A whole sequence has nothing to go on from."""
     manifest = written()
     manifest["kind"] = "sequence"

@@ -68,7 +68,7 @@ def test_an_empty_block_takes_all_the_defaults() -> None:
     assert found.fields.step == "ts_request_sequence_step"
 
 
-def test_the_serving_half_is_told_what_was_written() -> None:
+def test_the_serving_half_gets_what_was_written() -> None:
     """Every key."""
     found = settings(
         "{store: redis, redis: {url: 'rediss://cache:6380/2', username: lstm, password_env: SECRET, "
@@ -179,7 +179,7 @@ def test_what_is_packaged_can_be_opened(
     open_store(config.settings(STATE), "tagger", {})
 
 
-def test_a_cut_piece_would_leave_a_hole_in_its_sequence() -> None:
+def test_a_cut_request_would_leave_a_gap_in_its_sequence() -> None:
     """So overflow: truncate is refused."""
     (complaint,) = complaints("{}", overflow="truncate")
 

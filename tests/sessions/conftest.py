@@ -1,4 +1,4 @@
-"""The stores that all promises are tried on."""
+"""Fixtures: the stores on which the protocol is tested."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ PROGRAMS = server_programs()
 
 
 class Place(Protocol):
-    """Where stores lie: those of one model see the same sessions."""
+    """A place for stores: those of one model share their sessions."""
 
     def __call__(self, limits: Limits, clock: Clock, model: str = "tagger") -> Store:
-        """One more store object."""
+        """Open another store object."""
 
 
 Places = Callable[[], Place]
-"""A new, empty one with every call."""
+"""Makes a new, empty place with every call."""
 
 
 @pytest.fixture(params=["memory", "disk", *PROGRAMS], scope="session")
 def places(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
-    """Of one kind of store after the other. A new place closes the stores of the last one."""
+    """Return a maker of places, for each kind of store. A new place closes the stores of the last one."""
     with ExitStack() as opened:
         if request.param == "memory":
             yield _in_memory

@@ -1,4 +1,4 @@
-"""Sessions to try laws on: random ones, and the awkward values of every field."""
+"""Strategies for sessions: random ones, and boundary values of every field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ replies = st.builds(Reply, st.binary(max_size=80), content_types)
 
 
 def sessions() -> st.SearchStrategy[Session]:
-    """Any session that can be kept."""
+    """Return a strategy for sessions that can be stored."""
     return st.builds(
         Session,
         steps=steps,
@@ -31,5 +31,5 @@ def sessions() -> st.SearchStrategy[Session]:
 
 
 def ids() -> st.SearchStrategy[str]:
-    """Any id that is one."""
+    """Return a strategy for valid ids."""
     return st.text(ID_CHARACTERS, min_size=1, max_size=128)

@@ -37,30 +37,30 @@ CASES = [
     ("a beginning without its step", replace(START, step=None), None, "StartSession"),
     ("a beginning at a later step", replace(START, step=3), None, "409 StepGap"),
     ("a beginning at a later step of a session", replace(START, step=7), OPEN, "409 StepGap"),
-    ("a piece of no session", NEXT, None, "410 SessionUnknown"),
-    ("a piece of no session, without its step", replace(NEXT, step=None), None, "410 SessionUnknown"),
-    ("the next piece", NEXT, OPEN, "ContinueSession"),
-    ("the next piece, without its step", replace(NEXT, step=None), OPEN, "ContinueSession"),
-    ("the last piece", replace(NEXT, end=True), OPEN, "ContinueSession"),
+    ("a chunk of no session", NEXT, None, "410 SessionUnknown"),
+    ("a chunk of no session, without its step", replace(NEXT, step=None), None, "410 SessionUnknown"),
+    ("the next chunk", NEXT, OPEN, "ContinueSession"),
+    ("the next chunk, without its step", replace(NEXT, step=None), OPEN, "ContinueSession"),
+    ("the last chunk", replace(NEXT, end=True), OPEN, "ContinueSession"),
     ("a retry", LAST, OPEN, "Replay"),
     ("the same content without a step", replace(LAST, step=None), OPEN, "ContinueSession"),
     ("the same content at the next step", replace(LAST, step=7), OPEN, "ContinueSession"),
     ("other content at the last step", replace(LAST, digest=b"other"), OPEN, "409 StepTaken"),
     ("the last content, but as an end", replace(LAST, end=True), OPEN, "409 StepTaken"),
-    ("a piece too early", replace(NEXT, step=8), OPEN, "409 StepGap"),
-    ("a piece of long ago", replace(NEXT, step=2), OPEN, "409 StepGap"),
+    ("a chunk too early", replace(NEXT, step=8), OPEN, "409 StepGap"),
+    ("a chunk of long ago", replace(NEXT, step=2), OPEN, "409 StepGap"),
     ("a second beginning", START, OPEN, "409 SessionExists"),
     ("a second beginning of other content", START, FIRST, "409 SessionExists"),
     ("a beginning again", replace(START, digest=b"last", timesteps=4), FIRST, "Replay"),
     ("a beginning again, without its step", replace(START, step=None, digest=b"last", timesteps=4), FIRST, "Replay"),
-    ("the content of the last piece as a beginning", replace(LAST, start=True, step=None), OPEN, "409 SessionExists"),
+    ("the content of the last chunk as a beginning", replace(LAST, start=True, step=None), OPEN, "409 SessionExists"),
     ("the end again", replace(LAST, end=True), ENDED, "Replay"),
     ("the end's content without its step", replace(LAST, end=True, step=None), ENDED, "410 SessionEnded"),
-    ("a piece after the end", NEXT, ENDED, "410 SessionEnded"),
-    ("a piece after the end, without its step", replace(NEXT, step=None), ENDED, "410 SessionEnded"),
-    ("another piece in the end's place", replace(LAST, digest=b"other", end=True), ENDED, "410 SessionEnded"),
+    ("a chunk after the end", NEXT, ENDED, "410 SessionEnded"),
+    ("a chunk after the end, without its step", replace(NEXT, step=None), ENDED, "410 SessionEnded"),
+    ("another chunk in the end's place", replace(LAST, digest=b"other", end=True), ENDED, "410 SessionEnded"),
     ("a beginning after the end", START, ENDED, "StartSession"),
-    ("a piece after an upgrade", NEXT, replace(OPEN, model=OTHER), "410 ModelChanged"),
+    ("a chunk after an upgrade", NEXT, replace(OPEN, model=OTHER), "410 ModelChanged"),
     ("a retry after an upgrade", LAST, replace(OPEN, model=OTHER), "Replay"),
     ("a beginning after an upgrade", START, replace(OPEN, model=OTHER), "StartSession"),
     (
@@ -69,16 +69,16 @@ CASES = [
         replace(FIRST, model=OTHER),
         "StartSession",
     ),
-    ("a piece after the end and an upgrade", NEXT, replace(ENDED, model=OTHER), "410 SessionEnded"),
+    ("a chunk after the end and an upgrade", NEXT, replace(ENDED, model=OTHER), "410 SessionEnded"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("piece", "session", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+    ("chunk", "session", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_each_piece_meets_its_fate(piece: ChunkRequest, session: Session | None, expected: str) -> None:
+def test_each_chunk_is_decided_on(chunk: ChunkRequest, session: Session | None, expected: str) -> None:
     """One line of the table for every rule."""
-    assert kind_of(decide(piece, session, MINE)) == expected
+    assert kind_of(decide(chunk, session, MINE)) == expected
 
 
 def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
@@ -90,8 +90,8 @@ def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
     assert gap.message == "this request is for step 9, and the session is at step 7"
 
 
-def test_pieces_without_timesteps_are_in_nobodys_way() -> None:
-    """After an empty piece the step is the same, and the next piece still is the next one."""
+def test_chunks_without_timesteps_are_do_not_block_the_next_one() -> None:
+    """After an empty chunk the step is the same, and the next chunk still is the next one."""
     empty = replace(OPEN, last_start=7)
 
     assert decide(NEXT, empty, MINE) == ContinueSession(empty)
@@ -100,20 +100,20 @@ def test_pieces_without_timesteps_are_in_nobodys_way() -> None:
 
 @dataclass
 class Server:
-    """A model that adds each piece's content to its state, and a store of one session."""
+    """A model that adds each chunk's content to its state, and a store of one session."""
 
     session: Session | None = None
     applied: list[bytes] = field(default_factory=list)
 
-    def answer(self, piece: ChunkRequest) -> Decision:
+    def answer(self, chunk: ChunkRequest) -> Decision:
         """Do what is decided."""
-        decision = decide(piece, self.session, MINE)
+        decision = decide(chunk, self.session, MINE)
         if isinstance(decision, StartSession | ContinueSession):
             before = decision.session.steps if isinstance(decision, ContinueSession) else 0
-            state = (decision.session.state if isinstance(decision, ContinueSession) else b"") + piece.digest
-            self.applied.append(piece.digest)
+            state = (decision.session.state if isinstance(decision, ContinueSession) else b"") + chunk.digest
+            self.applied.append(chunk.digest)
             self.session = Session(
-                before + piece.timesteps, before, piece.digest, Reply(state, ""), state, MINE, piece.end
+                before + chunk.timesteps, before, chunk.digest, Reply(state, ""), state, MINE, chunk.end
             )
             return Replay(self.session.last_reply)
         return decision
@@ -124,30 +124,30 @@ class Server:
     data=st.data(),
     numbered=st.booleans(),
 )
-def test_a_piece_is_applied_exactly_once_whatever_the_network_does(
+def test_a_chunk_is_applied_exactly_once_whatever_the_network_does(
     sizes: list[tuple[int, bytes]], data: st.DataObject, numbered: bool
 ) -> None:
-    """Answers are lost and pieces sent again, old duplicates arrive at any time, contents repeat."""
+    """Answers are lost and chunks sent again, old duplicates arrive at any time, contents repeat."""
     server = Server()
-    pieces: list[ChunkRequest] = []
+    chunks: list[ChunkRequest] = []
     step = 0
     for number, (timesteps, content) in enumerate(sizes):
         ends = number == len(sizes) - 1
-        pieces.append(ChunkRequest("id", number == 0, ends, step, content * timesteps, timesteps))
+        chunks.append(ChunkRequest("id", number == 0, ends, step, content * timesteps, timesteps))
         step += timesteps
     so_far = b""
-    for number, piece in enumerate(pieces):
+    for number, chunk in enumerate(chunks):
         # Old duplicates first: none of them changes anything.
-        for old in data.draw(st.lists(st.sampled_from(pieces[:number]), max_size=3)) if number else ():
+        for old in data.draw(st.lists(st.sampled_from(chunks[:number]), max_size=3)) if number else ():
             before = list(server.applied)
             late = server.answer(old)
             assert server.applied == before
             assert isinstance(late, Reject) or late == Replay(Reply(so_far, ""))
-        so_far += piece.digest
-        # Without numbers a piece can be sent once only; with them as often as it takes.
-        sent = piece if numbered or data.draw(st.booleans()) else replace(piece, step=None)
+        so_far += chunk.digest
+        # Without numbers a chunk can be sent once only; with them as often as it takes.
+        sent = chunk if numbered or data.draw(st.booleans()) else replace(chunk, step=None)
         for _ in range(1 + (data.draw(st.integers(0, 2)) if sent.step is not None else 0)):
             assert server.answer(sent) == Replay(Reply(so_far, ""))
-    assert server.applied == [piece.digest for piece in pieces]
+    assert server.applied == [chunk.digest for chunk in chunks]
     assert server.session is not None
     assert server.session.ended

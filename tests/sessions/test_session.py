@@ -55,7 +55,7 @@ def test_every_bit_of_one_record_counts() -> None:
 
 def test_a_record_of_a_later_format_says_so() -> None:
     """A store that was written by another version is not taken for a damaged one."""
-    with pytest.raises(CorruptRecordError, match="a record of format 2 cannot be read, only 1"):
+    with pytest.raises(CorruptRecordError, match="the record has format 2, and this code reads format 1"):
         decode_session(b"\x02" + encode_session(SESSION)[1:])
 
 

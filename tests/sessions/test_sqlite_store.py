@@ -23,7 +23,7 @@ from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreFullError, StoreUnavailableError, Written
 
 LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
-WRITER = Path(__file__).with_name("disk_writer.py")
+WRITER = Path(__file__).with_name("sqlite_writer.py")
 
 
 def store_in(directory: Path) -> SqliteStore:

@@ -161,7 +161,7 @@ def test_a_revision_never_comes_again(places: Places) -> None:
 
 
 def test_a_session_lapses_when_it_was_idle_for_too_long(places: Places) -> None:
-    """To the moment; every piece keeps it for that long again."""
+    """To the moment; every request extends it by that long."""
     clock = Clock()
     store = places()(WIDE, clock)
     begin(store, "a", "b")
@@ -177,7 +177,7 @@ def test_a_session_lapses_when_it_was_idle_for_too_long(places: Places) -> None:
     assert store.expired() == 1
 
 
-def test_an_ended_session_is_kept_for_its_last_piece_to_be_sent_again(places: Places) -> None:
+def test_an_ended_session_is_kept_so_that_its_last_request_can_be_repeated(places: Places) -> None:
     """It is not open, takes bytes, and is no expired session when it goes."""
     clock = Clock()
     store = places()(WIDE, clock)
@@ -194,7 +194,7 @@ def test_an_ended_session_is_kept_for_its_last_piece_to_be_sent_again(places: Pl
     assert store.expired() == 0
 
 
-def test_what_has_lapsed_is_removed_and_counted_once(places: Places) -> None:
+def test_expired_records_are_removed_and_counted_once(places: Places) -> None:
     """By whichever object removed it."""
     clock = Clock()
     place = places()
@@ -209,7 +209,7 @@ def test_what_has_lapsed_is_removed_and_counted_once(places: Places) -> None:
     assert first.totals() == second.totals() == StoreTotals(2, 12, 0.0)
 
 
-def test_many_lapsed_sessions_are_removed_in_the_course_of_some_writes(places: Places) -> None:
+def test_many_expired_sessions_are_removed_in_the_course_of_some_writes(places: Places) -> None:
     """Those that are left count as gone all the while."""
     clock = Clock()
     store = places()(WIDE, clock)
@@ -265,7 +265,7 @@ def test_the_limit_holds_within_one_call(places: Places) -> None:
     assert outcomes == [Written(), Written(), LimitExceeded("2 sessions", 900.0)]
 
 
-def test_a_session_of_one_piece_is_never_open(places: Places) -> None:
+def test_a_session_of_one_request_is_never_open(places: Places) -> None:
     """So it needs no room among those that are."""
     store = places()(Limits(1, 1_000_000, 900.0), Clock())
     begin(store, "a")
@@ -292,7 +292,7 @@ def test_more_bytes_than_the_limit_are_refused_to_new_sessions(places: Places) -
     assert store.totals().bytes == 550
 
 
-def test_the_bytes_of_what_has_lapsed_are_room(places: Places) -> None:
+def test_the_bytes_of_expired_records_are_free_space(places: Places) -> None:
     """As soon as somebody needs it."""
     clock = Clock()
     store = places()(Limits(1000, 100, 900.0), clock)

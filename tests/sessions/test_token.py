@@ -21,7 +21,7 @@ keys = st.binary(min_size=32, max_size=32)
 
 
 @given(states, keys)
-def test_a_token_is_opened_as_it_was_sealed(session: TokenState, key: bytes) -> None:
+def test_a_token_is_verified_as_it_was_signed(session: TokenState, key: bytes) -> None:
     """It stands in a header, a URL and a JSON text as it is, and is as long as was said."""
     token = sign_token(session, key)
 

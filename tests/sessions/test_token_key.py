@@ -94,7 +94,8 @@ def test_a_missing_key_is_told_with_the_way_to_make_one(tmp_path: Path, monkeypa
     """For the variable; a file that cannot be made says why."""
     monkeypatch.delenv("TOKEN_KEY", raising=False)
     with pytest.raises(
-        SigningKeyError, match=r"TOKEN_KEY, which holds the key .*, is not set: make one with `openssl rand -hex 32`"
+        SigningKeyError,
+        match=r"TOKEN_KEY, which holds the .* key .*, is not set: make one with `openssl rand -hex 32`",
     ):
         signing_key_from_environment("TOKEN_KEY")
     (tmp_path / "file").write_text("")

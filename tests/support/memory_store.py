@@ -1,4 +1,4 @@
-"""A store of sessions in memory, written after its promises alone: others are held to it, and handlers tried on it."""
+"""In-memory session store, written from the protocol alone: a reference for the others, and a fake for handlers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REVISIONS = count(1)
 
 @dataclass
 class Clock:
-    """Stands still until it is told."""
+    """A clock that a test sets."""
 
     now: float = 1_700_000_000.0
 
@@ -40,7 +40,7 @@ class _Entry:
 
 @dataclass
 class MemoryStore:
-    """What has lapsed is removed with the next call, whatever call that is."""
+    """Expired records are removed by the next call, whichever it is."""
 
     limits: Limits
     clock: Callable[[], float]
@@ -49,18 +49,18 @@ class MemoryStore:
 
     def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
         """As `Store.read`."""
-        self._remove_lapsed()
+        self._remove_expired()
         entries = [self.entries.get(name) for name in ids]
         return [None if entry is None else StoredRecord(entry.record, entry.revision) for entry in entries]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
         """As `Store.write`."""
-        self._remove_lapsed()
+        self._remove_expired()
         return [self._write(change) for change in changes]
 
     def totals(self) -> StoreTotals:
         """As `Store.totals`."""
-        self._remove_lapsed()
+        self._remove_expired()
         waiting = [max(0.0, self.clock() - entry.last) for entry in self._open()]
         size = sum(len(entry.record) for entry in self.entries.values())
         return StoreTotals(len(waiting), size, max(waiting, default=None))
@@ -94,7 +94,7 @@ class MemoryStore:
             min((entry.last for entry in self._open()), default=self.clock()) + self.limits.idle_seconds - self.clock()
         )
 
-    def _remove_lapsed(self) -> None:
+    def _remove_expired(self) -> None:
         for name, entry in list(self.entries.items()):
             seconds = self.limits.retry_seconds if entry.ended else self.limits.idle_seconds
             if entry.last < self.clock() - seconds:

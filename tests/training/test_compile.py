@@ -41,7 +41,7 @@ def compiled_graphs(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> t
 
 @pytest.fixture
 def batches() -> list[tuple[Tensor, Tensor]]:
-    """Of several shapes, ragged and even."""
+    """Inputs of several shapes, ragged and uniform."""
     generator = torch.Generator().manual_seed(0)
     lengths = ([5, 2, 3], [4, 6], [4, 4, 4, 4])
     return [(torch.randint(0, 10, (len(n), max(n)), generator=generator), torch.tensor(n)) for n in lengths]

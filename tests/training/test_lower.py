@@ -185,7 +185,7 @@ def test_rows_of_one_length_are_left_to_torch_without_gradients(used: list[bool]
 
 
 class Own(nn.Module):
-    """What people do with packed data beside recurrences."""
+    """Uses of packed data other than recurrences."""
 
     def __init__(self) -> None:
         super().__init__()

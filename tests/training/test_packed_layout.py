@@ -38,7 +38,7 @@ def test_places_are_the_real_timesteps_in_packed_order(lengths: list[int]) -> No
 
 
 @given(LENGTHS)
-def test_mirror_turns_each_row_and_is_its_own_inverse(lengths: list[int]) -> None:
+def test_reversal_turns_each_row_and_is_its_own_inverse(lengths: list[int]) -> None:
     """Timestep t of a row of n changes places with n - 1 - t of the same row."""
     of = steps(lengths)
     step, row = of.positions(CPU)
@@ -50,12 +50,12 @@ def test_mirror_turns_each_row_and_is_its_own_inverse(lengths: list[int]) -> Non
 
 
 @given(LENGTHS, st.integers(0, 20))
-def test_stretches_hold_the_timesteps_of_packed_data_in_order(lengths: list[int], price: int) -> None:
+def test_segments_hold_the_timesteps_of_packed_data_in_order(lengths: list[int], overhead: int) -> None:
     """Each has its own, at their places in a padded block, and knows which of them are the last of a row."""
     of = steps(lengths)
     step, row = of.positions(CPU)
     met, ended = 0, []
-    for cut in time_segments(of.active, price, 10**6):
+    for cut in time_segments(of.active, overhead, 10**6):
         places = of.segment_indices(cut, CPU)
         own = slice(met, met + cut.real_timesteps)
         met += cut.real_timesteps
@@ -68,7 +68,7 @@ def test_stretches_hold_the_timesteps_of_packed_data_in_order(lengths: list[int]
 
 
 def test_batch_sizes_that_were_written_to_are_read_again() -> None:
-    """What is known of a tensor holds as long as nobody changes it."""
+    """A cached layout holds as long as nobody changes the tensor."""
     batch_sizes = torch.tensor([2, 2])
     before = packed_layout(batch_sizes)
     again = packed_layout(batch_sizes)

@@ -20,7 +20,7 @@ def batch(lengths: list[int], batch_first: bool, longer: int = 0, features: tupl
 
 
 def outcome(function: Callable[..., tuple[Tensor, Tensor]], x: Tensor, lengths: Tensor) -> str:
-    """What comes of packing."""
+    """Result of packing."""
     try:
         return str([tensor.tolist() for tensor in function(x, lengths, True)])
     except (RuntimeError, IndexError) as error:

@@ -5,37 +5,45 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.training.packed_layout import call_overhead, max_segment, time_segments
 
-ALIVE = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(lambda rows: sorted(rows, reverse=True))
-PRICES = st.sampled_from([0, 1, 7, 100, 10**6])
+ACTIVE = st.lists(st.integers(1, 40), min_size=1, max_size=60).map(lambda rows: sorted(rows, reverse=True))
+OVERHEADS = st.sampled_from([0, 1, 7, 100, 10**6])
 LIMITS = st.sampled_from([1, 40, 97, 10**6])
 
 
-@given(ALIVE, PRICES, LIMITS)
-def test_stretches_follow_each_other_from_the_first_step_to_the_last(alive: list[int], price: int, limit: int) -> None:
+@given(ACTIVE, OVERHEADS, LIMITS)
+def test_segments_follow_each_other_from_the_first_step_to_the_last(
+    active: list[int], overhead: int, limit: int
+) -> None:
     """Every step is in one of them, and each begins with the rows that survived the one before."""
-    cuts = list(time_segments(alive, price, limit))
+    segments = list(time_segments(active, overhead, limit))
 
-    assert [step for cut in cuts for step in range(cut.start, cut.end)] == list(range(len(alive)))
-    assert [cut.rows for cut in cuts] == [alive[cut.start] for cut in cuts]
-    assert [cut.survivors for cut in cuts] == [cut.rows for cut in cuts[1:]] + [0]
-    assert [cut.real_timesteps for cut in cuts] == [sum(alive[cut.start : cut.end]) for cut in cuts]
+    assert [step for segment in segments for step in range(segment.start, segment.end)] == list(range(len(active)))
+    assert [segment.rows for segment in segments] == [active[segment.start] for segment in segments]
+    assert [segment.survivors for segment in segments] == [segment.rows for segment in segments[1:]] + [0]
+    assert [segment.real_timesteps for segment in segments] == [
+        sum(active[segment.start : segment.end]) for segment in segments
+    ]
 
 
-@given(ALIVE, PRICES, LIMITS)
-def test_no_stretch_wastes_more_than_a_call_costs(alive: list[int], price: int, limit: int) -> None:
-    """Its dead timesteps are below the price, and it holds no more than the limit, unless it is a single step."""
-    for cut in time_segments(alive, price, limit):
-        assert cut.timesteps == 1 or cut.rows * cut.timesteps - cut.real_timesteps < price or price == 0
-        assert cut.timesteps == 1 or cut.rows * cut.timesteps <= limit
+@given(ACTIVE, OVERHEADS, LIMITS)
+def test_no_segment_wastes_more_than_a_call_costs(active: list[int], overhead: int, limit: int) -> None:
+    """Its padding is below the overhead, and its size within the limit, unless it is a single step."""
+    for segment in time_segments(active, overhead, limit):
+        assert (
+            segment.timesteps == 1
+            or segment.rows * segment.timesteps - segment.real_timesteps < overhead
+            or overhead == 0
+        )
+        assert segment.timesteps == 1 or segment.rows * segment.timesteps <= limit
 
 
 @given(st.integers(1, 40), st.integers(1, 60))
-def test_rows_of_one_length_are_not_cut_for_the_dead(rows: int, steps: int) -> None:
-    """Nobody dies, so one call does it, and it is full."""
-    (cut,) = time_segments([rows] * steps, 1, 10**6)
+def test_rows_of_one_length_are_not_split(rows: int, steps: int) -> None:
+    """No row ends early, so one call computes all, and it is full."""
+    (segment,) = time_segments([rows] * steps, 1, 10**6)
 
-    assert cut.full
-    assert (cut.rows, cut.timesteps) == (rows, steps)
+    assert segment.full
+    assert (segment.rows, segment.timesteps) == (rows, steps)
 
 
 def test_larger_layers_are_cut_more_often_and_hold_less() -> None:

@@ -1,4 +1,4 @@
-"""The kernel's source to libraries: for which processors, and what a compiler that cannot is told as."""
+"""The recurrent library's source to libraries: for which processors, and what a compiler that cannot is told as."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ def test_a_compiler_that_refuses_the_source_is_quoted(tmp_path: Path, monkeypatc
 
     isa = build.instruction_sets()[0].isa
     with pytest.raises(
-        CompileError, match=f"old-g\\+\\+ does not compile the kernel for {isa}: k.cpp:42: error: no such attribute"
+        CompileError,
+        match=f"old-g\\+\\+ does not compile the recurrent library for {isa}: k.cpp:42: error: no such",
     ):
         build.build(out)
     assert list(out.iterdir()) == []
@@ -82,5 +83,5 @@ def test_a_compiler_that_says_nothing_is_quoted_by_its_exit_code(
     """Killed for its memory, say."""
     monkeypatch.setenv("CXX", "false")
 
-    with pytest.raises(CompileError, match=r"false does not compile the kernel for .*: exit code 1"):
+    with pytest.raises(CompileError, match=r"false does not compile the recurrent library for .*: exit code 1"):
         build.build(tmp_path)

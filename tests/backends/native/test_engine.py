@@ -32,7 +32,7 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def module() -> Recurrent:
-    """An LSTM of everything that the kernel knows."""
+    """An LSTM of everything that the recurrent library knows."""
     torch.manual_seed(0)
     return Recurrent(Case(layers=2, bidirectional=True, given_state=True)).eval()
 
@@ -80,7 +80,7 @@ def test_a_compiler_that_fails_is_quoted(module: Recurrent, tmp_path: Path, monk
     """What worked before may break in between: the program is refused, not the process."""
     monkeypatch.setenv("CXX", "false")
 
-    with pytest.raises(CompileError, match="false does not compile the kernel for"):
+    with pytest.raises(CompileError, match="false does not compile the recurrent library for"):
         Native().compile(exported(module, *ragged_batch(0.0)), None, tmp_path)
 
 
@@ -123,7 +123,7 @@ def test_noexec_folders_are_gone_round(
 ) -> None:
     """Where code must not be mapped, it is mapped from a copy, and the copy does not stay."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: place == directory)
+    monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: place == directory)
     run = Native().load(directory, module.state_dict(), HOST, 1)
 
     assert largest_error(run(ragged_batch(0.0)), module.alone(*ragged_batch(0.0))) <= 1e-5
@@ -134,7 +134,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without any place to map code from, the message names TMPDIR."""
-    monkeypatch.setattr(cpp_compiler, "_forbids_programs", lambda place: True)
+    monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: True)
 
     with pytest.raises(LoadError, match=r"mounted noexec.*set TMPDIR to a directory"):
         Native().load(directory, module.state_dict(), HOST, 1)
@@ -146,12 +146,12 @@ def test_a_library_that_was_cut_short_is_refused(module: Recurrent, directory: P
     library = tmp_path / build.fastest_library()
     library.write_bytes(library.read_bytes()[:40_000])
 
-    with pytest.raises(LoadError, match=r"cannot be loaded: it is torn: 40000 of \d+ bytes are there"):
+    with pytest.raises(LoadError, match=r"cannot be loaded: it is truncated: 40000 of \d+ bytes are there"):
         Native().load(tmp_path, module.state_dict(), HOST, 1)
 
 
 def test_other_weights_are_refused_by_name(module: Recurrent, directory: Path) -> None:
-    """The kernel would read beyond the ends of smaller ones."""
+    """The recurrent library would read beyond the ends of smaller ones."""
     weights = module.state_dict()
     name = "core.weight_hh_l1_reverse"
     for other, says in (
@@ -174,7 +174,7 @@ def test_new_weights_of_the_same_shapes_are_taken(module: Recurrent, directory: 
 
 
 def test_loading_leaves_torch_one_thread(module: Recurrent, directory: Path) -> None:
-    """Its others would wait busily on the cores that the kernel's compute with."""
+    """Its others would wait busily on the cores that the recurrent library's compute with."""
     torch.set_num_threads(2)
     Native().load(directory, module.state_dict(), HOST, 3)
 
@@ -209,7 +209,7 @@ def test_lengths_that_are_none_are_refused(module: Recurrent, directory: Path) -
     run = Native().load(directory, module.state_dict(), HOST, 2)
     x, lengths = ragged_batch(0.0)
 
-    with pytest.raises(ValueError, match=r"lengths of 9 timesteps are 0 to 9, not \[9, 1, 10, 8\]"):
+    with pytest.raises(ValueError, match=r"lengths must be within 0 to 9, got \[9, 1, 10, 8\]"):
         run([x, lengths + torch.tensor([0, 0, 5, 0])])
 
 
@@ -236,7 +236,7 @@ def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
 
 
 class Sums(torch.nn.Module):
-    """Nothing that the kernel knows, or a large linear layer."""
+    """Nothing that the recurrent library knows, or a large linear layer."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The kernel in a process: files that are none, threads that end, forks, exits and signals."""
+"""The recurrent library in a process: files that are none, threads that end, forks, exits and signals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPE = Shape(hidden=17, layers=2, directions=2)
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The kernel on disk."""
+    """The recurrent library on disk."""
     directory = tmp_path_factory.mktemp("kernel")
     build.build(directory)
     return directory / build.fastest_library()
@@ -36,10 +36,10 @@ from pathlib import Path
 import torch
 sys.path.insert(0, {str(Path(__file__).parents[2] / "support")!r})
 from native_layers import Shape, answers_of, batch_for, stack_of
-from torchserve_neuron_lstm.backends.native.library import Library, Pool
-library = Library(Path({str(file)!r}))
+from torchserve_neuron_lstm.backends.native.library import RecurrentLibrary, ThreadPool
+library = RecurrentLibrary(Path({str(file)!r}))
 shape = Shape(hidden=17, layers=2, directions=2)
-pool = Pool(library, 3)
+pool = ThreadPool(library, 3)
 stack, batch = stack_of(shape, shape.core(), pool), batch_for(shape, [9, 4] * 12, 9)
 """
     command = [sys.executable, "-c", begin + code]
@@ -57,7 +57,7 @@ def test_a_torn_file_is_refused(file: Path, tmp_path: Path, part: float) -> None
     torn = tmp_path / "torn.so"
     torn.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
 
-    with pytest.raises(LoadError, match=r"torn\.so cannot be loaded: it is torn: .*\. Package the model"):
+    with pytest.raises(LoadError, match=r"torn\.so cannot be loaded: it is truncated: .*\. Package the model"):
         RecurrentLibrary(torn)
 
 
@@ -71,7 +71,7 @@ def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
 
 
 def test_another_library_is_refused(tmp_path: Path) -> None:
-    """It has none of the kernel's functions."""
+    """It has none of the recurrent library's functions."""
     source, other = tmp_path / "other.cpp", tmp_path / "other.so"
     source.write_text("int other() { return 1; }\n")
     subprocess.run(["g++", "-shared", "-fPIC", str(source), "-o", str(other)], check=True)
@@ -128,7 +128,7 @@ def test_a_process_ends_with_its_threads(file: Path, code: str) -> None:
 
 
 def test_a_process_ends_while_another_thread_computes(file: Path) -> None:
-    """What it reads stays until the very end. It calls the kernel alone: torch aborts such a process."""
+    """What it reads stays until the very end. It calls the recurrent library alone: torch aborts such a process."""
     ended = in_process(
         file,
         """
@@ -158,7 +158,7 @@ before = answers_of(stack, batch)[0]
 child = os.fork()
 if child == 0:
     same = torch.equal(answers_of(stack, batch)[0], before)
-    other = stack_of(shape, shape.core(), Pool(library, 2))
+    other = stack_of(shape, shape.core(), ThreadPool(library, 2))
     same = same and torch.equal(answers_of(other, batch)[0], before)
     del stack, pool, other
     gc.collect()
@@ -196,7 +196,7 @@ def test_more_threads_than_the_system_has_are_refused(file: Path) -> None:
 before = len(os.listdir("/proc/self/task"))
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 try:
-    Pool(library, 5000)
+    ThreadPool(library, 5000)
 except Exception as error:
     print(type(error).__name__, error)
 print(len(os.listdir("/proc/self/task")) - before)
@@ -205,7 +205,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
     assert ended.returncode == 0, ended.stderr
     refusal, more = ended.stdout.splitlines()
-    assert refusal.startswith("LoadError the system starts no 5000 threads: allow more (ulimit -u")
+    assert refusal.startswith("LoadError the system cannot start 5000 threads: raise its limit (ulimit -u")
     assert more == "0"
 
 
@@ -228,6 +228,6 @@ print(torch.equal(answers_of(stack, batch)[0], before))
     )
 
     assert ended.stdout.splitlines() == [
-        "no memory is left for recurrences over 20 x 400000 timesteps",
+        "out of memory for recurrences over 20 x 400000 timesteps",
         "True",
     ], ended.stderr

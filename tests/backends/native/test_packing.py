@@ -12,14 +12,14 @@ from torchserve_neuron_lstm.backends.native.library import pack_linear, pack_rec
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
-def unpacked(packed: torch.Tensor, gates: int, hidden: int, inputs: int, lanes: int, at_once: int) -> torch.Tensor:
+def unpacked(packed: torch.Tensor, gates: int, hidden: int, inputs: int, lanes: int, interleave: int) -> torch.Tensor:
     """[G*H, K] from blocks, number by number, as the kernel walks through them."""
     numbers = iter(packed.flatten().tolist())
     weight = torch.full((gates, len(packed) * lanes, inputs), torch.nan)
     for block in range(len(packed)):
-        for first in range(0, gates, at_once):
+        for first in range(0, gates, interleave):
             for k in range(inputs):
-                for gate in range(first, min(first + at_once, gates)):
+                for gate in range(first, min(first + interleave, gates)):
                     for lane in range(lanes):
                         weight[gate, block * lanes + lane, k] = next(numbers)
     assert next(numbers, None) is None
@@ -32,18 +32,18 @@ def unpacked(packed: torch.Tensor, gates: int, hidden: int, inputs: int, lanes: 
     inputs=st.integers(1, 5),
     hidden=st.integers(1, 11),
     lanes=st.sampled_from((1, 4, 8, 16)),
-    at_once=st.integers(1, 4),
+    interleave=st.integers(1, 4),
 )
 def test_weights_are_in_there_once_with_zeros_behind(
-    cell: str, inputs: int, hidden: int, lanes: int, at_once: int
+    cell: str, inputs: int, hidden: int, lanes: int, interleave: int
 ) -> None:
     """Blocks hold every weight in the kernel's order; units that fill up the last block have none."""
     gates = GATES[cell]
     w_ih, w_hh = torch.randn(gates * hidden, inputs), torch.randn(gates * hidden, hidden)
-    from_input, from_state, _ = pack_recurrence(cell, [w_ih, w_hh], lanes, at_once)
+    from_input, from_state, _ = pack_recurrence(cell, [w_ih, w_hh], lanes, interleave)
 
-    assert torch.equal(unpacked(from_input, gates, hidden, inputs, lanes, at_once), w_ih)
-    assert torch.equal(unpacked(from_state, gates, hidden, hidden, lanes, at_once), w_hh)
+    assert torch.equal(unpacked(from_input, gates, hidden, inputs, lanes, interleave), w_ih)
+    assert torch.equal(unpacked(from_state, gates, hidden, hidden, lanes, interleave), w_hh)
     assert from_input.is_contiguous()
     assert from_state.is_contiguous()
 

@@ -1,4 +1,4 @@
-"""The kernel, for every set of instructions: torch's layers on each row alone, whoever computes them, and with whom."""
+"""The recurrent library, for every instruction set: equal to torch's layers on each row alone, on any threads."""
 
 from __future__ import annotations
 
@@ -231,10 +231,10 @@ def test_answers_are_the_callers(isa: str) -> None:
 @per_instructions
 @pytest.mark.parametrize("lengths", [[3, 5], [-1, 4]])
 def test_lengths_beyond_the_batch_are_refused(isa: str, lengths: list[int]) -> None:
-    """The kernel would read what is not there."""
+    """The recurrent library would read what is not there."""
     shape = Shape()
     stack, batch = stack_of(shape, shape.core(), pool(isa, 2)), batch_for(shape, [4, 4], 4)
-    with pytest.raises(ValueError, match=r"lengths of 4 timesteps are 0 to 4, not \[-?\d, \d\]"):
+    with pytest.raises(ValueError, match=r"lengths must be within 0 to 4, got \[-?\d, \d\]"):
         stack.run(batch.x, torch.tensor(lengths), batch.h_0, batch.c_0)
 
 

@@ -1,4 +1,4 @@
-"""Which operators of a program the kernel takes, and that the program answers as before."""
+"""Which operators of a program the recurrent library takes, and that the program answers as before."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OURS = (NativeRecurrence, NativeLinear, NativeSequenceLinear)
 
 
 def taken(module: nn.Module) -> list[type]:
-    """What the kernel computes."""
+    """What the recurrent library computes."""
     return sorted((type(part) for part in module.modules() if isinstance(part, OURS)), key=str)
 
 
 def rewritten(module: nn.Module, *inputs: Tensor) -> torch.fx.GraphModule:
-    """The module's program over the kernel."""
+    """The module's program over the recurrent library."""
     program = exported(module, *inputs)
     return replace_recurrent_ops(program, weights_of(program), pool(isas_here()[0], 2))
 
@@ -69,7 +69,7 @@ def test_the_kernel_takes_all_but_projections(case: Case) -> None:
 
 @torch.no_grad()
 def test_double_precision_is_left_to_torch() -> None:
-    """The kernel knows single precision alone; answers are exact to the model's own."""
+    """The recurrent library knows single precision alone; answers are exact to the model's own."""
     module = Recurrent(Case()).double().eval()
     x, lengths = ragged_batch(0.0)
     over = rewritten(module, x.double(), lengths)
@@ -100,20 +100,20 @@ def test_weights_that_the_program_computes_are_left_to_torch() -> None:
 
 
 THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[type]]] = {
-    "linear of every timestep": (lambda m, y: m.linear(y), [NativeSequenceLinear, NativeRecurrence]),
-    "large linear of every timestep": (lambda m, y: m.table(y), [NativeSequenceLinear, NativeRecurrence]),
+    "linear of every timestep": (lambda m, y: m.linear(y), [NativeRecurrence, NativeSequenceLinear]),
+    "large linear of every timestep": (lambda m, y: m.table(y), [NativeRecurrence, NativeSequenceLinear]),
     "dropout before it": (
         lambda m, y: m.linear(nn.functional.dropout(y, 0.5, training=False)),
-        [NativeSequenceLinear, NativeRecurrence],
+        [NativeRecurrence, NativeSequenceLinear],
     ),
     "small linear of one timestep": (lambda m, y: m.linear(y[:, 0]), [NativeRecurrence]),
     "large linear of one timestep": (lambda m, y: m.table(y[:, 0]), [NativeLinear, NativeRecurrence]),
-    "time first": (lambda m, y: m.linear(y.transpose(0, 1)), [NativeSequenceLinear, NativeRecurrence]),
+    "time first": (lambda m, y: m.linear(y.transpose(0, 1)), [NativeRecurrence, NativeSequenceLinear]),
     "time first, as rows": (
         lambda m, y: (m.linear(y.transpose(0, 1)).view(-1, 3).sum(0), y),
-        [NativeSequenceLinear, NativeRecurrence],
+        [NativeRecurrence, NativeSequenceLinear],
     ),
-    "as rows": (lambda m, y: m.linear(y).view(-1, 3).sum(0), [NativeSequenceLinear, NativeRecurrence]),
+    "as rows": (lambda m, y: m.linear(y).view(-1, 3).sum(0), [NativeRecurrence, NativeSequenceLinear]),
     "changed in place": (lambda m, y: m.linear(y.add_(1.0)), [NativeRecurrence]),
     "sum with another": (lambda m, y: m.linear(y + 1.0), [NativeRecurrence]),
     "weights that are computed": (lambda m, y: nn.functional.linear(y, m.linear.weight * 2), [NativeRecurrence]),
@@ -126,7 +126,7 @@ THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[type]]] = {
 
 @pytest.mark.parametrize("name", THEN)
 def test_what_comes_after_answers_as_before(name: str) -> None:
-    """By the kernel where it gains, by torch where it does not or cannot."""
+    """By the recurrent library where it gains, by torch where it does not or cannot."""
     then, wanted = THEN[name]
     torch.manual_seed(1)
     module, inputs = Over(then).eval(), ragged_batch(0.0)

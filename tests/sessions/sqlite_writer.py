@@ -16,13 +16,13 @@ LIMITS = Limits(sessions=1000, bytes=100_000_000, idle_seconds=900.0)
 
 
 def say(text: object) -> None:
-    """To whoever reads, at once."""
+    """Print a line at once."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 
 
 def rounds(store: SqliteStore, told: int) -> None:
-    """Eight sessions, each with the number of the round in its record, for ever.
+    """Write eight sessions again and again, each with the number of the round in its record.
 
     A round is lost where somebody takes the file away in the middle of it.
     """
@@ -38,7 +38,7 @@ def rounds(store: SqliteStore, told: int) -> None:
 
 
 def add(store: SqliteStore, times: int) -> None:
-    """One to a number that others add to as well."""
+    """Add one to a number, to which other processes add too."""
     for _ in range(times):
         outcome: object = None
         while outcome != Written():
@@ -48,7 +48,7 @@ def add(store: SqliteStore, times: int) -> None:
 
 
 def limited(store: SqliteStore) -> None:
-    """Until no file can grow; then, with room again, once more."""
+    """Write until no file can grow; then, with space again, once more."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     store.totals()
@@ -66,7 +66,7 @@ def limited(store: SqliteStore) -> None:
 
 
 def read_only(store: SqliteStore) -> None:
-    """In a folder without the right to write, and then with it."""
+    """Write in a folder without write permission, and then with it."""
     folder = store.file.parent
     folder.mkdir(mode=0o500)
     if os.geteuid() == 0:  # who may do anything
@@ -86,7 +86,7 @@ def read_only(store: SqliteStore) -> None:
 
 
 def main() -> None:
-    """`disk_writer.py DIRECTORY ACTION [NUMBER]`."""
+    """Run `sqlite_writer.py DIRECTORY ACTION [NUMBER]`."""
     directory, action, *numbers = sys.argv[1:]
     store = SqliteStore(Path(directory), "tagger", LIMITS)
     if action == "rounds":

@@ -1,0 +1,182 @@
+"""The JSON codec: round trips, and messages that begin with the path of the wrong value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.config.json_codec import (
+    INFINITE,
+    NO_OTHER_KEYS,
+    JsonError,
+    Key,
+    from_json,
+    parse_json,
+    read_json,
+    to_json,
+    write_json,
+)
+
+
+def even(number: int) -> None:
+    """Refuse odd numbers."""
+    if number % 2:
+        raise ValueError(f"expected an even number, got {number}")
+
+
+class Size(NamedTuple):
+    """A named tuple, which is an object in JSON."""
+
+    rows: int
+    columns: Annotated[int, even]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Every form that a field can have."""
+
+    name: str
+    kind: Literal["lstm", "gru"]
+    size: Size | None
+    shape: tuple[int | str, ...]
+    bounds: tuple[float, Annotated[float, INFINITE]]
+    operators: Collection[str]
+    settings: Mapping[str, Path]
+    extra: Any = None
+    in_tree: Annotated[str, Key("takes")] = ""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ValueError("name: expected some text, got none")
+
+
+@dataclass(frozen=True)
+class Model:
+    """Layers within lists and objects."""
+
+    layers: tuple[Layer, ...]
+    exact: Annotated[Size, NO_OTHER_KEYS]
+
+
+numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+texts = st.text(min_size=1, max_size=5)
+layers = st.builds(
+    Layer,
+    name=texts,
+    kind=st.sampled_from(["lstm", "gru"]),
+    size=st.none() | st.builds(Size, st.integers(), st.integers().map(lambda number: 2 * number)),
+    shape=st.lists(st.integers() | texts).map(tuple),
+    bounds=st.tuples(numbers, numbers | st.sampled_from([float("inf"), float("-inf")])),
+    operators=st.lists(texts).map(tuple),
+    settings=st.dictionaries(texts, st.sampled_from([Path("a"), Path("b/c")])),
+    extra=st.none() | st.lists(st.integers()),
+    in_tree=st.text(),
+)
+models = st.builds(Model, st.lists(layers, max_size=2).map(tuple), st.just(Size(1, 2)))
+
+
+@given(models)
+def test_a_value_is_read_back_as_it_was_written(model: Model) -> None:
+    """Through the text, and with the types of numbers."""
+    text = json.dumps(to_json(Model, model), allow_nan=False)
+    found = from_json(Model, parse_json(text))
+
+    assert found == model
+    assert [[type(bound) for bound in layer.bounds] for layer in found.layers] == [
+        [type(bound) for bound in layer.bounds] for layer in model.layers
+    ]
+
+
+LAYER = {
+    "name": "l0",
+    "kind": "lstm",
+    "size": {"rows": 1, "columns": 2},
+    "shape": [1, "s0"],
+    "bounds": [0, "-inf"],
+    "operators": ["aten::sort"],
+    "settings": {"workdir": "out"},
+    "extra": None,
+    "takes": "*",
+}
+
+
+def test_keys_are_those_of_the_fields() -> None:
+    """Except where a field has another key."""
+    layer = from_json(Layer, LAYER)
+
+    assert layer.in_tree == "*"
+    assert list(layer.bounds) == [0, float("-inf")]
+    assert to_json(Layer, layer) == LAYER
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": 1}, "layers[0].name: expected a string, got 1"),
+        ({"name": ""}, "layers[0].name: expected some text, got none"),
+        ({"kind": "rnn"}, "layers[0].kind: expected lstm or gru, got 'rnn'"),
+        ({"size": []}, "layers[0].size: expected an object, got []"),
+        ({"size": {"rows": 1}}, "layers[0].size.columns is missing"),
+        ({"size": {"rows": True, "columns": 2}}, "layers[0].size.rows: expected an integer, got True"),
+        ({"size": {"rows": 1, "columns": 3}}, "layers[0].size.columns: expected an even number, got 3"),
+        ({"shape": [1.5]}, "layers[0].shape[0]: expected an integer or a string, got 1.5"),
+        ({"bounds": [0]}, "layers[0].bounds: expected 2 values, got 1"),
+        ({"bounds": ["inf", 0]}, "layers[0].bounds[0]: expected a number, got 'inf'"),
+        ({"bounds": [0, "nan"]}, "layers[0].bounds[1]: expected a number, got 'nan'"),
+        ({"bounds": [float("inf"), 0]}, "layers[0].bounds[0]: expected a finite number, got inf"),
+        ({"operators": "aten::sort"}, "layers[0].operators: expected a list, got 'aten::sort'"),
+        ({"settings": {"workdir": 3}}, "layers[0].settings.workdir: expected a string, got 3"),
+    ],
+)
+def test_a_wrong_value_is_named_by_its_path(change: dict[str, Any], message: str) -> None:
+    """Whatever the form of the field."""
+    with pytest.raises(JsonError) as refused:
+        from_json(Model, {"layers": [LAYER | change], "exact": {"rows": 1, "columns": 2}})
+    assert str(refused.value) == message
+
+
+def test_other_keys_are_refused_only_where_the_annotation_says_so() -> None:
+    """They are ignored in a layer."""
+    written = {"layers": [LAYER | {"more": 1}], "exact": {"rows": 1, "columns": 2}}
+    assert from_json(Model, written).layers == (from_json(Layer, LAYER),)
+    with pytest.raises(JsonError, match=r"^exact: expected rows, columns, got rows, columns, more$"):
+        from_json(Model, written | {"exact": {"rows": 1, "columns": 2, "more": 3}})
+
+
+def test_the_top_level_is_named_too() -> None:
+    """It has no path."""
+    with pytest.raises(JsonError, match=r"^top level: expected an object, got \[\]$"):
+        from_json(Model, [])
+
+
+@pytest.mark.parametrize("text", ["", "{", "NaN", "[-Infinity]", '{"a": 1, "a": 2}', "[" * 100_000])
+def test_text_that_is_not_json_is_refused(text: str) -> None:
+    """Also what the standard library accepts: constants and duplicate keys."""
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
+
+
+def test_a_damaged_file_is_named_with_advice(tmp_path: Path) -> None:
+    """Missing, not JSON, and of other values."""
+    path = tmp_path / "size.json"
+    write_json(Size, Size(1, 2), path)
+    assert read_json(Size, path) == Size(1, 2)
+    for content, reason in (
+        (b'{"rows": 1}', "columns is missing"),
+        (b"{", "Expecting"),
+        (b"\xff", "decode"),
+        (None, ""),
+    ):
+        if content is None:
+            path.unlink()
+        else:
+            path.write_bytes(content)
+        with pytest.raises(JsonError, match=rf"size\.json cannot be read \(.*{reason}.*\): package the model again$"):
+            read_json(Size, path)
