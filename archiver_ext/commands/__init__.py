@@ -16,10 +16,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-COMMANDS = ("schema", "init", "analyze", "inspect", "calibrate", "replace_weights", "bench", "tune", "sessions")
+COMMANDS = (
+    "schema",
+    "init",
+    "verify_config",
+    "analyze",
+    "inspect",
+    "calibrate",
+    "replace_weights",
+    "bench",
+    "tune",
+    "sessions",
+)
 """Modules of this package, in the order of the help.
 
-The function `add_to` of each adds its commands to the parser.
+The function `add_to` of each adds its command to the parser.
 """
 
 _MAX_NUMBER = 999_999_999
