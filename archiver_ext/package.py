@@ -176,7 +176,7 @@ class _Evaluation:
 
     def install(self, selected: CandidateResult) -> None:
         """Put the selected engine into the tree with its measurements, and load it once more as a host will."""
-        evaluate.install_engine(self.build.tree, selected.candidate.engine, self.work)
+        evaluate.install_engine(self.build, selected.candidate.engine, self.work)
         evaluate.write_final_manifest(self.build, selected)
         load_archive(self.build.tree, self.build.threads)
 
@@ -273,7 +273,7 @@ class _Evaluation:
         rejected: list[RejectedEngine] = []
         for candidate in candidates:
             name = candidate.backend
-            evaluate.install_engine(tree, candidate.engine, self.work)
+            evaluate.install_engine(self.build, candidate.engine, self.work)
             try:
                 with show_progress("verify", self.console, every_s=2.0) as report:
                     results.append(evaluate.evaluate_engine(self.build, candidate, compiled[name], cases, report))

@@ -41,6 +41,9 @@ class EngineSpec:
     """Rank for each purpose, lowest first; without a rank the engine is not tried."""
 
 
+CPU_FILES = ("exported_program.py", "masked.py", "module_program.py")
+"""Files below this folder that run programs as torch exports them: whole programs, and segments on the CPU."""
+
 _NEURON_FILES = (
     "aws_neuron/__init__.py",
     "aws_neuron/base.py",
@@ -49,6 +52,8 @@ _NEURON_FILES = (
     "aws_neuron/source_module.py",
     "aws_neuron/source_program.py",
     "aws_neuron/unrolled.py",
+    "exported_program.py",
+    "module_program.py",
     "simulation.py",
 )
 
@@ -56,13 +61,13 @@ ENGINES: Mapping[str, EngineSpec] = {
     "native": EngineSpec(
         "native.engine",
         "Native",
-        files=("native/*.py", "cpp_compiler.py"),
+        files=("native/*.py", "cpp_compiler.py", *CPU_FILES),
         auto={"serve_float32": 0, "serve_bfloat16": 0},
     ),
     "inductor": EngineSpec(
         "inductor",
         "Inductor",
-        files=("inductor.py", "cpp_compiler.py"),
+        files=("inductor.py", "cpp_compiler.py", *CPU_FILES),
         packages=("torch._inductor",),
         auto={"serve_float32": 1, "serve_bfloat16": 1, "trace": 0},
     ),
@@ -76,14 +81,14 @@ ENGINES: Mapping[str, EngineSpec] = {
     "openvino": EngineSpec(
         "openvino",
         "OpenVino",
-        files=("openvino.py",),
+        files=("openvino.py", "exported_program.py", "masked.py"),
         packages=("onnx", "openvino"),
         auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
     ),
     "vollo": EngineSpec(
         "vollo.engine",
         "Vollo",
-        files=("vollo/__init__.py", "vollo/engine.py", "vollo/operators.py", "eager.py"),
+        files=("vollo/__init__.py", "vollo/engine.py", "vollo/operators.py", "eager.py", *CPU_FILES),
         packages=("vollo_compiler", "vollo_rt", "vollo_torch"),
     ),
     "neuronx": EngineSpec(
@@ -101,7 +106,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "eager": EngineSpec(
         "eager",
         "Eager",
-        files=("eager.py",),
+        files=("eager.py", *CPU_FILES),
         auto={"fallback": 0, "trace": 2, "choose_lengths": 1},
     ),
 }
@@ -119,15 +124,15 @@ BASE = (
     "backends/interface.py",
     "backends/registry.py",
     "backends/signature.py",
-    "backends/module_program.py",
     "backends/versions.py",
-    "backends/exported_program.py",
     "backends/weights.py",
-    "backends/masked.py",
     "backends/partitioning/__init__.py",
     "backends/partitioning/partitioned_program.py",
 )
 """Files of the package that every archive carries; glob patterns."""
+
+REDIS_FILES = ("sessions/redis_client.py", "sessions/redis_scripts.py", "sessions/redis_store.py")
+"""Files of the package that only sessions on a Redis server need."""
 
 _PACKAGING_ONLY = ("bucketing/bucket_lengths.py",)
 
@@ -167,16 +172,17 @@ def auto_engines(purpose: Purpose) -> tuple[str, ...]:
     return tuple(sorted(ranks, key=ranks.__getitem__))
 
 
-def travelling_files(name: str) -> tuple[Path, ...]:
+def travelling_files(name: str, *, cpu_segments: bool = False, redis: bool = False) -> tuple[Path, ...]:
     """Return the files that an archive served by this engine carries, relative to the package.
 
-    An engine of another distribution travels with that distribution.
+    `cpu_segments`: a program is partitioned between the engine and the CPU. `redis`: sessions are on a Redis server. An
+    engine of another distribution travels with that distribution.
     """
     package = _HERE.parent
-    own = ENGINES[name].files if name in ENGINES else ()
+    own = (*(ENGINES[name].files if name in ENGINES else ()), *(CPU_FILES if cpu_segments else ()))
     patterns = (*BASE, *(f"{_HERE.name}/{file}" for file in own))
     found = {path.relative_to(package) for pattern in patterns for path in package.glob(pattern)}
-    return tuple(sorted(found - {Path(file) for file in _PACKAGING_ONLY}))
+    return tuple(sorted(found - {Path(file) for file in (*_PACKAGING_ONLY, *(() if redis else REDIS_FILES))}))
 
 
 def _built_in() -> list[str]:

@@ -14,6 +14,7 @@ from ...backends import registry
 from ...backends.compile_pool import CompileJob, CompileResult
 from ...backends.interface import DEFAULTS, Backend, CompileSettings, Ragged, Simulating, precision_of
 from ...backends.partitioning.backend import PartitionedBackend
+from ...backends.partitioning.partitioned_program import SEGMENTS
 from ...backends.subprocesses import PACKAGE
 from ...bucketing.cost import CostModel
 from ...bucketing.padding import zeros
@@ -208,12 +209,17 @@ def _spread(count: int, manifest: Manifest) -> list[int]:
     return [max(1, round(manifest.longest * (index + 1) / count)) for index in range(count)]
 
 
-def install_engine(tree: Path, engine: Backend, compiled: Path) -> None:
+def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
     """Move an engine's programs from `compiled` into the tree, and copy the serving files beside them."""
-    target = tree / layout.PROGRAMS / engine.name
+    target = build.tree / layout.PROGRAMS / engine.name
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)
-    layout.copy_serving_files(tree, layout.package_directory(), registry.travelling_files(engine.name))
+    files = registry.travelling_files(
+        engine.name,
+        cpu_segments=any(target.rglob(SEGMENTS)),
+        redis=build.config.streaming is not None and build.config.streaming.store == "redis",
+    )
+    layout.copy_serving_files(build.tree, layout.package_directory(), files)
 
 
 def remove_engine(tree: Path, engine: Backend, compiled: Path) -> None:

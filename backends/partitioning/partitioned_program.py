@@ -14,9 +14,7 @@ from typing import Literal
 import torch
 
 from ...config.json_codec import JsonError, read_json
-from ..exported_program import load_weight_stripped
 from ..interface import Backend, LoadedProgram, LoadError, Weights
-from ..module_program import ModuleProgram
 from ..signature import Signature, read_signature
 
 SEGMENTS = "segments.json"
@@ -111,6 +109,8 @@ def _load_on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgr
 
         return load_on_cpu(read_artifact(directory), weights, threads)
     from .. import masked  # noqa: F401  registers the operators of exported programs, which need a recent torch
+    from ..exported_program import load_weight_stripped
+    from ..module_program import ModuleProgram
 
     signature = read_signature(directory)
     own = signature.pick_weights(weights)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ...config.manifest import Manifest
-from ...sessions.redis_store import RedisStore
 from ...sessions.session import CorruptRecordError, Reply, Session, decode_session, encode_session
 from ...sessions.settings import SessionSettings
 from ...sessions.sqlite_store import SqliteStore
@@ -204,6 +203,8 @@ def open_store(settings: SessionSettings, model: str, environment: Mapping[str, 
     """Open the store that the settings name, on disk or on a server."""
     if settings.redis is None:
         return SqliteStore(session_directory(settings, environment), model, settings.limits)
+    from ...sessions.redis_store import RedisStore  # travels only in archives that name such a store
+
     return RedisStore(settings.redis, model, settings.limits)
 
 

@@ -53,10 +53,10 @@ SERVE = """
 import json, sys
 from pathlib import Path
 import torch
-from torchserve_neuron_lstm.handlers.runtime.loader import load_variants
+from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 
 rows = [torch.tensor(row) for row in json.loads(sys.argv[1])]
-variants = load_variants(Path.cwd(), 1)
+variants = load_archive(Path.cwd(), 1)
 lengths = [len(row) for row in rows]
 answers, _ = variants.run_plan(variants.plan(lengths), [(row,) for row in rows], lengths)
 print(json.dumps([[tensor.tolist() for tensor in answer] for answer in answers]))
