@@ -53,6 +53,7 @@ class Inductor:
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32",)
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
+    pins_torch_minor = True
 
     def unavailable(self) -> str | None:
         """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not

@@ -81,7 +81,8 @@ class Strict(BaseModel):
         if details["type"] == "extra_forbidden":
             return unknown_key_message(str(details["loc"][-1]), cls.model_fields)
         if details["type"] == "missing":
-            return f"is missing: {cls.model_fields[str(details['loc'][-1])].description}"
+            tooltip = cls.model_fields[str(details["loc"][-1])].description or ""
+            return f"is missing: {' '.join(tooltip.split())}"
         return _expectation(details) + cls.consequence_note
 
 
