@@ -18,6 +18,7 @@ from worker import WorkerResponse, loaded, predict, request
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.streaming import SessionFieldsConfig, StreamingConfig
+from torchserve_neuron_lstm.handlers.responses import STATUSES
 from torchserve_neuron_lstm.sessions.decision import Reject
 from torchserve_neuron_lstm.sessions.ids import MAX_CHARACTERS, make_id
 from torchserve_neuron_lstm.sessions.settings import Limits
@@ -160,7 +161,8 @@ def test_the_table_of_statuses_has_every_kind_with_its_status() -> None:
     rows = re.findall(r"^\| (\d{3}) \| (.*?) \|", TEXT, re.MULTILINE)
     told = {(code, kind) for code, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
     sources = [path.read_text() for path in (ROOT / "handlers" / "streaming").glob("*.py")]
-    raised = {pair for source in sources for pair in re.findall(r'RequestError\(\s*(\d{3}), "(\w+)"', source)}
+    kinds_raised = {kind for source in sources for kind in re.findall(r'RequestError\(\s*"(\w+)"', source)}
+    raised = {(str(STATUSES[kind]), kind) for kind in kinds_raised}
     decided = set(get_args(get_type_hints(Reject)["kind"]))
 
     assert raised <= told

@@ -108,7 +108,7 @@ def test_what_was_not_found_out_is_said() -> None:
     """The guess is marked as one, with what the model said about it."""
     text, config = started(Opaque)
 
-    assert "# Not found out: write what forward() takes" in text
+    assert "# Not inferred: write the inputs of forward()" in text
     assert "RuntimeError: expected something: else # entirely {" in text
     assert list(config.inputs) == ["signal"]
 
@@ -124,7 +124,7 @@ def test_a_model_without_arguments_gets_a_placeholder() -> None:
     """It cannot be served, but the file shows what is wanted."""
     text, config = started(Bare)
 
-    assert "Not found out" in text
+    assert "Not inferred" in text
     assert list(config.inputs) == ["input"]
 
 
