@@ -42,7 +42,7 @@ class EngineSpec:
 
 
 CPU_FILES = ("exported_program.py", "masked.py", "module_program.py")
-"""Files below this folder that run exported programs in torch: whole programs, and segments on the CPU."""
+"""Files below this folder that run exported programs in torch, whole or as segments on the CPU."""
 
 _NEURON_FILES = (
     "aws_neuron/__init__.py",
