@@ -124,7 +124,7 @@ def test_a_model_that_must_not_be_padded_gets_no_lengths_chosen(tmp_path: Path, 
     config, program = configured(tmp_path, "MeanOverTime", length)
     assert program.padding == "exact_lengths"
 
-    with pytest.raises(PackagingError, match=r"padding would change the answers of this model .*: list the lengths"):
+    with pytest.raises(PackagingError, match=r"padding would change the outputs of this model .*: list the lengths"):
         choose_lengths(program, config, 1, tmp_path / "scratch", QUIET)
 
 

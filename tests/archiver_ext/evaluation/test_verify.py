@@ -312,7 +312,7 @@ def test_a_program_that_may_not_be_padded_sees_its_own_lengths_only() -> None:
 
 def test_a_model_that_answers_nothing_finite_is_refused() -> None:
     """Weights of not-a-number agree with themselves; that verifies nothing."""
-    with pytest.raises(PackagingError, match="nothing but NaN"):
+    with pytest.raises(PackagingError, match="are NaN or infinite"):
         draw_cases(program(), GRID, lambda request: (torch.tensor([float("nan")]),), silent)
 
 
