@@ -11,7 +11,8 @@ from import_rules import imports_of
 from torchserve_neuron_lstm.backends import registry
 
 ROOT = Path(__file__).parents[2]
-ENTRY_POINTS = ("handlers/torchserve.py", "handlers/neuron_lstm.py")
+ENTRY_POINTS = ("handlers/torchserve.py", "handlers/neuron_lstm.py", "bucketing/grid.py")
+"""Imported by TorchServe, and by backends of other distributions."""
 
 COMPILE_ONLY = {
     "backends/aws_neuron/toolchain.py",

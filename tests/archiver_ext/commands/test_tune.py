@@ -154,20 +154,20 @@ def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path:
     by_timesteps = figures(capsys, "lengths.txt", "--archive", archive, "--objective", "timesteps")
     assert by_timesteps["proposed"]["lengths"] == [4, 8]
     assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
-    assert "ms a sequence" in capsys.readouterr().out
+    assert "ms per sequence" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("facts", "note"),
     [
-        ({"shapes": "any"}, "note: eager takes every length: it pads no sequence to these, as fixed buckets do\n"),
+        ({"shapes": "any"}, "note: eager takes every length: it pads no sequence to these\n"),
         (
             {
                 "kind": "chunk",
                 "variants": (Variant("chunk", None, "programs/eager/any"),),
                 "costs": (MeasuredCost("chunk", Bucket(4, 8), 1.0),),
             },
-            "note: this model runs in pieces of time: several programs take a sequence, and pad less than shown\n",
+            "note: this model runs in chunks of time: a sequence takes several calls, with less padding than shown\n",
         ),
         ({}, ""),
     ],
@@ -190,7 +190,7 @@ def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_pat
     (tmp_path / "damaged" / "variants.json").write_text("{}")
 
     for archive, said in (
-        (exact, "padding would change the answers of this model (model.py:3)"),
+        (exact, "padding would change the outputs of this model (model.py:3)"),
         (timeless, "no input has a time dimension"),
         (tmp_path / "damaged", "variants.json: format is missing"),
         (tmp_path / "none", "there is no archive"),
@@ -206,7 +206,7 @@ def test_sequences_beyond_the_largest_length_may_be_served_all_the_same(capsys: 
     assert cli.main(["tune", "lengths.txt", "--config", "model-config.yaml", "-o", "model-config.yaml"]) == 0
     captured = capsys.readouterr()
 
-    assert "note: sequences up to 100 are served all the same; they are not counted here" in captured.err
+    assert "note: sequences of up to 100 timesteps are served too; they are not counted here" in captured.err
     assert load_config(folder / "model-config.yaml").grid.lengths[-1] == 8
     assert load_config(folder / "model-config.yaml").longest == 100
 
