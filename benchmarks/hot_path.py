@@ -92,7 +92,7 @@ class Ready:
         self.answers: dict[int, list[torch.Tensor]] = {}
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Of as many rows as the first input has."""
+        """Return states for as many rows as the first input has."""
         rows = inputs[0].shape[0]
         if rows not in self.answers:
             self.answers[rows] = [torch.randn(spec.sizes(rows, 1)) for spec in self.outputs]
@@ -141,7 +141,7 @@ def make_context(headers: Sequence[Mapping[str, object]]) -> Context:
 
 
 def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
-    """What is timed, by name, for a whole batch."""
+    """Return the timed stages of a whole batch, by name."""
     model = make_model(traffic.input, kind)
     facts, spec = model.manifest, traffic.input
     codec = make_codec(facts, ModelIdentity("model", "1.0"))

@@ -99,7 +99,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _about(options: argparse.Namespace) -> dict[str, object]:
-    """What the figures depend on."""
+    """Describe the machine and settings that the figures depend on."""
     versions = {name: metadata.version(name) for name in ("torch", "torchserve")}
     return {"machine": platform.machine(), "cores": os.cpu_count(), "pairs": options.pairs, "versions": versions}
 

@@ -100,7 +100,7 @@ def share_costs(base: Path, head: Path) -> bool:
 
 
 def _measured(variants: dict[str, Any], key: str) -> list[dict[str, Any]] | None:
-    """What was measured, without the figures."""
+    """Describe the measured archive, without the figures."""
     costs = variants.get(key)
     if not isinstance(costs, list) or not all(isinstance(cost, dict) and "milliseconds" in cost for cost in costs):
         return None

@@ -32,7 +32,7 @@ _BLOCK_S = 0.004
 _BLOCKS = 6
 """Repetitions of a turn of the hot path."""
 _PASSES = 2
-"""Of all batches, in a turn of the archive."""
+"""Repetitions of all batches in a slice of the archive."""
 _PACKAGE = "torchserve_neuron_lstm"
 
 Question = dict[str, Any]

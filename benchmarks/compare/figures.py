@@ -1,4 +1,4 @@
-"""What is compared, and how much slower it may be."""
+"""Compared figures, and the limit of each ratio."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Compared:
     figure: Figure
     values: Mapping[SideName, Sequence[float]]
     share: float
-    """Of the core's time that the processes got while they were measured: the median."""
+    """Median share of the core that the measured processes got."""
 
     @cached_property
     def ratio(self) -> Interval:
@@ -58,7 +58,7 @@ class Compared:
 
     @property
     def verdict(self) -> Verdict:
-        """Where the ratio stands."""
+        """Verdict on the ratio."""
         return verdict(self.ratio, self.figure.floor)
 
     def typical(self, side: SideName) -> float:

@@ -81,7 +81,7 @@ def fewest(confidence: float = CONFIDENCE) -> int:
 
 
 def verdict(found: Interval, floor: float) -> Verdict:
-    """What a ratio's median and interval say of the most that it may be.
+    """Judge a ratio by its median and interval against its upper limit.
 
     The median decides whether the floor holds. It is certain where the whole interval lies on the same side.
 

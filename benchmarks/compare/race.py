@@ -15,10 +15,10 @@ from .same_work import refuse_other_work
 from .sides import Side
 
 TURNS = 12
-"""Of each side for each figure, in a pair. The best one counts."""
+"""Slices of each side for each figure in a pair. The best one counts."""
 
 Subjects = Mapping[SideName, Path]
-"""What a child is started with: a checkout, or an archive."""
+"""Subject of each child: a checkout, or an archive."""
 
 Order = tuple[SideName, SideName]
 _ORDERS: tuple[Order, Order] = (("base", "head"), ("head", "base"))
@@ -59,7 +59,7 @@ def race(
 
 
 def orders(pairs: int, source: random.Random) -> list[Order]:
-    """Which side goes first in each pair: either as often as the other (one more for odd numbers), at random."""
+    """Draw the side that goes first in each pair: at random, each as often (one more for odd numbers)."""
     drawn = [_ORDERS[pair % 2] for pair in range(pairs)]
     source.shuffle(drawn)
     return drawn
@@ -68,7 +68,7 @@ def orders(pairs: int, source: random.Random) -> list[Order]:
 def best_of(
     children: Mapping[SideName, Child], order: Sequence[SideName], figures: Sequence[str], core: int | None
 ) -> dict[str, dict[SideName, tuple[float, float]]]:
-    """Of each figure and side the least value of its turns, with its share of the core.
+    """Return the least value of each figure and side over its slices, with its share of the core.
 
     The two sides of a figure follow each other, every turn with the other one first. The turns of a figure are spread
     over the time of all figures, because whatever else the machine does often lasts longer than one of them.

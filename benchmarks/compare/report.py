@@ -36,7 +36,7 @@ def print_run(sides: Mapping[SideName, Side], found: Sequence[Compared], pairs: 
 
 
 def remarks(sides: Mapping[SideName, Side], found: Sequence[Compared], pairs: int) -> list[str]:
-    """What was compared, and what makes the figures doubtful."""
+    """List the compared commits, and reasons to doubt the figures."""
     lines = [f"{side}: {sides[side].commit}" for side in SIDES]
     if pairs < ENOUGH:
         lines.append(f"a trial: a result needs {ENOUGH} pairs")
