@@ -125,7 +125,7 @@ ADDITIONS: dict[str, tuple[int, tuple[Edit, ...]]] = {
             Edit("backends/example.py", BACKEND),
             Edit(
                 "backends/registry.py",
-                '    "example": EngineSpec("example", "Example", files=("example.py", "eager.py")),\n',
+                '    "example": EngineSpec("example", "Example", files=("example.py", "eager.py", *CPU_FILES)),\n',
                 before='    "eager": EngineSpec(\n',
             ),
         ),
@@ -166,7 +166,7 @@ ADDITIONS: dict[str, tuple[int, tuple[Edit, ...]]] = {
         2,
         (
             Edit("archiver_ext/commands/example.py", COMMAND),
-            Edit("archiver_ext/commands/__init__.py", '"example", ', before='"schema", "init"'),
+            Edit("archiver_ext/commands/__init__.py", '    "example",\n', before='    "schema",\n'),
         ),
     ),
 }

@@ -267,7 +267,7 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
         ("raises", "ValueError: something odd"),
         ("dies", "ended by SIGABRT"),
         ("unusable", "no such chip here; buy one"),
-        ("absent", "there is no backend 'absent' here"),
+        ("absent", "there is no backend 'absent'"),
         ("wrong", "in 2 of 4 buckets"),
     ],
 )
@@ -487,7 +487,7 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
 ) -> None:
     """Although the model can be cut: the report, the manifest and `inspect` say why; no engine besides is in it."""
     project.configure(backend="native", batch=[1, 8], length=[4, 8], longest=50)
-    said = "native stops each row at its own end, so that pieces of time would save nothing"
+    said = "native stops each row at its own end, so chunked execution would save nothing"
 
     code, output, error = package()
 
@@ -500,7 +500,7 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
     assert {variant.directory for variant in manifest.variants} == {"programs/native/sequence/any"}
     assert {cost.bucket for cost in manifest.padding_costs} == {cost.bucket for cost in manifest.costs}
     engines = {path.name for path in (folder / "torchserve_neuron_lstm" / "backends").iterdir()}
-    assert {"native", "eager.py"} <= engines
+    assert {"native", "module_program.py"} <= engines
     assert not {"inductor.py", "onnxruntime.py", "vollo"} & engines
     console = Console(record=True, width=200, file=io.StringIO())
     print_manifest(json.loads((folder / "variants.json").read_text()), console)

@@ -81,6 +81,8 @@ def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> No
     module, program = program_of(case)
     errors = {}
     for precision in PRECISIONS:
+        if engine._unsupported_precision(precision):
+            continue
         directory = tmp_path / precision
         directory.mkdir()
         engine.OpenVino().compile(program, None, directory, CompileSettings(precision))
@@ -91,6 +93,8 @@ def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> No
         assert {answer.dtype for answer in answers} == {torch.float32}
 
     assert errors["float32"] <= 1e-5
+    if "bfloat16" not in errors:
+        pytest.skip("not run: this processor has no instructions for bfloat16")
     assert 1e-5 < errors["bfloat16"] <= 1e-2
 
 
@@ -174,7 +178,7 @@ def test_a_program_of_known_sizes_is_right_or_refused(tmp_path: Path) -> None:
     except CompileError as error:
         refusal = str(error)
     if refusal is not None:
-        assert "in fixed sizes it gives other answers than the program" in refusal
+        assert "at fixed sizes its outputs differ from the program's" in refusal
         return
     run = backend.load(tmp_path, weights_of(program), backend.host(), 1)
     with torch.no_grad():
