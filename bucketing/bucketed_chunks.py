@@ -11,7 +11,8 @@ over the ways to start it, of
 All reachable states are enumerated first, and evaluated from the last to the first. Few ways to start are considered,
 and next to nothing is lost by it (`benchmarks/planning.py` compares):
 
-- batch sizes: the largest of a cheapest cover of so many rows, for any of the chunk lengths;
+- batch sizes: the largest of a cheapest cover of so many rows, for any of the chunk lengths; for the whole batch also
+  those of the rows that last more than half as long as the longest row, which are then called apart from the others;
 - chunk lengths: the longest one at whose end no other batch size would do better, and each longer one, until calling
   again for the rows active at its end is cheaper than any longer chunk;
 - rows that will end without a change of batch size, and single rows: the cheapest sequence of chunks.
@@ -24,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .chunk_options import ChunkCosts, ChunkOptions, chunk_options, covers
+from .chunk_options import CallOption, ChunkCosts, ChunkOptions, chunk_options, covers
 from .cost import COST_UNIT, CostModel, bucket_costs
 from .errors import InvariantError, SequenceTooLong
 from .plan import Plan, ProgramCall, longest_first
@@ -163,7 +164,8 @@ def _enumerate_states(lengths: list[int], known: ChunkOptions) -> _StateTable:
         start, first = divmod(index, base)
         longest = lengths[first]
         calls: list[_Call] = []
-        for chunks, rows_called, min_active, first_chunk, candidate_chunks in options[rows]:
+        considered = options[rows] if start or first else options[rows] + _long_rows_apart(active_at, options)
+        for chunks, rows_called, min_active, first_chunk, candidate_chunks in considered:
             rest = 0
             if rows_called < rows:
                 rest = _number(key + rows_called * count, numbers, keys)
@@ -205,6 +207,20 @@ def _active_at(lengths: list[int]) -> list[int]:
         if lengths[row] > len(active):
             active += [row + 1] * (lengths[row] - len(active))
     return active
+
+
+def _long_rows_apart(active_at: list[int], options: tuple[tuple[CallOption, ...], ...]) -> tuple[CallOption, ...]:
+    """Return options that first call only the rows that last more than half as long as the longest row.
+
+    They are considered for the whole batch alone: considered for every state, they make planning five times as slow and
+    plans no better.
+    """
+    count, long = active_at[0], active_at[len(active_at) // 2]
+    return tuple(
+        option
+        for option in options[long]
+        if option.rows_called == long < count and option.chunks.buckets[0][0].batch < count
+    )
 
 
 def _number(key: int, numbers: dict[int, int], keys: list[int]) -> int:
@@ -261,8 +277,9 @@ class _PenalizedPlan(NamedTuple):
             index, count = divmod(self.states.keys[number - 1], base)
             start, first = divmod(index, base)
             chunks, rest, chunk, end = self._cheapest_call(number)
-            rows_called = min(count, chunks.buckets[0][0].batch)
+            rows_called = count
             if rest:
+                rows_called -= self.states.keys[rest - 1] % base
                 pending.append(rest)
             if end is None:
                 runs += self._chunk_sequence(chunks, chunk, first, rows_called, start)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.bucketed_chunks import BucketedChunkPlanner
-from torchserve_neuron_lstm.bucketing.chunk_options import chunk_options, covers
+from torchserve_neuron_lstm.bucketing.chunk_options import CallOption, chunk_options, covers
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
@@ -56,11 +56,20 @@ def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Valu
             return (0, 0)
         if len(left) == 1 and left[0] <= 2 * grid.lengths[-1]:
             return series(left[0], grid.buckets, cost)
-        return min(value for option in known.options[len(left)] for value in begun(option.chunks.buckets[0], left))
+        return min(value for option in known.options[len(left)] for value in begun(option, left))
 
-    def begun(buckets: tuple[Bucket, ...], left: tuple[int, ...]) -> Iterator[Value]:
-        options = {option.chunks.buckets[0]: option for option in known.options[len(left)]}
-        option = options[buckets]
+    def whole(left: tuple[int, ...]) -> Value:
+        """The same for a whole batch: the rows that last more than half as long as the first may be called apart."""
+        long = sum(steps > left[0] // 2 for steps in left)
+        apart = [
+            min(begun(option, left))
+            for option in known.options[long]
+            if long == option.rows_called and option.chunks.buckets[0][0].batch < len(left)
+        ]
+        return min([best(left), *apart])
+
+    def begun(option: CallOption, left: tuple[int, ...]) -> Iterator[Value]:
+        buckets = option.chunks.buckets[0]
         called, rest = left[: option.rows_called], best(left[option.rows_called :])
         change = called[option.min_active - 1]  # when another batch size may do better
         if change == called[0] and change <= 2 * buckets[-1].length:
@@ -75,7 +84,7 @@ def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Valu
 
     ordered = sorted(lengths, reverse=True)
     most = grid.batches[-1]
-    return total([best(tuple(ordered[first : first + most])) for first in range(0, len(ordered), most)])
+    return total([whole(tuple(ordered[first : first + most])) for first in range(0, len(ordered), most)])
 
 
 def best_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
