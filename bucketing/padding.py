@@ -9,12 +9,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from functools import cache
+from typing import cast
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from .errors import InvariantError
 from .shapes import Bucket, TensorSpec
+from .time_sizes import size_at
 
 _EXACT = 2**53
 """Largest magnitude up to which every integer is a float, which is the type that `pad_sequence` takes."""
@@ -74,8 +76,10 @@ def unpadded_views(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int
     rows = 1 if spec.batch_dim is None else tensor.shape[spec.batch_dim]
     if len(lengths) > rows:
         raise ValueError(f"{spec.name}: {len(lengths)} lengths for {rows} rows")
-    if spec.time_dim is not None and max(lengths, default=0) > tensor.shape[spec.time_dim]:
-        raise ValueError(f"{spec.name}: length {max(lengths)} of {tensor.shape[spec.time_dim]} timesteps")
+    if spec.time_dim is not None and lengths:
+        longest = size_at(cast(str, spec.shape[spec.time_dim]), max(lengths))
+        if longest > tensor.shape[spec.time_dim]:
+            raise ValueError(f"{spec.name}: length {longest} of {tensor.shape[spec.time_dim]} timesteps")
     rows_of = (tensor,) if spec.batch_dim is None else tensor.unbind(spec.batch_dim)  # a select for each takes longer
     own = rows_of[: len(lengths)]
     if not spec.item_time_dims:
@@ -201,7 +205,7 @@ def _padding_item(spec: TensorSpec, length: int) -> torch.Tensor:
 
 def _first_timesteps(item: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:
     for dim in spec.item_time_dims:
-        item = item.narrow(dim, 0, length)
+        item = item.narrow(dim, 0, size_at(cast(str, spec.item_shape[dim]), length))
     return item
 
 

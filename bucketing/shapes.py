@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
 from .errors import LengthNotAccepted, SequenceTooLong
+from .time_sizes import check_time_size, size_at
 
 
 class Bucket(NamedTuple):
@@ -128,6 +129,8 @@ Shapes = BucketGrid | DynamicShape
 """Shapes that an engine accepts: one program for each bucket, or one program for all shapes."""
 
 Axis = Literal["batch", "time"]
+Size = int | Axis | Annotated[str, check_time_size]
+"""A size of a tensor: a number, a varying dimension, or an expression of `time`."""
 ProgramRole = Literal["sequence", "start", "chunk", "head"]
 """Role of a program. `sequence` is the whole model, over whole sequences.
 
@@ -146,11 +149,16 @@ class TensorSpec:
     >>> frames = TensorSpec("frames", "float32", ("time", "batch", 12))
     >>> frames.batch_dim, frames.time_dim, frames.item_shape
     (1, 0, ('time', 12))
+
+    An output may have a size that follows from the timesteps:
+
+    >>> TensorSpec("logits", "float32", ("batch", "(time - 1)//2 + 1", 9)).sizes(batch=4, length=16)
+    (4, 8, 9)
     """
 
     name: str
     dtype: DType
-    shape: tuple[int | Axis, ...]
+    shape: tuple[Size, ...]
     pad_value: float = 0
     """Value of an input on padded timesteps."""
     vocabulary: int | None = None
@@ -163,18 +171,18 @@ class TensorSpec:
 
     @cached_property
     def time_dim(self) -> int | None:
-        """Index of the first time dimension, or None."""
-        return self.shape.index("time") if "time" in self.shape else None
+        """Index of the first dimension that is time, or follows from it; None without one."""
+        return next((dim for dim, size in enumerate(self.shape) if _has_time(size)), None)
 
     @cached_property
-    def item_shape(self) -> tuple[int | Axis, ...]:
+    def item_shape(self) -> tuple[Size, ...]:
         """Shape of one request's tensor: `shape` without the batch dimension."""
         return tuple(size for size in self.shape if size != "batch")
 
     @cached_property
     def item_time_dims(self) -> tuple[int, ...]:
         """Indices of time in `item_shape`: an attention map has two."""
-        return tuple(dim for dim, size in enumerate(self.item_shape) if size == "time")
+        return tuple(dim for dim, size in enumerate(self.item_shape) if _has_time(size))
 
     def item_sizes(self, length: int) -> tuple[int, ...]:
         """Return the sizes of `item_shape` for a sequence of this length.
@@ -182,7 +190,7 @@ class TensorSpec:
         >>> TensorSpec("frames", "float32", ("time", "batch", 12)).item_sizes(16)
         (16, 12)
         """
-        return tuple([length if isinstance(size, str) else size for size in self.item_shape])
+        return tuple([size_at(size, length) if isinstance(size, str) else size for size in self.item_shape])
 
     def sizes(self, batch: int, length: int) -> tuple[int, ...]:
         """Return the shape in numbers, for one bucket.
@@ -190,7 +198,16 @@ class TensorSpec:
         >>> TensorSpec("frames", "float32", ("time", "batch", 12)).sizes(batch=4, length=16)
         (16, 4, 12)
         """
-        return tuple([batch if size == "batch" else length if size == "time" else size for size in self.shape])
+        return tuple(
+            [
+                batch if size == "batch" else size_at(size, length) if isinstance(size, str) else size
+                for size in self.shape
+            ]
+        )
+
+
+def _has_time(size: Size) -> bool:
+    return isinstance(size, str) and size != "batch"
 
 
 @dataclass(frozen=True)

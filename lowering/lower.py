@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Literal
+
 import torch
 from torch.utils._sympy.numbers import int_oo
 
@@ -17,6 +20,7 @@ from .export import ModelExport, export_model
 from .outputs import output_specs, with_vocabularies
 from .padding_taint import find_padding_leak
 from .program import ChunkPrograms, LoweredModel
+from .request_lowering import lower_request
 from .timestep_rules import Tainted
 
 
@@ -26,7 +30,40 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     Raises:
         LoweringError: names the line of the model and a way out.
     """
-    traced = export_model(model.eval(), config)
+    model.eval()
+    try:
+        first = _lower_batch(model, config)
+    except LoweringError as error:
+        return _lower_alone(model, config, error)
+    if first.padding == "exact_lengths":
+        with contextlib.suppress(LoweringError):
+            return _lower_alone(model, config, None)
+    return first
+
+
+def _lower_alone(model: torch.nn.Module, config: ServingConfig, refusal: LoweringError | None) -> LoweredModel:
+    """Lower through the trace of one request; if that fails too, the first refusal stands.
+
+    Raises:
+        LoweringError: neither way works.
+    """
+    try:
+        traced, inputs, outputs = lower_request(model, config)
+    except LoweringError as error:
+        raise (refusal or error) from error
+    reject_random_operators(traced.exported)
+    inputs = with_vocabularies(traced.exported, inputs)
+    reason = "one request was traced alone, so that neither padding nor other rows can reach an output"
+    return _lowered(traced, inputs, outputs, "masked", reason, exact=False)
+
+
+def _lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
+    """Lower through a trace of a padded batch.
+
+    Raises:
+        LoweringError: names the line of the model and a way out.
+    """
+    traced = export_model(model, config)
     _check_max_length(traced, config)
     reject_random_operators(traced.exported)
     inputs = with_vocabularies(traced.exported, config.input_specs)
@@ -35,6 +72,19 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     if leak is not None and config.lengths is not None:
         reject_padding_sensitive_outputs(traced.exported, inputs, config.grid)
     exact = leak is not None and config.lengths is None
+    padding: Literal["masked", "exact_lengths"] = "exact_lengths" if exact else "masked"
+    return _lowered(traced, inputs, outputs, padding, _padding_reason(leak, exact), exact=exact)
+
+
+def _lowered(
+    traced: ModelExport,
+    inputs: tuple[TensorSpec, ...],
+    outputs: tuple[TensorSpec, ...],
+    padding: Literal["masked", "exact_lengths"],
+    padding_reason: str,
+    *,
+    exact: bool,
+) -> LoweredModel:
     chunked, chunking_reason = _chunk(traced, inputs, outputs, exact)
     for program in (traced.exported, *(() if chunked is None else (chunked.chunk,))):
         _mark_time_dims(program, inputs)
@@ -44,8 +94,8 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
         takes_lengths=traced.takes_lengths,
         outputs=outputs,
         constants=_constants(traced.exported),
-        padding="exact_lengths" if exact else "masked",
-        padding_reason=_padding_reason(leak, exact),
+        padding=padding,
+        padding_reason=padding_reason,
         chunked=chunked,
         chunking_reason=chunking_reason,
         any_shape=_any_shape(traced.exported),

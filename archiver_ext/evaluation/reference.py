@@ -9,6 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...bucketing.shapes import TensorSpec
+from ...bucketing.time_sizes import size_at
 from ...config.schema import NeuronLstmBlock
 from ...lowering.export import bind_arguments
 from ..errors import PackagingError
@@ -72,6 +73,6 @@ def select_row(tensor: torch.Tensor, spec: TensorSpec, length: int, row: int = 0
     torch.Size([5, 9])
     """
     for dim, size in enumerate(spec.shape):
-        if size == "time":  # twice in an attention map
-            tensor = tensor.narrow(dim, 0, length)
+        if isinstance(size, str) and size != "batch":  # twice in an attention map
+            tensor = tensor.narrow(dim, 0, size_at(size, length))
     return tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, row)

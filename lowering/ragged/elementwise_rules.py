@@ -1,0 +1,127 @@
+"""Rules of operators that keep every element at its position, and of those that create tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+
+from .call import Call, Results, unsqueezed
+from .sizes import Size, is_ragged
+from .value import Batch, Value
+
+_KEEPS_ZERO = {
+    f"aten.{name}"
+    for name in "to _to_copy clone contiguous alias detach relu tanh neg dropout feature_dropout lift_fresh_copy".split()
+}
+
+
+def is_ragged_number(argument: object) -> bool:
+    """Whether an argument is a number that depends on the request's timesteps."""
+    return isinstance(argument, sympy.Expr) and is_ragged(argument)
+
+
+def pointwise(batch: Batch, call: Call) -> Results:
+    """Broadcast from the right; a number that depends on the timesteps becomes one number for each row."""
+    rank = len(call.sizes[0])
+    numbers = any(is_ragged_number(argument) for argument in call.arguments.values())
+    if call.shared and not numbers:
+        return Value(call.run(**_numbers(call)), call.sizes[0], shared=True)
+
+    def aligned(argument: Any) -> Any:
+        if isinstance(argument, Value):
+            return argument.tensor if argument.shared else unsqueezed(argument.tensor, rank - argument.rank)
+        if is_ragged_number(argument):
+            return batch.own(argument).reshape(-1, *[1] * rank)
+        return argument
+
+    changed = {name: aligned(argument) for name, argument in call.arguments.items()}
+    tensor = call.run(**{**_numbers(call), **changed})
+    keeps_zero = str(call.target).rsplit(".", 1)[0] in _KEEPS_ZERO and call.value().zero_beyond
+    return call.result(tensor, zero_beyond=keeps_zero)
+
+
+def _numbers(call: Call) -> dict[str, Any]:
+    """Return the arguments that are expressions without symbols, as numbers."""
+    return {
+        name: int(argument) if argument.is_Integer else float(argument)
+        for name, argument in call.arguments.items()
+        if isinstance(argument, sympy.Expr) and not is_ragged(argument)
+    }
+
+
+def factory(batch: Batch, call: Call) -> Results:
+    """Create the same tensor for all rows; a fill that depends on the timesteps differs between rows."""
+    (sizes,) = call.sizes
+    options = {"dtype": call.dtypes[0]}
+    fill: Any = call.get("fill_value")
+    name = str(call.target).split(".")[1]
+    if fill is None:
+        fill = 1 if "ones" in name else 0
+    if is_ragged_number(fill):
+        column = batch.own(fill).to(call.dtypes[0]).reshape(-1, *[1] * len(sizes))
+        return call.result(column.expand(batch.rows, *batch.padded_sizes(sizes)))
+    if isinstance(fill, Value):
+        return pointwise_fill(batch, call, fill)
+    number = _number(fill)
+    return Value(torch.full(batch.padded_sizes(sizes), number, **options), sizes, shared=True)
+
+
+def pointwise_fill(batch: Batch, call: Call, fill: Value) -> Results:
+    """Create a tensor filled with a tensor of one element."""
+    (sizes,) = call.sizes
+    tensor = unsqueezed(batch.every_row(fill), len(sizes) - fill.rank).to(call.dtypes[0])
+    return call.result(tensor.expand(batch.rows, *batch.padded_sizes(sizes)))
+
+
+def scalar(batch: Batch, call: Call) -> Results:
+    """Create a tensor of no dimensions from a number."""
+    number = call.get("s")
+    if is_ragged_number(number):
+        return call.result(batch.own(number).to(call.dtypes[0]))
+    return Value(torch.full((), _number(number), dtype=call.dtypes[0]), (), shared=True)
+
+
+def arange(batch: Batch, call: Call) -> Results:
+    """Count; from a start that depends on the timesteps, each row from its own."""
+    (sizes,) = call.sizes
+    start, step = call.get("start", 0), call.get("step", 1)
+    options = {"dtype": call.dtypes[0]}
+    count = batch.padded(sizes[0])
+    numbers = torch.arange(count, **options)
+    if step not in (None, 1):
+        numbers = numbers * _number(step)
+    if is_ragged_number(start):
+        return call.result((batch.own(start).unsqueeze(1) + numbers).to(call.dtypes[0]))
+    if start not in (None, 0):
+        numbers = numbers + _number(start)
+    return Value(numbers.to(call.dtypes[0]), sizes, shared=True)
+
+
+def linspace(batch: Batch, call: Call) -> Results:
+    """Count evenly; the step of each row depends on its own number of steps."""
+    (sizes,) = call.sizes
+    start, end = _number(call["start"]), _number(call["end"])
+    positions = torch.arange(batch.padded(sizes[0]), dtype=call.dtypes[0])
+    if not is_ragged(sizes[0]):
+        return Value(call.run(**_numbers(call)), sizes, shared=True)
+    steps = (batch.own(sizes[0]) - 1).clamp(min=1).unsqueeze(1)
+    return call.result(start + positions * ((end - start) / steps).to(call.dtypes[0]))
+
+
+def _number(value: object) -> Any:
+    if isinstance(value, sympy.Expr):
+        return int(value) if value.is_Integer else float(value)
+    return value
+
+
+def unchanged(batch: Batch, call: Call) -> Results:
+    """Return the tensor."""
+    value = call.value()
+    return Value(value.tensor, value.sizes, value.shared, value.zero_beyond)
+
+
+def sizes_of(call: Call) -> tuple[Size, ...]:
+    """Return the sizes of the only result."""
+    return call.sizes[0]

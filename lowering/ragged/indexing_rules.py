@@ -1,0 +1,264 @@
+"""Rules of operators that read by position: a position counted from the end is each row's own."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+
+from .call import Call, Results, unsqueezed
+from .sizes import Size, is_ragged
+from .value import Batch, NoRule, Value, normalized, normalized_dims
+
+
+def taken(tensor: torch.Tensor, dim: int, positions: torch.Tensor) -> torch.Tensor:
+    """Return the elements of a tensor with rows at positions[B, N] of a dimension."""
+    shape = [1] * tensor.dim()
+    shape[0], shape[dim] = positions.shape
+    sizes = list(tensor.shape)
+    sizes[dim] = positions.shape[1]
+    return tensor.gather(dim, positions.reshape(shape).expand(sizes))
+
+
+def _plain_number(value: object) -> int | None:
+    """Return a position that is the same for every row, counted from the front; None for another one."""
+    if isinstance(value, sympy.Expr):
+        value = int(value) if value.is_Integer else None
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _own_position(batch: Batch, position: Any, size: Size) -> torch.Tensor:
+    """Return a position for each row, [B]; a negative one counts from the row's own end."""
+    position = sympy.sympify(position)
+    if position.is_Integer:
+        return batch.own(size + position) if position < 0 else torch.full_like(batch.lengths, int(position))
+    return batch.own(position)
+
+
+def select(batch: Batch, call: Call) -> Results:
+    """Read one position."""
+    value = call.value()
+    dim = normalized(call["dim"], value.rank)
+    position = call["index"]
+    if isinstance(position, Value):
+        raise NoRule("a position that is computed from data")
+    if not is_ragged(value.sizes[dim]) or _plain_number(position) is not None:
+        tensor = value.tensor.select(dim if value.shared else dim + 1, int(position))
+        return replace(value, tensor=tensor, sizes=call.sizes[0])
+    own = _own_position(batch, position, value.sizes[dim]).clamp(min=0).unsqueeze(1)
+    return call.result(taken(batch.every_row(value), dim + 1, own).squeeze(dim + 1))
+
+
+def slice_(batch: Batch, call: Call) -> Results:
+    """Read a range of positions."""
+    value, (sizes,) = call.value(), call.sizes
+    dim, start, end, step = normalized(call["dim"], value.rank), call["start"] or 0, call["end"], call["step"] or 1
+    axis = dim if value.shared else dim + 1
+    if sizes == value.sizes and step == 1:
+        return value
+    if not is_ragged(value.sizes[dim]):
+        if is_ragged(sizes[dim]):
+            return _slice_to_own_size(batch, call, dim)
+        return replace(value, tensor=call.target(value.tensor, axis, start, end, step), sizes=sizes)
+    first = _plain_number(start)
+    count = batch.padded(sizes[dim])
+    if first is None:
+        own = _own_position(batch, start, value.sizes[dim]).clamp(min=0).unsqueeze(1)
+        positions = own + torch.arange(count) * step
+        last = batch.padded(value.sizes[dim]) - 1
+        return call.result(taken(batch.every_row(value), dim + 1, positions.clamp(max=last)))
+    to_end = end is None or end == sys.maxsize
+    tensor = value.tensor
+    if not to_end:
+        tensor = tensor.narrow(axis, first, (count - 1) * step + 1)
+        first = 0
+    if first or step != 1:
+        tensor = tensor[(slice(None),) * axis + (slice(first, None, step),)]
+    return replace(value, tensor=tensor, sizes=sizes, zero_beyond=value.zero_beyond and to_end)
+
+
+def _slice_to_own_size(batch: Batch, call: Call, dim: int) -> Results:
+    """Cut a constant table, such as positional encodings, to the timesteps."""
+    value, (sizes,) = call.value(), call.sizes
+    first = _plain_number(call["start"] or 0)
+    if first is None or (call["step"] or 1) != 1:
+        raise NoRule("a part of a constant tensor that begins at a position computed from the timesteps")
+    tensor = value.tensor.narrow(dim if value.shared else dim + 1, first, batch.padded(sizes[dim]))
+    return replace(value, tensor=tensor, sizes=sizes)
+
+
+def slice_scatter(batch: Batch, call: Call) -> Results:
+    """Write a range of positions, which begins at the same one in every row."""
+    value, source = call.value(), call.value("src")
+    dim = normalized(call["dim"], value.rank)
+    if source.sizes[dim] == 0:
+        return value
+    if call["step"] not in (None, 1):
+        raise NoRule("a write at every so many timesteps")
+    first = _plain_number(call["start"] or 0)
+    if first is None:
+        raise NoRule("a write that begins at a position computed from the timesteps")
+    target, new = batch.every_row(value), batch.every_row(source)
+    if is_ragged(value.sizes[dim]) and not is_ragged(source.sizes[dim]) and call["end"] in (None, sys.maxsize):
+        raise NoRule("a write to the end of the timesteps")
+    if is_ragged(source.sizes[dim]) and not sympy.simplify(source.sizes[dim] + first - value.sizes[dim]) == 0:
+        raise NoRule("a write that ends at a position computed from the timesteps")
+    return call.result(torch.slice_scatter(target, new, dim + 1, first, first + new.shape[dim + 1]))
+
+
+def select_scatter(batch: Batch, call: Call) -> Results:
+    """Write one position."""
+    value, source = call.value(), call.value("src")
+    dim, position = normalized(call["dim"], value.rank), call["index"]
+    target, new = batch.every_row(value), batch.every_row(source).unsqueeze(dim + 1)
+    if not is_ragged(value.sizes[dim]) or _plain_number(position) is not None:
+        return call.result(torch.select_scatter(target, new.squeeze(dim + 1), dim + 1, int(position)))
+    own = _own_position(batch, position, value.sizes[dim]).unsqueeze(1)
+    here = torch.arange(target.shape[dim + 1]).unsqueeze(0) == own
+    shape = [1] * target.dim()
+    shape[0], shape[dim + 1] = here.shape
+    return call.result(torch.where(here.reshape(shape), new, target))
+
+
+def gather(batch: Batch, call: Call) -> Results:
+    """Read by an index of each element, which is made valid beyond a row's own sizes."""
+    value, index = call.value(), call.value("index")
+    dim = normalized(call["dim"], value.rank)
+    positions = batch.masked(index, index.ragged_dims, 0).expand(batch.rows, *batch.padded_sizes(index.sizes))
+    return call.result(batch.every_row(value).gather(dim + 1, positions))
+
+
+def index_select(batch: Batch, call: Call) -> Results:
+    """Read by a list of positions."""
+    value, index = call.value(), call.value("index")
+    dim = normalized(call["dim"], value.rank)
+    if value.sizes[dim] == 1 and call.sizes[0] == value.sizes:
+        return value
+    if index.shared:
+        tensor = value.tensor.index_select(dim if value.shared else dim + 1, index.tensor)
+        return replace(value, tensor=tensor, sizes=call.sizes[0], zero_beyond=False)
+    positions = batch.masked(index, index.ragged_dims, 0)
+    return call.result(taken(batch.every_row(value), dim + 1, positions))
+
+
+def index(batch: Batch, call: Call) -> Results:
+    """Read by tensors of positions of neighbouring dimensions."""
+    value: Value = call.value()
+    given: list[Value | None] = list(call["indices"])
+    if all(i is None or (i.rank <= 1 and i.sizes in ((1,), ())) and value.sizes[d] == 1 for d, i in enumerate(given)):
+        if call.sizes[0] == value.sizes:
+            return value
+    places = [dim for dim, i in enumerate(given) if i is not None]
+    indices = [i for i in given if i is not None]
+    if any(i.tensor.dtype is torch.bool for i in indices):
+        raise NoRule("a selection by a mask, whose size depends on data")
+    if places != list(range(places[0], places[-1] + 1)):
+        raise NoRule("an index of dimensions that are not neighbours")
+    rank = max(i.rank for i in indices)
+    tensor = batch.every_row(value).movedim([p + 1 for p in places], list(range(1, 1 + len(places))))
+    rows = torch.arange(tensor.shape[0]).reshape(-1, *[1] * rank)
+    own = [unsqueezed(batch.masked(i, i.ragged_dims, 0), rank - i.rank) for i in indices]
+    found = tensor[(rows, *own)]
+    first = places[0]
+    if first:
+        found = found.movedim(list(range(1, 1 + rank)), list(range(first + 1, first + 1 + rank)))
+    return call.result(found)
+
+
+def embedding(batch: Batch, call: Call) -> Results:
+    """Look up rows of a table that all requests share."""
+    weight, ids = call.value("weight"), call.value("indices")
+    if not weight.shared:
+        raise NoRule("a table of embeddings that is computed for each request")
+    return Value(torch.nn.functional.embedding(ids.tensor, weight.tensor), call.sizes[0], ids.shared)
+
+
+def flip(batch: Batch, call: Call) -> Results:
+    """Reverse dimensions, each row within its own size."""
+    value = call.value()
+    tensor, shared = value.tensor, value.shared
+    for dim in normalized_dims(call["dims"], value.rank):
+        size = value.sizes[dim]
+        if is_ragged(size):
+            tensor, shared = (batch.every_row(replace(value, tensor=tensor)), False) if shared else (tensor, shared)
+            positions = (batch.own(size).unsqueeze(1) - 1 - batch.positions(size)).clamp(min=0)
+            tensor = taken(tensor, dim + 1, positions)
+        else:
+            tensor = tensor.flip(dim if shared else dim + 1)
+    return Value(tensor, value.sizes, shared)
+
+
+def roll(batch: Batch, call: Call) -> Results:
+    """Shift around, each row within its own size."""
+    value = call.value()
+    tensor = batch.every_row(value)
+    for dim, shift in zip(call["dims"], call["shifts"], strict=True):
+        size = value.sizes[normalized(dim, value.rank)]
+        axis = normalized(dim, value.rank) + 1
+        if not is_ragged(size):
+            tensor = tensor.roll(int(shift), axis)
+        else:
+            own = batch.own(size).unsqueeze(1)
+            tensor = taken(tensor, axis, torch.remainder(batch.positions(size) - int(shift), own))
+    return call.result(tensor)
+
+
+def split(batch: Batch, call: Call) -> Results:
+    """Divide a dimension; the parts of timesteps begin at each row's own sums of sizes."""
+    value = call.value()
+    dim = normalized(call["dim"], value.rank)
+    results, start = [], sympy.Integer(0)
+    for sizes in call.sizes:
+        size = sizes[dim]
+        results.append(_part(batch, value, dim, start, size))
+        start = start + size
+    return tuple(replace(part, sizes=sizes) for part, sizes in zip(results, call.sizes, strict=True))
+
+
+def _part(batch: Batch, value: Value, dim: int, start: Size, size: Size) -> Value:
+    axis = dim if value.shared else dim + 1
+    if not is_ragged(start):
+        return replace(value, tensor=value.tensor.narrow(axis, int(start), batch.padded(size)), zero_beyond=False)
+    positions = batch.own(start).unsqueeze(1) + torch.arange(batch.padded(size))
+    last = batch.padded(value.sizes[dim]) - 1
+    return Value(taken(batch.every_row(value), dim + 1, positions.clamp(max=last)), value.sizes)
+
+
+def unbind(batch: Batch, call: Call) -> Results:
+    """Take a dimension apart that is not ragged."""
+    value = call.value()
+    dim = normalized(call["dim"], value.rank)
+    if is_ragged(value.sizes[dim]):
+        raise NoRule("a loop over timesteps")
+    parts = value.tensor.unbind(dim if value.shared else dim + 1)
+    return tuple(replace(value, tensor=part, sizes=sizes) for part, sizes in zip(parts, call.sizes, strict=True))
+
+
+def along_last_first(fill_descending: float, fill_ascending: float) -> Any:
+    """Create the rule of sort, argsort or topk: padding comes after every element of the row."""
+
+    def rule(batch: Batch, call: Call) -> Results:
+        value = call.value()
+        dim = normalized(call["dim"], value.rank)
+        descending = call.get("largest", call.get("descending", False))
+        kind = value.tensor.dtype
+        fill = fill_descending if descending else fill_ascending
+        if not kind.is_floating_point:
+            fill = torch.iinfo(kind).min if descending else torch.iinfo(kind).max
+        tensor = batch.masked(value, [dim], fill)
+        results = call.run(self=tensor, dim=dim + 1)
+        tensors: Sequence[torch.Tensor] = [results] if isinstance(results, torch.Tensor) else list(results)
+        shared = value.shared and not is_ragged(value.sizes[dim])
+        values = tuple(
+            Value(t.squeeze(0) if shared else t, sizes, shared) for t, sizes in zip(tensors, call.sizes, strict=True)
+        )
+        return values if len(call.sizes) > 1 else values[0]
+
+    return rule
+
+
+sorted_ = along_last_first(float("-inf"), float("inf"))

@@ -1,0 +1,126 @@
+"""Export of a ragged run as a program over padded batches, as the other programs of lowering are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import sympy
+import torch
+
+from ...backends.exported_program import module_with
+from ...backends.signature import dtype_name
+from ...bucketing.shapes import Axis, DType, TensorSpec
+from ..errors import explained_export_errors
+from ..export import example_tensor, export_quietly, with_parameter_names
+from ..single_request import SingleExport, reject_guards
+from .batched import run_ragged
+from .sizes import Size, is_ragged
+from .value import Value
+
+_EXAMPLE = {"batch": 3, "time": 23}
+_TIME = sympy.Symbol("time", integer=True, positive=True)
+
+
+@dataclass(frozen=True)
+class RaggedProgram:
+    """The program, and the layout of each output: the batch in the place of the first dimension of size 1."""
+
+    exported: torch.export.ExportedProgram
+    layouts: tuple[tuple[DType, tuple[int | Axis | str, ...]], ...]
+
+
+def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec]) -> RaggedProgram:
+    """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs.
+
+    Raises:
+        LoweringError: an operator has no rule over ragged batches; names the user's line.
+    """
+    exported = single.exported
+    module = exported.graph_module
+    names = [str(name) for name in exported.graph_signature.user_inputs]
+    found: list[Value] = []
+    holder = _holder(exported)
+
+    def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        *padded, lengths = arguments
+        time = next(t.shape[s.time_dim] for s, t in zip(inputs, padded, strict=True) if s.time_dim is not None)
+        tensors = {name: _tensor(holder, target) for name, target in _targets(exported).items()}
+        values = run_ragged(module, list(zip(names, inputs, strict=True)), tensors, padded, lengths, time)
+        found[:] = values
+        return tuple(_contiguous_item(value) for value in values)
+
+    holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), "sequence_lengths"])  # type: ignore[method-assign]
+    with explained_export_errors("a batch of requests", dynamic_shapes=True):
+        program = _export(holder, inputs)
+    reject_guards(program, "a batch of requests")
+    return RaggedProgram(program, tuple(_layout(value) for value in found))
+
+
+def _export(holder: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.export.ExportedProgram:
+    """Export for every number of rows and timesteps; if strides forbid the smallest, for all above them."""
+    tensors = [example_tensor(spec, _EXAMPLE["batch"], _EXAMPLE["time"]) for spec in inputs]
+    tensors.append(torch.ones(_EXAMPLE["batch"], dtype=torch.int64))
+    batch = torch.export.Dim("batch", min=1)
+    for time in (torch.export.Dim("time", min=1), torch.export.Dim.AUTO):
+        dims: dict[Any, Any] = {"batch": batch, "time": time}
+        shapes = [{i: dims[size] for i, size in enumerate(spec.shape) if isinstance(size, str)} for spec in inputs]
+        try:
+            return export_quietly(holder, tensors, [*shapes, {0: batch}])
+        except Exception as error:
+            if "Constraints violated" not in str(error) or time is torch.export.Dim.AUTO:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _targets(exported: torch.export.ExportedProgram) -> dict[str, str]:
+    signature = exported.graph_signature
+    return {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+
+
+def _holder(exported: torch.export.ExportedProgram) -> torch.nn.Module:
+    """Build a module with all tensors of the program by their names."""
+    tensors: dict[str, torch.Tensor] = {}
+    for target in _targets(exported).values():
+        known = exported.state_dict.get(target, exported.constants.get(target))
+        if isinstance(known, torch.Tensor):
+            tensors[target] = known
+    return module_with(tensors, exported.state_dict)
+
+
+def _tensor(holder: torch.nn.Module, target: str) -> torch.Tensor:
+    found: Any = holder
+    for name in target.split("."):
+        found = getattr(found, name)
+    return cast(torch.Tensor, found)
+
+
+def _batch_place(sizes: Sequence[Size]) -> int | None:
+    """Return the dimension of one request's output that is its batch: the first of size 1."""
+    return next((dim for dim, size in enumerate(sizes) if size == 1), None)
+
+
+def _contiguous_item(value: Value) -> torch.Tensor:
+    place = _batch_place(value.sizes)
+    tensor = value.tensor if place is None else value.tensor.squeeze(place + 1).movedim(0, place)
+    return tensor.contiguous()
+
+
+def _layout(value: Value) -> tuple[DType, tuple[int | Axis | str, ...]]:
+    place = _batch_place(value.sizes)
+    own = [_written(size) for dim, size in enumerate(value.sizes) if dim != place]
+    own.insert(place or 0, "batch")
+    return cast(DType, dtype_name(value.tensor)), tuple(own)
+
+
+def _written(size: Size) -> int | Axis | str:
+    """Return a size as the manifest has it: a number, `time`, or an expression of `time`."""
+    if not is_ragged(size):
+        return int(size)
+    (symbol,) = size.free_symbols
+    return "time" if size == symbol else str(size.subs(symbol, _TIME))

@@ -1,0 +1,66 @@
+"""Rule of the masked recurrent operators: each row runs over its own timesteps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .call import Call, Results
+from .sizes import is_ragged
+from .value import Batch, NoRule, Value
+
+
+def recurrence(batch: Batch, call: Call) -> Results:
+    """Run x[N, T, F] of every request as x[B * N, T, F], each row with its own length.
+
+    The request's own call has no lengths: alone, all its timesteps are real.
+    """
+    x = call.value("x")
+    if call["lengths"] is not None:
+        raise NoRule("lengths that are computed from data")
+    items, steps = x.sizes[0], x.sizes[1]
+    lengths = None
+    if is_ragged(steps):
+        lengths = batch.own(steps)
+        if is_ragged(items):
+            raise NoRule("a recurrence over timesteps for each timestep")
+        if items != 1:
+            lengths = lengths.repeat_interleave(int(items))
+    data = _folded(batch, x)
+    states = {name: _state(batch, call.value(name)) for name in ("h_0", "c_0") if name in call.arguments}
+    weights = [weight.tensor for weight in call["weights"]]
+    options: dict[str, Any] = {"x": data, "lengths": lengths, "weights": weights, **states}
+    results = call.run(**options)
+    y, *last = results
+    outputs = [_unfolded(batch, y, call, 0)]
+    outputs += [_state_back(batch, state, call, index) for index, state in enumerate(last, 1)]
+    zero = is_ragged(steps) and not is_ragged(items)
+    return tuple(
+        Value(tensor, sizes, zero_beyond=zero and index == 0)
+        for index, (tensor, sizes) in enumerate(zip(outputs, call.sizes, strict=True))
+    )
+
+
+def _folded(batch: Batch, x: Value) -> torch.Tensor:
+    tensor = batch.every_row(x)
+    return tensor.squeeze(1) if x.sizes[0] == 1 else tensor.flatten(0, 1)
+
+
+def _unfolded(batch: Batch, y: torch.Tensor, call: Call, index: int) -> torch.Tensor:
+    sizes = call.sizes[index]
+    return y.unsqueeze(1) if sizes[0] == 1 else y.reshape(batch.rows, *batch.padded_sizes(sizes))
+
+
+def _state(batch: Batch, state: Value) -> torch.Tensor:
+    """Return a state [L, N, H] of every request as [L, B * N, H]."""
+    layers, items, hidden = batch.padded_sizes(state.sizes)
+    if state.shared:
+        return state.tensor.unsqueeze(1).expand(layers, batch.rows, items, hidden).reshape(layers, -1, hidden)
+    moved = state.tensor.movedim(0, 1)
+    return moved.squeeze(2) if state.sizes[1] == 1 else moved.flatten(1, 2)
+
+
+def _state_back(batch: Batch, state: torch.Tensor, call: Call, index: int) -> torch.Tensor:
+    layers, items, hidden = batch.padded_sizes(call.sizes[index])
+    return state.reshape(layers, batch.rows, items, hidden).movedim(1, 0)

@@ -1,0 +1,106 @@
+"""Table of rules by operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from . import contraction_rules as contraction
+from . import elementwise_rules as elementwise
+from . import indexing_rules as indexing
+from . import reduction_rules as reduction
+from . import shape_rules as shape
+from . import window_rules as window
+from .call import Rule
+from .recurrence_rules import recurrence
+
+_LOW, _HIGH = float("-inf"), float("inf")
+
+
+def _table(*groups: tuple[Rule, str]) -> dict[str, Rule]:
+    return {f"aten.{name}": rule for rule, names in groups for name in names.split()}
+
+
+RULES: dict[str, Rule] = {
+    **_table(
+        (elementwise.pointwise, "to _to_copy clone dropout feature_dropout type_as where contiguous alias detach"),
+        (elementwise.pointwise, "lift_fresh_copy masked_fill __and__ __or__ hardswish fill prelu clamp rsub remainder"),
+        (elementwise.pointwise, "isnan isinf alpha_dropout bernoulli_p copy"),
+        (elementwise.factory, "zeros ones empty full zeros_like ones_like empty_like full_like new_zeros new_ones"),
+        (elementwise.factory, "new_empty new_full"),
+        (elementwise.scalar, "scalar_tensor"),
+        (elementwise.arange, "arange"),
+        (elementwise.linspace, "linspace"),
+        (shape.view, "view reshape _unsafe_view flatten unflatten"),
+        (shape.permuted, "transpose permute t movedim numpy_T"),
+        (shape.unsqueeze, "unsqueeze"),
+        (shape.squeeze, "squeeze"),
+        (shape.expand, "expand expand_as broadcast_to"),
+        (shape.repeat, "repeat tile"),
+        (shape.repeat_interleave, "repeat_interleave"),
+        (shape.cat, "cat concat"),
+        (shape.stack, "stack"),
+        (shape.pad, "pad constant_pad_nd"),
+        (shape.unfold, "unfold"),
+        (indexing.select, "select"),
+        (indexing.slice_, "slice narrow"),
+        (indexing.slice_scatter, "slice_scatter"),
+        (indexing.select_scatter, "select_scatter"),
+        (indexing.gather, "gather"),
+        (indexing.index_select, "index_select"),
+        (indexing.index, "index"),
+        (indexing.embedding, "embedding"),
+        (indexing.flip, "flip"),
+        (indexing.roll, "roll"),
+        (indexing.split, "split split_with_sizes chunk"),
+        (indexing.unbind, "unbind"),
+        (indexing.sorted_, "sort argsort topk"),
+        (reduction.reduction(0), "sum nansum count_nonzero"),
+        (reduction.reduction(1), "prod all"),
+        (reduction.reduction(False), "any"),
+        (reduction.reduction(_LOW), "max amax argmax logsumexp"),
+        (reduction.reduction(_HIGH), "min amin argmin"),
+        (reduction.mean, "mean"),
+        (reduction.variance(root=False), "var"),
+        (reduction.variance(root=True), "std"),
+        (reduction.variance(root=False, with_mean=True), "var_mean"),
+        (reduction.vector_norm, "norm linalg_vector_norm"),
+        (reduction.softmax, "softmax log_softmax _softmax _log_softmax"),
+        (reduction.scan, "cumsum cumprod cummax cummin logcumsumexp"),
+        (reduction.layer_norm, "layer_norm rms_norm"),
+        (reduction.batch_norm, "batch_norm _native_batch_norm_legit_no_training"),
+        (reduction.instance_norm, "instance_norm"),
+        (reduction.group_norm, "group_norm"),
+        (window.convolution(1), "conv1d conv_transpose1d"),
+        (window.convolution(2), "conv2d conv_transpose2d"),
+        (window.convolution(3), "conv3d conv_transpose3d"),
+        (window.max_pool(1), "max_pool1d"),
+        (window.max_pool(2), "max_pool2d"),
+        (window.max_pool(3), "max_pool3d"),
+        (window.average_pool(1), "avg_pool1d"),
+        (window.average_pool(2), "avg_pool2d"),
+        (window.adaptive_pool(1, largest=False), "adaptive_avg_pool1d"),
+        (window.adaptive_pool(2, largest=False), "adaptive_avg_pool2d"),
+        (window.upsample, "upsample_nearest1d upsample_nearest2d"),
+        (contraction.linear, "linear"),
+        (contraction.matmul, "matmul mm bmm mv dot"),
+        (contraction.add_product, "addmm baddbmm addmv"),
+        (contraction.einsum, "einsum"),
+        (contraction.attention, "scaled_dot_product_attention"),
+    ),
+    "neuron_lstm.lstm": recurrence,
+    "neuron_lstm.rnn": recurrence,
+}
+
+
+def rule_of(target: object) -> Rule | None:
+    """Return the rule of an operator; elementwise operators are known by torch's tag."""
+    name = ".".join(str(target).split(".")[:2])
+    rule = RULES.get(name)
+    if rule is None and isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
+        return elementwise.pointwise
+    return rule
+
+
+Operator = Callable[..., object]

@@ -1,0 +1,238 @@
+"""Rules of operators that rearrange dimensions: a ragged dimension stays a prefix of valid elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import sympy
+import torch
+
+from .call import Call, Results, shifted
+from .indexing_rules import taken
+from .sizes import Size, evaluate, is_ragged
+from .value import Batch, NoRule, Value, normalized, normalized_dims
+
+_SAMPLES = (1009, 2003)
+"""Timesteps to order sizes by: far above the constant sizes of a model."""
+
+
+def view(batch: Batch, call: Call) -> Results:
+    """Reshape, if each ragged dimension is the outermost of those it is merged with or divided into."""
+    value, (sizes,) = call.value(), call.sizes
+    for before, after in _groups(value.sizes, sizes):
+        _require_outermost(before, after)
+    rows = [] if value.shared else [batch.rows]
+    return replace(value, tensor=value.tensor.reshape(*rows, *batch.padded_sizes(sizes)), sizes=sizes)
+
+
+def _groups(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[Size], list[Size]]]:
+    """Divide the dimensions of two shapes of one tensor into the smallest groups of equal products."""
+    groups: list[tuple[list[Size], list[Size]]] = []
+    left, right = [s for s in before if s != 1], [s for s in after if s != 1]
+    while left or right:
+        own: list[Size] = [left.pop(0)] if left else []
+        new: list[Size] = [right.pop(0)] if right else []
+        while not _equal(own, new):
+            smaller, rest = (own, left) if _approximate(own) < _approximate(new) else (new, right)
+            if not rest:
+                raise NoRule(f"a reshape from {list(before)} to {list(after)}")
+            smaller.append(rest.pop(0))
+        groups.append((own, new))
+    return groups
+
+
+def _equal(own: Sequence[Size], new: Sequence[Size]) -> bool:
+    return _approximate(own) == _approximate(new) and sympy.simplify(sympy.prod(own) - sympy.prod(new)) == 0
+
+
+def _approximate(sizes: Sequence[Size]) -> tuple[int, ...]:
+    return tuple(int(evaluate(sympy.prod(sizes), timesteps)) for timesteps in _SAMPLES)
+
+
+def _require_outermost(before: Sequence[Size], after: Sequence[Size]) -> None:
+    if list(before) == list(after) or not any(map(is_ragged, [*before, *after])):
+        return
+    for sizes in (before, after):
+        if not is_ragged(sizes[0]) or any(map(is_ragged, sizes[1:])):
+            raise NoRule(
+                f"a reshape of {list(before)} to {list(after)}, in which timesteps are not the outermost dimension"
+            )
+
+
+def permuted(batch: Batch, call: Call) -> Results:
+    """Transpose, permute or move dimensions."""
+    value = call.value()
+    order = torch.empty([1] * value.rank)
+    places = list(range(value.rank))
+    name = str(call.target).split(".")[1]
+    if name == "permute":
+        places = [normalized(d, value.rank) for d in call["dims"]]
+    elif name == "movedim":
+        source, target = _listed(call["source"]), _listed(call["destination"])
+        moving = {normalized(t, value.rank): normalized(s, value.rank) for s, t in zip(source, target, strict=True)}
+        rest = iter([dim for dim in places if dim not in moving.values()])
+        places = [moving[dim] if dim in moving else next(rest) for dim in places]
+    elif value.rank > 1:
+        first, second = (0, 1) if name in ("t", "numpy_T") else (call["dim0"], call["dim1"])
+        first, second = normalized(first, order.dim()), normalized(second, order.dim())
+        places[first], places[second] = second, first
+    tensor = value.tensor.permute(places) if value.shared else value.tensor.permute(0, *shifted(places))
+    return replace(value, tensor=tensor, sizes=tuple(value.sizes[place] for place in places))
+
+
+def _listed(dims: Any) -> list[int]:
+    return list(dims) if isinstance(dims, (list, tuple)) else [dims]
+
+
+def unsqueeze(batch: Batch, call: Call) -> Results:
+    """Insert a dimension of size 1."""
+    value = call.value()
+    dim = normalized(call["dim"], value.rank + 1)
+    tensor = value.tensor.unsqueeze(dim if value.shared else dim + 1)
+    return replace(value, tensor=tensor, sizes=call.sizes[0])
+
+
+def squeeze(batch: Batch, call: Call) -> Results:
+    """Remove dimensions of size 1."""
+    value = call.value()
+    dims = normalized_dims(call.get("dim"), value.rank)
+    gone = [dim for dim in dims if value.sizes[dim] == 1]
+    tensor = value.tensor
+    for dim in reversed(gone):
+        tensor = tensor.squeeze(dim if value.shared else dim + 1)
+    return replace(value, tensor=tensor, sizes=call.sizes[0])
+
+
+def expand(batch: Batch, call: Call) -> Results:
+    """Broadcast dimensions of size 1."""
+    value, (sizes,) = call.value(), call.sizes
+    tensor = value.tensor
+    for _ in range(len(sizes) - value.rank):
+        tensor = tensor.unsqueeze(0 if value.shared else 1)
+    rows = [] if value.shared else [batch.rows]
+    return replace(value, tensor=tensor.expand(*rows, *batch.padded_sizes(sizes)), sizes=sizes, zero_beyond=False)
+
+
+def repeat(batch: Batch, call: Call) -> Results:
+    """Repeat along dimensions that are not ragged, or have size 1 and become ragged."""
+    value, (sizes,) = call.value(), call.sizes
+    added = len(sizes) - value.rank
+    repeats = [1] * (len(sizes) - len(call[_repeats(call)])) + list(call[_repeats(call)])
+    for dim, count in enumerate(repeats[added:]):
+        if is_ragged(value.sizes[dim]) and count != 1:
+            raise NoRule("a repetition of timesteps")
+    tensor = value.tensor
+    for _ in range(added):
+        tensor = tensor.unsqueeze(0 if value.shared else 1)
+    counts = [batch.padded(sympy.sympify(count)) for count in repeats]
+    return replace(value, tensor=tensor.repeat(*([] if value.shared else [1]), *counts), sizes=sizes, zero_beyond=False)
+
+
+def _repeats(call: Call) -> str:
+    return "repeats" if "repeats" in call.arguments else "dims"
+
+
+def repeat_interleave(batch: Batch, call: Call) -> Results:
+    """Repeat each element a constant number of times."""
+    value, count = call.value(), call["repeats"]
+    if not isinstance(count, int) or call.get("dim") is None:
+        raise NoRule("a repetition by values")
+    dim = normalized(call["dim"], value.rank)
+    tensor = value.tensor.repeat_interleave(count, dim if value.shared else dim + 1)
+    return replace(value, tensor=tensor, sizes=call.sizes[0])
+
+
+def cat(batch: Batch, call: Call) -> Results:
+    """Concatenate; after a ragged part the next one follows at each row's own end."""
+    values: list[Value] = [value for value in call["tensors"] if value.sizes != (0,)]
+    rank = values[0].rank
+    dim = normalized(call["dim"], rank)
+    shared = call.shared
+    if shared and not any(is_ragged(value.sizes[dim]) for value in values[:-1]):
+        return Value(torch.cat([value.tensor for value in values], dim), call.sizes[0], shared=True)
+    tensors = [batch.every_row(value) for value in values]
+    if not any(is_ragged(value.sizes[dim]) for value in values[:-1]):
+        zero = all(value.zero_beyond or not value.ragged_dims for value in values)
+        return call.result(torch.cat(tensors, dim + 1), zero_beyond=zero)
+    return call.result(_cat_ragged(batch, tensors, [value.sizes[dim] for value in values], dim + 1))
+
+
+def _cat_ragged(batch: Batch, tensors: Sequence[torch.Tensor], sizes: Sequence[Size], dim: int) -> torch.Tensor:
+    """Select for each position the part that it belongs to: parts begin at each row's own sums of sizes."""
+    joined, total = tensors[0], sizes[0]
+    for tensor, size in zip(tensors[1:], sizes[1:], strict=True):
+        first = batch.own(total).unsqueeze(1)
+        positions = torch.arange(batch.padded(total + size)).unsqueeze(0)
+        shape = [1] * joined.dim()
+        within = positions < first
+        shape[0], shape[dim] = within.shape
+        before = taken(joined, dim, positions.expand(within.shape).clamp(max=batch.padded(total) - 1))
+        after = taken(tensor, dim, (positions - first).clamp(min=0).clamp(max=batch.padded(size) - 1))
+        joined = torch.where(within.reshape(shape), before, after)
+        total = total + size
+    return joined
+
+
+def stack(batch: Batch, call: Call) -> Results:
+    """Stack along a new dimension."""
+    values: list[Value] = list(call["tensors"])
+    dim = normalized(call["dim"], values[0].rank + 1)
+    if call.shared:
+        return Value(torch.stack([value.tensor for value in values], dim), call.sizes[0], shared=True)
+    return call.result(torch.stack([batch.every_row(value) for value in values], dim + 1))
+
+
+def pad(batch: Batch, call: Call) -> Results:
+    """Pad with a constant: after the last timestep it follows at each row's own end."""
+    value = call.value()
+    amounts: list[Any] = list(call["pad"])
+    if call.get("mode", "constant") != "constant":
+        return _padded_by_position(batch, call, amounts)
+    fill = call.get("value") or 0
+    dims = [value.rank - 1 - index for index in range(len(amounts) // 2)]
+    ends = [dim for dim, after in zip(dims, amounts[1::2], strict=True) if is_ragged(value.sizes[dim]) and after != 0]
+    tensor = batch.masked(value, ends, fill) if ends else value.tensor
+    widths = [batch.padded(sympy.sympify(amount)) for amount in amounts]
+    shared = value.shared and not ends
+    padded = torch.nn.functional.pad(tensor, widths, "constant", fill)
+    return Value(padded, call.sizes[0], shared)
+
+
+def _padded_by_position(batch: Batch, call: Call, amounts: Sequence[Any]) -> Results:
+    """Pad by reflection or replication: each new position reads one of the row's own."""
+    value, mode = call.value(), call["mode"]
+    tensor, sizes = batch.every_row(value), list(value.sizes)
+    for index in range(len(amounts) // 2):
+        dim, (before, after) = value.rank - 1 - index, amounts[2 * index : 2 * index + 2]
+        if (before, after) == (0, 0):
+            continue
+        size = sizes[dim]
+        new = size + before + after
+        last = batch.own(size).unsqueeze(1) - 1 if is_ragged(size) else torch.full((1, 1), int(size) - 1)
+        positions = torch.arange(batch.padded(new)).unsqueeze(0) - before
+        if mode == "reflect":
+            positions = positions.abs()
+            positions = torch.where(positions > last, 2 * last - positions, positions)
+        elif mode == "circular":
+            positions = torch.remainder(positions, last + 1)
+        elif mode != "replicate":
+            raise NoRule(f"padding by {mode}")
+        positions = torch.minimum(positions.clamp(min=0), last).clamp(min=0)
+        tensor = taken(tensor, dim + 1, positions.expand(tensor.shape[0], -1))
+        sizes[dim] = new
+    return call.result(tensor)
+
+
+def unfold(batch: Batch, call: Call) -> Results:
+    """Take windows: those that begin within a row's own size and end within it are the first ones."""
+    value = call.value()
+    dim = normalized(call["dimension"], value.rank)
+    tensor = value.tensor.unfold(dim if value.shared else dim + 1, call["size"], call["step"])
+    return Value(tensor, call.sizes[0], value.shared)
+
+
+def meshgrid(batch: Batch, call: Call) -> Results:
+    """Refuse: its results would need rows of their own."""
+    raise NoRule("a mesh of several tensors")

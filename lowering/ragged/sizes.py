@@ -1,0 +1,109 @@
+"""Sizes as expressions of a request's number of timesteps, evaluated on integers and on tensors of lengths."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy import functions
+
+Size = sympy.Expr
+"""A size of one request's tensor: an integer, or an expression of the symbol of its timesteps."""
+
+
+class UnknownSize(Exception):
+    """A size with a function or a symbol that has no rule; the message is the expression."""
+
+
+def expression(size: object) -> Size:
+    """Return a size of a traced graph as an expression.
+
+    >>> expression(3)
+    3
+    """
+    return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat)) else sympy.sympify(size)
+
+
+def evaluate(size: Size, timesteps: Any) -> Any:
+    """Evaluate a size for one number of timesteps: an int, a `SymInt`, or a tensor int64[B] with one for each row.
+
+    >>> T = sympy.Symbol("T", integer=True, positive=True)
+    >>> evaluate(functions.FloorDiv(T - 1, 2) + 1, 23)
+    12
+    >>> evaluate(functions.FloorDiv(T - 1, 2) + 1, torch.tensor([23, 1]))
+    tensor([12,  1])
+
+    Raises:
+        UnknownSize: it has a function or a second symbol that has no rule.
+    """
+    if size.is_Integer:
+        return int(size)
+    if size.is_Float or size.is_Rational:
+        return float(size)
+    if size.is_Symbol:
+        return timesteps
+    function = _FUNCTIONS.get(type(size))
+    if function is None:
+        raise UnknownSize(str(size))
+    return function(*(evaluate(argument, timesteps) for argument in size.args))
+
+
+def is_ragged(size: Size) -> bool:
+    """Whether a size depends on the number of timesteps."""
+    return bool(size.free_symbols)
+
+
+def _total(*terms: Any) -> Any:
+    return sum(terms[1:], terms[0])
+
+
+def _largest(*values: Any) -> Any:
+    return _folded(torch.sym_max, torch.maximum, values)
+
+
+def _smallest(*values: Any) -> Any:
+    return _folded(torch.sym_min, torch.minimum, values)
+
+
+def _folded(of_numbers: Callable[..., Any], of_tensors: Callable[..., Any], values: tuple[Any, ...]) -> Any:
+    result, *others = values
+    for value in others:
+        tensors = [v for v in (result, value) if isinstance(v, torch.Tensor)]
+        if tensors:
+            pair = (v if isinstance(v, torch.Tensor) else torch.full_like(tensors[0], v) for v in (result, value))
+            result = of_tensors(*pair)
+        else:
+            result = of_numbers(result, value)
+    return result
+
+
+def _truncated(value: Any) -> Any:
+    return value.long() if isinstance(value, torch.Tensor) else torch.sym_int(value)
+
+
+def _floored_modular(base: Any, divisor: Any, modulus: Any) -> Any:
+    return (base // divisor) % modulus
+
+
+_FUNCTIONS: Mapping[type, Callable[..., Any]] = {
+    sympy.Add: _total,
+    sympy.Mul: lambda *factors: math.prod(factors[1:], start=factors[0]),
+    sympy.Pow: operator.pow,
+    functions.FloorDiv: operator.floordiv,
+    functions.CleanDiv: operator.floordiv,
+    functions.PythonMod: operator.mod,
+    functions.Mod: operator.mod,
+    functions.ModularIndexing: _floored_modular,
+    functions.IntTrueDiv: operator.truediv,
+    functions.FloatTrueDiv: operator.truediv,
+    functions.ToFloat: lambda value: value * 1.0,
+    functions.TruncToInt: _truncated,
+    functions.FloorToInt: lambda value: _truncated(torch.floor(value) if isinstance(value, torch.Tensor) else value),
+    functions.Max: _largest,
+    functions.Min: _smallest,
+    functions.PowByNatural: operator.pow,
+}

@@ -1,0 +1,109 @@
+"""Values of a ragged batch: a tensor with the sizes that each request's own part has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from .sizes import Size, evaluate, is_ragged
+
+
+class NoRule(Exception):
+    """A call that has no rule over ragged batches; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of every request, [B, *padded sizes]; or one that all requests share, [*padded sizes].
+
+    `sizes` are those of one request's tensor. Beyond a row's own sizes the tensor holds anything, unless `zero_beyond`.
+    """
+
+    tensor: torch.Tensor
+    sizes: tuple[Size, ...]
+    shared: bool = False
+    zero_beyond: bool = False
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions of one request's tensor."""
+        return len(self.sizes)
+
+    @property
+    def ragged_dims(self) -> tuple[int, ...]:
+        """Dimensions of one request's tensor whose size depends on its number of timesteps."""
+        return tuple(dim for dim, size in enumerate(self.sizes) if is_ragged(size))
+
+
+@dataclass
+class Batch:
+    """The padded batch that a graph runs on: its size, its padded timesteps and the lengths int64[B]."""
+
+    rows: Any
+    time: Any
+    lengths: torch.Tensor
+    _own: dict[Size, torch.Tensor] = field(default_factory=dict)
+    _valid: dict[Size, torch.Tensor] = field(default_factory=dict)
+
+    def padded(self, size: Size) -> Any:
+        """Return a size of the padded tensor."""
+        return evaluate(size, self.time)
+
+    def padded_sizes(self, sizes: Iterable[Size]) -> list[Any]:
+        """Return the sizes of the padded tensor, without its rows."""
+        return [self.padded(size) for size in sizes]
+
+    def own(self, size: Size) -> torch.Tensor:
+        """Return a size of each request's own tensor, [B]."""
+        if size not in self._own:
+            self._own[size] = evaluate(size, self.lengths)
+        return self._own[size]
+
+    def positions(self, size: Size) -> torch.Tensor:
+        """Return 0, 1, ... to the padded size."""
+        return torch.arange(self.padded(size), device=self.lengths.device)
+
+    def valid(self, size: Size) -> torch.Tensor:
+        """Return which positions of a dimension are within each row's own size, bool[B, padded]."""
+        if size not in self._valid:
+            self._valid[size] = self.positions(size) < self.own(size).unsqueeze(1)
+        return self._valid[size]
+
+    def rows_of(self, value: Value) -> torch.Tensor:
+        """Return the tensor with a leading dimension of rows: B of them, or 1 if all rows share it."""
+        return value.tensor.unsqueeze(0) if value.shared else value.tensor
+
+    def every_row(self, value: Value) -> torch.Tensor:
+        """Return the tensor with a leading dimension of B rows."""
+        if not value.shared:
+            return value.tensor
+        return value.tensor.unsqueeze(0).expand(self.rows, *self.padded_sizes(value.sizes))
+
+    def masked(self, value: Value, dims: Iterable[int], fill: float) -> torch.Tensor:
+        """Return the tensor with rows, with `fill` beyond each row's own sizes in these dimensions."""
+        tensor = self.rows_of(value)
+        ragged = [dim for dim in dims if is_ragged(value.sizes[dim])]
+        if fill == 0 and value.zero_beyond:
+            return tensor
+        for dim in ragged:
+            shape = [1] * (value.rank + 1)
+            valid = self.valid(value.sizes[dim])
+            shape[0], shape[dim + 1] = valid.shape
+            tensor = torch.where(valid.reshape(shape), tensor, torch.full((), fill, dtype=tensor.dtype))
+        return tensor
+
+
+def normalized(dim: int, rank: int) -> int:
+    """Return a dimension counted from the front."""
+    return dim % max(rank, 1)
+
+
+def normalized_dims(dims: object, rank: int) -> tuple[int, ...]:
+    """Return dimensions counted from the front, ascending; all of them for None or an empty list."""
+    if dims is None or dims == []:
+        return tuple(range(rank))
+    given: Sequence[int] = dims if isinstance(dims, (list, tuple)) else [dims]  # type: ignore[list-item]
+    return tuple(sorted(normalized(int(dim), rank) for dim in given))

@@ -1,0 +1,128 @@
+"""Rules of convolutions and pooling: what a window reads beyond a row's end is what a request alone has there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from .call import Call, Results, Rule
+from .sizes import is_ragged
+from .value import Batch, NoRule, Value
+
+
+def _folded(call: Call, value: Value, tensor: torch.Tensor, spatial: int) -> tuple[torch.Tensor, bool]:
+    """Merge the rows with the items of a call; add the dimension of items if the call has none."""
+    if value.rank == spatial + 1:
+        return tensor, False
+    return tensor.flatten(0, 1), True
+
+
+def _unfolded(batch: Batch, call: Call, result: torch.Tensor, folded: bool, shared: bool) -> Results:
+    if folded:
+        rows = 1 if shared else batch.rows
+        result = result.reshape(rows, *batch.padded_sizes(call.sizes[0]))
+    return Value(result.squeeze(0) if shared else result, call.sizes[0], shared)
+
+
+def convolution(spatial: int) -> Rule:
+    """Create the rule of a convolution over so many dimensions: zeros follow the last timestep."""
+
+    def rule(batch: Batch, call: Call) -> Results:
+        value = call.value("input")
+        if not all(other.shared for name in ("weight", "bias") if (other := call.get(name)) is not None):
+            raise NoRule("a convolution whose weights are computed for each request")
+        dims = list(range(value.rank - spatial, value.rank))
+        if is_ragged(value.sizes[dims[0] - 1]):
+            raise NoRule("a convolution whose channels are timesteps")
+        reads_beyond = "transpose" in str(call.target) or call["padding"] != [0] * len(call["padding"])
+        tensor = batch.masked(value, dims, 0) if reads_beyond else batch.rows_of(value)
+        tensor, folded = _folded(call, value, tensor, spatial)
+        return _unfolded(batch, call, call.run(input=tensor), folded, value.shared)
+
+    return rule
+
+
+def max_pool(spatial: int) -> Rule:
+    """Create the rule of a maximum over windows: minus infinity follows the last timestep."""
+
+    def rule(batch: Batch, call: Call) -> Results:
+        value = call.value()
+        tensor = batch.masked(value, range(value.rank - spatial, value.rank), float("-inf"))
+        tensor, folded = _folded(call, value, tensor, spatial)
+        return _unfolded(batch, call, call.run(self=tensor), folded, value.shared)
+
+    return rule
+
+
+def average_pool(spatial: int) -> Rule:
+    """Create the rule of a mean over windows: zeros follow the last timestep, as many as the call pads."""
+
+    def rule(batch: Batch, call: Call) -> Results:
+        value = call.value()
+        dims = list(range(value.rank - spatial, value.rank))
+        if any(is_ragged(value.sizes[dim]) for dim in dims):
+            pads = any(call["padding"]) if isinstance(call["padding"], (list, tuple)) else bool(call["padding"])
+            if call["ceil_mode"] or (pads and not call["count_include_pad"]):
+                raise NoRule("a mean over windows that counts the elements within the sequence")
+        tensor, folded = _folded(call, value, batch.masked(value, dims, 0), spatial)
+        return _unfolded(batch, call, call.run(self=tensor), folded, value.shared)
+
+    return rule
+
+
+def adaptive_pool(spatial: int, largest: bool) -> Rule:
+    """Create the rule of pooling to a given size: all timesteps to one."""
+
+    def rule(batch: Batch, call: Call) -> Results:
+        value = call.value()
+        dims = list(range(value.rank - spatial, value.rank))
+        wanted: list[Any] = list(call["output_size"])
+        tensor = batch.rows_of(value)
+        for dim, size in zip(dims, wanted, strict=True):
+            if not is_ragged(value.sizes[dim]):
+                continue
+            if size != 1:
+                if value.sizes[dim] == size:
+                    continue
+                raise NoRule("pooling of the timesteps to a size other than 1")
+            tensor = _pooled(batch, Value(tensor, value.sizes), dim, largest)
+        sizes = [1 if is_ragged(value.sizes[dim]) and w == 1 else w for dim, w in zip(dims, wanted, strict=True)]
+        pooled = _pool_rest(call, value, tensor, dims, sizes, spatial)
+        tensors = _unfolded(batch, call, pooled[0], pooled[1], value.shared)
+        return tensors
+
+    return rule
+
+
+def _pooled(batch: Batch, value: Value, dim: int, largest: bool) -> torch.Tensor:
+    if largest:
+        return batch.masked(value, [dim], float("-inf")).amax(dim + 1, keepdim=True)
+    total = batch.masked(value, [dim], 0).sum(dim + 1, keepdim=True)
+    return total / batch.own(value.sizes[dim]).reshape(-1, *[1] * (total.dim() - 1))
+
+
+def _pool_rest(
+    call: Call, value: Value, tensor: torch.Tensor, dims: Sequence[int], sizes: Sequence[int], spatial: int
+) -> tuple[torch.Tensor, bool]:
+    folded_tensor, folded = _folded(call, value, tensor, spatial)
+    if all(
+        value.sizes[dim] == size or size == 1 == folded_tensor.shape[d - len(dims)]
+        for d, (dim, size) in enumerate(zip(dims, sizes, strict=True))
+    ):
+        return folded_tensor, folded
+    return call.run(self=folded_tensor, output_size=list(sizes)), folded
+
+
+def upsample(batch: Batch, call: Call) -> Results:
+    """Repeat each element: a constant number of times."""
+    value = call.value()
+    tensor = batch.rows_of(value)
+    for dim in range(2, value.rank):
+        factor = call.sizes[0][dim] / value.sizes[dim]
+        if not factor.is_Integer:
+            raise NoRule("a change of the frame rate by no whole factor")
+        if factor != 1:
+            tensor = tensor.repeat_interleave(int(factor), dim + 1)
+    return Value(tensor.squeeze(0) if value.shared else tensor, call.sizes[0], value.shared)

@@ -1,0 +1,120 @@
+"""Second way of lowering: one request is traced alone, and its graph is run on ragged batches.
+
+It is exact by construction where the first way has no proof: other rows and padding do not exist in the trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from ..bucketing.shapes import Size, TensorSpec
+from ..config.schema import ServingConfig
+from .differential import random_tensor
+from .errors import LoweringError
+from .export import ModelExport, bind_arguments
+from .outputs import output_names
+from .ragged.program import RaggedProgram, export_ragged
+from .single_request import export_single
+
+_LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
+_TOLERANCE = 1e-4  # far above rounding errors, far below the effect of padding of size 1e3
+_ANY_ID = 8
+"""Bound of the ids for an input of unknown vocabulary."""
+
+
+def lower_request(
+    model: torch.nn.Module, config: ServingConfig
+) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Export the model through the trace of one request: the program, and the layouts of its inputs and outputs.
+
+    Raises:
+        LoweringError: the model cannot be traced alone, an operator has no rule, or the program differs from the model.
+    """
+    inputs = config.input_specs
+    _require_batch_and_time(inputs)
+    single = export_single(model, config)
+    program = export_ragged(single, inputs)
+    names = output_names(single.output_tree, list(range(len(program.layouts))))  # type: ignore[arg-type]
+    if config.outputs is not None and len(config.outputs) != len(names):
+        raise LoweringError(
+            f"outputs: {len(config.outputs)} names ({', '.join(config.outputs)}) for the {len(names)} tensors forward() "
+            f"returns ({', '.join(names)})"
+        )
+    outputs = tuple(
+        TensorSpec(name, dtype, cast(tuple[Size, ...], shape))
+        for name, (dtype, shape) in zip(config.outputs or names, program.layouts, strict=True)
+    )
+    _check(model, config, program, inputs, outputs)
+    return ModelExport(program.exported, True, single.output_tree, None), inputs, outputs
+
+
+def _require_batch_and_time(inputs: Sequence[TensorSpec]) -> None:
+    if not any("time" in spec.shape for spec in inputs) or any(spec.batch_dim is None for spec in inputs):
+        raise LoweringError("a request can be traced alone only if every input has a batch dimension and one has time")
+
+
+def _check(
+    model: torch.nn.Module,
+    config: ServingConfig,
+    program: RaggedProgram,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+) -> None:
+    """Compare a ragged batch, with large numbers in its padding, with each request alone in eager mode.
+
+    Raises:
+        LoweringError: an output differs, or the model fails on a request.
+    """
+    lengths = [length for length in _LENGTHS if length <= config.grid.lengths[-1]] or [config.grid.lengths[0]]
+    rng = torch.Generator().manual_seed(0)
+    requests = [
+        [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID) for spec in inputs]
+        for length in lengths
+    ]
+    padded = [_padded(spec, [r[i] for r in requests], max(lengths) + 3, rng) for i, spec in enumerate(inputs)]
+    with torch.no_grad():
+        results = program.exported.module()(*padded, torch.tensor(lengths))
+        for row, (length, request) in enumerate(zip(lengths, requests, strict=True)):
+            batch = [t.unsqueeze(cast(int, s.batch_dim)) for t, s in zip(request, inputs, strict=True)]
+            alone = _alone(model, config, batch, length)
+            for spec, ours, theirs in zip(outputs, results, alone, strict=True):
+                _compare(spec, ours, theirs, row, length)
+
+
+def _alone(
+    model: torch.nn.Module, config: ServingConfig, batch: Sequence[torch.Tensor], length: int
+) -> list[torch.Tensor]:
+    try:
+        answer = model(**bind_arguments(config, batch, torch.tensor([length])))
+    except Exception as error:
+        raise LoweringError(
+            f"{type(model).__name__} fails in eager mode on one request of {length} timesteps: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    leaves = torch.utils._pytree.tree_leaves(answer)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: int, length: int) -> None:
+    part = ours.select(cast(int, spec.batch_dim), row)
+    sizes = spec.item_sizes(length)
+    for dim, size in enumerate(sizes):
+        part = part.narrow(dim, 0, size)
+    own = theirs if theirs.dim() == part.dim() else theirs.select(cast(int, spec.batch_dim), 0)
+    if own.shape != part.shape:
+        raise LoweringError(f"output {spec.name} has the shape {list(own.shape)} for {length} timesteps, not {sizes}")
+    if not torch.allclose(part.double(), own.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
+        raise LoweringError(f"output {spec.name} of a batch differs from that of a request alone ({length} timesteps)")
+
+
+def _padded(spec: TensorSpec, items: Sequence[torch.Tensor], time: int, rng: torch.Generator) -> torch.Tensor:
+    tensor = random_tensor(spec, spec.sizes(len(items), time), rng, scale=1e3, unknown_ids=_ANY_ID)
+    for row, item in enumerate(items):
+        part = tensor.select(cast(int, spec.batch_dim), row)
+        for dim in spec.item_time_dims:
+            part = part.narrow(dim, 0, item.shape[dim])
+        part.copy_(item)
+    return tensor
