@@ -1,4 +1,4 @@
-"""`make chaos`: sessions go on whatever is killed.
+"""`make chaos`: sessions continue after any process is killed.
 
 Many clients send their sessions piece by piece while a random worker is killed every 2 seconds, and once a whole
 server: first one server that keeps sessions on its disk and is started again, then two that share a Redis server, one
@@ -39,11 +39,11 @@ from .trial import Trouble, run_trial
 Sessions = Sequence[tuple[Script, Expected]]
 TRIALS = ("disk", "redis")
 SHOWN = 20
-"""Lines of what went wrong."""
+"""The largest number of failure lines that are printed."""
 
 
 def main() -> int:
-    """Package, serve, kill, compare, report. Returns the exit code."""
+    """Package, serve, kill, compare and report. Returns the exit code."""
     options = _options()
     # Several processes compute at once: threads that wait by spinning would take the cores from those that work.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -83,7 +83,7 @@ def _options() -> argparse.Namespace:
 
 @contextmanager
 def _hosts(name: str, model: Tagger, workers: int) -> Iterator[list[Host]]:
-    """The servers of a trial, started."""
+    """The started servers of a trial."""
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         streaming, count = _SETTINGS[name](stack, work)
@@ -96,7 +96,7 @@ def _hosts(name: str, model: Tagger, workers: int) -> Iterator[list[Host]]:
 
 
 def _on_disk(stack: ExitStack, work: Path) -> tuple[str, int]:
-    """The archive's `streaming:`, and how many servers there are."""
+    """The archive's `streaming:` block, and the number of servers."""
     return "{}", 1
 
 

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: Sequence[str] | None = None, repository: Path = ROOT) -> int:
-    """Check out, package, measure, report. Returns the exit code."""
+    """Check out, package, measure and report. Returns the exit code."""
     options = _options(arguments)
     with (
         tempfile.TemporaryDirectory(prefix="compare-") as folder,
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None, repository: Path = ROOT) -> int
 
 
 def tell(text: str) -> None:
-    """Say what is being done, where it is not taken for the result."""
+    """Print the progress to standard error, apart from the result."""
     print(text, file=sys.stderr, flush=True)
 
 
