@@ -1,4 +1,4 @@
-"""Write the weights of an archive, and the constants that lowering found in its code, as one .safetensors file.
+"""Write the weights of an archive, and the constants found by lowering, as one .safetensors file.
 
     python export_weights.py tagger.mar weights.safetensors
 

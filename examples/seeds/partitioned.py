@@ -1,4 +1,4 @@
-"""An MLP whose answers are sorted, the sorting on the CPU: `python -m examples.seeds.partitioned onnxruntime`."""
+"""An MLP whose outputs are sorted on the CPU: `python -m examples.seeds.partitioned onnxruntime`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .shown import Engine, Shown
 
 
 class MLP(nn.Module):
-    """Ten classes of pictures of 28 x 28 pixels, as logarithms of probabilities in ascending order."""
+    """A classifier of 28 x 28 pixels into ten classes: log-probabilities in ascending order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,14 +21,14 @@ class MLP(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, 10], ascending."""
+        """Return [B, 10], in ascending order."""
         hidden = self.relu(self.fc2(self.relu(self.fc1(x))))
         ascending, _ = torch.sort(torch.log_softmax(self.fc3(hidden), dim=1))
         return ascending
 
 
 def show(engine: Engine) -> Shown:
-    """Run it on an engine, which is asked what it takes first."""
+    """Run the example on an engine, after an operator query."""
     shown = Shown(engine)
     model = MLP()
     model.eval()
