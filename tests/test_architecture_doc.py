@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names files that exist, rooms that exist, and the layers that the import rules allow."""
+"""ARCHITECTURE.md names existing files, existing rooms, and layers that the import rules allow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What docs/backends.md says of the engines is what their code says; its example is the one that the tests install."""
+"""docs/backends.md agrees with the engines' code, and its example is the one that the tests install."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def takes(engine: Backend) -> list[str]:
 
 
 def tried(name: str) -> str:
-    """When `auto` tries an engine."""
+    """The cell for the cases in which `auto` tries an engine."""
     if name in registry.auto_engines("serve_float32"):
         return "yes"
     if name in registry.auto_engines("serve_bfloat16"):

@@ -1,4 +1,4 @@
-"""What docs/benchmarks.md says of programs is so."""
+"""Statements of docs/benchmarks.md on programs are true."""
 
 from __future__ import annotations
 

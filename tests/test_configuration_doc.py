@@ -20,7 +20,7 @@ def test_every_key_has_a_row_in_the_order_of_the_schema() -> None:
 
 
 def test_written_defaults_are_those_of_the_schema() -> None:
-    """Where a default is a word or nothing."""
+    """Defaults that are a word or "none" are those of the schema."""
     for name, row in ROWS.items():
         said = row.partition(" | ")[0]
         default = NeuronLstmBlock.model_fields[name].default
@@ -31,6 +31,6 @@ def test_written_defaults_are_those_of_the_schema() -> None:
 
 
 def test_keys_within_keys_are_named() -> None:
-    """Of the model's arguments, of an input, of the buckets."""
+    """Keys of the model's arguments, of an input and of the buckets are named."""
     for key, block in (("model", ModelArguments), ("inputs", InputConfig), ("buckets", Buckets)):
         assert all(f"`{name}`" in ROWS[key] for name in block.model_fields)

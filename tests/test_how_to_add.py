@@ -1,4 +1,4 @@
-"""The additions of CONTRIBUTING, each made in a copy of the repository, in as many files as it says, and run."""
+"""The additions of CONTRIBUTING, each made in a copy of the repository and run, in the stated files."""
 
 from __future__ import annotations
 

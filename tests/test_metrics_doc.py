@@ -1,4 +1,4 @@
-"""What docs/metrics.md says of the metrics is so. Its server runs in `e2e/test_metrics.py`."""
+"""Statements of docs/metrics.md on the metrics are true. Its server runs in `e2e/test_metrics.py`."""
 
 from __future__ import annotations
 

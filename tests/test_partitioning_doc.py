@@ -1,4 +1,4 @@
-"""What docs/partitioning.md says of the options and of `neuron-lstm analyze` is so."""
+"""Statements of docs/partitioning.md on the options and on `neuron-lstm analyze` are true."""
 
 from __future__ import annotations
 

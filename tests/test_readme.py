@@ -1,4 +1,4 @@
-"""What the README shows is what happens: its files are written, its commands run, its requests sent."""
+"""The README's example works: its files are written, its commands run, its requests sent."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_links_of_the_readmes_lead_to_files() -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.xdist_group("e2e")
 def test_the_tour_of_the_readme_ends_in_the_eager_answer(tour: Path, tour_server: TorchServe) -> None:
-    """Written, archived, served and asked as shown, with curl's words and with Python's: the eager model's answer."""
+    """Files, archive, server and requests as shown, with curl and Python, give the eager model's answer."""
     import torch
 
     model = model_class(tour / "model.py")()

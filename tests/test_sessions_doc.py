@@ -1,4 +1,4 @@
-"""What docs/sessions.md shows is what happens: its commands are answered so, its YAML is read, its words are ours."""
+"""The examples of docs/sessions.md work: its commands, its YAML, and the messages that it quotes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(tagger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerResponse]]:
-    """What a worker says to each command of the page, one after the other."""
+    """The responses of a worker to each command of the page, in order."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path_factory.mktemp("kept") / "sessions"))
         with loaded(tagger / "tagger") as service:

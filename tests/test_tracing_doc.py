@@ -32,7 +32,7 @@ def test_every_block_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_option_is_named() -> None:
-    """Of both ways to trace, of the buckets' configuration, and all that is exported."""
+    """The page names the options of both ways to trace and of the buckets, and all exported names."""
     names = {
         name for func in (tracing.trace, tracing.bucket_model_trace) for name in inspect.signature(func).parameters
     }

@@ -1,4 +1,4 @@
-"""A model whose buckets the user chooses is packaged for them, or the choice is refused before anything is compiled."""
+"""Packaging with a bucket selector: compilation for its buckets, or a refusal before compiling."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> Non
 
 
 def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) -> None:
-    """What it writes passes the check; what is there is not overwritten unasked."""
+    """The written file passes the check, and an existing file is not overwritten without --force."""
     assert cli.main(["init", "--model-file", "model.py", "--args", "hidden=8", "-o", "new.yaml"]) == 0
     assert cli.main(["verify-config", "new.yaml"]) == 0
     assert "hidden" in (project.folder / "new.yaml").read_text()

@@ -64,7 +64,7 @@ def test_other_programs_import_nothing_of_ours(tmp_path: Path) -> None:
 
 
 def test_the_archiver_imports_the_hook_and_no_more(tmp_path: Path) -> None:
-    """The check above can fail: a program called torch-model-archiver has the hook, without torch or the rest."""
+    """The check above can fail: a program called torch-model-archiver imports the hook, and only the hook."""
     program = "import sys; print([n for n in sys.modules if n == 'torch' or n.startswith('torchserve_neuron_lstm.')])"
     names = started_as(tmp_path / "torch-model-archiver", program)
 
@@ -83,7 +83,7 @@ def test_a_pth_that_runs_twice_hooks_once(tmp_path: Path) -> None:
 
 
 def started_as(program: Path, code: str) -> str:
-    """What a program of this name prints."""
+    """The output of a program of this name."""
     program.write_text(code)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -92,7 +92,7 @@ def started_as(program: Path, code: str) -> str:
 
 @pytest.mark.parametrize(("asked", "code"), [("neuron_lstm", 1), ("text_classifier", 0)])
 def test_a_hook_that_cannot_be_installed_says_so(asked: str, code: int) -> None:
-    """Where our package is broken, the line says it, and stops the program if our handler was asked for."""
+    """A broken package is reported in one line, and stops the program if our handler was requested."""
     words = ["torch-model-archiver", "--handler", asked]
     program = f"import os, sys; sys.argv = {words}; exec(open({str(PTH)!r}).read())"
 

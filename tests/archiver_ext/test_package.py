@@ -35,7 +35,7 @@ Package = Callable[..., Packaged]
 
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
-    """What the commands run, in this process, in the user's folder; gives exit code, standard output and error."""
+    """The commands, run in this process in the user's folder: exit code, standard output and error."""
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("TMPDIR", str(project.temporary))
     monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
@@ -65,7 +65,7 @@ def unpacked(archive: Path, into: Path) -> Path:
 
 
 def answers(folder: Path, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
-    """What an unpacked archive answers to a batch of sequences of these lengths."""
+    """The answers of an unpacked archive to a batch of sequences of these lengths."""
     variants = load_archive(folder, threads=1)
     return variants.run_plan(variants.plan(lengths), [[sequence(length)] for length in lengths], lengths)[0]
 
@@ -76,7 +76,7 @@ def sequence(length: int) -> torch.Tensor:
 
 
 def right_answers(project: Project, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
-    """What the user's model answers to each of them alone."""
+    """The answers of the user's model to each sequence alone."""
     names: dict[str, type[torch.nn.Module]] = {}
     exec((project.folder / "model.py").read_text(), names)
     weights = torch.load(project.folder / "weights.pt")
@@ -94,7 +94,7 @@ def check_answers(project: Project, folder: Path, lengths: Sequence[int] = (3,))
 
 
 def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project: Project, tmp_path: Path) -> None:
-    """The archive holds the user's files, the serving half and the programs; beside it nothing has changed."""
+    """The archive holds the user's files, the serving half and the programs; no other file has changed."""
     precious = project.temporary / "tiny" / "precious.txt"  # the stock archiver would delete it
     precious.parent.mkdir()
     precious.write_text("mine")
@@ -333,7 +333,10 @@ def test_an_engine_of_another_distribution_serves_by_name(
 def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What a simulation takes says nothing of the device: plans, table and `inspect` go by the compiler's count."""
+    """Plans, table and `inspect` use the compiler's estimates.
+
+    The time of a simulation says nothing about the device.
+    """
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", site)
@@ -359,7 +362,7 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
 
 
 def test_a_mistake_of_ours_is_shown_whole(project: Project, package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody expected comes with its traceback and where to report it, and leaves nothing."""
+    """An unexpected error is shown with its traceback and the place to report it, and leaves no file."""
     monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.package.lower", lambda model, config: 1 / 0)
     before = project.listing()
 
@@ -391,7 +394,10 @@ def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, numb
 def stopped_while_compiling(
     project: Project, folder: Path, pids: Path, number: signal.Signals
 ) -> subprocess.Popen[str]:
-    """The stock command, sent a signal as soon as a compiler runs; compilers write their process ids to `pids`."""
+    """The standard command, sent a signal as soon as a compiler runs.
+
+    Compilers write their process ids to `pids`.
+    """
     command = [str(BIN / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
     env = project.environment(PYTHONPATH=odd_engines.install(folder / "site"), SLOW_PIDS=str(pids))
     process = subprocess.Popen(command, cwd=project.folder, env=env, stderr=subprocess.PIPE, text=True)
@@ -427,7 +433,7 @@ def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Projec
 
 
 def test_a_killed_command_takes_the_packaging_with_it(project: Project, tmp_path: Path) -> None:
-    """Even SIGKILL, which lets nobody clean up, leaves neither an archive nor a process that would write one."""
+    """Even SIGKILL, which permits no cleanup, leaves no archive and no process that would write one."""
     project.configure(backend="slow")
     pids = tmp_path / "pids"
     with stopped_while_compiling(project, tmp_path, pids, signal.SIGKILL) as process:
@@ -458,7 +464,10 @@ def test_auto_goes_on_without_a_compiler_and_says_so(
 def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """In pieces of time or over whole sequences; all are measured, the archive holds the fastest alone, and says so."""
+    """Engines are tried in chunks or over whole sequences, and all are measured.
+
+    The archive holds only the fastest, and the report says so.
+    """
     project.configure(backend="auto", batch=[2], length=[4])
 
     code, output, error = package("--json")
@@ -485,7 +494,10 @@ def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(
 def test_a_native_archive_runs_whole_sequences_of_any_length(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """Although the model can be cut: the report, the manifest and `inspect` say why; no engine besides is in it."""
+    """Whole sequences are used although the model can be chunked; the archive holds no other engine.
+
+    The report, the manifest and `inspect` give the reason.
+    """
     project.configure(backend="native", batch=[1, 8], length=[4, 8], longest=50)
     said = "native stops each row at its own end, so chunked execution would save nothing"
 
@@ -515,7 +527,10 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
 def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """It stays below 1.2 times the weights and 450 KB a program; a long sequence takes as many buckets as it needs."""
+    """The archive stays below 1.2 times the weights plus 450 KB for each program.
+
+    A long sequence takes as many buckets as it needs.
+    """
     hidden, length = 300, [3, 5]
     save_weights(project, hidden=hidden)
     project.configure(backend="inductor", hidden=hidden, batch=[2], length=length, longest=17)
@@ -542,7 +557,7 @@ def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
 def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """One program for pieces and one for their end, whatever the lengths; a step beyond the longest is too long."""
+    """One program for chunks and one for heads serve all lengths up to the longest."""
     project.configure(backend="onnxruntime", longest=50)
 
     code, output, error = package()

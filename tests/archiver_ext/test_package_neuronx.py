@@ -1,4 +1,4 @@
-"""The stock command with `backend: neuronx`, on the double of the compiler: from the user's folder to answers."""
+"""The standard command with `backend: neuronx` and a double of the compiler: from files to answers."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def saved(folder: Path, size: int = 3) -> Path:
 
 
 def refusal(folder: Path, model_file: Path, serialized: Path | None = None, **args: object) -> str:
-    """What the user is told."""
+    """The text of the refusal."""
     with importable(folder), pytest.raises(PackagingError) as refused:
         load_model(model_file, serialized, args)
     return str(refused.value)
@@ -60,7 +60,7 @@ def test_a_model_has_the_weights_of_its_file_and_is_in_eval_mode(tmp_path: Path,
 
 
 def test_a_model_imports_the_other_files_of_its_archive_and_leaves_no_trace(tmp_path: Path) -> None:
-    """A sibling is found while packaging; afterwards neither module, nor path entry, nor cache folder is left."""
+    """A sibling file can be imported while packaging; no module, path entry or cache folder remains."""
     write(tmp_path, "import torch\nclass Block(torch.nn.Linear):\n    pass\n", "blocks_of_mine.py")
     file = write(
         tmp_path,

@@ -101,7 +101,7 @@ def test_an_engine_that_fails_is_out_and_the_others_go_on(
 def test_the_last_words_of_a_dead_process_are_told(
     compiling: Callable[..., list[CompileResult | CompileFailure]],
 ) -> None:
-    """What it wrote to standard error comes with the reason."""
+    """The reason includes the standard error of the process."""
     (result, *_) = compiling("dies", buckets=BUCKETS[:1])
 
     assert isinstance(result, CompileFailure)

@@ -136,7 +136,7 @@ def _answers(case: Case) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_programs_hold_no_weights(compiled: Compiled) -> None:
-    """What is written is the code and the shapes; 100 MB of weights stay in the user's file."""
+    """A program consists of code and shapes; 100 MB of weights stay in the user's file."""
     sizes = {file.name: file.stat().st_size for file in compiled.directory.iterdir()}
 
     assert sum(sizes.values()) < 700_000, sizes
@@ -244,7 +244,7 @@ def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> None:
-    """Whichever of the files that it reads here is torn or missing, the load says so instead of crashing later."""
+    """A damaged or missing file of the program is reported by the load, without a later crash."""
     of_others = {one.library for one in build.instruction_sets()} - {build.fastest_library()}
     for victim in (file for file in compiled.directory.iterdir() if file.name not in of_others):
         for content in (None, b"torn"):

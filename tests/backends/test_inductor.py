@@ -1,4 +1,4 @@
-"""What is AOTInductor's own: the compiler it needs, the host it was compiled for, and where its code may lie."""
+"""Properties of AOTInductor: its compiler, the host of its code, and the location of its code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def directory(module: Recurrent, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_this_machine_can_compile() -> None:
-    """Where the tests run there is a compiler; what it is compiled for is written down."""
+    """The test host has a compiler, and the host that it compiles for is recorded."""
     assert Inductor().unavailable() is None
     assert {"system", "machine", "isa", "torch"} == set(HOST)
 
@@ -112,7 +112,7 @@ def test_a_cpu_without_the_instructions_is_refused(
 def test_noexec_folders_are_gone_round(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where code must not be mapped, it is mapped from a copy, and the copy does not stay."""
+    """Code on a noexec file system is loaded from a copy, which is removed."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: place == directory)
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
@@ -132,7 +132,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
 
 
 def test_the_library_is_stripped(directory: Path) -> None:
-    """What goes into the archive is small: nothing in it is for a debugger."""
+    """The library in the archive is small, and has no sections for a debugger."""
     library = directory / "program.so"
     sections = subprocess.run(["readelf", "-S", str(library)], capture_output=True, text=True, check=True).stdout
 
@@ -151,7 +151,7 @@ def test_loading_gives_the_process_its_threads(module: Recurrent, directory: Pat
 
 
 def test_a_compiler_error_names_the_bucket(module: Recurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails inside is reported with the bucket it failed for, and the environment is as before."""
+    """An internal error is reported with its bucket, and the environment is restored."""
     program = exported(module, *ragged_batch(0.0))  # for torch adds to the environment, the first time
     before = dict(os.environ)
     monkeypatch.setattr(inductor, "_compile", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
@@ -201,7 +201,10 @@ def compiled(module: Recurrent, folder: Path, settings: CompileSettings) -> Path
 
 @torch.no_grad()
 def test_the_workdir_keeps_what_the_compiler_was_given(module: Recurrent, tmp_path: Path) -> None:
-    """C++ sources, and commands that can be given again; of the last time only; and the program is as ever."""
+    """The workdir has C++ sources and commands that can be run again, of the last compilation only.
+
+    The program is the same as without it.
+    """
     workdir = tmp_path / "work"
     (workdir / "inductor").mkdir(parents=True)
     (workdir / "inductor" / "of-last-time.cpp").write_text("")
@@ -254,7 +257,7 @@ def test_other_instructions_are_refused(module: Recurrent, tmp_path: Path, arg: 
 
 @torch.no_grad()
 def test_double_precision_is_left_to_torch(tmp_path: Path) -> None:
-    """The layer of oneDNN is for float32; an LSTM in float64 calls torch's own and is exact to its precision."""
+    """The layer of oneDNN is for float32; an LSTM in float64 calls torch's own layer and is as exact."""
     module = Recurrent(Case()).double().eval()
     x, lengths = ragged_batch(0.0)
     program = exported(module, x.double(), lengths)

@@ -1,4 +1,4 @@
-"""The abstract operators in eager: what every engine is measured against must itself be torch's own layer."""
+"""The abstract operators in eager mode, the reference of every engine, are equal to torch's layers."""
 
 from __future__ import annotations
 

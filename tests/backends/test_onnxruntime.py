@@ -1,4 +1,4 @@
-"""What is ONNX Runtime's own: operators it lacks, and what it does when nobody looks."""
+"""Properties of ONNX Runtime: operators that it lacks, and its telemetry."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_compiling_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[s
 
 
 def test_the_graph_names_no_path(tmp_path: Path) -> None:
-    """What goes into the archive tells nothing of the machine it was made on."""
+    """The file in the archive contains no path of the machine that made it."""
     OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
 
     assert b".py" not in (tmp_path / "program.onnx").read_bytes()
@@ -74,7 +74,7 @@ def test_the_engine_reports_to_nobody(tmp_path: Path) -> None:
 
 
 def test_an_owner_may_turn_reporting_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the server's owner has set is left as it is."""
+    """A setting of the server's owner is not changed."""
     onnxruntime._engine()  # imported while it is off
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
     onnxruntime._engine()
@@ -92,7 +92,10 @@ class Adder(torch.nn.Module):
 
 
 def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
-    """Each goes on with the first rows of what the one before it left, and all outputs stay as they were given."""
+    """Each call continues with the first rows of the output of the call before it.
+
+    All outputs keep their values.
+    """
     batch, time = torch.export.Dim("batch", min=1), torch.export.Dim("time", min=1)
     example = (torch.zeros(3, 5, 2), torch.tensor([5, 2, 1]), torch.zeros(3, 2))
     program = torch.export.export(Adder(), example, dynamic_shapes=({0: batch, 1: time}, {0: batch}, {0: batch}))

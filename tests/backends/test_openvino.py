@@ -27,7 +27,7 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.schema import NeuronLstmBlock
 
 SINGLE = ["FP32", "INT8"]
-"""What an older processor says it can do."""
+"""The capabilities of an older processor."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch\\.")
 
@@ -41,7 +41,7 @@ def program_of(case: Case) -> tuple[Recurrent, torch.export.ExportedProgram]:
 
 @pytest.fixture
 def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the processor says it can do, to be changed by a test."""
+    """The reported capabilities of the processor, which a test can change."""
     core = engine._core()
     told = list(core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
@@ -57,7 +57,7 @@ def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
-    """The part of the distribution that reports is never imported, nor is an id written to the home directory."""
+    """The distribution's telemetry module is not imported, and no id is written to the home directory."""
     code = (
         "import sys; from torchserve_neuron_lstm.backends import openvino as ours; ours._core(); "
         "print([name for name in sys.modules if name.startswith('openvino_telemetry')])"
@@ -77,7 +77,7 @@ def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
     ids=str,
 )
 def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> None:
-    """The same program by both precisions, whatever the padding holds; what goes in and out is float32 in both."""
+    """One program runs in both precisions, with any values in the padding; inputs and outputs are float32."""
     module, program = program_of(case)
     errors = {}
     for precision in PRECISIONS:
@@ -160,14 +160,14 @@ def test_only_an_engine_that_says_so_computes_in_bfloat16() -> None:
 
 
 def test_the_yaml_and_the_engines_name_the_same_precisions() -> None:
-    """What can be written is what an engine can be asked for."""
+    """Every precision of the configuration can be requested from an engine, and no other."""
     written = NeuronLstmBlock.model_json_schema()["properties"]["precision"]["enum"]
 
     assert tuple(written) == PRECISIONS
 
 
 def test_a_program_of_known_sizes_is_right_or_refused(tmp_path: Path) -> None:
-    """In known sizes the engine was seen to answer otherwise where a program has several GRUs: never silently."""
+    """The engine gave other answers for static sizes in a program of several GRUs: this is never silent."""
     case = Case("gru", layers=3, bidirectional=True, given_state=True)
     module, inputs = Several((case, case), rows=1000), several_inputs(0.0)
     program = exported(module, *inputs)

@@ -1,4 +1,4 @@
-"""Answers are the caller's: a weight that is an answer as it is stays what it was, whatever becomes of the answer."""
+"""Answers belong to the caller: a weight that is returned is not changed through the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program was compiled for is all that it is called with: anything else is a `WrongInput`, before it runs."""
+"""A program takes the inputs that it was compiled for; others are a `WrongInput`, before it runs."""
 
 from __future__ import annotations
 

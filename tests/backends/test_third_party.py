@@ -1,4 +1,4 @@
-"""A backend of another distribution, installed as people do, serves like ours: docs/backends.md shows its code."""
+"""A backend of another distribution, installed with pip, serves like ours. docs/backends.md shows it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ROWS = [[1, 2, 3, 4, 5, 6, 7, 8], [9], [10, 0, 3], [4, 4]]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pip has installed it, without asking anyone else for anything."""
+    """The folder into which pip has installed it, without an index."""
     folder = tmp_path_factory.mktemp("third-party")
     shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
     words = "--quiet --no-index --no-deps --no-build-isolation --disable-pip-version-check --no-compile --target"
@@ -176,7 +176,7 @@ def test_the_archive_carries_no_engine_of_ours(unpacked: Path) -> None:
 
 @pytest.mark.usefixtures("engine")
 def test_auto_leaves_it_alone() -> None:
-    """Who wants it names it."""
+    """The backend is used only if it is named."""
     config = parse_config(f"neuron_lstm:{BLOCK}".replace("\n", "\n  "), "model-config.yaml")
     engines, dropped = candidate_engines(config)
 
@@ -246,6 +246,6 @@ def test_another_shape_is_a_wrong_input(engine: Backend, tmp_path: Path) -> None
 
 
 def test_another_byte_order_is_refused(engine: Backend, tmp_path: Path) -> None:
-    """What `host` told while packaging is what `load` compares."""
+    """The `host` of packaging is compared at load."""
     with pytest.raises(LoadError, match="-endian: package the model again, here"):
         engine.load(tmp_path, {}, {"byteorder": "middle"}, 1)

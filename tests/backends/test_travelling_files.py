@@ -36,7 +36,7 @@ def travelling(name: str, *, cpu_segments: bool = False, redis: bool = False) ->
 
 
 def entry_points(name: str) -> list[str]:
-    """Where serving begins."""
+    """The modules where serving begins."""
     module = registry.ENGINES[name].module.replace(".", "/")
     return [*ENTRY_POINTS, f"backends/{module}.py"]
 
@@ -79,7 +79,10 @@ def test_an_archive_has_what_importing_the_engine_needs(name: str) -> None:
 @pytest.mark.parametrize("cpu_segments", [False, True])
 @pytest.mark.parametrize("name", registry.ENGINES)
 def test_an_archive_has_exactly_what_serving_imports(name: str, cpu_segments: bool, redis: bool) -> None:
-    """Nothing missing and nothing unused; imports inside functions count, except of packaging and other engines."""
+    """No file is missing and none is unused.
+
+    Imports inside functions count, except those of packaging and of other engines.
+    """
     listed = travelling(name, cpu_segments=cpu_segments, redis=redis)
     others = {file for other in registry.ENGINES for file in travelling(other, redis=True)} - listed
     imported = closure(entry_points(name), others | COMPILE_ONLY, functions=True)

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.archives` makes of its figures."""
+"""The report of `python -m benchmarks.archives`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of two commits: its statistics, its pairs, whose code runs, and what a slower commit is told."""
+"""The comparison of two commits: statistics, pairs, the code that runs, the report of a slower commit."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def commit(root: Path) -> None:
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What it prints."""
+    """The output of a git command."""
     return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
 
 
 def archive(folder: Path, status: int = 200) -> Path:
-    """What a child needs of an unpacked archive."""
+    """The files of an unpacked archive that a child needs."""
     (folder / "MAR-INF").mkdir(parents=True)
     (folder / "MAR-INF" / "MANIFEST.json").write_text("{}")
     (folder / "torchserve_neuron_lstm").mkdir()
@@ -158,7 +158,7 @@ def test_too_few_pairs_have_no_interval(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_ratios_are_taken_pair_by_pair() -> None:
-    """What slowed a whole pair down is in both figures; a pair without its other half is refused."""
+    """A slowdown of a whole pair is in both figures; a pair without its second value is refused."""
     assert ratios([1.0, 10.0], [2.0, 20.0]) == (2.0, 2.0)
     with pytest.raises(ValueError, match="zip"):
         ratios([1.0], [])
@@ -185,7 +185,7 @@ def test_both_sides_begin_equally_often(pairs: int, source: random.Random) -> No
 
 
 def test_sides_take_turns_and_the_best_turn_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A figure's turns begin with either side in turn, and are spread; all of them on the core of the pair."""
+    """The turns of a figure begin with each side alternately, are spread, and run on the core of the pair."""
     asked: list[tuple[str, str, int | None]] = []
 
     class _Told:
@@ -217,7 +217,7 @@ def test_a_slower_commit_misses_its_floor(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A hot path of twice the work is slower for certain, one of half the work is not; nothing is left behind."""
+    """A hot path of twice the work is reported as slower, one of half the work is not; no files remain."""
     monkeypatch.setattr(race_module, "TURNS", 1)
     root, file = repository(tmp_path / "repository"), tmp_path / "run.json"
     (root / "benchmarks" / "hot_path.py").write_text(SCRIPT.replace("ROUNDS", str(rounds)))
@@ -234,7 +234,7 @@ def test_a_slower_commit_misses_its_floor(
 
 
 def test_each_child_runs_its_own_commits_code(tmp_path: Path) -> None:
-    """Script and package are those of the checkout, not those installed; the older commit is not the newer one."""
+    """Script and package are those of the checkout, not the installed ones, and differ by commit."""
     root = repository(tmp_path / "repository")
     (root / "src" / "torchserve_neuron_lstm" / "__init__.py").write_text("AGAIN = True\n")
     commit(root)
@@ -264,7 +264,7 @@ def test_code_from_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_child_that_fails_tells_why(tmp_path: Path) -> None:
-    """What it printed is in the message; the checkouts are removed all the same."""
+    """The message has the child's output, and the checkouts are removed."""
     root = repository(tmp_path / "repository")
     (root / "benchmarks" / "hot_path.py").write_text("raise RuntimeError('cold')\n")
 
@@ -274,7 +274,7 @@ def test_a_child_that_fails_tells_why(tmp_path: Path) -> None:
 
 
 def test_the_working_tree_is_copied_as_it_stands(tmp_path: Path) -> None:
-    """Edited and new files are in the copy; deleted and ignored ones are not, and later edits do not reach it."""
+    """Edited and new files are in the copy; deleted files, ignored files and later edits are not."""
     root = repository(tmp_path / "repository")
     (root / "gone").write_text("")
     commit(root)

@@ -1,4 +1,4 @@
-"""The benchmark of training: its batches, its turns, its floors, its report, and a tiny run of all of it."""
+"""The benchmark of training: its batches, turns, floors and report, and a small run of all of it."""
 
 from __future__ import annotations
 

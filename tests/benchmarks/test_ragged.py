@@ -59,7 +59,7 @@ def make(size: Size) -> Ragged:
 
 
 def weights_of(size: Size) -> int:
-    """How many numbers the matrices of a model have."""
+    """The number of elements in the weight matrices of a model."""
     model = make(size)
     return sum(weight.numel() for name, weight in model.named_parameters() if "weight" in name)
 
@@ -93,7 +93,7 @@ def test_log_normal_lengths_are_26_on_average_and_never_above_the_limit() -> Non
 
 
 def test_the_batches_that_are_measured_are_like_their_distribution() -> None:
-    """Eight batches of 32 drawn once for all, mean and spread included; and the one with the longest of all."""
+    """Eight batches of 32 have the distribution's mean and spread; one more has the longest length."""
     batches = LOG_NORMAL_32.batches
     assert {len(batch) for batch in batches} == {32}
     assert 24 < mean(length for batch in batches for length in batch) < 28
@@ -184,14 +184,14 @@ def run_of(shares: Sequence[float], packed: Sequence[float], onnx: Sequence[floa
 
 
 def chunk_cost(call_ms: float) -> CostModel:
-    """Of a call, and for each timestep what all rows share and what each row adds."""
+    """Costs: per call, per timestep for all rows together, and per timestep of each row."""
     return CostModel(
         {Bucket(rows, steps): call_ms + steps * (0.02 + 0.009 * rows) for rows in (1, 8, 32) for steps in (4, 32)}
     )
 
 
 def test_floors_are_those_of_the_measured_ratios() -> None:
-    """The share of each case, the worst ratio to each rival, and the lone request against the faster eager way."""
+    """Floors use the share of each case, the worst ratio to each rival, and the faster eager mode alone."""
     run = run_of(
         shares=(0.9, 0.6, 0.86, 0.6, 0.66),
         packed=(3, 2.5, 1.9, 4, 5),
@@ -210,7 +210,7 @@ def test_floors_are_those_of_the_measured_ratios() -> None:
 
 
 def test_plans_have_floors_of_their_own() -> None:
-    """Tuned lengths are the optimum; a fixed grid wastes less where calls cost less, so that there are more of them."""
+    """Tuned lengths are optimal; on a fixed grid, cheaper calls mean more calls and less padding."""
     assert [beyond_optimum(count) for count in (8, 16)] == [0, 0]
     few, many = (wasted(chunk_cost(call_ms), batches=8) for call_ms in (2.0, 0.01))
     assert 0 < many < few < 1
@@ -240,7 +240,7 @@ def test_a_run_is_told_as_a_table_as_json_and_as_a_picture(tmp_path: Path) -> No
 
 
 def printed(run: Run, width: int) -> str:
-    """What people see of a run."""
+    """The printed report of a run."""
     console = Console(width=width)
     with console.capture() as capture:
         print_run(run, standings(run), console)
@@ -257,6 +257,9 @@ def test_a_busy_machine_is_told() -> None:
 
 
 def test_every_case_with_a_floor_is_measured() -> None:
-    """And the bidirectional one has no padded eager rival, whose backward direction would begin in the padding."""
+    """All cases with a floor are measured.
+
+    The bidirectional case has no padded eager rival: its backward direction would begin in the padding.
+    """
     assert {case for case, *_ in SHARES} | {LONE} <= set(CASES)
     assert SMALL_32.size.hidden == 128

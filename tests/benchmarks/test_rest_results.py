@@ -1,4 +1,4 @@
-"""What both servers' rounds come to."""
+"""The results of both servers' rounds."""
 
 from __future__ import annotations
 

@@ -7,14 +7,14 @@ from rich.console import Console
 
 
 def figures(lone: list[float], rate: float) -> Figures:
-    """Of some rounds."""
+    """The figures of some rounds."""
     return Figures(
         lone, {16: [rate] * len(lone), 64: [rate] * len(lone)}, {16: [5.0] * len(lone), 64: [5.0] * len(lone)}
     )
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    """What slowed a whole round down is in both figures."""
+    """A slowdown of a whole round is in both figures."""
     assert ratio([2.0, 20.0, 3.0], [1.0, 10.0, 2.0]) == 2.0
 
 

@@ -1,4 +1,4 @@
-"""What the benchmark of sessions asks for, and what it makes of the answers."""
+"""The requests of the sessions benchmark, and its figures from the answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.streaming.served import ALONE, STEP, Served, requests
 
 
 def rounds(*answers: int) -> list[Load]:
-    """Of one second each, with so many answers of 1, 2, 3, ... milliseconds."""
+    """Rounds of one second each, with `answers` answers of 1, 2, 3, ... milliseconds."""
     return [Load([float(number + 1) for number in range(count)], 1.0) for count in answers]
 
 

@@ -1,4 +1,4 @@
-"""Everything the laws of `bucketing` are tried on: random values, and a hand-picked pool of awkward ones."""
+"""Strategies for the laws of `bucketing`: random values, and a hand-picked pool of awkward ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def any_shapes() -> st.SearchStrategy[DynamicShape]:
 
 @st.composite
 def measurements(draw: st.DrawFn, shape: DynamicShape) -> CostModel:
-    """A few measured points, not always as many for each number of rows, and noisy: more may have cost less."""
+    """A few noisy measured points: the number of points may differ by rows, and larger ones may cost less."""
     if draw(st.booleans()):
         return CostModel.proportional(shape)
     batches = draw(st.sets(st.integers(1, shape.batch), min_size=1, max_size=4))

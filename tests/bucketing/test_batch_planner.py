@@ -132,7 +132,7 @@ def test_the_order_of_the_requests_does_not_change_the_cost(problem: Problem, ra
 
 @given(problems())
 def test_the_same_batch_is_planned_the_same_by_every_planner(problem: Problem) -> None:
-    """A planner keeps nothing of the batches it planned before, and two of the same grid and cost are equal."""
+    """A planner keeps no state of earlier batches, and planners of the same grid and cost are equal."""
     grid, cost, lengths = problem
     planner = BucketPlanner(grid, cost)
 

@@ -125,7 +125,7 @@ def test_the_sample_is_as_its_note_says() -> None:
 
 @pytest.mark.parametrize(("count", "about"), [(8, 0.190), (16, 0.086)])
 def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
-    """19 % of the timesteps are padding with 8 lengths and 9 % with 16, as the textbook's program finds too."""
+    """The padding is 19 % with 8 lengths and 9 % with 16, as in the textbook's dynamic program."""
     histogram = read_lengths(SAMPLE)
 
     found = padding_stats(histogram, optimal_lengths(histogram, count, cost_in_timesteps))
@@ -136,7 +136,7 @@ def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
 
 
 def test_thousands_of_lengths_and_any_costs_are_no_matter() -> None:
-    """What is chosen for 4000 distinct lengths equals the textbook's program on a few, where that can follow."""
+    """4000 distinct lengths are handled, and for a few lengths the result equals the textbook's program."""
     generator = random.Random(0)
     noisy = {length: 0.1 + 0.01 * length * generator.uniform(0.9, 1.1) for length in range(1, 4001)}
 

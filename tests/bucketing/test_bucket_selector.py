@@ -1,4 +1,4 @@
-"""A user's choice of buckets is asked for every length, and refused by the lengths for which it goes wrong."""
+"""A bucket selector is called for every length, and refused with the lengths for which it fails."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def planned_value(result: Plan, cost: CostModel) -> Value:
 
 
 def series(left: int, buckets: Sequence[Bucket], cost: CostModel) -> Value:
-    """The best value of chunks out of these buckets, one after the other, until `left` timesteps have passed."""
+    """The best value of consecutive chunks of these buckets, until `left` timesteps have passed."""
     best: list[Value] = [(0, 0)]
     for steps in range(1, left + 1):
         best.append(min(total([value_of([one], cost), best[max(0, steps - one.length)]]) for one in buckets))
@@ -59,7 +59,7 @@ def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Valu
         return min(value for option in known.options[len(left)] for value in begun(option, left))
 
     def whole(left: tuple[int, ...]) -> Value:
-        """The same for a whole batch: the rows that last more than half as long as the first may be called apart."""
+        """The best value of a whole batch: rows longer than half of the longest may run apart."""
         long = sum(steps > left[0] // 2 for steps in left)
         apart = [
             min(begun(option, left))
@@ -119,7 +119,7 @@ def test_nothing_that_is_looked_at_is_cheaper(problem: Problem) -> None:
 
 @given(chunk_problems(max_size=6, longest=20))
 def test_nothing_is_cheaper_than_the_best_of_all(problem: Problem) -> None:
-    """What is told to be the cost of a plan can be had by no trick: the bound holds from below."""
+    """The cost of a plan is not less than the best possible cost."""
     grid, cost, lengths = problem
 
     assert planned_value(BucketedChunkPlanner(grid, cost, tolerance=0).plan(lengths), cost) >= best_of_all(
@@ -128,8 +128,8 @@ def test_nothing_is_cheaper_than_the_best_of_all(problem: Problem) -> None:
 
 
 @given(st.lists(st.integers(1, 24), min_size=1, max_size=7))
-def test_little_is_lost_by_not_looking_at_all(lengths: list[int]) -> None:
-    """On a grid of powers of two whose costs grow with the bucket, the plan is within a tenth of the best of all."""
+def test_plans_cost_at_most_a_tenth_more_than_the_best_plan(lengths: list[int]) -> None:
+    """On a grid of powers of two with growing costs, a plan is within a tenth of the best plan."""
     grid = BucketGrid((1, 2, 4, 8), (2, 4, 8))
     cost = CostModel({bucket: 0.1 + bucket.length * (0.03 + 0.01 * bucket.batch) for bucket in grid.buckets})
 
@@ -153,7 +153,7 @@ def test_fewer_timesteps_cost_no_more_than_the_tolerance(problem: Problem, toler
 
 @given(chunk_problems(max_size=10, longest=12))
 def test_a_plan_never_costs_more_than_one_bucket_for_all(problem: Problem) -> None:
-    """Where one bucket holds the whole batch to its end, it is an upper bound, with any tolerance."""
+    """One bucket that holds the whole batch is an upper bound of the cost, with any tolerance."""
     grid, cost, lengths = problem
 
     planned, _ = planned_value(BucketedChunkPlanner(grid, cost, tolerance=0.5).plan(lengths), cost)

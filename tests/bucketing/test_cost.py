@@ -90,7 +90,7 @@ def test_a_single_measurement_counts_as_proportional() -> None:
 
 
 def test_beyond_the_last_measurement_no_cost_falls() -> None:
-    """A long bucket that was measured cheaper than a shorter one is noise, and is not drawn out to nothing."""
+    """A long bucket that was measured as cheaper than a shorter one is noise, and is not extrapolated."""
     assert NOISY.of(Bucket(2, 1000)) == NOISY.of(Bucket(2, 16)) == 3.0
     assert NOISY.of(Bucket(6, 1000)) == NOISY.of(Bucket(6, 32)) == 6.0
 
@@ -113,7 +113,7 @@ def test_the_line_through_exact_measurements_is_theirs(call: float, step: float,
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0.01, 10)), min_size=2, max_size=5, unique_by=lambda p: p[0]))
 def test_no_line_of_the_allowed_ones_is_nearer(points: list[tuple[int, float]]) -> None:
-    """Neither a shift nor a turn lessens the sum of squared relative errors, unless a part becomes negative."""
+    """No shift or rotation lessens the sum of squared relative errors, unless a term becomes negative."""
     line = CostModel({Bucket(1, length): value for length, value in points}).line(1)
 
     def error(call: float, step: float) -> float:

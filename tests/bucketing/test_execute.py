@@ -204,7 +204,7 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
 
 
 def test_no_two_outputs_share_memory_nor_does_one_with_an_input() -> None:
-    """A program may return a tensor twice, a part of another one, or what it was given: who changes one changes one."""
+    """A program may return a tensor twice, a part of another one, or an input; outputs share no memory."""
     ids = TensorSpec("ids", "int64", ("batch", "time"))
     last = TensorSpec("last", "int64", ("batch",))
     request = torch.tensor([1, 2, 3])

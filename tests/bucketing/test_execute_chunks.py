@@ -1,4 +1,4 @@
-"""In pieces, every request is answered as it is alone: exactly, for the model here reckons with whole numbers."""
+"""Chunked execution: every request is answered as alone, exactly, because the model uses integers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ SIGNATURE = ChunkSignature(
         CarriedValue(TensorSpec("last", "int64", ("batch", 1)), 0.0),
     ),
 )
-"""Of ids[T], a salt and marks[T, 2]: a hash so far, begun with the salt; sums so far; the greatest and the last id."""
+"""The signature of a model with inputs ids[T], a salt and marks[T, 2].
+
+It carries a hash that begins with the salt, sums, and the greatest and the last id.
+"""
 
 
 def begin(salt: int) -> int:
@@ -155,7 +158,7 @@ some_lengths = st.lists(st.integers(1, 12), min_size=1, max_size=7)
 
 @given(some_lengths, st.randoms(use_true_random=False), st.integers(0, 1000))
 def test_any_chunked_plan_answers_as_each_request_alone(lengths: list[int], choose: random.Random, seed: int) -> None:
-    """Wherever it cuts, whichever rows go on first, however much larger the buckets are, whatever the padding holds."""
+    """This holds for all cuts, orders of rows, larger buckets and values of padding."""
     plan = any_chunked_plan(lengths, choose)
     program = check(plan, lengths, seed)
 
@@ -166,7 +169,7 @@ def test_any_chunked_plan_answers_as_each_request_alone(lengths: list[int], choo
 
 @given(chunk_problems(max_size=8, longest=20), st.integers(0, 1000))
 def test_plans_over_a_grid_are_followed(problem: tuple[BucketGrid, CostModel, list[int]], seed: int) -> None:
-    """Of the planner that serves: rows in fixed shapes, sequences longer than the longest piece among them."""
+    """The serving planner's plans have fixed numbers of rows; some sequences exceed the longest chunk."""
     grid, cost, lengths = problem
 
     program = check(make_planner("chunk", grid, cost).plan(lengths), lengths, seed)
@@ -177,7 +180,7 @@ def test_plans_over_a_grid_are_followed(problem: tuple[BucketGrid, CostModel, li
 
 @given(free_problems(max_size=8), st.integers(0, 1000))
 def test_plans_for_any_shape_are_followed(problem: tuple[DynamicShape, CostModel, list[int]], seed: int) -> None:
-    """Of the planner that serves, and nothing is computed beyond its limits."""
+    """The serving planner's plans are followed, and no call exceeds the planner's limits."""
     shape, cost, lengths = problem
 
     program = check(make_planner("chunk", shape, cost).plan(lengths), lengths, seed)

@@ -105,7 +105,7 @@ def test_the_chunks_of_a_request_follow_each_other_to_its_end(problem: Problem) 
 
 @given(staircase_problems())
 def test_rows_stand_together_in_the_longest_first_order(problem: Problem) -> None:
-    """A run and a head take a stretch of it, so that states can be kept in that order and never be gathered."""
+    """A call's rows are consecutive in that order, so that states keep the order and are never gathered."""
     planner, lengths = problem
     order = longest_first(lengths)
 
@@ -142,7 +142,7 @@ def test_all_real_timesteps_are_computed_once(problem: Problem) -> None:
 
 @given(all_problems(), st.randoms(use_true_random=False))
 def test_the_order_of_the_requests_does_not_change_the_calls(problem: Problem, random: Random) -> None:
-    """The same lengths in another order are run in the same buckets at the same times, the same ones together."""
+    """The same lengths in another order run in the same buckets, at the same times, with the same rows."""
     planner, lengths = problem
     shuffled = random.sample(lengths, len(lengths))
 

@@ -1,4 +1,4 @@
-"""Where the user chooses each request's length, cost chooses nothing but the batch sizes."""
+"""Plans with a bucket selector: the user chooses each length, and cost decides the batch sizes only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Problem = tuple[BucketGrid, CostModel, list[int]]
 
 @st.composite
 def chosen_problems(draw: st.DrawFn) -> tuple[BucketGrid, CostModel, list[int], tuple[int, ...]]:
-    """A grid, its costs, lengths that fit it, and any table that holds them, also one that jumps back and forth."""
+    """A grid, its costs, lengths that fit it, and any table of bucket lengths that hold them.
+
+    The table need not be monotonic.
+    """
     grid, cost, lengths = draw(problems())
     table = tuple(
         draw(st.sampled_from([own for own in grid.lengths if own >= length]))

@@ -20,12 +20,15 @@ MODEL = make_model()
 EXPECTED = expect(MODEL, SCRIPT)
 
 Fails = Callable[[int], bytes | None]
-"""What is sent in the place of an answer to the request of this number: None for the answer."""
+"""A function from a request's number to the bytes sent instead of the answer; None for the answer."""
 
 
 @dataclass
 class Server:
-    """Answers as the model does, wherever `fails` does not say otherwise. It reads what the client counts on."""
+    """A server that answers as the model does, unless `fails` says otherwise.
+
+    It checks the headers that the client sends.
+    """
 
     fails: Fails
     asked: list[int] = field(default_factory=list)
@@ -66,7 +69,7 @@ def refusal(status: int, body: str = "{}") -> bytes:
 
 
 def served(*servers: Server, hang_ups: float = 0.0, patience: float = 30.0, expected: Expected = EXPECTED) -> Tally:
-    """What came of the session."""
+    """The tally of the session."""
     tally = Tally()
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""What clients will send."""
+"""The sessions that clients send."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_the_pieces_of_a_session_are_its_tokens_in_order(seed: int) -> None:
 
 
 def test_a_seed_draws_the_same_again_and_another_one_other_sessions() -> None:
-    """What failed once can be run once more."""
+    """A failed run can be repeated."""
     assert draw_scripts(3, 4, 50, seed=1) == draw_scripts(3, 4, 50, seed=1)
     assert draw_scripts(3, 4, 50, seed=1) != draw_scripts(3, 4, 50, seed=2)
 

@@ -1,4 +1,4 @@
-"""When a trial has shown what it should."""
+"""The criteria of a successful trial."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOOD = Tally(answers=Counter({Verdict.RIGHT: 20}), finished=4, worker_kills=3, s
 
 
 def found(tally: Tally) -> list[str]:
-    """Of four sessions with five pieces each, under three kills of workers and one of a server."""
+    """The failures of four sessions of five chunks, with three kills of workers and one of a server."""
     return failures(tally, sessions=4, pieces=5, kills=3, servers=1)
 
 

@@ -41,14 +41,14 @@ def loaded(folder: Path, length: str, more: str = "") -> ServingConfig:
 
 
 def refusal(folder: Path, length: str, more: str = "") -> str:
-    """What is said about one, without the folder."""
+    """The text of the refusal, without the folder."""
     with pytest.raises(ConfigError) as refused:
         loaded(folder, length, more)
     return str(refused.value).replace(f"{folder}/", "")
 
 
 def test_lengths_are_chosen_for_a_histogram_beside_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its path is relative to the YAML, wherever the command runs; fewest timesteps are chosen without measuring."""
+    """The histogram's path is relative to the YAML; the objective `timesteps` needs no measurement."""
     monkeypatch.chdir("/")
     config = loaded(folder, "{auto: 3, histogram: lengths.txt, objective: timesteps}")
 

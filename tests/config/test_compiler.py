@@ -1,4 +1,4 @@
-"""What the YAML says to a compiler, and to the partitioner: both forms, defaults, every contradiction with its path."""
+"""YAML keys of the compiler and the partitioner: both forms, defaults, and refusals with their path."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parsed(**keys: str) -> ServingConfig:
 
 
 def complaints(**keys: str) -> list[str]:
-    """What is said about one, without the lines."""
+    """The messages of a refusal, without line numbers."""
     with pytest.raises(ConfigError) as refused:
         parse_config(text_of(**keys), "f")
     return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]

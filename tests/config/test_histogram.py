@@ -37,7 +37,7 @@ def listed(text: str) -> dict[int, int]:
 
 
 def refusal(data: bytes) -> str:
-    """What is said about bytes that hold no lengths."""
+    """The message for bytes that hold no lengths."""
     with pytest.raises(LengthsError) as refused:
         parse_lengths(data)
     return str(refused.value)
@@ -170,7 +170,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    """One that is not there, a folder, a pipe that nobody writes to, an endless device, an impossible name."""
+    """A missing file, a folder, a pipe without a writer, an endless device and an invalid name."""
     os.mkfifo(tmp_path / "pipe")
 
     for path, said in (

@@ -55,7 +55,7 @@ def block(**replaced: str) -> str:
 
 
 def complaints(text: str) -> str:
-    """What is said about a text that is refused."""
+    """The message for a text that is refused."""
     with pytest.raises(ConfigError) as refused:
         parse_config(text, "model-config.yaml")
     return str(refused.value)
@@ -332,7 +332,7 @@ def test_a_key_that_is_no_text_is_refused(key: str, said: str) -> None:
 
 
 def test_other_blocks_are_left_alone() -> None:
-    """What belongs to another program is neither checked nor refused."""
+    """Blocks of other programs are neither checked nor refused."""
     others = "handler: {3: !x y, on: 010}\nmicro_batching: {parallelism: {a: 1}}\npt2: {compile: {enable: false}}\n"
 
     assert parse_config(SMALL + others + "torchrun: {nnodes: 1}\n", "f").frontend.torchrun == {"nnodes": 1}

@@ -84,7 +84,7 @@ def mutations(draw: st.DrawFn) -> str:
 
 
 def refusal(text: str) -> ConfigError | None:
-    """Why a text is refused; None where it is a configuration."""
+    """The reason for the refusal of a text; None for a valid configuration."""
     try:
         config = parse_config(text, "f.yaml")
     except ConfigError as refused:

@@ -230,7 +230,7 @@ GOLDEN = """\
 
 
 def refusal(directory: Path, text: str) -> str:
-    """What is said about a manifest with this text."""
+    """The message for a manifest with this text."""
     (directory / "variants.json").write_text(text)
     with pytest.raises(RuntimeError) as refused:
         read_manifest(directory)
@@ -614,7 +614,7 @@ def test_every_damaged_file_is_named(archive: Path, damage: Callable[[Path], Non
 
 
 def test_weights_without_a_digest_are_refused(archive: Path) -> None:
-    """What is loaded must have been listed."""
+    """A file that is loaded must be listed."""
     with pytest.raises(ManifestError, match=r"weights\.pt has no digest"):
         verify_files(archive, replace(EXAMPLE, files={}))
 

@@ -1,4 +1,4 @@
-"""What the models accept, one key at a time, and the JSON Schema that editors get."""
+"""The accepted values of each key, and the JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -304,7 +304,7 @@ def test_every_key_of_the_json_schema_is_described() -> None:
     ],
 )
 def test_an_editor_sees_what_the_loader_refuses(change: dict[str, Any]) -> None:
-    """Of the single-value mistakes at least."""
+    """The schema refuses the same single-value errors as the loader."""
     text = yaml.safe_dump({**yaml.safe_load(PRESETS[0].read_text()), **change})
 
     assert not jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(text))

@@ -1,4 +1,4 @@
-"""What variants.json says of streaming is read back as written, and refused by name where it is not."""
+"""Streaming settings of variants.json are read back as written, and wrong ones are refused by name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def written() -> dict[str, Any]:
 
 
 def refusal(manifest: dict[str, Any]) -> str:
-    """What is said about it."""
+    """The text of the refusal."""
     with pytest.raises(ManifestError) as refused:
         parse_manifest(json.dumps(manifest))
     return str(refused.value)

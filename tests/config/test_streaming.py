@@ -1,4 +1,4 @@
-"""`streaming:` of the YAML: defaults, every contradiction with its path, and nothing that serving would refuse."""
+"""`streaming:` of the YAML: defaults, refusals with their path, and only values that can be served."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def parsed(streaming: str, **keys: str) -> ServingConfig:
 
 
 def settings(streaming: str) -> SessionSettings:
-    """What the serving half is told."""
+    """The settings for serving."""
     config = parsed(streaming).streaming
     assert config is not None
     return config.settings(STATE)
 
 
 def complaints(streaming: str, **keys: str) -> list[str]:
-    """What is said about one, without the lines."""
+    """The messages of a refusal, without line numbers."""
     with pytest.raises(ConfigError) as refused:
         parsed(streaming, **keys)
     return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]
@@ -230,7 +230,7 @@ def test_an_editor_takes_what_the_loader_takes(streaming: str) -> None:
     ["{store: memory}", "{idle_seconds: 0}", "{max_sessions: 0}", "{stoer: disk}", "{fields: {id: 'a b'}}", "[]"],
 )
 def test_an_editor_sees_single_values_that_the_loader_refuses(streaming: str) -> None:
-    """What goes with what is for the loader alone."""
+    """Combinations of keys are checked by the loader only."""
     complaints(streaming)
 
     assert not is_valid(text_of(streaming))
@@ -244,7 +244,7 @@ seconds = st.floats(1e-3, 1e9, allow_nan=False)
 def test_settings_come_back_from_a_manifest_as_they_were(
     store: str, max_sessions: int, max_bytes: int, idle_seconds: float
 ) -> None:
-    """Of every store, whatever the limits."""
+    """This holds for every store and all limits."""
     from streaming_archive import streaming_manifest
 
     values: dict[str, Any] = {"store": store, "max_sessions": max_sessions, "max_bytes": max_bytes}

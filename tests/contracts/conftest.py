@@ -77,7 +77,7 @@ def packaged(tmp_path_factory: pytest.TempPathFactory) -> Packaged:
 
 @pytest.fixture(autouse=True)
 def no_cores_named(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a command sets in the environment is undone."""
+    """Remove the core variables, and undo changes of the environment by a command."""
     before = dict(os.environ)
     for variable in ("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES", "NEURON_DOUBLE_CORES"):
         monkeypatch.delenv(variable, raising=False)

@@ -41,15 +41,15 @@ class Context:
         return self.given[idx]
 
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
-        """Of a row."""
+        """Record the status of a row."""
         self.statuses[idx] = code
 
     def set_response_content_type(self, idx: int, value: str) -> None:
-        """Of a row."""
+        """Record the content type of a row."""
         self.told[idx]["content-type"] = value
 
     def set_response_header(self, idx: int, key: str, value: str) -> None:
-        """Of a row."""
+        """Record a header of a row."""
         self.told[idx][key] = value
 
 
@@ -73,7 +73,7 @@ class Metrics:
 
 
 def metrics_of(job: dict[str, Any]) -> Metrics | None:
-    """What the server's metrics file declares."""
+    """The metrics that the server's metrics file declares."""
     return None if job["metrics"] is None else Metrics(job["metrics"])
 
 

@@ -1,4 +1,4 @@
-"""Makes what data/ holds of archives: run by hand, on the commit whose archives are to be kept. See data/README.md.
+"""Make the archives of data/. Run by hand, on the commit whose archives are kept. See data/README.md.
 
 python -m tests.contracts.make_archives [NAME ...]
 """

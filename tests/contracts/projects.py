@@ -1,4 +1,4 @@
-"""User projects of the contract tests: small models with their configurations, and how they are packaged.
+"""User projects of the contract tests: small models with their configurations and packaging.
 
 Nothing here imports the package: projects are files and a command line, as users have them.
 """
@@ -222,7 +222,7 @@ def archived_names() -> list[str]:
 
 
 def write_project(name: str, folder: Path, seed: int = 0) -> nn.Module:
-    """Lay out a project's files in a new folder, with weights of that seed; returns the model in eval mode."""
+    """Write a project's files to a new folder, with weights of the seed; return the model in eval mode."""
     project = PROJECTS[name]
     folder.mkdir(parents=True)
     (folder / "model.py").write_text(project.model)

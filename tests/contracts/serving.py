@@ -22,7 +22,7 @@ from .projects import DOUBLES, HERE, PROJECTS
 JSON = {"Content-Type": "application/json"}
 OURS = ("torchserve_neuron_lstm", "_editable_impl_torchserve_neuron_lstm", "__editable__")
 LENGTHS = (1, 4, 6, 3)
-"""Of the requests that every archive gets, but for one that takes its buckets' own lengths alone."""
+"""The lengths of the requests of every archive, except one that takes its buckets' lengths only."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Job:
 
 
 def serve(jobs: Sequence[Job], place: Path) -> list[dict[str, Any]]:
-    """The result of each job, from an interpreter whose packages are linked in `place`: all but this project."""
+    """The result of each job, from an interpreter without this project; its packages are links in `place`."""
     site = place / "site"
     if not site.exists():
         site.mkdir()

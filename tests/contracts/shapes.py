@@ -1,4 +1,4 @@
-"""What of a JSON value is promised: keys and plain facts exactly, measurements and wording by their kind."""
+"""The promised parts of a JSON value: keys and plain facts exactly, measurements and wording by kind."""
 
 from __future__ import annotations
 

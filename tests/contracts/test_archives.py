@@ -1,4 +1,4 @@
-"""Archives that an earlier release made: each is still served by its own code, and read by the commands of today."""
+"""Archives of an earlier release: their own code serves them, and the current commands read them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Renewed:
     archive: Path
     model: torch.nn.Module
     told: dict[str, Any]
-    """What each command said as JSON, by its name."""
+    """The JSON output of each command, by its name."""
 
 
 def manifest_of(archive: Path) -> Any:
@@ -56,7 +56,7 @@ def answers(name: str, result: dict[str, Any]) -> list[Any]:
 
 
 def served(archives: dict[str, Path], place: Path) -> dict[str, dict[str, Any]]:
-    """What a host that knows nothing of this repository says to the requests of each archive."""
+    """The answers of a host without this repository to the requests of each archive."""
     environment = {"NEURON_LSTM_SESSIONS": str(place / "sessions")}
     jobs = [
         Job(unpack(archive, place / "unpacked" / name), name, [rows(name)], environment)
@@ -105,7 +105,7 @@ def commands(name: str, archive: Path, user: Path) -> dict[str, tuple[object, ..
 
 @contextmanager
 def modules_of(name: str) -> Iterator[None]:
-    """A project's own modules, and the stand-ins it needs, can be imported in the block, and are forgotten after."""
+    """Make a project's modules and doubles importable in the block, and remove them after it."""
     forgotten = {"torch_neuronx", "torch_neuron", *(Path(file).stem for file in PROJECTS[name].extra)}
     with pytest.MonkeyPatch.context() as patch:
         if PROJECTS[name].doubles:
@@ -194,7 +194,7 @@ def test_its_old_code_serves_what_the_commands_wrote(
 
 
 def outputs(answer: Any) -> list[Any]:
-    """The values of an answer without the fields of its session; of classes, the scores in order of the classes."""
+    """The values of an answer without its session fields; for classes, the scores in the order of classes."""
     if "high" in answer:
         return [[answer[label] for label in ("low", "middle", "high", "highest")]]
     return [value for key, value in answer.items() if not key.startswith("ts_request")]
@@ -202,7 +202,7 @@ def outputs(answer: Any) -> list[Any]:
 
 @torch.no_grad()
 def own_answers(name: str, model: torch.nn.Module) -> list[Any]:
-    """What the model itself says to each request alone."""
+    """The answers of the model itself to each request alone."""
     found = []
     for body in requests(name):
         tensors = [torch.tensor(value)[None] for value in body.values()]

@@ -50,7 +50,7 @@ class Twin:
 
 
 def help_of(*words: str) -> str:
-    """What `--help` prints."""
+    """The output of `--help`."""
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.setenv("COLUMNS", "300")
@@ -74,7 +74,7 @@ def test_a_command_takes_the_options_that_were_kept(command: str) -> None:
 
 
 def test_analyze_says_it_with_the_same_keys(tmp_path: Path) -> None:
-    """Of an engine that takes all, and of one of another distribution that lacks something."""
+    """The keys are the same for an engine without gaps and for a third-party engine with gaps."""
     write_project("tagger_eager", tmp_path / "user")
     site = tmp_path / "site"
     info = site / "twin-1.0.dist-info"

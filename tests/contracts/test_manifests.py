@@ -1,4 +1,4 @@
-"""`variants.json` of small projects: what serving halves that are in archives and programs of users read."""
+"""`variants.json` of small projects, as read by the serving code in archives and by users' programs."""
 
 from __future__ import annotations
 

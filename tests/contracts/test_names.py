@@ -22,7 +22,7 @@ NAMES: dict[str, dict[str, Any]] = json.loads((DATA / "names.json").read_text())
 
 
 def facts(value: Any) -> Any:
-    """What is promised of an object: a signature, the members of a class, the choices of a Literal."""
+    """The promised parts of an object: a signature, the members of a class, the choices of a Literal."""
     if isinstance(value, type):
         return members(value)
     if inspect.isroutine(value):
@@ -31,7 +31,7 @@ def facts(value: Any) -> Any:
 
 
 def members(value: type) -> Any:
-    """Of an exception the builtin it is; of a class its fields and methods."""
+    """The builtin bases of an exception; the fields and methods of any other class."""
     if issubclass(value, Exception):
         return [base.__name__ for base in value.__mro__ if base.__module__ == "builtins" and base is not object]
     own = {name: signature(one) for name, one in inspect.getmembers(value, inspect.isroutine) if is_public(name)}

@@ -1,4 +1,4 @@
-"""What a client, a monitoring system and the management API are told by archives of the code as it is now."""
+"""Responses to clients, metrics and the management API, by archives of the current code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = "00112233445566778899aabbccddeeff" * 2
 
 
 def result_of(packaged: Packaged, name: str, place: Path, *batches: Sequence[Any], **environment: str) -> Any:
-    """What a host makes of rows for an archive that was just packaged."""
+    """The result of a host for rows sent to an archive that was just packaged."""
     folder = packaged.unpacked(name, place / "unpacked")
     given = {"NEURON_LSTM_SESSIONS": str(place / "sessions"), **environment}
     (result,) = serve([Job(folder, name, batches, given, METRICS)], place)
@@ -145,7 +145,7 @@ def test_a_codec(packaged: Packaged, tmp_path: Path) -> None:
 
 
 def test_sessions(packaged: Packaged, tmp_path: Path) -> None:
-    """What they are refused with, the keys and headers of their answers, and that a piece is applied once."""
+    """Refusals, keys and headers of the answers are as promised, and a chunk is applied once."""
     piece = [1, 2]
     result = result_of(
         packaged,

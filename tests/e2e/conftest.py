@@ -1,4 +1,4 @@
-"""One TorchServe for all end-to-end tests of a process, with every model packaged by the stock command."""
+"""One TorchServe for all end-to-end tests of a process; the standard command packages every model."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ MODELS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder starts servers: mark it, give it time, keep it on one server (`--dist loadgroup`)."""
+    """Mark the tests of this folder, which start servers.
+
+    They get more time, and stay on one server (`--dist loadgroup`).
+    """
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.e2e)

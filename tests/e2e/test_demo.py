@@ -24,7 +24,7 @@ def temporary() -> Iterator[Path]:
 
 
 def test_the_demo_serves_what_it_trained_and_cleans_up(temporary: Path) -> None:
-    """Every line of the table fits its bucket and is eager's answer; nothing stays in the temporary folder."""
+    """Every line of the table fits its bucket and is eager's answer; the temporary folder is empty."""
     done = subprocess.run(
         [sys.executable, str(DEMO), "--steps", "30"],
         capture_output=True,

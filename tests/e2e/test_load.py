@@ -29,7 +29,7 @@ TOO_LONG = (413,)
 
 @dataclass(frozen=True)
 class Request:
-    """What a client sends, and what it must get: an answer per output, or one of these statuses."""
+    """A request of a client and its result: an answer for each output, or one of these statuses."""
 
     kind: str
     model: str
@@ -130,7 +130,7 @@ def check(request: Request, reply: Reply) -> None:
 
 
 def test_under_load_every_request_gets_its_own_answer(server: TorchServe, store: Store) -> None:
-    """32 connections, a tenth of the requests bad in every way: all good ones right, all bad ones refused alone."""
+    """With 32 connections and a tenth bad requests, good ones get right answers and bad ones refusals."""
     random.seed(5)
     torch.manual_seed(5)
     before = server.worker_pids("tagger"), server.worker_pids("scorer")

@@ -28,7 +28,7 @@ SAMPLE = re.compile(r"^(\w+){(.*)} (\S+)$", re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def metrics_port() -> int:
-    """Where the server is to show its metrics."""
+    """The port on which the server shows its metrics."""
     return free_ports(1)[0]
 
 
@@ -62,7 +62,10 @@ def samples(port: int) -> dict[str, float]:
 
 
 def samples_once(port: int, name: str, value: float) -> dict[str, float]:
-    """The metrics as soon as one, the last of a batch, has that value: the frontend reads them while it answers."""
+    """The metrics, once one of them has the value: the frontend reads them while it answers.
+
+    That one is the last of a batch.
+    """
     deadline = time.monotonic() + SECONDS
     while (found := samples(port)).get(name) != value:
         assert time.monotonic() < deadline, found
@@ -100,7 +103,7 @@ def test_what_was_served_shows_at_the_metrics_address(measured: TorchServe, metr
 
 
 def test_each_batch_leaves_its_lengths_in_the_workers_log(measured: TorchServe) -> None:
-    """Where `neuron-lstm tune` finds them, in a line of their own."""
+    """The log has them in a line of their own, which `neuron-lstm tune` reads."""
     reply = post_json(measured.inference, "/predictions/scorer", {"instances": [[FRAME] * n for n in (9, 31, 9)]})
     assert reply.status == 200
 

@@ -1,4 +1,4 @@
-"""A real server answers with an engine and the CPU together, on a host that knows nothing of this project."""
+"""A real server answers with an engine and the CPU together, on a host without this project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streaming sessions over a real TorchServe: their interface, and what becomes of them without a store."""
+"""Streaming sessions over a real TorchServe: their interface, and the behaviour without a store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .conftest import NATIVE, SCORER
 
 ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token"))
 ROUNDS = 12
-"""Of pieces that come at once."""
+"""Rounds of simultaneous requests."""
 RECOVERY_SECONDS = 20
 
 BLOCK = """
@@ -114,7 +114,7 @@ def cut(frames: torch.Tensor, *ends: int) -> list[list[list[float]]]:
 
 
 def told(reply: Reply) -> tuple[str, int]:
-    """What headers and body say alike: the session's id and its step."""
+    """The session's id and its step, which are the same in headers and body."""
     assert reply.status == 200, reply.body
     said = reply.json[ID], reply.json[STEP]
     assert said == (reply.headers[ID], int(reply.headers[STEP]))
@@ -125,7 +125,7 @@ def told(reply: Reply) -> tuple[str, int]:
 def test_a_session_without_an_id_gets_one_and_pieces_are_answered_as_the_whole(
     streaming: Streaming, model: str
 ) -> None:
-    """Every timestep is the uninterrupted run's, on whichever worker its piece was, and whichever engine runs it."""
+    """Every timestep is as in the uninterrupted run, on any worker and any engine."""
     frames = draw(40)
     pieces = cut(frames, 7, 8, 24)
     first = streaming.send(model, pieces[0])
@@ -253,7 +253,7 @@ def test_a_gap_is_refused_and_nothing_is_lost(streaming: Streaming) -> None:
 
 
 def in_order(answers: Sequence[Any], frames: Sequence[torch.Tensor], begun: torch.Tensor, eager: Any) -> torch.Tensor:
-    """What was applied, where every answer is that of its frames after those of the others."""
+    """The order of application in which every answer is right."""
     orders = [frames, frames[::-1]]
     for order in orders:
         whole = torch.cat([begun, *order])
@@ -282,7 +282,7 @@ def test_two_pieces_at_once_are_applied_in_some_order_or_refused(streaming: Stre
 
 
 def test_of_two_pieces_for_one_step_one_is_applied(streaming: Streaming) -> None:
-    """The other one is refused; the same piece sent twice at once is applied once, and answered twice alike."""
+    """The other one is refused; the same chunk sent twice at once is applied once, with equal answers."""
     session, step = told(streaming.send("disk", draw(2).tolist()))
     with ThreadPoolExecutor(2) as clients:
         for _ in range(ROUNDS):

@@ -1,4 +1,4 @@
-"""What the examples start, they stop; and when TorchServe cannot serve, they say why."""
+"""The servers of the examples: all are stopped, and a failed start is reported with its reason."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.Signals) -> None:
-    """After Ctrl-C, or a polite end turned into an exception, neither the worker nor a temporary folder is left."""
+    """After Ctrl-C, or SIGTERM turned into an exception, no worker and no temporary folder remain."""
     as_exception = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n"
     program = subprocess.Popen(
         [sys.executable, "-c", as_exception + SERVE_FOREVER, str(plain_archive(tmp_path, "pass"))],

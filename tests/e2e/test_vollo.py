@@ -1,4 +1,4 @@
-"""A real server answers with Vollo's VM: skipped where the compiler is not installed, which nothing does by itself."""
+"""A real server answers with Vollo's VM: skipped without its compiler, which only users install."""
 
 from __future__ import annotations
 

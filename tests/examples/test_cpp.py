@@ -1,4 +1,4 @@
-"""The C++ examples: compiled by the real compiler, given a real archive, they answer what Python does, to the bit.
+"""The C++ examples: compiled and given a real archive, they answer as Python does, to the bit.
 
 Needs g++ and make, as packaging with inductor does; the example of ONNX Runtime also that library's headers.
 """
@@ -92,7 +92,7 @@ def inputs() -> dict[str, torch.Tensor]:
 
 
 def python_answers(folder: Path) -> list[np.ndarray]:
-    """What the serving half answers."""
+    """The answers of the serving code in Python."""
     variants = load_archive(folder, threads=1)
     return [answer.numpy() for answer in variants.run("sequence", BUCKET, list(inputs().values()))]
 
@@ -165,7 +165,7 @@ def weights(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_compiled_bucket_answers_as_in_python(
     run_inductor: Path, compiled: Path, weights: Path, tmp_path: Path
 ) -> None:
-    """LSTM, GRU, RNN and an LSTM in float64, on rows of several lengths; with a constant of the model's code."""
+    """LSTM, GRU, RNN and an LSTM in float64 are right for rows of several lengths, with a code constant."""
     program = compiled / "programs" / "inductor" / "sequence" / "b3_t5"
     calls = json.loads((program / "program.json").read_text())["nodes"]
     done, answers = run(run_inductor, [str(program), str(weights)], inputs(), tmp_path)
@@ -247,7 +247,7 @@ def test_a_graph_with_its_weights_answers_in_onnxruntime(for_onnxruntime: Path, 
 
 
 def test_an_archive_without_a_graph_is_refused(compiled: Path, tmp_path: Path) -> None:
-    """What inductor compiled is no ONNX."""
+    """An archive of inductor has no ONNX graph."""
     done = export("export_onnx.py", compiled, tmp_path / "small.onnx")
 
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""`make seeds`: every example runs here on a fast engine, and a row says what ran and whether it holds."""
+"""`make seeds`: every example runs here on a fast engine; each row has the engine and the verdict."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: 
 @pytest.mark.skipif(find_spec("vollo_compiler") is None, reason="the extra [vollo] is not installed")
 @pytest.mark.parametrize(("example", "latency_us"), [(lstm, 6.9), (streaming_lstm, 0.7)])
 def test_vollos_examples_hold_on_its_vm(example: object, latency_us: float) -> None:
-    """To a hundredth, in bfloat16; the compiler's own count of microseconds is that of its documentation's model."""
+    """Answers are right to a hundredth, in bfloat16; the compiler's microseconds are the documented ones."""
     row = row_of("example", example.show, engine_named("vollo"))  # type: ignore[attr-defined]
 
     assert (row.status, row.ran) == ("ok", "VM")

@@ -1,4 +1,4 @@
-"""Sequences run together, and alone where that fails: with plans of independent runs, and with staircases."""
+"""Sequences run together, and alone if that fails: with plans of independent runs, and with chunks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STAIRS = make_planner("chunk", SHAPE, CostModel.proportional(SHAPE))
 
 @dataclass
 class Stairs:
-    """The sum of each row's ids, carried from stair to stair; a stair that meets the poison fails with all its rows."""
+    """The sum of each row's ids, carried from chunk to chunk; a chunk with the poison fails all its rows."""
 
     manifest: Manifest = field(default_factory=make_manifest)
     plans: list[Plan] = field(default_factory=list)

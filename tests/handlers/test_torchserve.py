@@ -1,4 +1,4 @@
-"""The handler under TorchServe's own Python half: its loader, its service and its wire format, without Java."""
+"""The handler under TorchServe's own Python code: its loader, service and wire format, without Java."""
 
 from __future__ import annotations
 

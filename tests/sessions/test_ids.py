@@ -26,7 +26,7 @@ def test_an_id_is_taken_as_it_is(text: str) -> None:
 @example("a" * 128 + "\0")
 @example("\ud800")
 def test_only_short_ids_of_plain_characters_are_taken(text: str) -> None:
-    """What is not, is refused."""
+    """Any other id is refused."""
     if 1 <= len(text) <= 128 and set(text) <= set(ID_CHARACTERS):
         assert check_id(text) == text
     else:

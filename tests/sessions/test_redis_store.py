@@ -65,7 +65,7 @@ def write(store: RedisStore, name: str, record: bytes) -> None:
 
 
 def read(store: RedisStore, name: str) -> bytes | None:
-    """What is there."""
+    """The stored record."""
     (found,) = store.read([name])
     return found and found.record
 
@@ -353,7 +353,7 @@ def test_everything_is_gone_from_the_server_in_the_end(start: Start, store_on: M
 
 
 def test_time_is_the_servers(start: Start, store_on: MakeStore) -> None:
-    """Where no other clock is given."""
+    """The server's clock is the default."""
     server = start()
     store = store_on(server.url, None, Limits(9, 999, 1.5, 0.1))
     write(store, "a", b"record")

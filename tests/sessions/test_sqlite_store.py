@@ -27,7 +27,7 @@ WRITER = Path(__file__).with_name("sqlite_writer.py")
 
 
 def store_in(directory: Path) -> SqliteStore:
-    """Of one model."""
+    """A store of one model."""
     return SqliteStore(directory, "tagger", LIMITS)
 
 
@@ -38,13 +38,13 @@ def write(store: SqliteStore, name: str, record: bytes) -> None:
 
 
 def read(store: SqliteStore, name: str) -> bytes | None:
-    """What is there."""
+    """The stored record."""
     (found,) = store.read([name])
     return found and found.record
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """What another process is about to do."""
+    """Wait for an action of another process."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -237,7 +237,7 @@ def test_garbage_in_its_place_is_told_and_not_overwritten(tmp_path: Path, garbag
 
 
 def test_garbage_under_an_open_connection_is_told(tmp_path: Path) -> None:
-    """When what it overwrote is read; no call fails in any other way."""
+    """The error appears when the overwritten part is read; no call fails in any other way."""
     store = store_in(tmp_path)
     for number in range(100):
         write(store, f"{number}", bytes(6000))
@@ -389,7 +389,7 @@ def test_no_write_removes_more_than_some_sessions(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) -> None:
-    """Killed at any moment, again and again: each call's changes are there together, and the file is whole."""
+    """After kills at any moment, each call's changes are complete or absent, and the file is valid."""
     random = Random(1)
     told = 0
     for _ in range(8):
@@ -455,7 +455,7 @@ def test_a_folder_that_cannot_be_written_to_is_told() -> None:
 
 
 def test_two_store_objects_in_one_process_hold_each_other_s_locks(tmp_path: Path) -> None:
-    """One that is closed takes nothing from the other: the system gives up locks of a file with any of its closings."""
+    """A closed store takes no locks from the other: the system drops a process's locks with any close."""
     first, second = store_in(tmp_path), store_in(tmp_path)
     write(first, "a", b"record")
     write(second, "a", b"next")

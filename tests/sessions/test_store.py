@@ -1,4 +1,4 @@
-"""What every store promises, tried on each of them."""
+"""The promises of every store, tried on each of them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def begin(store: Store, *names: str, record: bytes = b"record", ended: bool = Fa
 
 
 def revision(store: Store, name: str) -> int:
-    """Of a record that is there."""
+    """The revision of an existing record."""
     (found,) = store.read([name])
     assert found is not None
     return found.revision
 
 
 def records(found: Sequence[StoredRecord | None]) -> list[bytes | None]:
-    """What was found, without its revision, which is the store's own affair."""
+    """The records that were found, without their revisions, which belong to the store."""
     return [one and one.record for one in found]
 
 
@@ -89,7 +89,7 @@ def test_a_model_may_have_any_name(places: Places, model: str) -> None:
 
 
 def test_only_who_has_read_the_last_record_can_write_the_next(places: Places) -> None:
-    """Of two that read the same one, the first."""
+    """The first of two writers that have read the same record succeeds."""
     place = places()
     first, second = place(WIDE, Clock()), place(WIDE, Clock())
     begin(first, "a", record=b"0")
@@ -317,7 +317,7 @@ def test_a_limit_of_nothing_refuses_every_session(places: Places) -> None:
 
 
 def test_a_clock_that_was_set_back_loses_nothing(places: Places) -> None:
-    """What seems to have been written later is as fresh as can be."""
+    """A record with a later time stamp than now counts as new."""
     clock = Clock()
     store = places()(WIDE, clock)
     begin(store, "a")

@@ -75,7 +75,7 @@ def test_no_text_is_a_token_by_chance(text: str) -> None:
 
 @given(states, keys, keys)
 def test_another_key_opens_nothing(session: TokenState, key: bytes, other: bytes) -> None:
-    """Of hosts that do not belong together."""
+    """The keys are those of unrelated hosts."""
     if key != other:
         with pytest.raises(InvalidTokenError, match="was not made by this server, or was changed"):
             verify_token(sign_token(session, key), other, 1000)

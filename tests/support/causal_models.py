@@ -155,7 +155,7 @@ class StateOfSpeaker(nn.Module):
 
 
 class SpeakerAtEveryStep(nn.Module):
-    """A vector for each sequence, beside the frames of every timestep: expanded for one layer, repeated for another."""
+    """A vector for each sequence beside the frames: expanded for one layer, repeated for another."""
 
     def __init__(self) -> None:
         super().__init__()

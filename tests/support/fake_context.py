@@ -1,4 +1,4 @@
-"""A stand-in for `ts.context.Context` that records what a handler tells it and fails where TorchServe would."""
+"""A fake `ts.context.Context` that records a handler's calls and fails where TorchServe would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compiled model made by hand: its answers are known without an engine, and it punishes whoever trusts padding."""
+"""A fake compiled model with known answers that detects any use of padding."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def make_manifest(
 
 @dataclass
 class FakeModel:
-    """Answers for each row: `sums`, the running sum over all inputs' features; any other output, its last value.
+    """A model that answers for each row `sums`, the running sum over all inputs' features.
+
+    Any other output is its last value.
 
     What lies beyond a row's length is garbage, in the answers as in the inputs. A run that holds `poison` fails.
     """

@@ -33,7 +33,7 @@ CARRIED = (CarriedValue(TensorSpec("sum", "float32", ("batch", 1)), 0.0),)
 
 
 def streaming_manifest(**facts: object) -> Manifest:
-    """Of a model whose answers are the running sum of its ids and the sum so far."""
+    """The manifest of a model that answers the running sum of its ids, and the sum so far."""
     given: dict[str, object] = {
         "outputs": (SUMS, TOTAL),
         "kind": "chunk",

@@ -1,4 +1,4 @@
-"""Who may import whom in the package: ARCHITECTURE.md's rules, read off the source without running it."""
+"""Import rules of the package: those of ARCHITECTURE.md, read off the source without running it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ READS_MANIFEST = (
 )
 
 SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", *READS_MANIFEST, "config/__init__.py")
-"""What is copied into an archive, and so has the standard library, torch and one engine to live on."""
+"""The files that are copied into an archive; they may use the standard library, torch and one engine."""
 
 WITHOUT_TORCH = ("bucketing/", "sessions/", *READS_MANIFEST)
 WITH_TORCH = (

@@ -1,4 +1,4 @@
-"""A way to a server on which connections are cut just before an answer comes back: what was asked for has been done."""
+"""A proxy that cuts connections just before an answer arrives: the server has done the work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Way:
-    """What comes next on it."""
+    """The behaviour of the proxy for the next connections."""
 
     port: int
     answers_to_lose: int = 0

@@ -1,4 +1,4 @@
-"""In-memory session store, written from the protocol alone: a reference for the others, and a fake for handlers."""
+"""In-memory session store, written from the protocol: a reference for stores, a fake for handlers."""
 
 from __future__ import annotations
 

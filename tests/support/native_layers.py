@@ -1,4 +1,4 @@
-"""The recurrent library of `native` for every instruction set that runs here, and reference layers of torch."""
+"""The recurrent library of `native` on each instruction set of this host, and torch's layers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Batch:
-    """What layers are given: x[B, T, F], int64 lengths[B] and states [L*D, B, H]."""
+    """The inputs of layers: x[B, T, F], int64 lengths[B] and states [L*D, B, H]."""
 
     x: torch.Tensor
     lengths: torch.Tensor
@@ -119,7 +119,7 @@ def answers_of(stack: LayerStack, batch: Batch, *, time_major: bool = False) -> 
 
 @torch.no_grad()
 def alone(core: nn.RNNBase, batch: Batch, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
-    """What torch answers in `dtype` for each row without its padding, put together."""
+    """The answers of torch in `dtype` for each row without its padding, concatenated."""
     core, steps = copy.deepcopy(core).to(dtype), batch.x.shape[1]
     rows = [_alone(core, batch.row(index), dtype) for index in range(len(batch.x))]
     y = torch.cat([nn.functional.pad(row[0], (0, 0, 0, steps - row[0].shape[1])) for row in rows])

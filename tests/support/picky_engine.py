@@ -26,7 +26,7 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 @dataclass
 class Picky:
-    """Eager with a compiler that refuses some operators, fails on others, and leaves a record of each program."""
+    """Eager with a compiler that refuses some operators, fails on others, and records each program."""
 
     refused: frozenset[str] = frozenset()
     crashing: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""Language rules, read off the source: how docstrings begin, their first line, private words, class names."""
+"""Language rules, read off the source: docstring openings, first lines, private words, class names."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def padded(requests: Ragged, spec: TensorSpec, index: int, length: int, garbage:
 
 
 def pad_with(garbage: float) -> Pad:
-    """`padding.pad` with garbage where no request is, whole rows included; a valid id where the input holds ids."""
+    """`padding.pad` with arbitrary values in the padding, whole rows included; valid ids for id inputs."""
 
     def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
         filler = garbage if spec.dtype.startswith("float") else (spec.vocabulary or 2) - 1

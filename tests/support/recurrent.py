@@ -1,4 +1,4 @@
-"""One recurrent layer as an abstract masked operator, and the same layer as torch runs it on every row alone."""
+"""One recurrent layer as an abstract masked operator, and the same layer of torch on every row alone."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Recurrent(nn.Module):
         return answers
 
     def alone(self, x: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
-        """What torch's own layer answers for each row without its padding, put together."""
+        """The answers of torch's own layer for each row without its padding, concatenated."""
         case, time = self.case, x.shape[1]
         rows: list[list[torch.Tensor]] = []
         for index, length in enumerate(lengths.tolist() if case.ragged else [time] * len(x)):
@@ -162,7 +162,7 @@ class Several(nn.Module):
         return tuple(answer for layer in self.layers for answer in layer(x, lengths))
 
     def alone(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """What torch answers, each row without its padding."""
+        """The answers of torch for each row without its padding."""
         x = self._prepared(*inputs[:3])
         return [answer for layer in self.layers for answer in layer.alone(x, inputs[4])]  # type: ignore[operator]
 

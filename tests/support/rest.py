@@ -17,7 +17,7 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back."""
+    """An HTTP response."""
 
     status: int
     content_type: str
@@ -64,7 +64,7 @@ def post_json(port: int, path: str, value: object) -> Reply:
 
 
 def assert_close(answer: object, expected: torch.Tensor) -> None:
-    """Nested lists of an answer against the eager model's tensor, in shape and within the tolerance of the default."""
+    """Compare nested lists of an answer with the eager model's tensor, by shape and default tolerance."""
     torch.testing.assert_close(torch.tensor(answer, dtype=expected.dtype), expected, atol=1e-5, rtol=1e-5)
 
 

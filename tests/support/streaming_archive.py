@@ -1,4 +1,4 @@
-"""What an archive of a streaming model says of itself, without its programs: enough for whoever only reads it."""
+"""The manifest of a streaming model without its programs, for tests that only read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ CARRIED = (CarriedValue(TensorSpec("lstm.h", "float32", ("batch", 1, 2)), 0.0),)
 
 
 def streaming_manifest(streaming: SessionSettings | None, **facts: object) -> Manifest:
-    """Of a model with an answer per timestep, in pieces of time: a call takes 1 ms, and 0.1 for each row's timestep."""
+    """The manifest of a chunked model with an answer for each timestep.
+
+    A call takes 1 ms, and 0.1 ms for each timestep of each row.
+    """
     given: dict[str, object] = {
         "kind": "chunk",
         "carried": CARRIED,

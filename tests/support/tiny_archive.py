@@ -1,4 +1,4 @@
-"""An unpacked archive of a small model, laid out by hand and served by the eager engine: made in a second."""
+"""An unpacked archive of a small model, written by hand for the eager engine: made in a second."""
 
 from __future__ import annotations
 

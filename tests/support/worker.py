@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WorkerResponse:
-    """What the worker sends for one request."""
+    """The response of the worker to one request."""
 
     status: int
     phrase: str

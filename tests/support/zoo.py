@@ -1,4 +1,4 @@
-"""Models that must be served exactly: typical code around nn.LSTM and nn.GRU, each with its configuration."""
+"""Models that must be served exactly: typical code around nn.LSTM and nn.GRU, with configurations."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ class VanillaRnn(nn.Module):
 
 
 class MeanOverTime(nn.Module):
-    """A mean over all of time without lengths: padding would change it, so only exact lengths can be served."""
+    """A mean over all timesteps without lengths: padding would change it, so lengths must be exact."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""dynamic_batch(): any number of rows equals each row alone; functions without a batch dimension are refused."""
+"""dynamic_batch(): rows are answered as alone; functions without a batch dimension are refused."""
 
 from __future__ import annotations
 

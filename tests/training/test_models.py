@@ -1,4 +1,4 @@
-"""Every model of the zoo trains as with torch's own packing: outputs, gradients, and where training ends."""
+"""Every model of the zoo trains as with torch's packing: outputs, gradients, limits of training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call_of(case: Case, lengths: list[int], seed: int = 0) -> dict[str, Any]:
-    """The arguments of forward() for a random batch of these lengths, in any order where the model takes any."""
+    """The arguments of forward() for a random batch of these lengths, in any order if the model allows it."""
     if case.make not in SORTED_BEFORE:
         lengths = [lengths[place] for place in SHUFFLED if place < len(lengths)]
     config = parse_config(case.yaml, "model-config.yaml")
@@ -64,7 +64,10 @@ def without_dropout(model: nn.Module) -> nn.Module:
 
 
 def gradients(model: nn.Module, answers: list[Tensor]) -> list[Tensor] | str:
-    """Of every parameter, zeros where it has none; or why there are none: two models write to what gradients need."""
+    """The gradients of every parameter, zeros where there is none; or the reason why they do not exist.
+
+    Two models write to values that gradients need.
+    """
     try:
         return list(torch.autograd.grad(loss_of(answers), list(model.parameters()), materialize_grads=True))
     except RuntimeError as error:

@@ -38,7 +38,7 @@ def odd(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def told(capsys: Capture, *more: str) -> dict[str, dict[str, Any]]:
-    """What the command prints for machines, by backend."""
+    """The JSON output of the command, by backend."""
     assert cli.main([*COMMAND, "--json", *more]) == 0
     return {one["backend"]: one for one in json.loads(capsys.readouterr().out)}
 

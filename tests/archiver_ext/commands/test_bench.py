@@ -94,7 +94,10 @@ HISTOGRAMS = st.dictionaries(st.integers(1, 400), st.integers(1, 20), min_size=1
 
 @given(HISTOGRAMS, st.integers(1, 40), st.integers(1, 5))
 def test_lengths_are_dealt_as_often_as_they_were_seen(histogram: dict[int, int], size: int, most: int) -> None:
-    """Full batches, never more than asked for; before the cards run out, none comes more often than it was seen."""
+    """Batches are full and at most as many as requested.
+
+    Until every length was drawn, no length is drawn more often than it was seen.
+    """
     batches = sample_batches(histogram, size, most)
     dealt = [length for batch in batches for length in batch]
 

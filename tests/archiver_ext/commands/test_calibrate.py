@@ -30,20 +30,20 @@ def ragged(tmp_path: Path) -> Path:
 
 
 def calibrated(archive: Path, *words: object) -> Manifest:
-    """What is in the archive after the command."""
+    """The manifest of the archive after the command."""
     assert cli.main(["calibrate", str(archive), "--threads", "1", *map(str, words)]) == 0
     return read_manifest(archive)
 
 
 def buckets(costs: tuple[MeasuredCost, ...]) -> set[Bucket]:
-    """What was measured, all of it here."""
+    """The buckets of the costs, which must all be measured on this machine."""
     assert {cost.part for cost in costs} == {"sequence"}
     assert all(0 < cost.milliseconds < ABSURD_MS for cost in costs)
     return {cost.bucket for cost in costs}
 
 
 def test_full_calls_are_measured_again_and_nothing_else_changes(archive: Path) -> None:
-    """What padding costs stays unknown for an engine to which it is data."""
+    """The cost of padding stays unknown for an engine that computes padding as data."""
     before = read_manifest(archive)
 
     after = calibrated(archive)

@@ -26,8 +26,10 @@ def started(model: type[nn.Module], **args: Any) -> tuple[str, ServingConfig]:
 
 NOT_FOUND = {"LstmWithState", "LstmGivenState", "NoBatch", "SpeakerAtEveryStep"}
 FOUND = [case for case in CASES if case.name not in NOT_FOUND]
-"""All but tuple arguments, and layouts that no signature tells from others: of a sequence alone, of two inputs side by
-side that give a layer its features together."""
+"""All cases but tuple arguments and layouts that no signature tells apart.
+
+Those are layouts of a single sequence, and of two inputs that are concatenated as a layer's features.
+"""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -67,7 +69,7 @@ class Padded(nn.Module):
 
 
 def test_what_the_layers_tell_is_written_down() -> None:
-    """The vocabulary in a comment, the padding id, arguments of the class, constants, and what has a default."""
+    """The text has the vocabulary as a comment, the padding id, class arguments, constants, and defaults."""
     text, config = started(Padded, vocabulary=50, rate=1e-5)
 
     assert config.input_specs == (TensorSpec("ids", "int64", ("batch", "time"), 3),)

@@ -1,4 +1,4 @@
-"""What `neuron-lstm inspect` says of a stream: a step beside a whole sequence."""
+"""The output of `neuron-lstm inspect` for a streaming archive: a step beside a whole sequence."""
 
 from __future__ import annotations
 

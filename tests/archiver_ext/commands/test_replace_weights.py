@@ -124,7 +124,7 @@ def as_format(archive: Path, suffix: str) -> Path:
 
 
 def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
-    """Of one batch of ragged sequences."""
+    """The answers to one batch of ragged sequences."""
     lengths = [4, 1, 3, 2]
     with ArchiveReader(archive).unpacked() as folder:
         variants = load_archive(folder, threads=1)
@@ -134,7 +134,7 @@ def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
 
 
 def manifest_of(archive: Path) -> Manifest:
-    """What is written in an archive, whose files are as it says."""
+    """The manifest of an archive, whose files must match its digests."""
     with ArchiveReader(archive).unpacked() as folder:
         manifest = read_manifest(folder)
         assert manifest.files == digest_files(folder)
@@ -238,7 +238,7 @@ def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace
 
 
 def state_of(archive: Path) -> str:
-    """Which sessions it goes on from."""
+    """The digest of the state: it decides which sessions the archive can continue."""
     streaming = manifest_of(archive).streaming
     assert streaming is not None
     return streaming.state

@@ -24,7 +24,7 @@ LIMITS = Limits(sessions=3, bytes=100_000, idle_seconds=60)
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the host keeps sessions."""
+    """The directory in which the host keeps sessions."""
     directory = tmp_path / "kept"
     monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(directory))
     return directory
@@ -55,14 +55,14 @@ def open_in(directory: Path, model: str, *names: str) -> None:
 
 
 def told(capsys: Capture, *arguments: str) -> dict[str, object]:
-    """What the command prints for machines."""
+    """The JSON output of the command."""
     assert cli.main(["sessions", *arguments, "--json"]) == 0
     figures: dict[str, object] = json.loads(capsys.readouterr().out)
     return figures
 
 
 def test_sessions_of_the_archives_own_name_are_counted(archive: str, directory: Path, capsys: Capture) -> None:
-    """How many, their bytes, how long one waits, the limits, and where that is."""
+    """The number, the bytes, the age of the oldest session, the limits and the location are reported."""
     open_in(directory, "tiny", "a", "b")
     figures = told(capsys, archive)
 
@@ -102,7 +102,7 @@ def test_people_get_a_sentence(archive: str, directory: Path, capsys: Capture) -
 
 
 def test_looking_makes_no_store(archive: str, directory: Path, capsys: Capture) -> None:
-    """Who looks may be someone whose files the server could not write."""
+    """The reader may be a user whose files the server could not write."""
     figures = told(capsys, archive)
 
     assert (figures["sessions"], figures["bytes"], figures["oldest_seconds"]) == (0, 0, None)

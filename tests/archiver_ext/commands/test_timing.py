@@ -33,7 +33,7 @@ class Day:
 
 
 def test_the_first_call_of_a_turn_is_not_counted_and_a_slow_moment_hardly() -> None:
-    """What is told is the median of the turn, without the call that wakes the threads and without the rest."""
+    """The result is the median of the turn, without the call that wakes the threads and the pauses."""
     day = Day()
     seconds = time_interleaved(
         {"a": day.costing("a", 99, 2, 50, 2, 2, 2)}, TimingConfig(1, slice_s=57, pause_s=7), day, day.rest

@@ -46,14 +46,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def figures(capsys: Capture, *arguments: str) -> dict[str, Any]:
-    """What --json prints."""
+    """The output of the command with --json."""
     assert cli.main(["tune", *arguments, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
 def failure(capsys: Capture, *arguments: str) -> str:
-    """What is said on standard error by a command that fails."""
+    """The standard error of the command, which must fail."""
     assert cli.main(["tune", *arguments]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -68,7 +68,7 @@ def test_programs_of_fixed_shapes_are_measured_in_each() -> None:
 
 
 def test_programs_for_any_shape_are_measured_where_it_tells_most() -> None:
-    """Some numbers of rows up to the largest; of pieces a few and many timesteps, but none beyond the longest."""
+    """Row counts up to the largest, and for chunks a few and many timesteps, none beyond the longest."""
     variants = (Variant("sequence", None, "programs/any"),)
     manifest = make_manifest(shapes="any", variants=variants, grid=BucketGrid((2, 10), (50, 200)), longest=200)
 

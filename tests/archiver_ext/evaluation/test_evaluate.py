@@ -1,4 +1,4 @@
-"""Which programs an engine compiles, where they lie in the archive, and what a trial measures of them."""
+"""Evaluation of an engine: the programs that it compiles, their paths, and the measured costs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_engine_for_every_shape_compiles_each_part_once(parts: tuple[ProgramR
 
 
 def test_an_engine_of_fixed_shapes_compiles_pieces_by_the_grid_and_ends_by_its_batches() -> None:
-    """What begins and what ends has no time."""
+    """Start and head programs have one timestep."""
     assert compiled("inductor", "chunk", "start", "head") == {
         "work/programs/inductor/chunk/b1_t8": "inductor chunk 1 x 8",
         "work/programs/inductor/chunk/b1_t16": "inductor chunk 1 x 16",
@@ -81,13 +81,13 @@ class SlowWherePadded(Eager):
 
 
 class InTheGrid(SlowWherePadded):
-    """Which has no say in how much padding there is."""
+    """An engine for which the amount of padding in a call is fixed."""
 
     any_shape = False
 
 
 class NotRagged(SlowWherePadded):
-    """Which computes padding as it does data."""
+    """An engine that computes padding as it does data."""
 
     ragged = False
 
@@ -119,7 +119,7 @@ def attempted(
 
 
 def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of lengths spread evenly, as they are planned: not by the sum of calls in which every row is full."""
+    """The cost is that of planned batches with evenly spread lengths, not the sum of full calls."""
     found, build = attempted(InTheGrid(), tmp_path, monkeypatch)
 
     assert build.config.grid.lengths == (4, 9, 16)
@@ -128,7 +128,10 @@ def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypa
 
 
 def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one full row and all others of one timestep, in the shapes of the full calls; and it is written."""
+    """Padding costs are measured in the shapes of the full calls, with one full row, and are written.
+
+    All other rows have one timestep.
+    """
     engine = SlowWherePadded()
     found, build = attempted(engine, tmp_path, monkeypatch)
     evaluate.write_final_manifest(build, found)

@@ -1,4 +1,4 @@
-"""Lengths chosen by measured cost, with an engine that takes every shape standing in for the one that is packaged."""
+"""Lengths chosen by measured cost, with an engine for every shape in the place of the packaged one."""
 
 from __future__ import annotations
 

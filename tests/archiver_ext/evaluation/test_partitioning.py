@@ -1,4 +1,4 @@
-"""Packaging with `partitioner_config`: what the engine refuses runs on the CPU, and the archive serves as one model."""
+"""Packaging with `partitioner_config`: unsupported operators run on the CPU, in one served model."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def assert_answers(project: Project, host: Path) -> None:
 
 
 def segments(host: Path) -> dict[str, Sequence[tuple[str, Sequence[str]]]]:
-    """Of each divided program, where each segment runs and what it computes."""
+    """The place and the operators of each segment of each divided program."""
     return {
         file.parent.relative_to(host / "programs").as_posix(): [
             (one["place"], one["operators"]) for one in json.loads(file.read_text())["segments"]
@@ -117,7 +117,10 @@ def test_an_engine_that_takes_the_whole_model_is_packaged_as_ever(project: Proje
 
 
 def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package) -> None:
-    """The recurrence itself, in pieces of time: its state goes from segment to segment and from piece to piece."""
+    """The recurrence itself runs on the CPU, in chunks.
+
+    Its state is passed from segment to segment and from chunk to chunk.
+    """
     configure(project, "eager", '{ops_to_partition: ["aten::lstm", "aten::embedding"]}')
     assert package()[0] == 0
     host = unpacked(project)

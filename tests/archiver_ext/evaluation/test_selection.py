@@ -1,4 +1,4 @@
-"""Which engines are tried, in which precision, and with which programs."""
+"""Selection of the engines that are tried, of their precision, and of their programs."""
 
 from __future__ import annotations
 

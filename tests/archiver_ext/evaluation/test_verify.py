@@ -79,7 +79,7 @@ def program(**changes: Any) -> LoweredModel:
 
 @dataclass
 class Whole:
-    """What is verified, over whole sequences: a function of padded tensors, planned over the grid."""
+    """A verified model over whole sequences: a function of padded tensors, planned over the grid."""
 
     run: Right
     made: LoweredModel = field(default_factory=program)
@@ -324,7 +324,10 @@ def test_a_model_that_answers_nothing_finite_is_refused() -> None:
 def test_every_bucket_sees_its_longest_and_the_shortest_request(
     lengths: tuple[int, ...], batch: int, data: st.DataObject
 ) -> None:
-    """Batches have the bucket's rows, hold what fits, the maximum and length 1, and a request of a smaller bucket."""
+    """Batches have the bucket's rows, lengths that fit, and the required cases.
+
+    Those are the maximum length, length 1, and a request of a smaller bucket.
+    """
     cases = [VerificationCase(ReferenceRequest(length, ()), ()) for length in lengths_to_try(lengths, padded=True)]
     bucket = Bucket(batch, data.draw(st.sampled_from(lengths)))
     batches = compose_batches(bucket, cases_for_bucket(bucket, cases, program()))
@@ -383,7 +386,10 @@ def test_padding_is_filled_and_requests_are_left(padding: PaddingFill) -> None:
 
 @given(st.floats(allow_nan=True), st.floats(allow_nan=True))
 def test_a_difference_is_finite_only_between_finite_numbers_or_equals(ours: float, theirs: float) -> None:
-    """Equal values, infinite and not-a-number alike, differ by nothing; one that is finite alone, by infinity."""
+    """The difference of equal values is 0, also for infinite ones and not-a-number.
+
+    A finite value differs from one that is not finite by infinity.
+    """
     a, b = torch.tensor([ours], dtype=torch.float64), torch.tensor([theirs], dtype=torch.float64)
     error, ratio = difference(a, b, (1e-5, 1e-5))
     same = ours == theirs or (math.isnan(ours) and math.isnan(theirs))

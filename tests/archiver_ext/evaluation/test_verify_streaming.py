@@ -1,4 +1,4 @@
-"""Whatever goes wrong from one piece of a stream to the next is caught; what is right passes, however it is cut."""
+"""Verification of streams: errors between two chunks are found, and right programs pass for any cuts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def program() -> LoweredModel:
 
 
 def cases() -> list[VerificationCase]:
-    """Of lengths from 1 on, with the right answers."""
+    """Cases of lengths from 1 to the longest, with the right answers."""
     rng = torch.Generator().manual_seed(0)
     found = []
     for length in (1, 2, 3, 7, 12, LONGEST):
@@ -123,7 +123,10 @@ def heedless(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
 
 
 def counting_pieces(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Takes the length of the last piece for that of the sequence: at the head both are long, or the piece is all."""
+    """A program that takes the length of the last chunk for the length of the sequence.
+
+    The error shows only at a head with more than one long chunk, or with a single chunk.
+    """
     answers = right(part, tensors)
     return [answers[0] + (tensors[1] == LONGEST)] if part == "head" else answers
 
@@ -179,7 +182,7 @@ def test_a_batch_holds_sessions_that_begin_and_sessions_that_go_on() -> None:
 
 
 def test_the_same_seed_tries_the_same_cuts() -> None:
-    """What failed once fails again."""
+    """A failure can be reproduced."""
     first, second = Served(right), Served(right)
     check(first)
     check(second)

@@ -126,7 +126,7 @@ def test_programs_hold_no_weights(compiled: Compiled) -> None:
 
 @torch.no_grad()
 def test_other_weights_need_no_other_program(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """Of the same shapes they are taken at load; of others they are refused by name."""
+    """Weights of the same shapes are accepted at load; weights of other shapes are refused by name."""
     torch.manual_seed(1)
     other = Several(CASES, rows=1_000_000).eval()
     weights = {**weights_of(compiled.program), **other.state_dict()}
@@ -160,7 +160,7 @@ def test_another_process_answers_the_same_on_one_core(
 
 
 def test_cores_that_the_user_chose_are_left_to_the_runtime(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """Where the environment names cores, nothing is set."""
+    """No variable is set if the environment names cores."""
     double.setenv("NEURON_RT_VISIBLE_CORES", "1")
     NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
 
@@ -256,7 +256,7 @@ def test_matrices_are_multiplied_in_the_precision_asked_for(settings: CompileSet
 
 
 def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What it is told lies in its work directory."""
+    """The compiler's arguments are in the command file of its work directory."""
     for name in ("work", "program"):
         (tmp_path / name).mkdir()
     small(Doubled(), tmp_path / "program", CompileSettings("float32", tmp_path / "work", ("--target", "trn1")))
@@ -287,7 +287,7 @@ def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
 
 
 def test_the_compiler_may_be_in_another_interpreter(tmp_path: Path) -> None:
-    """Which alone has it; nothing of this one's paths reaches it."""
+    """Only the other interpreter has the compiler, and no path of this one reaches it."""
     python = neuron_doubles.interpreter(tmp_path)
     (tmp_path / "program").mkdir()
     small(Doubled(), tmp_path / "program", CompileSettings(args=("--target", "inf2"), python=python))

@@ -1,4 +1,4 @@
-"""The recurrent library's source to libraries: for which processors, and what a compiler that cannot is told as."""
+"""The recurrent library's build: its processors, and the error of a compiler that fails."""
 
 from __future__ import annotations
 

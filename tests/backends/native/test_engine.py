@@ -1,4 +1,4 @@
-"""What is native's own: the compiler it needs, the host it was compiled for, and where its code may lie."""
+"""Properties of the native engine: its compiler, the host of its code, and the location of its code."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def directory(module: Recurrent, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_this_machine_can_compile() -> None:
-    """Where the tests run there is a compiler; what it is compiled for is written down."""
+    """The test host has a compiler, and the host that it compiles for is recorded."""
     assert Native().unavailable() is None
     assert {"system", "machine", "isa"} == set(HOST)
 
@@ -77,7 +77,7 @@ def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_compiler_that_fails_is_quoted(module: Recurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What worked before may break in between: the program is refused, not the process."""
+    """A compiler that fails later causes a refusal of the program, not a crash of the process."""
     monkeypatch.setenv("CXX", "false")
 
     with pytest.raises(CompileError, match="false does not compile the recurrent library for"):
@@ -121,7 +121,7 @@ def test_a_host_of_the_least_kind_is_served(
 def test_noexec_folders_are_gone_round(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where code must not be mapped, it is mapped from a copy, and the copy does not stay."""
+    """Code on a noexec file system is loaded from a copy, which is removed."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: place == directory)
     run = Native().load(directory, module.state_dict(), HOST, 1)

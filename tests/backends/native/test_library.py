@@ -47,7 +47,7 @@ stack, batch = stack_of(shape, shape.core(), pool), batch_for(shape, [9, 4] * 12
 
 
 def threads_here() -> set[str]:
-    """Of this process."""
+    """The names of the threads of this process."""
     return {thread.name for thread in Path("/proc/self/task").iterdir()}
 
 
@@ -128,7 +128,10 @@ def test_a_process_ends_with_its_threads(file: Path, code: str) -> None:
 
 
 def test_a_process_ends_while_another_thread_computes(file: Path) -> None:
-    """What it reads stays until the very end. It calls the recurrent library alone: torch aborts such a process."""
+    """Memory that the thread reads stays valid until the process ends.
+
+    The thread calls only the recurrent library: torch aborts such a process.
+    """
     ended = in_process(
         file,
         """

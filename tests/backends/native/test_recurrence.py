@@ -1,4 +1,4 @@
-"""The recurrent library, for every instruction set: equal to torch's layers on each row alone, on any threads."""
+"""The recurrent library on every instruction set, with any threads: equal to torch's layers per row."""
 
 from __future__ import annotations
 

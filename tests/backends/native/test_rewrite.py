@@ -1,4 +1,4 @@
-"""Which operators of a program the recurrent library takes, and that the program answers as before."""
+"""Operators that the recurrent library replaces, with unchanged outputs of the program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS = (NativeRecurrence, NativeLinear, NativeSequenceLinear)
 
 
 def taken(module: nn.Module) -> list[type]:
-    """What the recurrent library computes."""
+    """The types of the layers that the recurrent library computes."""
     return sorted((type(part) for part in module.modules() if isinstance(part, OURS)), key=str)
 
 
@@ -139,7 +139,7 @@ def test_what_comes_after_answers_as_before(name: str) -> None:
 
 
 def test_autocast_in_the_model_stays() -> None:
-    """What is computed in another precision before a recurrence still is."""
+    """Operators before a recurrence keep their precision."""
 
     class Mixed(Over):
         def forward(self, x: Tensor, lengths: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""An engine with CPU fallback: eager's outputs, one copy of the weights, and options that reach the engine."""
+"""An engine with CPU fallback: eager's outputs, one copy of the weights, and options for the engine."""
 
 from __future__ import annotations
 
@@ -93,7 +93,10 @@ def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolera
 
 @pytest.mark.parametrize("name", ["eager", "onnxruntime", "openvino"])
 def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
-    """Two operators on the CPU, the rest by the engine: the answers are the model's, after other weights too."""
+    """Two operators run on the CPU and the others on the engine, with the model's answers.
+
+    The answers are also right after the weights were replaced.
+    """
     engine = get_backend(name)
     model = Sorted().eval()
     PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
@@ -127,7 +130,7 @@ def _double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_double")
 def test_the_sort_that_neuronx_does_not_take_runs_on_the_cpu(tmp_path: Path) -> None:
-    """With the defaults, as Python source: the torch of its hosts cannot read exported programs of this one."""
+    """The defaults write Python source: the torch of the engine's hosts cannot read this one's exports."""
     engine = get_backend("neuronx")
     settings = CompileSettings(args=("--target", "inf2"))
     with pytest.raises(CompileError, match=r"partitioner_config: \{\}"):

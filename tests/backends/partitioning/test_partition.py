@@ -1,4 +1,4 @@
-"""Programs partitioned between an engine and the CPU: the same outputs, one copy of the weights, limits."""
+"""Programs partitioned between an engine and the CPU: equal outputs, one copy of the weights, limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ FEATURES, WIDTH = 6, 4
 
 
 class Branching(nn.Module):
-    """Values that are used again much later, several results of one operator, a constant, a buffer, tied weights."""
+    """A model with values that are used much later, and an operator with several results.
+
+    It also has a constant, a buffer and tied weights.
+    """
 
     scale: torch.Tensor
     shift: torch.Tensor
@@ -106,7 +109,7 @@ def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refus
 
 
 def test_weights_keep_their_names_and_their_memory() -> None:
-    """What a segment needs of the weights is found by name in the model's state dict, and is the very same memory."""
+    """A segment finds its weights by name in the model's state dict, and shares their memory."""
     segments = partition(PROGRAM, lambda node: operator_name(node) != "aten::sort")
     held: dict[str, torch.Tensor] = {}
     for segment in segments.segments:
@@ -137,7 +140,10 @@ def test_operators_that_nothing_keeps_apart_share_a_segment(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("name", ["aten::lstm", "neuron_lstm::lstm"])
 def test_a_recurrence_is_put_on_the_cpu_by_either_of_its_names(name: str) -> None:
-    """The user wrote nn.LSTM, which torch calls aten::lstm; here it is an operator of our own, and of every length."""
+    """The user wrote nn.LSTM, which torch calls aten::lstm.
+
+    Here it is an operator of this package, with any length.
+    """
     layer = Recurrent(Case(layers=2, bidirectional=True))
     x, lengths = ragged_batch(0.0)
     program = specialize(exported(layer, x, lengths), Bucket(*x.shape[:2]))
@@ -234,7 +240,7 @@ class Counting(nn.Module):
 
 
 def test_a_program_that_writes_to_its_buffers_is_refused() -> None:
-    """What a segment returns is all that it does."""
+    """The outputs of a segment must be its only effect."""
     with pytest.raises(CompileError, match="writes to calls"):
         partition(fixed(Counting(), torch.ones(2)), lambda node: True)
 

@@ -159,7 +159,10 @@ neuron_lstm:
 def test_an_archive_tells_estimates_of_every_bucket(
     streaming: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the manifest, in what packaging prints and in what inspect does; sessions carry their state outside."""
+    """Estimates are in the manifest and in the output of packaging and inspect; sessions work as well.
+
+    The programs of sessions take their state as an input.
+    """
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(MODEL, encoding="utf-8")
     Path("model-config.yaml").write_text(YAML + streaming, encoding="utf-8")

@@ -37,7 +37,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
 
 @pytest.fixture(scope="module")
 def program() -> torch.export.ExportedProgram:
-    """Of `InTime()`."""
+    """The program of `InTime()`."""
     return program_of(InTime())
 
 
@@ -73,7 +73,7 @@ def test_a_former_name_is_taken_without_a_warning(
 
 
 def vollo_configuration(*arguments: str) -> str:
-    """What the arguments name."""
+    """The configuration that the arguments name."""
     from torchserve_neuron_lstm.backends.vollo.compiler import accelerator_config
 
     return accelerator_config(arguments)
@@ -154,7 +154,7 @@ def test_the_licence_is_named_before_anything_is_installed(monkeypatch: pytest.M
 def test_on_the_vm_where_there_is_no_accelerator(
     program: torch.export.ExportedProgram, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Which is said in the log, once."""
+    """The log says it once."""
     module, inputs = InTime(), batch(InTime(), float("nan"))
     for _ in range(2):
         ours = Vollo().load(compiled_once(program, tmp_path), module.state_dict(), {}, 1)(inputs)

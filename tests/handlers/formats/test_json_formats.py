@@ -36,7 +36,7 @@ def row(value: object, content_type: str = "application/json", **headers: str) -
 
 
 def refusal(raw: TorchServeRequest, manifest: Manifest = ONE) -> RequestError:
-    """Why the row is refused; one that is not fails."""
+    """The reason for the refusal of the row, which must be refused."""
     with pytest.raises(RequestError) as refused:
         decode(raw, manifest)
     return refused.value

@@ -89,7 +89,7 @@ def test_reading_the_text_gives_back_the_same_bits(dtype: torch.dtype, numbers: 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @given(numbers=st.lists(any_floats, min_size=1, max_size=12))
 def test_the_text_of_a_number_is_the_same_among_few_and_among_many(dtype: torch.dtype, numbers: list[float]) -> None:
-    """How it is written is nobody's business but the writer's."""
+    """The text does not depend on the algorithm that writes it."""
     few = torch.tensor(numbers, dtype=torch.float64).to(dtype)
     times = json_text._FEW // len(numbers) + 1
 

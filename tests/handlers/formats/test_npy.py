@@ -62,7 +62,7 @@ def test_what_is_written_numpy_reads(dtype: torch.dtype, shape: tuple[int, ...])
 
 
 def test_a_tensor_with_strides_is_written_in_order_and_bfloat16_as_float32() -> None:
-    """What numpy has no name for becomes the next wider type, exactly."""
+    """A dtype that numpy lacks becomes the next wider one, exactly."""
     tensor = torch.arange(6).reshape(2, 3).t().to(torch.bfloat16)
 
     array = np.load(io.BytesIO(write_npy(tensor)))

@@ -147,7 +147,7 @@ def test_any_json_value_is_either_a_tensor_as_declared_or_refused(value: object,
     ],
 )
 def test_tensors_are_held_to_the_same_declaration(spec: TensorSpec, tensor: torch.Tensor, told: str) -> None:
-    """What comes as .npy or from a codec is refused for the same reasons as lists."""
+    """Tensors from .npy or from a codec are refused for the same reasons as lists."""
     with pytest.raises(RequestError) as refused:
         convert_tensor(tensor, spec)
 

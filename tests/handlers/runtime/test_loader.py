@@ -79,7 +79,7 @@ def test_the_planner_is_told_what_the_programs_take(
 
 
 def measured(call_ms: float, step_ms: float, row_step_ms: float) -> tuple[MeasuredCost, ...]:
-    """Costs of calls of 1 to 4 rows that take so long, and so much for each timestep of the call and of each row."""
+    """Costs of calls of 1 to 4 rows: per call, per timestep of the call, and per timestep of each row."""
     shapes = [Bucket(batch, length) for batch in (1, 2, 3, 4) for length in (10, 50)]
     return tuple(MeasuredCost("sequence", b, call_ms + b.length * (step_ms + row_step_ms * b.batch)) for b in shapes)
 
@@ -93,7 +93,10 @@ CHEAP, DEAR = measured(0.05, 0.01, 0.0), measured(0.05, 0.01, 0.01)
 def test_plans_are_made_by_what_padding_costs_where_that_is_known(
     pristine: Path, calls: tuple[MeasuredCost, ...], padding: tuple[MeasuredCost, ...], runs: int
 ) -> None:
-    """One call where padding is cheap, however dear full calls are; several where it is dear, or all that is known."""
+    """One call is planned if padding is cheap, even if full calls are expensive.
+
+    Several are planned if padding is expensive, or if its cost is not known.
+    """
     manifest = replace(read_manifest(pristine), shapes="any", longest=50, costs=calls, padding_costs=padding)
     lengths = [2, 50, 1, 20]
 

@@ -79,12 +79,12 @@ def worker(archive: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def on(cores: list[int]) -> str:
-    """What a worker on these cores says."""
+    """The output of a worker on these cores."""
     return f"{len(cores)} {cores} None"
 
 
 def test_workers_take_shares_in_turn_and_a_killed_ones_is_free_at_once(placed: Path) -> None:
-    """Of two shares: the third worker begins again with the first one, and so does the killed one's heir."""
+    """With two shares, the third worker gets the first share, and so does the successor of a killed one."""
     with worker(placed) as (first, said), worker(placed) as (_, second), worker(placed) as (_, third):
         assert (said, second, third) == (on(FIRST), on(SECOND), on(FIRST))
         first.kill()
@@ -149,7 +149,7 @@ def test_without_a_number_of_workers_there_is_one_a_core(workers: object) -> Non
 
 @pytest.fixture
 def pinned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """Where this process would have been pinned, on a host of 8 cores."""
+    """The cores to which this process would be pinned, on a host of 8 cores."""
     found: list[tuple[int, ...]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(placement, "available_cores", lambda: 8)

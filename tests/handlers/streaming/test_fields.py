@@ -1,4 +1,4 @@
-"""Which session a request belongs to is read wherever it can stand, and what is no such thing is a 400."""
+"""Session fields of a request are read from every place, and invalid ones are answered with a 400."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WHOLE = SessionFieldValues("a", start=True, end=False, step=0, token=None)
 
 
 def read(row: object, headers: dict[str, Any] | None = None, *, json_body: bool = True) -> SessionFieldValues:
-    """What a request says of its session."""
+    """The session fields of a request."""
     return read_session_fields(TorchServeRequest(row, headers or {}), NAMES, lambda _: json_body)[0]
 
 
 def refusal(row: object, headers: dict[str, Any] | None = None) -> str:
-    """Why it says nothing that could be used."""
+    """The reason for the refusal of the fields."""
     with pytest.raises(RequestError) as refused:
         read(row, headers)
     assert refused.value.status == 400
@@ -138,7 +138,7 @@ def test_a_value_of_another_kind_is_refused_by_name(word: str, value: object, sa
 
 
 def test_null_is_as_if_nothing_was_said() -> None:
-    """Of JSON clients that write every key."""
+    """Some JSON clients write every key."""
     body = {"ids": [1], **{f"ts_request_sequence_{word}": None for word in ("id", "start", "end", "step", "token")}}
 
     assert read({"body": body}) == SessionFieldValues(None, start=False, end=False, step=None, token=None)

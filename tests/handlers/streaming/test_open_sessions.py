@@ -1,4 +1,4 @@
-"""Where an archive's sessions are kept on this host, and what a worker says where it cannot keep them."""
+"""The location of an archive's sessions on this host, and the error if they cannot be kept."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def settings(**given: object) -> SessionSettings:
 
 
 def manifest(**given: object) -> Manifest:
-    """Of an archive with these settings."""
+    """The manifest of an archive with these settings."""
     return streaming_manifest(settings(**given))
 
 

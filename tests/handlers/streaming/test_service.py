@@ -1,4 +1,4 @@
-"""Sessions are answered as if every sequence had come at once, whatever is lost, doubled or mixed on the way."""
+"""Sessions are answered as whole sequences, although requests are lost, repeated or reordered."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ class Broken(MemoryStore):
 def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
     failure: Exception, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What needs no store is answered; what was not kept was not applied; once it is back, all goes on."""
+    """Requests without a store are answered, unsaved chunks are not applied, and sessions continue later."""
     store = Broken(Limits(10, 10**6, 600.0), Clock())
     service = make_service(StoreSessions(store))
     ask(service, piece([1], id="a", start="true"))
@@ -314,7 +314,7 @@ class Racing(MemoryStore):
 
 
 def test_two_workers_apply_pieces_of_one_session_in_turn() -> None:
-    """Who comes second decides again on the session as the first has left it."""
+    """The second worker decides again, on the session as the first one has left it."""
     store = Racing(Limits(10, 10**6, 600.0), Clock())
     store.rivals = []
     one, other = make_service(StoreSessions(store)), make_service(StoreSessions(store))
@@ -350,7 +350,10 @@ def carried_service(key: bytes = KEY, state: str = STATE) -> Service:
 
 
 def test_a_client_can_carry_its_session() -> None:
-    """Every answer has the session sealed; any worker goes on with it, and an old token is the session as it was."""
+    """Every answer has the session as a signed token; any worker can continue from it.
+
+    An old token is the session in its old state.
+    """
     ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
 
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""What is drawn is what was counted, in every format."""
+"""Charts in every format draw the counted timesteps."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ grids = st.just(()) | st.sets(st.integers(1, 400), min_size=1, max_size=20).map(
 
 
 def area(panel: Panel, kind: str) -> float:
-    """What the bars of a panel cover."""
+    """The area that the bars of a panel cover."""
     return math.fsum(getattr(bar, kind) * (bar.right - bar.left) for bar in panel.bars)
 
 
 @given(histograms, grids)
 @example({9: 1}, (4,))  # nothing fits today
 def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    """Of every grid: real and padded timesteps, on one scale; and in the first panel the sequences."""
+    """The areas of every grid are its real and padded timesteps on one scale; in the first also sequences."""
     proposal = propose(histogram, current=current)
     chart = make_chart(proposal)
 
@@ -74,7 +74,7 @@ def test_everything_lies_within_the_frame(histogram: dict[int, int], current: tu
 
 @given(histograms, grids)
 def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    """Where a new edge begins, a new bar does: the step is seen."""
+    """A new bar begins at each edge, so that the step is visible."""
     proposal = propose(histogram, current=current)
 
     for grid, panel in zip(proposal.grids, make_chart(proposal).grids, strict=True):
@@ -162,7 +162,7 @@ def test_a_png_shows_padding_where_there_is_some(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What to install, and what needs nothing."""
+    """The error names the package to install, and the format that needs none."""
     require_matplotlib()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 

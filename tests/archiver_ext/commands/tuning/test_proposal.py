@@ -1,4 +1,4 @@
-"""What a proposal says of the current lengths and its own."""
+"""The figures of a proposal for the current lengths and for its own."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_cost_decides_where_it_is_known() -> None:
 
 
 def test_the_longest_can_be_told() -> None:
-    """What is beyond is refused, or cut where that is what becomes of it."""
+    """Longer sequences are refused, or truncated if the configuration says so."""
     histogram = {10: 5, 20: 5, 40: 2}
 
     refusing = propose(histogram, count=2, longest=20, current=(16,))

@@ -11,7 +11,7 @@ def host_cores() -> int:
 
 
 def visible_cores() -> int:
-    """Cores of this process: NEURON_RT_VISIBLE_CORES wins over NEURON_RT_NUM_CORES, 0 or neither means all.
+    """Cores of this process: NEURON_RT_VISIBLE_CORES, else NEURON_RT_NUM_CORES; 0 or neither means all.
 
     Raises:
         RuntimeError: they are not contiguous, or more than there are.

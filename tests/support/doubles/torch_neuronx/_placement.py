@@ -24,7 +24,7 @@ def set_multicore(trace: Any) -> None:
 
 @contextmanager
 def neuron_cores_context(start_nc: int = -1, nc_count: int = -1) -> Iterator[None]:
-    """Where modules are placed that torch.jit.load reads within it."""
+    """Place the modules that torch.jit.load reads in the context."""
     _check(start_nc, nc_count)
     yield
 

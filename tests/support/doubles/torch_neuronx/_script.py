@@ -100,7 +100,7 @@ def forward(self, {parameters}):
 
 
 def scripted(inner: Any, inputs: int, outputs: int, states: dict[int, str], *, separated: bool) -> Any:
-    """The traced module in one that can be told to take every batch, and that writes aliased outputs to their states.
+    """The traced module in a wrapper, which can take every batch and writes aliased outputs to states.
 
     `states` maps an output's index to the path of the tensor below `inner`. `outputs` is 0 for one tensor alone.
     """

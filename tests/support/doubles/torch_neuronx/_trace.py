@@ -137,7 +137,7 @@ def jit_trace(module: torch.nn.Module, examples: tuple[torch.Tensor, ...]) -> An
 
 
 def operators(graph: Any) -> Counter[str]:
-    """How often each operator is in a graph, those of the checks and of control flow left out."""
+    """The number of each operator in a graph, without those of checks and of control flow."""
     return Counter(
         node.kind() for node in graph.nodes() if not node.kind().startswith("prim::") and node.kind() != "aten::Int"
     )
