@@ -1,7 +1,7 @@
 """Savings of an archive: new weights without compiling, one copy of the weights, parallel compilation.
 
 Run it from the repository's root: `python -m benchmarks.archives [--json]`; about six minutes on two cores. Twelve
-buckets of a tagger, compiled by inductor. Exits 1 if answers differ, or a floor is missed, which the last lines name.
+buckets of a tagger, compiled by inductor. Exits 1 if answers differ or a floor is missed; the last lines name it.
 """
 
 from __future__ import annotations

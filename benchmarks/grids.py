@@ -3,8 +3,8 @@
 python benchmarks/grids.py
 
 The lengths chosen for the sample are compared with the textbook's dynamic program, and must come within 0.1 point of
-its optimum (they are the optimum). "fresh" is the padding on another sample of the same traffic, which no length was
-chosen for. Exits 1 if the optimum is missed.
+its optimum (they are the optimum). "fresh" is the padding on another sample of the same traffic, for which no lengths
+were chosen. Exits 1 if the optimum is missed.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 python benchmarks/hot_path.py
 
-The engine is a fake whose answers are ready; the context is TorchServe's own. What is indented is a part of what stands
-above it, done alone. A figure is the best of many repeats.
+The engine is a fake with ready answers; the context is TorchServe's own. An indented line is a part of the line above
+it, measured alone. A figure is the best of many repeats.
 """
 
 from __future__ import annotations

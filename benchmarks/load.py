@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 _END_OF_HEAD = b"\r\n\r\n"
 _LENGTH = b"content-length:"
-_SECONDS = 60  # that an answer may take
+_SECONDS = 60  # limit of an answer
 
 
 class Refused(RuntimeError):
@@ -46,7 +46,7 @@ def load(port: int, requests: Sequence[bytes], connections: int, seconds: float)
     """Send requests, drawn at random, over `connections` kept connections for `seconds` seconds.
 
     Raises:
-        Refused: an answer was not 200, or did not come; says which.
+        Refused: an answer was not 200, or did not arrive; the message says which.
     """
     return _send(port, lambda elapsed: random.choice(requests) if elapsed < seconds else None, connections)
 

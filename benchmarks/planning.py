@@ -2,7 +2,7 @@
 
 python benchmarks/planning.py
 
-Lengths are log-normal, as those of short texts are: 26 timesteps in the mean, 330 at most. Costs are like those of an
+Lengths are log-normal like those of short texts: 26 timesteps in the mean, 330 at most. Costs are like those of an
 LSTM of two layers, 128 -> 256, on two cores.
 """
 

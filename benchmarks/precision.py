@@ -4,8 +4,8 @@ All are measured in one run.
 
 Run it from the repository's root: `python benchmarks/precision.py [--threads 1] [--rounds 15]`.
 
-The three take turns, shape after shape, so that a busy moment of the machine falls on all. A figure is the ratio of the
-least milliseconds of each; beside it that of the medians, which differs where the machine was busy: then trust neither.
+The three take turns, shape after shape, so that other load of the machine affects all. A figure is the ratio of the
+least milliseconds of each. The ratio of the medians is beside it. If the two differ, the machine was busy: use neither.
 `after another shape` is the first call in a shape that follows a call in another one, as in chunked execution.
 """
 

@@ -4,8 +4,8 @@ Each store is measured with one process and with several.
 
 Run from the repository's root: `python -m benchmarks.sessions [--sessions 10000] [--batches 400] [--workers 1 4]`.
 
-Each batch reads random sessions and writes them back, as a worker does between two pieces. The file lies below
-`--directory`, and the servers keep their log there too, so that all of them write to the same disk.
+Each batch reads random sessions and writes them back, as a worker does for each chunk. The file is below `--directory`,
+and the servers keep their log there too, so that all stores write to the same disk.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Run from the repository's root: `python -m benchmarks.settings [--rounds 8] [--seconds 1] [--backend onnxruntime]
 [--stream]`. With `--stream` a request is the next timestep of one of 1000 sessions, instead of a whole sequence.
 
-One TorchServe serves the same model under every setting. The settings take turns, round after round, so that whatever
-else the machine does falls on all of them; what is told is the median over the rounds, and the median of the ratios to
-the first setting in the same round.
+One TorchServe serves the same model under every setting. The settings take turns, round after round, so that other load
+of the machine affects all of them. Each figure is the median over the rounds, with the median of the ratios to the
+first setting in the same round.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ def register(server: TorchServe, setting: Setting) -> None:
         "max_batch_delay": setting.delay,
     }
     manage(server, "POST", "/models", words)
-    # What a registration says of workers is not heard where the archive says it too.
+    # an archive's own setting of workers overrides that of a registration
     workers = {"min_worker": setting.workers, "max_worker": setting.workers, "synchronous": "true"}
     manage(server, "PUT", f"/models/{setting.name}", workers)
     if len(server.worker_pids(setting.name)) != setting.workers:

@@ -1,9 +1,10 @@
 """`make chaos`: sessions continue after any process is killed.
 
-Many clients send their sessions piece by piece while a random worker is killed every 2 seconds, and once a whole
-server: first one server that keeps sessions on its disk and is started again, then two that share a Redis server, one
-of which stays dead. Every answer is held against the model in eager mode. Run from the repository's root:
-`python -m chaos`. Exits 1 if a session was lost, an answer is wrong, or too little was killed.
+Many clients send their sessions chunk by chunk while a random worker is killed every 2 seconds, and once a whole
+server. The first trial has one server that keeps sessions on its disk and is started again. The second has two servers
+that share a Redis server; one of the two is not started again. Every answer is compared with the model in eager mode.
+Run from the repository's root: `python -m chaos`. Exits 1 if a session was lost, an answer is wrong, or fewer processes
+were killed than required.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ SHOWN = 20
 def main() -> int:
     """Package, serve, kill, compare and report. Returns the exit code."""
     options = _options()
-    # Several processes compute at once: threads that wait by spinning would take the cores from those that work.
+    # several processes compute at once: threads that spin while they wait would take their cores
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     began = time.monotonic()
     model = make_model()

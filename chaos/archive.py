@@ -41,7 +41,7 @@ def make_archive(model: Tagger, store: Path, workers: int, streaming: str) -> No
     """Write `tagger.mar` to the folder `store`, with the given settings of its sessions.
 
     Raises:
-        subprocess.CalledProcessError: the archiver failed; `output` holds what it said.
+        subprocess.CalledProcessError: the archiver failed; `output` holds its output.
     """
     shutil.copy(Path(__file__).with_name("model.py"), store)
     torch.save(model.state_dict(), store / "weights.pt")

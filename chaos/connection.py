@@ -35,7 +35,7 @@ class Connection:
         """Send one request.
 
         Raises:
-            NoAnswer: why.
+            NoAnswer: with the reason.
         """
         try:
             reader = await self._send(path, body, headers)
@@ -43,7 +43,7 @@ class Connection:
         except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
             self.close()
             raise NoAnswer(type(error).__name__) from error
-        # TorchServe hangs up after every refusal.
+        # TorchServe closes the connection after every refusal
         if reply.status >= 400 or reply.headers.get("connection") == "close":
             self.close()
         return reply

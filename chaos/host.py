@@ -50,9 +50,9 @@ class Host:
         """Start the server and wait until a worker is ready.
 
         Raises:
-            DidNotStart: it is not.
+            DidNotStart: no worker became ready.
         """
-        # The folder's path must stay short: the workers' sockets lie in it.
+        # the folder's path must stay short: it contains the workers' sockets
         home = Path(tempfile.mkdtemp(prefix="ts-"))
         self._homes.append(home)
         (home / "config.properties").write_text(properties(self._ports, _SETTINGS))

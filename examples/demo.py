@@ -1,6 +1,6 @@
 """`make demo`: train a small LSTM on real text, archive and serve it, and find the odd lines in a log.
 
-Uses the files of `surprise/` as a user would; what it starts, it stops.
+Uses the files of `surprise/` as a user would, and stops every process that it starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rich.text import Text
 from torchserve_process import DidNotStart, TorchServe, serving
 
 EXAMPLE = Path(__file__).parent / "surprise"
-sys.path.insert(0, str(EXAMPLE))  # its files import each other by bare name, as they do in a user's folder
+sys.path.insert(0, str(EXAMPLE))  # its files import each other by bare name, as in a user's folder
 
 from client import level, score  # noqa: E402
 from english import split  # noqa: E402

@@ -79,18 +79,18 @@ def serving(
     """Serve `models` (name -> archive in the folder `store`), and stop every started process in the end.
 
     Args:
-        store: the folder the archives lie in.
-        models: the archive's file or folder name in `store`, by the name to serve it under.
-        ready_seconds: how long every model may take until a worker is ready.
+        store: the folder of the archives.
+        models: the archive's file or folder name in `store`, by the served name.
+        ready_seconds: the limit for every model until a worker is ready.
         python: the interpreter of the environment that has TorchServe.
         settings: further lines of config.properties.
-        environment: variables the server gets besides this process's own.
+        environment: variables of the server, in addition to this process's own.
 
     Raises:
         DidNotStart: the server ended or a model was not ready in time.
     """
     with ExitStack() as stack:
-        # The folder's path must stay short: the workers' sockets lie in it.
+        # the folder's path must stay short: it contains the workers' sockets
         home = Path(tempfile.mkdtemp(prefix="ts-"))
         stack.callback(shutil.rmtree, home, ignore_errors=True)
         ports = free_ports(5)
@@ -216,5 +216,5 @@ def stop(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             return
-        process.poll()  # a process that ended stays in its group until it is asked for
+        process.poll()  # a process that ended stays in its group until it is waited for
         time.sleep(POLL_SECONDS)

@@ -1,8 +1,8 @@
 """`make bench-compare BASE=...`: whether a request takes more CPU time than it did at another commit.
 
-Run from the repository's root: `python -m benchmarks.compare BASE [HEAD]`; without HEAD the working tree is compared as
-it stands. Both commits run in turns with this one Python environment, each with its own code. Exits 1 if a floor is
-missed, which the last lines name.
+Run from the repository's root: `python -m benchmarks.compare BASE [HEAD]`. Without HEAD, the current working tree is
+compared. Both commits run in turns in this one Python environment, each with its own code. Exits 1 if a floor is
+missed; the last lines name it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 python child.py hot_path ROOT      times the batches of ROOT/benchmarks/hot_path.py
 python child.py archive FOLDER     serves the archive in FOLDER by its own handler
 
-This file imports nothing beside it, because the same names exist at the other commit. PYTHONPATH says whose package is
-imported; `about` tells whose it was.
+This file imports no file beside it, because the same names exist at the other commit. PYTHONPATH decides whose package
+is imported; `about` reports whose it was.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _whole_batches(script: ModuleType) -> dict[str, Call]:
     if hasattr(script, "whole_batches"):
         batches: dict[str, Call] = script.whole_batches(BATCH)
         return batches
-    # As hot_path.py was before it had `whole_batches`.
+    # for a hot_path.py from before `whole_batches`
     ids, parsed, frames, frames_npy = script.TRAFFIC
     kinds = {
         "ids_json": (ids, "sequence"),
@@ -178,7 +178,7 @@ def main() -> None:
     """Load the subject that the arguments name, then answer questions until the input ends."""
     kind, path, core = sys.argv[1:]
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no reply
+    os.dup2(2, 1)  # the output of libraries is no reply
     sys.path[:] = [entry for entry in sys.path if Path(entry) != Path(__file__).parent]
     pin(int(core) if core else None)
     subjects: dict[str, Callable[[Path], HotPath | Archive]] = {"hot_path": HotPath, "archive": Archive}

@@ -85,7 +85,7 @@ def fewest(confidence: float = CONFIDENCE) -> int:
 def verdict(found: Interval, floor: float) -> Verdict:
     """Judge a ratio by its median and interval against its upper limit.
 
-    The median decides whether the floor holds. It is certain where the whole interval lies on the same side.
+    The median decides whether the floor holds. The result is certain if the whole interval is on the same side.
 
     >>> verdict(Interval(1.01, 0.99, 1.02, 0.95), 1.03), verdict(Interval(1.02, 0.99, 1.04, 0.95), 1.03)
     ('within', 'within, not certain')

@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 Kind = Literal["hot_path", "archive"]
 _PROGRAM = Path(__file__).with_name("child.py")
-_SECONDS = 120  # that a reply may take
+_SECONDS = 120  # limit of a reply
 
 
 class ChildFailed(RuntimeError):
@@ -69,7 +69,7 @@ class Child:
         """The figure, and the share of the core that the process got during the measurement.
 
         Raises:
-            ChildFailed: it ended, or did not reply in time; holds what it printed.
+            ChildFailed: the process ended, or did not reply in time; the message holds its output.
         """
         found = self._ask({"ask": "measure", "figure": figure, "core": core})
         return found["value"], found["share"]

@@ -37,7 +37,7 @@ def race(
     """Measure the figures at both sides in `pairs` pairs; `progress` is called after each.
 
     Raises:
-        ChildFailed: a process ended, or runs other code than that of its side.
+        ChildFailed: a process ended, or runs code of another side.
         OtherWork: the two sides answer differently.
     """
     values: dict[str, dict[SideName, list[float]]] = {figure.name: {side: [] for side in SIDES} for figure in figures}
@@ -76,8 +76,8 @@ def best_of(
 ) -> dict[str, dict[SideName, tuple[float, float]]]:
     """Return the least value of each figure and side over its slices, with its share of the core.
 
-    The two sides of a figure follow each other, every turn with the other one first. The turns of a figure are spread
-    over the time of all figures, because whatever else the machine does often lasts longer than one of them.
+    The two sides of a figure follow each other, and the first one changes with every turn. The turns of a figure are
+    spread over the time of all figures, because other load of the machine often lasts longer than one figure.
     """
     found: dict[str, dict[SideName, list[tuple[float, float]]]] = {
         name: {side: [] for side in order} for name in figures
@@ -93,7 +93,7 @@ def check(kind: Kind, sides: Mapping[SideName, Side], subjects: Subjects, childr
     """Check that each child runs its own side's code, and that both give the same answers.
 
     Raises:
-        ChildFailed: a child imported something else.
+        ChildFailed: a child imported other code.
         OtherWork: the answers differ.
     """
     told = {side: child.about() for side, child in children.items()}

@@ -35,7 +35,7 @@ def checked_out(repository: Path, base: str, head: str | None, folder: Path) -> 
     Without `head`, the second side is a copy of the current working tree.
 
     Raises:
-        NoSuchCommit: a name that git does not know.
+        NoSuchCommit: git does not know a name.
     """
     with _worktree(repository, base, folder / "base") as before:
         if head is None:

@@ -1,7 +1,7 @@
 """`make bench-backward`: the cost of packing in training, in eager mode and in a lowered model.
 
-Run from the repository's root: `python -m benchmarks.pack_unpack`. Exits 1 if a floor is missed, which the last lines
-name.
+Run from the repository's root: `python -m benchmarks.pack_unpack`. Exits 1 if a floor is missed; the last lines name
+it.
 """
 
 from __future__ import annotations

@@ -69,12 +69,12 @@ def _forward_and_backward(way: Contestant, batch: Batch) -> None:
 def check(ways: Mapping[str, Contestant], batch: Batch) -> None:
     """Check that all contestants have the logits and the gradients of pack/unpack.
 
-    Logits: |a - e| <= 1e-5 + 1e-5 |e|. Gradients of ours: within 1e-5 of their norms of what float64 gives or, where
-    pack/unpack itself is farther off, within twice as far: float32 has no more to give in sums of 100,000 numbers.
-    The others, a rival and what a compiler made of sums, are only held to be of the same model.
+    Logits: |a - e| <= 1e-5 + 1e-5 |e|. Gradients of ours: within 1e-5 of their norms of the float64 gradients or, if
+    pack/unpack itself is farther off, within twice its distance: float32 is not more exact in sums of 100,000 numbers.
+    The others, a rival and compiled code, are only checked to be of the same model.
 
     Raises:
-        WrongAnswers: one does not.
+        WrongAnswers: a contestant differs.
     """
     exact = _outcome(Contestant(deepcopy(ways[MASKED].model).double(), packs=False), batch)
     logits, gradients = _outcome(ways[PACKED], batch)

@@ -54,7 +54,7 @@ FULL = Effort(rounds=20, fewest=20)
 def take_turns(calls: Mapping[str, Call], effort: Effort, timer: Timer) -> dict[str, tuple[float, ...]]:
     """Time each call; returns the median seconds of its slice in every round.
 
-    Every call is made twice before the timing: the first one may compile, the second one tells how often to repeat it.
+    Every call is made twice before the timing: the first one may compile, the second one decides the repetitions.
     """
     for call in calls.values():
         timer(call)

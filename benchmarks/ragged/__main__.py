@@ -1,6 +1,6 @@
 """`make bench`: the engine's share of the machine's matrix rate on ragged batches, beside its rivals.
 
-Run from the repository's root: `python -m benchmarks.ragged`. Exits 1 if a floor is missed, which the last lines name.
+Run from the repository's root: `python -m benchmarks.ragged`. Exits 1 if a floor is missed; the last lines name it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # Both are read when the libraries are first imported.
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the exporter warns of shapes that it does not infer
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the exporter warns about shapes that it does not infer
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import torch

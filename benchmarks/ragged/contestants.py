@@ -1,6 +1,6 @@
 """Four ways to answer a ragged batch: a list of unpadded requests to a list of unpadded answers.
 
-All have the same model and weights, time-major tensors (no contestant has to transpose), and all threads.
+All have the same model and weights, all threads, and time-major tensors, so that no contestant has to transpose.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def eager_padded(model: Ragged) -> Contestant:
 
     It supports one direction only: the backward direction would begin in the padding.
 
-    Forwards the states of real steps are right, and the last real one is the final state.
+    In the forward direction the states of real timesteps are right, and the last real one is the final state.
     """
 
     @torch.inference_mode()
@@ -87,7 +87,7 @@ def onnx_padded(model: Ragged, threads: int) -> Contestant:
 def served(archive: Path, threads: int) -> Contestant:
     """The archive, unpacked in a folder and then loaded, planned and run as in the handler."""
     variants = load_archive(archive, threads)
-    serving = torch.get_num_threads()  # of torch's own: an engine may bring others
+    serving = torch.get_num_threads()  # those of torch: an engine may have threads of its own
 
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
         lengths = _lengths(requests)
@@ -122,7 +122,7 @@ def _exported(model: Ragged) -> bytes:
     example = (torch.zeros(3, 2, model.lstm.input_size), torch.tensor([3, 2]))
     times_rows = {0: "time", 1: "batch"}
     with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter that knows packed sequences is the older one, and says so
+        warnings.simplefilter("ignore")  # the exporter that supports packed sequences is deprecated, and warns
         file = Path(folder) / "model.onnx"
         torch.onnx.export(
             _Sorted(model),

@@ -27,7 +27,7 @@ def beyond_optimum(count: int) -> float:
 def wasted(cost: CostModel, batches: int = 40) -> float:
     """The padding ratio over log-normal batches of 32, in chunks of the fixed grid.
 
-    `cost` is what chunks were measured to cost; plans cost at most 5 % more than the cheapest.
+    `cost` has the measured costs of chunks; plans cost at most 5 % more than the cheapest.
     """
     planner = BucketedChunkPlanner(CHUNKS, CostModel({bucket: cost.of(bucket) for bucket in CHUNKS.buckets}), LONGEST)
     lengths = log_normal_batches(batches, 32, seed=0)

@@ -1,7 +1,8 @@
 """`make bench-rest`: TorchServe with our archive against TorchServe with a plain pad-and-pack handler.
 
-Two stock servers with the same model and the same settings, asked in turns by the same clients on the same machine. Run
-from the repository's root: `python -m benchmarks.rest`. Exits 1 if a floor is missed, which the last lines name.
+Two unmodified servers have the same model and the same settings. The same clients on the same machine send requests to
+both in turns. Run from the repository's root: `python -m benchmarks.rest`. Exits 1 if a floor is missed; the last lines
+name it.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def compare(server: TorchServe, name: str, model: TokenClassifier, sequences: Se
     """Compare the server's answers to some sequences with the model in eager mode.
 
     Raises:
-        WrongAnswer: one differs by more than 1e-5 + 1e-5 x |eager|.
+        WrongAnswer: an answer differs by more than 1e-5 + 1e-5 x |eager|.
     """
     for ids in sequences:
         with torch.inference_mode():

@@ -45,7 +45,7 @@ def make_archives(
     """Write `plain.mar` and `ours.mar` to the folder `store`, with the same settings of TorchServe.
 
     Raises:
-        subprocess.CalledProcessError: the archiver failed; `output` holds what it said.
+        subprocess.CalledProcessError: the archiver failed; `output` holds its output.
     """
     for name in ("model.py", "plain_handler.py"):
         shutil.copy(Path(__file__).with_name(name), store)

@@ -1,6 +1,6 @@
 """The rival: a handler by someone who knows TorchServe and packed sequences, and has no more time.
 
-Batches are padded and packed, the model runs in eager mode with its share of the cores, without gradients.
+Batches are padded and packed. The model runs in eager mode without gradients, with its share of the cores.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Cost of sessions: bytes, time of a step, and throughput beside that of requests without a session.
 
-One stock server with 10,000 open sessions on its disk answers pieces of a token over 64 connections: steps of the
-sessions, and in turns with them pieces that begin and end a session at once, which are the same work without a store.
-Then, without a server, one more timestep against all 20 again. Run from the repository's root:
-`python -m benchmarks.streaming`. Exits 1 if a floor is missed, which the last lines name.
+One unmodified server with 10,000 open sessions on its disk answers chunks of one token over 64 connections. Steps of
+the sessions take turns with chunks that begin and end a session at once, which are the same work without a store.
+Then, without a server, one more timestep is compared with all 20 again. Run from the repository's root:
+`python -m benchmarks.streaming`. Exits 1 if a floor is missed; the last lines name it.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def make_archive(store: Path, workers: int) -> TokenClassifier:
     """Write `classifier.mar` to the folder `store`. Returns the model.
 
     Raises:
-        subprocess.CalledProcessError: the archiver failed; `output` holds what it said.
+        subprocess.CalledProcessError: the archiver failed; `output` holds its output.
     """
     model = make_model()
     shutil.copy(Path(__file__).parents[1] / "rest" / "model.py", store)

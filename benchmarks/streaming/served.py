@@ -64,7 +64,7 @@ def requests(sessions: int, tokens: int) -> tuple[list[bytes], dict[str, list[by
     bodies = [json.dumps([choice.randrange(TOKENS) for _ in range(tokens)]).encode() for _ in names]
     pairs = list(zip(names, bodies, strict=True))
     begin = [http_post(path, body, headers={_ID: name, _START: "true"}) for name, body in pairs]
-    alone = {_START: "true", _END: "true"}  # begun and over with one piece: nothing is kept
+    alone = {_START: "true", _END: "true"}  # begins and ends with one chunk: no state is kept
     return begin, {
         STEP: [http_post(path, body, headers={_ID: name, _START: "false", _END: "false"}) for name, body in pairs],
         ALONE: [http_post(path, body, headers={_ID: name, **alone}) for name, body in pairs],

@@ -23,7 +23,7 @@ def export_onnx(archive: Path, target: Path, part: str | None = None) -> None:
     """Write the program of a part; None: of the model's only part.
 
     Raises:
-        SystemExit: the archive's engine has no ONNX graph, or it is not said which of several parts is meant.
+        SystemExit: the archive's engine has no ONNX graph, or `part` is missing and there are several parts.
     """
     with ArchiveReader(archive).unpacked() as folder:
         manifest = read_manifest(folder)

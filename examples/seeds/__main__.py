@@ -1,7 +1,7 @@
 """`make seeds`: every example of the NeuronX tracing and Vollo LSTM documentation, on every engine.
 
 Run from the repository's root: `python -m examples.seeds [--json FILE] [--engine NAME] [--example NAME] [--quick]`.
-Each line says what really ran. Exits 1 if one that ran does not hold.
+Each line names the source of the answers. Exits 1 if an example that ran fails.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def show(engine: Engine) -> Shown:
         x = torch.rand(rows, 1, 3, 3)
         shown.compare(any_batch(x), network(x).detach())
 
-    # Chunks are cut along dimension 0, so no other may differ, and it must be the batch of every input.
+    # batches are split along dimension 0: it must be the batch of every input, and no other size may differ
     shown.refuses(ValueError, lambda: any_batch(torch.rand(8, 1, 5, 3)))
     unequal = tracing.trace(torch.add, (torch.rand(1, 2), torch.rand(3, 2)), backend="eager")
     shown.refuses(ValueError, lambda: tracing.dynamic_batch(unequal))

@@ -2,8 +2,8 @@
 
 Run with `python -m examples.seeds.bucketed eager`.
 
-The kernel pads on the right to the first bucket that holds the tokens, as is usual for BERT, and is silent where there
-is none. The trace is not: it refuses what has no bucket.
+The kernel pads on the right to the first bucket that holds the tokens, as is usual for BERT. It does not report longer
+inputs; the trace refuses them.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def show(engine: Engine) -> Shown:
         with torch.no_grad():
             shown.compare(loaded(ids, mask), model(ids, mask))
 
-    # Longer than the largest bucket: the kernel gives back nothing, and index 0.
+    # longer than the largest bucket: the kernel returns no tensors, and index 0
     shown.refuses(tracing.WrongInput, lambda: loaded(*tokens(513)))
     one_too_few = tracing.BucketModelConfig(get_bucket_kernel, func_kwargs=[{}])
     shown.refuses(ValueError, lambda: tracing.bucket_model_trace(get_model, examples, one_too_few, backend="eager"))

@@ -35,14 +35,14 @@ def show(engine: Engine) -> Shown:
     inputs = torch.rand(32, 784)
     found = tracing.analyze(model, inputs, backend=engine.name)
     refused = {one["kind"] for one in found["unsupported_operators"]}
-    # An engine that has no sort leaves it to the CPU by itself; any other is told to.
+    # an engine without sort leaves it to the CPU by itself; for any other, an option does
     on_cpu = {"aten::sort"} - refused
     config = tracing.PartitionerConfig(ops_to_partition=on_cpu)
     trace = tracing.trace(model, inputs, partitioner_config=config, backend=engine.name, **engine.options)
     with torch.no_grad():
         shown.compare(trace(inputs), model(inputs))
 
-    # What is asked for and cannot be had is a ValueError.
+    # a limit that cannot be kept is a ValueError
     for option in ({"max_subgraph_count": 1}, {"min_subgraph_size": 3}):
         strict = tracing.PartitionerConfig(ops_to_partition=on_cpu, **option)  # type: ignore[arg-type]
         shown.refuses(ValueError, lambda strict=strict: _trace(model, inputs, strict, engine))  # type: ignore[misc]

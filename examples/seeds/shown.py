@@ -38,14 +38,14 @@ class Shown:
         """Compare an answer with that of eager mode.
 
         Raises:
-            AssertionError: it has another shape, or differs by more than the tolerance.
+            AssertionError: the answer has another shape, or differs by more than the tolerance.
         """
         if answer.shape != expected.shape:
             raise AssertionError(f"an answer of {list(answer.shape)}, eager gives {list(expected.shape)}")
         difference = (answer - expected).abs()
         allowed = self.engine.tolerance * (1 + expected.abs())
         largest, worst = difference.max().item(), (difference / allowed).max().item()
-        if not worst <= 1:  # NaN is no agreement either
+        if not worst <= 1:  # NaN is a disagreement too
             raise AssertionError(f"differs from eager by {largest:.2e}, allowed is {self.engine.tolerance:g}")
         self.max_error, self.worst = max(self.max_error, largest), max(self.worst, worst)
 
@@ -53,7 +53,7 @@ class Shown:
         """Check that a call raises the documented error.
 
         Raises:
-            AssertionError: it raises nothing.
+            AssertionError: the call raises no error.
         """
         try:
             call()

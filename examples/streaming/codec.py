@@ -17,7 +17,7 @@ class PieceCodec:
         r"""Convert a request's body to the model's inputs.
 
         Raises:
-            ValueError: the client's mistake; it gets this message with status 400.
+            ValueError: the body is wrong; the client gets this message with status 400.
 
         >>> PieceCodec().decode(b"\nHi", "text/plain")
         {'before': [10, 72], 'ids': [72, 105]}

@@ -9,8 +9,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 class TypedSurprise(nn.Module):
     """A scorer of text, byte by byte: -log2 of the probability that the model gave to the actual byte.
 
-    `surprise/model.py` shifts the text by one byte to have the byte before each. A stream's piece has no byte before
-    its first, so here both are given.
+    `surprise/model.py` shifts the text by one byte to get the byte before each. A chunk of a stream does not contain
+    the byte before its first one, so here both are inputs.
     """
 
     def __init__(self, hidden: int = 256, embedding: int = 64) -> None:

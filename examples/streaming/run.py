@@ -4,7 +4,7 @@ python examples/streaming/run.py                       about two minutes; --step
 python examples/streaming/run.py --kill                kill the model's worker halfway: nothing is lost
 python examples/streaming/run.py --picture surprise.png
 
-What it starts, it stops; what it writes, but for the picture, is gone afterwards.
+It stops every process that it starts, and removes every file that it writes, except the picture.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Refused(Exception):
 class Session:
     """A text that is sent to the model. Each piece is applied once, even if requests or answers are lost.
 
-    The id is made here, so that even the first piece can be sent again without beginning a second session. Nobody can
-    guess it: who has it has the session.
+    The id is made here, so that even the first piece can be sent again without beginning a second session. It cannot be
+    guessed: anyone who has it can use the session.
     """
 
     url: str

@@ -14,7 +14,7 @@ class SurpriseCodec:
         """Convert a request's body to the model's inputs.
 
         Raises:
-            ValueError: the client's mistake; it gets this message with status 400.
+            ValueError: the body is wrong; the client gets this message with status 400.
 
         >>> SurpriseCodec().decode(b"Hi!", "text/plain")
         {'ids': [72, 105, 33]}

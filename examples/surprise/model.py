@@ -13,7 +13,7 @@ START = ord("\n")
 class Surprise(nn.Module):
     """A scorer of text, byte by byte: -log2 of the probability that the model gave to the actual byte.
 
-    An ordinary PackedSequence model; nothing in it knows of buckets, padding or TorchServe.
+    An ordinary PackedSequence model, without any code for buckets, padding or TorchServe.
     """
 
     def __init__(self, hidden: int = 256, embedding: int = 64) -> None:
