@@ -19,7 +19,7 @@ def test_ratios_are_taken_round_by_round() -> None:
 
 
 def test_every_setting_has_a_row_with_its_ratios_to_the_first() -> None:
-    """Beside the figures themselves."""
+    """The ratios are beside the figures."""
     measured = {Setting(): figures([4.0, 6.0, 5.0], 100.0), Setting(batch_size=1): figures([2.0, 3.0, 2.5], 50.0)}
     printed = StringIO()
     Console(file=printed, width=200).print(table(measured))
@@ -31,5 +31,5 @@ def test_every_setting_has_a_row_with_its_ratios_to_the_first() -> None:
 
 
 def test_every_setting_is_served_under_a_name_of_its_own() -> None:
-    """TorchServe refuses a name that it has."""
+    """TorchServe refuses a name that is already registered."""
     assert len({setting.name for setting in SETTINGS}) == len(SETTINGS) > 8

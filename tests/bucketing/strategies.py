@@ -31,7 +31,7 @@ def grids() -> st.SearchStrategy[BucketGrid]:
 
 @st.composite
 def costs(draw: st.DrawFn, grid: BucketGrid) -> CostModel:
-    """Measured costs know no order: a larger bucket may be cheaper. Few distinct values make ties."""
+    """Measured costs are in no order: a larger bucket may be cheaper. Few distinct values make ties."""
     kind = draw(st.sampled_from(("proportional", "equal", "ties", "any")))
     if kind == "proportional":
         return CostModel.proportional(grid)
@@ -57,7 +57,7 @@ def problems(draw: st.DrawFn, max_size: int = 12) -> tuple[BucketGrid, CostModel
 
 @st.composite
 def exact_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[BucketGrid, CostModel, list[int]]:
-    """The same with the grid's own lengths only."""
+    """A grid, its costs, and lengths that are the grid's own."""
     grid = draw(grids())
     lengths = st.lists(st.sampled_from(grid.lengths), min_size=1, max_size=max_size)
     return grid, draw(costs(grid)), draw(lengths)
@@ -85,7 +85,7 @@ def measurements(draw: st.DrawFn, shape: DynamicShape) -> CostModel:
 
 @st.composite
 def free_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[DynamicShape, CostModel, list[int]]:
-    """An engine that takes any shape, what it was measured to cost, and lengths within its limit."""
+    """An engine for any shape, its measured costs, and lengths within its limit."""
     shape = draw(any_shapes())
     lengths = st.lists(st.integers(1, shape.length), min_size=1, max_size=max_size)
     return shape, draw(measurements(shape)), draw(lengths)

@@ -1,4 +1,4 @@
-"""Serves archives as a TorchServe worker does, in an interpreter that sees nothing of this repository.
+"""Serve archives as a TorchServe worker does, in an interpreter without this repository.
 
 Run as `python -I -S host.py SITE... < jobs.json > results.json`. SITE are folders with packages; no `.pth` file in them
 is read. Each job is answered in a process of its own, forked once torch is imported:
@@ -24,7 +24,7 @@ from typing import Any
 
 
 class Context:
-    """`ts.context.Context`, as far as a handler needs it."""
+    """A double of `ts.context.Context` with the members that a handler needs."""
 
     def __init__(self, job: dict[str, Any], headers: list[dict[str, str]]) -> None:
         self.model_name = job["name"]
@@ -54,7 +54,7 @@ class Context:
 
 
 class Metrics:
-    """Every metric of a file, as TorchServe hands them to a handler."""
+    """Every metric of a file, in the form in which TorchServe gives them to a handler."""
 
     def __init__(self, file: str) -> None:
         import yaml
@@ -63,7 +63,7 @@ class Metrics:
         self.known = {(one["name"], kind): one for kind, metrics in declared.items() for one in metrics}
 
     def get_metric(self, metric_name: str, metric_type: Any) -> Any:
-        """One that is declared.
+        """A declared metric.
 
         Raises:
             KeyError: it is not.
@@ -78,14 +78,14 @@ def metrics_of(job: dict[str, Any]) -> Metrics | None:
 
 
 class Messages(logging.Handler):
-    """Everything that is logged."""
+    """A log handler that collects all messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
+        """Collect the message."""
         self.lines += record.getMessage().splitlines()
 
 

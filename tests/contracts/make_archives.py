@@ -31,7 +31,7 @@ def main(names: list[str]) -> None:
 
 
 def keep(name: str, place: Path) -> None:
-    """Write what is kept of one project."""
+    """Write the kept files of one project."""
     file = place / "store" / f"{name}.mar"
     with ZipFile(file) as opened:
         manifest = json.loads(opened.read("variants.json"))

@@ -96,7 +96,7 @@ def flags(help_text: str) -> list[str]:
 
 
 def dump(value: Any) -> str:
-    """JSON as the data files have it."""
+    """JSON in the form of the data files."""
     return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=False) + "\n"
 
 

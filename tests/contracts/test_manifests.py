@@ -14,7 +14,7 @@ from .shapes import golden, keys
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PROJECTS)
 def test_a_manifest_is_the_one_that_was_kept(name: str, packaged: Packaged) -> None:
-    """But for digests, versions, measurements and the wording of reasons."""
+    """Digests, versions, measurements and the wording of reasons may differ."""
     manifest = packaged.manifest(name)
     kept = json.loads((DATA / "manifests" / f"{name}.json").read_text())
 

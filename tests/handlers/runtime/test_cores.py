@@ -10,7 +10,7 @@ from torchserve_neuron_lstm.handlers.runtime.host import available_cores
 
 @pytest.fixture(autouse=True)
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine of 8."""
+    """Simulate a machine of 8 cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
 
@@ -50,5 +50,5 @@ def test_a_containers_quota_bounds_the_cores(
 
 
 def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
-    """And on a machine that has neither, all cores."""
+    """On a machine with neither, all cores count."""
     assert available_cores(tmp_path / "none", tmp_path / "none") == 8
