@@ -12,7 +12,7 @@ TEXT = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 
 
 def test_every_file_that_is_named_exists() -> None:
-    """A path in backticks is one from the repository's root, or a folder below a room of the package."""
+    """A path in backticks is relative to the repository's root, or to a room of the package."""
     layers = TEXT[: TEXT.index("## The archive")] + TEXT[TEXT.index("## Decisions") :]
     named = re.findall(r"`([\w/]+/(?:[\w.]+)?)`", layers)
     below = [ROOT, *(ROOT / room for room in FOLDERS), ROOT / "examples", ROOT / "tests"]

@@ -1,4 +1,4 @@
-"""docs/configuration.md has every key, and no other."""
+"""docs/configuration.md has every key, and no others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROWS = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", TEXT, re.MULTILINE))
 
 
 def test_every_key_has_a_row_in_the_order_of_the_schema() -> None:
-    """Those under `neuron_lstm:`; required ones are said to be."""
+    """The keys are those under `neuron_lstm:`; required ones are marked."""
     assert list(ROWS) == list(NeuronLstmBlock.model_fields)
     required = [name for name, field in NeuronLstmBlock.model_fields.items() if field.is_required()]
     assert [name for name, row in ROWS.items() if row.startswith("required |")] == required

@@ -32,7 +32,7 @@ def test_a_class_name_has_one_home() -> None:
 
 
 def test_texts_use_standard_words() -> None:
-    """Neither the code nor the pages use a word that a reader would have to learn here."""
+    """Neither the code nor the pages use a word that readers would have to learn here."""
     code = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".cpp", ".h")]
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
 
@@ -43,7 +43,7 @@ def test_texts_use_standard_words() -> None:
     "docstring", ['"""What it is."""', '"""Where it lies, and why."""', '"""Of those that were answered."""']
 )
 def test_a_riddle_is_found(tmp_path: Path, docstring: str) -> None:
-    """In modules, classes, functions and attributes; private names are not read."""
+    """Modules, classes, functions and attributes are checked; private names are not."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "a.py").write_text(
         f"{docstring}\n\nclass A:\n    {docstring}\n\n    x: int = 1\n    {docstring}\n\n    def f(self):\n"
@@ -75,7 +75,7 @@ def test_a_second_home_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("word", PRIVATE_WORDS)
 def test_a_private_word_is_found(tmp_path: Path, word: str) -> None:
-    """Whole words only, in any case."""
+    """Whole words count, in any case."""
     (tmp_path / "page.md").write_text(f"text\n{word.title()}\nun{word}\n")
 
     assert private_words(tmp_path, [tmp_path / "page.md"]) == [f"page.md:2: {word.title()}"]

@@ -1,4 +1,4 @@
-"""docs/tracing.md: what it shows is what happens, and every name it has is there."""
+"""The examples of docs/tracing.md work, and every name on the page exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"^```pycon\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_block_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From first to last, in one process."""
+    """The blocks run in order, in one process."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

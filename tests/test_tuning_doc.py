@@ -111,7 +111,7 @@ def test_the_shares_are_right() -> None:
 
 
 def test_the_picture_is_there() -> None:
-    """As large as the command draws it."""
+    """Its size is that of the command's picture."""
     (link,) = re.findall(r"!\[.*\]\((.*)\)", TEXT)
     data = (ROOT / "docs" / link).read_bytes()
 

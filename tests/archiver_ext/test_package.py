@@ -1,4 +1,4 @@
-"""The stock command makes archives, or says why not and leaves nothing."""
+"""The standard command makes archives, or gives the reason and leaves no file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
 
 def unpacked(archive: Path, into: Path) -> Path:
-    """An archive as a host unpacks it."""
+    """An archive, unpacked as on a host."""
     if archive.is_dir():
         return archive
     if archive.suffix == ".mar":
@@ -88,7 +88,7 @@ def right_answers(project: Project, lengths: Sequence[int] = (3,)) -> list[tuple
 
 
 def check_answers(project: Project, folder: Path, lengths: Sequence[int] = (3,)) -> None:
-    """An unpacked archive answers a batch as the user's model each sequence alone."""
+    """Check that an unpacked archive answers a batch as the user's model answers each sequence alone."""
     for ours, theirs in zip(answers(folder, lengths), right_answers(project, lengths), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
@@ -136,7 +136,7 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
 def test_every_archive_format_unpacks_to_what_was_verified(
     project: Project, package: Package, tmp_path: Path, archive_format: str, name: str
 ) -> None:
-    """Each can be loaded where it is unpacked, with no file missing; zip-store does not compress."""
+    """Each can be loaded where it is unpacked; zip-store does not compress."""
     code, _, error = package("--archive-format", archive_format)
 
     assert code == 0, error
@@ -149,7 +149,7 @@ def test_every_archive_format_unpacks_to_what_was_verified(
 
 
 def test_an_archive_that_exists_is_refused_before_anything_is_done(project: Project, package: Package) -> None:
-    """Without -f not even the model's file is read."""
+    """Without -f, not even the model's file is read."""
     (project.folder / "tiny.mar").write_text("old")
     (project.folder / "model.py").write_text("raise SystemError('read')")
 
@@ -164,7 +164,7 @@ def test_an_archive_that_exists_is_refused_before_anything_is_done(project: Proj
 def test_force_replaces_a_folder_as_a_whole(
     project: Project, package: Package, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing of the archive that was there before is left in the new one."""
+    """The new archive contains no file of the old one."""
     (project.folder / "tiny").mkdir()
     (project.folder / "tiny" / "stale.py").write_text("old")
 
@@ -180,7 +180,7 @@ def test_force_replaces_a_folder_as_a_whole(
 def test_force_keeps_the_old_archive_when_packaging_fails(
     project: Project, package: Package, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is replaced in the end, in one step."""
+    """It is replaced at the end, in one step."""
     (project.folder / "tiny.mar").write_text("old")
     (project.folder / "weights.pt").write_bytes(b"rubbish")
 
@@ -192,37 +192,37 @@ def test_force_keeps_the_old_archive_when_packaging_fails(
 
 
 def no_config(project: Project) -> list[str]:
-    """The flag names a file that is not there."""
+    """Name a config file that does not exist."""
     (project.folder / "model-config.yaml").unlink()
     return []
 
 
 def bad_config(project: Project) -> list[str]:
-    """TorchServe would ignore the one, and the other is empty."""
+    """Write a key that TorchServe would ignore, and an empty one."""
     (project.folder / "model-config.yaml").write_text("batchSize: many\nneuron_lstm: {}\n")
     return []
 
 
 def packed_answer(project: Project) -> list[str]:
-    """Packed data leaves the model."""
+    """Write a model that returns packed data."""
     (project.folder / "model.py").write_text(MODEL.replace("self.head(answers), state[-1]", "packed.data"))
     return []
 
 
 def other_weights(project: Project) -> list[str]:
-    """A state dict of a larger model."""
+    """Save a state dict of a larger model."""
     save_weights(project, hidden=7)
     return []
 
 
 def taken_name(project: Project) -> list[str]:
-    """An extra file called like our manifest."""
+    """Add an extra file with the name of our manifest."""
     (project.folder / "variants.json").write_text("{}")
     return ["--extra-files", "variants.json"]
 
 
 def same_name_twice(project: Project) -> list[str]:
-    """An extra file called like the model's."""
+    """Add an extra file with the name of the model's file."""
     (project.folder / "more").mkdir()
     (project.folder / "more" / "model.py").write_text("# another")
     return ["--extra-files", "more"]
@@ -247,7 +247,7 @@ FAILURES: list[tuple[Callable[[Project], list[str]], str]] = [
 def test_a_refusal_is_one_message_and_leaves_nothing(
     project: Project, package: Package, spoil: Callable[[Project], list[str]], complaint: str
 ) -> None:
-    """Whatever is wrong with the user's files: no traceback, no archive, no file in any place."""
+    """Errors in the user's files give no traceback, no archive, and no other file."""
     more = spoil(project)
     before = project.listing()
 
@@ -274,7 +274,7 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
 def test_an_engine_asked_for_by_name_that_fails_is_the_end(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, complaint: str
 ) -> None:
-    """An engine of another distribution that misbehaves is named, and leaves nothing either."""
+    """A third-party engine that fails is named, and no file remains."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", site)
@@ -313,7 +313,7 @@ def test_a_miss_is_told_for_every_bucket(
 def test_an_engine_of_another_distribution_serves_by_name(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is compiled for every bucket, verified and measured like our own; the archive holds none of ours."""
+    """It is compiled, verified and measured like our own; the archive holds none of our engines."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", site)
@@ -376,7 +376,7 @@ def test_a_mistake_of_ours_is_shown_whole(project: Project, package: Package, mo
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM in the middle of compiling: the exit code tells, no file and no process is left."""
+    """After Ctrl-C or SIGTERM during compilation there is an exit code, and no file or process remains."""
     project.configure(backend="slow")
     pids = tmp_path / "pids"
     before = project.listing()
@@ -411,7 +411,7 @@ def stopped_while_compiling(
 
 
 def _until_gone(pid: int) -> None:
-    """Raises ProcessLookupError as soon as there is no such process; a corpse may wait for its collector."""
+    """Raise ProcessLookupError once the process does not exist; a zombie counts as existing for a while."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
         os.kill(pid, 0)
@@ -421,7 +421,7 @@ def _until_gone(pid: int) -> None:
 
 
 def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Project, tmp_path: Path) -> None:
-    """The command survives what the compiled code does."""
+    """The command survives a crash of compiled code."""
     project.configure(backend="crashes")
     before = project.listing()
 
@@ -448,7 +448,7 @@ def test_a_killed_command_takes_the_packaging_with_it(project: Project, tmp_path
 def test_auto_goes_on_without_a_compiler_and_says_so(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engines that need one are named as out, with what to install; the other is kept."""
+    """Engines that need a compiler are reported with the package to install; another engine is kept."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     project.configure(backend="auto")
 
@@ -579,7 +579,7 @@ def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
 
 
 def test_a_model_that_is_not_cut_says_so_and_serves(project: Project, package: Package, tmp_path: Path) -> None:
-    """With the line that needs the whole sequence: at the end of packaging, and in the archive."""
+    """The line that needs the whole sequence is in the report and in the archive."""
     text = MODEL.replace("hidden, batch_first=True)", "hidden, batch_first=True, bidirectional=True)")
     text = text.replace("Linear(hidden, 3)", "Linear(2 * hidden, 3)")
     (project.folder / "model.py").write_text(text)
@@ -604,7 +604,7 @@ def test_a_model_that_is_not_cut_says_so_and_serves(project: Project, package: P
 
 
 def test_extra_files_keep_their_meaning(project: Project, package: Package, tmp_path: Path) -> None:
-    """Wildcards, folders and sub-folders land where the archiver puts them; hidden ones are nowhere."""
+    """Wildcards, folders and sub-folders are placed as by the archiver; hidden files are left out."""
     more = project.folder / "more"
     for name in ("words.txt", "deep/er.txt", ".hidden/secret.txt", "__pycache__/old.pyc"):
         (more / name).parent.mkdir(parents=True, exist_ok=True)

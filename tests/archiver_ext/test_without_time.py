@@ -25,7 +25,7 @@ class Source:
 
     code: str
     inputs: Mapping[str, list[object]]
-    """The shape of each."""
+    """The shape of each input."""
     batches: tuple[int, ...] | None = None
 
     @property
@@ -100,7 +100,7 @@ def packaged(source: Source, engine: str) -> Path:
 
 
 def eager_model(source: Source) -> torch.nn.Module:
-    """With the weights in the folder, if they are there."""
+    """The model with the weights of the folder, if it has some."""
     names: dict[str, Any] = {}
     exec(source.code, names)
     if "func" in names:

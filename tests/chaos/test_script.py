@@ -8,7 +8,7 @@ from chaos.script import LONGEST_PIECE, draw_scripts
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_pieces_of_a_session_are_its_tokens_in_order(seed: int) -> None:
-    """None is empty or too long, none is left out, and only the last one ends the session."""
+    """None is empty or too long, none is missing, and only the last one ends the session."""
     for script in draw_scripts(sessions=5, pieces=30, tokens=50, seed=seed):
         pieces = list(script.pieces())
 
@@ -25,5 +25,5 @@ def test_a_seed_draws_the_same_again_and_another_one_other_sessions() -> None:
 
 
 def test_sessions_have_ids_of_their_own() -> None:
-    """Two sessions of one id would be one."""
+    """Sessions with one id would be one session."""
     assert len({script.id for script in draw_scripts(100, 1, 50, seed=0)}) == 100

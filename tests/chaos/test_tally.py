@@ -18,7 +18,7 @@ def found(tally: Tally) -> list[str]:
 
 
 def test_a_trial_without_a_loss_and_with_enough_kills_holds() -> None:
-    """Nothing is said of it."""
+    """There are no failures."""
     assert found(GOOD) == []
 
 
@@ -34,5 +34,5 @@ def test_a_trial_without_a_loss_and_with_enough_kills_holds() -> None:
     ],
 )
 def test_each_thing_that_is_missing_is_told(tally: Tally, told: str) -> None:
-    """By itself."""
+    """Each has a line of its own."""
     assert found(tally) == [told]

@@ -18,9 +18,9 @@ TAGGER, SCORER = HERE / "models" / "tagger.py", HERE / "models" / "scorer.py"
 
 HAS_COMPILER = get_backend("inductor").unavailable() is None
 COMPILED = "inductor" if HAS_COMPILER else "onnxruntime"
-"""The engine that compiles each bucket, where there is a C++ compiler."""
+"""The engine that compiles each bucket, if there is a C++ compiler."""
 NATIVE = "native" if HAS_COMPILER else "onnxruntime"
-"""The engine that compiles a kernel for recurrences, where there is one."""
+"""The engine that compiles a kernel for recurrences, if there is a C++ compiler."""
 
 LENGTHLESS = """
 inputs: {inputs: {dtype: float32, shape: [time, batch, 3]}}
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Store:
-    """Packaged models: the folder that TorchServe reads, and what each was made from."""
+    """Packaged models: the folder that TorchServe reads, and the sources of each."""
 
     folder: Path
     sources: dict[str, Source]
@@ -95,6 +95,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="session")
 def server(store: Store) -> Iterator[TorchServe]:
-    """A stock TorchServe that serves them."""
+    """An unmodified TorchServe that serves them."""
     with serving(store.folder, {name: f"{name}.mar" for name in store.sources}) as running:
         yield running

@@ -1,4 +1,4 @@
-"""`make demo`, with less training: from the files of the example to the table."""
+"""`make demo` with less training, from the files of the example to the table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)%\s+[\d.]+ ms\s+(\S+)\s+[\d.]+ ", re
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A temporary folder of a short name: sockets lie in it."""
+    """A temporary folder with a short path, because it contains sockets."""
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         yield Path(folder)
 

@@ -57,7 +57,7 @@ def _send(server: TorchServe, frames: torch.Tensor, *, start: bool) -> Reply:
 
 
 def _sent_at_last(server: TorchServe, frames: torch.Tensor) -> Reply:
-    """Once workers are there again."""
+    """Send a request, again and again until workers have started."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         reply = _send(server, frames, start=False)

@@ -36,7 +36,7 @@ with serving(Path(sys.argv[1]), {"echo": "echo.mar"}) as server:
 
 
 def plain_archive(folder: Path, initialize: str) -> Path:
-    """A model store with an archive that needs nothing of ours."""
+    """A model store with an archive that does not use this package."""
     (folder / "handler.py").write_text(HANDLER.format(initialize=initialize))
     (folder / "config.yaml").write_text("minWorkers: 1\nmaxWorkers: 1\n")
     words = "--model-name echo --version 1.0 --handler handler.py --config-file config.yaml --export-path ."
@@ -77,7 +77,7 @@ def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.
 
 
 def test_a_model_that_cannot_load_is_told_at_once_with_its_reason(tmp_path: Path) -> None:
-    """TorchServe would try again for minutes; the error has what the handler said."""
+    """TorchServe would retry for minutes; the error has the handler's message."""
     store = plain_archive(tmp_path, 'raise RuntimeError("the engine is on holiday")')
     began = time.monotonic()
     with (
@@ -89,6 +89,6 @@ def test_a_model_that_cannot_load_is_told_at_once_with_its_reason(tmp_path: Path
 
 
 def test_a_missing_archive_is_told_by_name(tmp_path: Path) -> None:
-    """A typing error does not end in a time-out."""
+    """A typing error does not cause a time-out."""
     with pytest.raises(DidNotStart, match=r"nowhere\.mar"), serving(tmp_path, {"echo": "nowhere.mar"}):
         pass

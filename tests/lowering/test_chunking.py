@@ -318,7 +318,7 @@ def test_what_goes_from_step_to_step_is_cut(function: Callable[[Model, Tensor, T
 def test_what_needs_more_of_the_sequence_is_not_cut(
     function: Callable[[Model, Tensor, Tensor], Any], reason: str
 ) -> None:
-    """Though no short sequence may show it; the reason names this file."""
+    """The reason names this file, although no short sequence may show the error."""
     program = lower(Model(function), parse_config(YAML, "model-config.yaml"))
 
     assert program.chunked is None

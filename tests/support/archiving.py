@@ -22,7 +22,7 @@ class Source:
     """The files of a user before packaging."""
 
     folder: Path
-    """Holds model.py, weights.pt and model-config.yaml."""
+    """The folder with model.py, weights.pt and model-config.yaml."""
     model: nn.Module
     """The eager model with those weights, in eval mode."""
 
@@ -72,6 +72,6 @@ def archive(source: Source, name: str, store: Path, more: Sequence[str] = ()) ->
 
 
 def archived(source: Source, name: str, store: Path, more: Sequence[str] = ()) -> None:
-    """The same, and it must succeed."""
+    """Run the command, which must succeed."""
     done = archive(source, name, store, more)
     assert done.returncode == 0, done.stdout

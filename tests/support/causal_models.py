@@ -29,7 +29,7 @@ class OneLstm(nn.Module):
 
 
 class MeanOfUnpacked(OneLstm):
-    """The mean with no mask at all: unpacked outputs are zero on the padding."""
+    """A mean without a mask: unpacked outputs are zero on the padding."""
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, n = self.unpacked(x, lengths)
@@ -113,7 +113,7 @@ class GruGivenState(nn.Module):
 
 
 class LstmGivenState(nn.Module):
-    """An LSTM given (h0, c0) as a tuple argument; time-major."""
+    """An LSTM with (h0, c0) as a tuple argument; time-major."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class LearnedState(nn.Module):
 
 
 class StateOfSpeaker(nn.Module):
-    """An LSTM whose initial state is computed from an input without time, which the output needs again."""
+    """An LSTM whose initial state is computed from an input without time, which the output uses again."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -26,7 +26,7 @@ TOTAL = TensorSpec("state.0", "float32", ("batch", 3))
 def make_manifest(
     inputs: Sequence[TensorSpec] = (IDS,), outputs: Sequence[TensorSpec] = (SUMS,), **facts: object
 ) -> Manifest:
-    """A manifest over `GRID`, with those facts changed."""
+    """A manifest over `GRID` with some values changed."""
     given: dict[str, object] = {
         "backend": "fake",
         "requires": (),

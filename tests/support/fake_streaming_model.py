@@ -1,4 +1,4 @@
-"""A model that runs in pieces of time, made by hand: its answers are known without an engine."""
+"""A fake chunked model with known answers, without an engine."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def streaming_manifest(**facts: object) -> Manifest:
 
 @dataclass
 class FakeStreamingModel:
-    """Sums. A run that holds `poison` fails."""
+    """A model that computes sums. A call that contains `poison` fails."""
 
     manifest: Manifest = field(default_factory=streaming_manifest)
     poison: int = 66
     batches: list[int] = field(default_factory=list)
-    """Sequences of each batch."""
+    """The number of sequences of each batch."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         grid = self.manifest.grid

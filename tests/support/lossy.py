@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Way:
-    """The behaviour of the proxy for the next connections."""
+    """The state of the proxy: its port, and the number of answers to lose."""
 
     port: int
     answers_to_lose: int = 0
@@ -20,7 +20,7 @@ class Way:
 
 @contextmanager
 def lossy_way(port: int) -> Iterator[Way]:
-    """A port of this machine that leads to `port`, until answers are to be lost."""
+    """A port of this machine that forwards to `port`, until answers shall be lost."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         way = Way(listener.getsockname()[1])
         threading.Thread(target=_accept, args=(listener, way, port), daemon=True).start()

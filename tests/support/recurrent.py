@@ -20,7 +20,7 @@ GARBAGE = (0.0, 1e4, 1e30, float("inf"), float("nan"))
 
 @dataclass(frozen=True)
 class Case:
-    """One way to call a recurrent layer."""
+    """A configuration of a recurrent layer."""
 
     cell: str = "lstm"
     layers: int = 1
@@ -32,7 +32,7 @@ class Case:
     ragged: bool = True
 
     def __str__(self) -> str:
-        """An id for the test's name."""
+        """Return an id for the test's name."""
         flags = [
             name for name in ("bidirectional", "projected", "given_state", "need_cell", "ragged") if getattr(self, name)
         ]
@@ -59,7 +59,7 @@ CASES = (
 
 
 class Recurrent(nn.Module):
-    """forward(x[B, T, F], lengths[B]) by the abstract operator; states are learned where they are given."""
+    """A layer forward(x[B, T, F], lengths[B]) by the abstract operator; given states are learned."""
 
     def __init__(self, case: Case, hidden: int = HIDDEN) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def exported(module: nn.Module, *inputs: torch.Tensor) -> torch.export.ExportedP
 
 
 def largest_error(ours: object, theirs: list[torch.Tensor]) -> float:
-    """The largest absolute difference; shapes must agree and every number be finite."""
+    """The largest absolute difference; shapes must agree and all numbers must be finite."""
     errors = []
     for mine, other in zip(list(ours), theirs, strict=True):  # type: ignore[call-overload]
         assert mine.shape == other.shape
@@ -138,7 +138,7 @@ def largest_error(ours: object, theirs: list[torch.Tensor]) -> float:
 
 
 class Several(nn.Module):
-    """Layers side by side behind a big table, with what else a program may hold or take.
+    """Layers side by side behind a big table, with other operators and inputs of programs.
 
     That is: a tensor written in the code, a buffer outside the state dict, int32 ids, a bool and an input nobody reads.
     """

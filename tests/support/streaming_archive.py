@@ -31,12 +31,12 @@ def streaming_manifest(streaming: SessionSettings | None, **facts: object) -> Ma
 
 
 def call_ms(bucket: Bucket) -> float:
-    """As the manifest has it."""
+    """The cost of a call in the manifest."""
     return 1.0 + 0.1 * bucket.batch * bucket.length
 
 
 def write_streaming_archive(folder: Path, manifest: Manifest, name: str = "tiny") -> Path:
-    """Both manifests in a new folder, as `--archive-format no-archive` leaves them."""
+    """Write both manifests to a new folder, as `--archive-format no-archive` does."""
     (folder / "MAR-INF").mkdir(parents=True)
     (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": {"modelName": name}}))
     write_manifest(manifest, folder)

@@ -28,7 +28,7 @@ def file_graph(root: Path) -> Graph:
 
 
 def room_graph(files: Graph) -> Graph:
-    """The same between rooms."""
+    """The import graph of the rooms."""
     rooms: dict[str, set[str]] = {}
     for file, imported in files.items():
         room = file.partition("/")[0]

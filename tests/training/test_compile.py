@@ -9,7 +9,7 @@ from torchserve_neuron_lstm.training import lower
 
 
 class Tagger(nn.Module):
-    """Work before packing and after unpacking that a compiler can fuse."""
+    """A model with operators before packing and after unpacking that a compiler can fuse."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class Tagger(nn.Module):
         self.out = nn.Linear(3, 2)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Scores of every timestep."""
+        """Compute scores of every timestep."""
         x = self.embed(ids).tanh() * 2.0
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         y, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)

@@ -27,7 +27,7 @@ GRID = BucketGrid((1, 4), (8, 16))
 
 
 def compiled(backend: str, *parts: ProgramRole) -> dict[str, str]:
-    """The folder of each program that is compiled, with its file."""
+    """The folder of each compiled program, with its file."""
     programs = {part: Path(f"{part}.pt2") for part in parts}
     jobs = compile_jobs([get_backend(backend)], programs, GRID, Path("work"))
     assert all(job.program == programs[job.part] for job in jobs)
@@ -36,7 +36,7 @@ def compiled(backend: str, *parts: ProgramRole) -> dict[str, str]:
 
 @pytest.mark.parametrize("parts", [("sequence",), ("chunk",), ("chunk", "head"), ("chunk", "start", "head")])
 def test_an_engine_for_every_shape_compiles_each_part_once(parts: tuple[ProgramRole, ...]) -> None:
-    """Whatever the grid."""
+    """This holds for any grid."""
     assert compiled("eager", *parts) == {f"work/programs/eager/{part}/any": f"eager {part} any shape" for part in parts}
 
 
@@ -58,7 +58,7 @@ SLOW_S = 0.02
 
 
 class SlowWherePadded(Eager):
-    """Eager over whole sequences, which takes its time where any row ends before the others."""
+    """Eager over whole sequences, slowed down where a row ends before the others."""
 
     whole_sequences = "its rows end by themselves"
     ragged = True
@@ -95,7 +95,7 @@ class NotRagged(SlowWherePadded):
 def attempted(
     engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[CandidateResult, BuildInput]:
-    """The trial of an engine with a model over whole sequences, and what was tried."""
+    """The trial of an engine with a model over whole sequences, and the build."""
     monkeypatch.setattr("torchserve_neuron_lstm.handlers.runtime.loader.get_backend", lambda name: engine)
     case = next(case for case in CASES if case.name == "AttentionPooling")
     torch.manual_seed(0)
@@ -113,7 +113,7 @@ def attempted(
     )  # what it answers is not in question
 
     def report(done: int, total: int, text: str) -> None:
-        """Nobody waits here."""
+        """Ignore the progress."""
 
     return evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report), build
 
@@ -150,7 +150,7 @@ def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: p
 def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(
     engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plans go by whole calls then."""
+    """Then plans use the costs of full calls."""
     found, build = attempted(engine, tmp_path, monkeypatch)
     evaluate.write_final_manifest(build, found)
 

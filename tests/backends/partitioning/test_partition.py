@@ -56,7 +56,7 @@ class Branching(nn.Module):
 
 
 def fixed(model: nn.Module, *inputs: torch.Tensor) -> torch.export.ExportedProgram:
-    """A program of the inputs' sizes."""
+    """A program with the sizes of the inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program: torch.export.ExportedProgram = torch.export.export(model.eval(), inputs, strict=False)
@@ -71,7 +71,7 @@ OPERATORS = sorted({operator_name(node) for node in operators_of(PROGRAM.graph)}
 
 
 def run(segments: Segments, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The segments one after the other; a value that has not been computed yet is a KeyError."""
+    """Run the segments in order; a missing value is a KeyError."""
     values: dict[str, torch.Tensor] = dict(zip(segments.inputs, inputs, strict=True))
     for segment in segments.segments:
         with torch.no_grad():
@@ -95,7 +95,7 @@ def targets(segments: Segments) -> list[str]:
 @given(refused=st.sets(st.sampled_from(OPERATORS)))
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refused: set[str]) -> None:
-    """Whichever operators go to the CPU: the same answers, every operator once, where it belongs."""
+    """For any choice of operators on the CPU: the same answers, and every operator once."""
     segments = partition(PROGRAM, lambda node: operator_name(node) not in refused, ANYTHING)
     assert_same(segments)
     everything = Counter(name for segment in segments.segments for name in segment.operators)
@@ -122,14 +122,14 @@ def test_weights_keep_their_names_and_their_memory() -> None:
 
 
 def test_an_engine_that_takes_everything_gets_one_segment() -> None:
-    """A program is partitioned only if it must be."""
+    """Partitioning is not forced."""
     segments = partition(PROGRAM, lambda node: True)
     assert targets(segments) == ["device"]
     assert_same(segments)
 
 
 def test_operators_that_nothing_keeps_apart_share_a_segment(caplog: pytest.LogCaptureFixture) -> None:
-    """A sort in the middle makes three segments, not one for each operator; the log tells which."""
+    """A sort in the middle makes three segments, not one for each operator; the log lists them."""
     caplog.set_level("INFO", "torchserve_neuron_lstm.partitioner")
     segments = partition(PROGRAM, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort"}))
     assert targets(segments) == ["device", "cpu", "device"]
@@ -166,7 +166,7 @@ class Decayed(nn.Module):
 
 
 def test_what_needs_no_input_is_made_where_it_is_read() -> None:
-    """Otherwise the engine would have a segment without inputs, before the CPU's."""
+    """Otherwise the engine would have a segment without inputs before the CPU's."""
     program = fixed(Decayed(), torch.rand(2, 3))
     segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort", "aten::add"}))
     by_target = {segment.target: set(segment.operators) for segment in segments.segments}
@@ -176,7 +176,7 @@ def test_what_needs_no_input_is_made_where_it_is_read() -> None:
 
 
 def test_what_is_not_asked_about_stays_with_the_engine_and_does_not_count() -> None:
-    """`additional_ignored_ops`: an operator that the engine is said to refuse is not even asked for."""
+    """Operators in `additional_ignored_ops` are not queried, even if the engine refuses them."""
     asked = []
 
     def supported(node: torch.fx.Node) -> bool:
@@ -200,7 +200,7 @@ def test_too_little_support_is_refused() -> None:
 
 
 def test_operators_put_on_the_cpu_by_name_count_as_supported() -> None:
-    """The threshold is about the engine, not about the user's own choice."""
+    """The threshold is for the engine, not for the user's own choice."""
     config = PartitionerConfig(ops_to_partition=set(OPERATORS), model_support_percentage_threshold=1.0)
     segments = partition(PROGRAM, lambda node: True, config)
     assert targets(segments) == ["cpu"]
@@ -274,19 +274,19 @@ WRONG: Sequence[tuple[Mapping[str, Any], str]] = (
 
 @pytest.mark.parametrize(("options", "text"), WRONG, ids=lambda value: str(value)[:40])
 def test_an_option_that_cannot_be_is_a_value_error(options: Mapping[str, Any], text: str) -> None:
-    """Each names the option and what it may be."""
+    """The message has the option and its valid values."""
     with pytest.raises(ValueError, match=text):
         PartitionerConfig(**options)
 
 
 def test_options_are_given_by_name_alone() -> None:
-    """As they are documented."""
+    """This is the documented form."""
     with pytest.raises(TypeError):
         PartitionerConfig(None, 0.5)  # type: ignore[call-arg]
 
 
 def test_arguments_of_the_compiler_are_split_as_a_shell_would() -> None:
-    """A text and a list say the same."""
+    """A text and a list have the same meaning."""
     text = PartitionerConfig(trace_kwargs={"compiler_args": "--target 'inf2 x' -O1"})
     assert text.compiler_args == ("--target", "inf2 x", "-O1")
     assert PartitionerConfig(trace_kwargs={"compiler_args": ["-O1"]}).compiler_args == ("-O1",)

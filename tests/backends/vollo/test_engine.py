@@ -33,7 +33,7 @@ pytestmark = pytest.mark.xdist_group("vollo")
 
 
 class Net(nn.Module):
-    """An LSTM over features and a linear layer, in time."""
+    """A model in time: an LSTM over features and a linear layer."""
 
     def __init__(self, *, batch_first: bool) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Net(nn.Module):
 
 
 class Abstract(Net):
-    """The same with the abstract operator."""
+    """The same model with the abstract operator."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         zeros = x.new_zeros(2, x.shape[0], 256)
@@ -185,5 +185,5 @@ def test_an_archive_tells_estimates_of_every_bucket(
 
 
 def test_it_is_found_by_its_name() -> None:
-    """As users write it."""
+    """The name is the one for users."""
     assert isinstance(get_backend("vollo"), Vollo)

@@ -57,7 +57,7 @@ def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[in
 @given(histograms, grids)
 @example({9: 1}, (4,))
 def test_everything_lies_within_the_frame(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    """Bars stand side by side from left to right, edges and ticks too, and there are not too many to see."""
+    """Bars, edges and ticks are in order from left to right, and few enough to be visible."""
     chart = make_chart(propose(histogram, current=current))
 
     for panel in (chart.sequences, *chart.grids):
@@ -89,7 +89,7 @@ def tuned() -> tuple[Proposal, Chart]:
 
 
 class Balanced(HTMLParser):
-    """Sees that whatever is opened is closed, and that nothing is fetched from elsewhere."""
+    """A parser that checks that all tags are closed, and that no resource is remote."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Balanced(HTMLParser):
 
 
 def test_a_page_is_whole_and_needs_nothing_else() -> None:
-    """It says what the table on the terminal says, and fetches nothing."""
+    """The page has the text of the terminal's table, and loads no resource."""
     proposal, chart = tuned()
     text = html_page(chart, proposal)
 
@@ -134,7 +134,7 @@ def test_the_drawing_of_a_page_is_what_was_counted() -> None:
 
 
 def test_what_is_saved_is_said() -> None:
-    """In one line above the panels; sequences that are too long come first."""
+    """One line above the panels has it; sequences that are too long come first."""
     assert make_chart(propose({3: 1, 16: 1}, current=(16,), count=2)).result == "40.6 % fewer timesteps to compute"
     assert make_chart(propose({3: 5, 16: 1}, current=(3, 16), count=1)).result == "209.7 % more timesteps to compute"
     assert make_chart(propose({3: 1, 20: 1}, current=(4,))).result == "Too long: 1 sequence now, 0 as proposed"
@@ -143,7 +143,7 @@ def test_what_is_saved_is_said() -> None:
 
 @pytest.mark.parametrize("histogram", AWKWARD, ids=lambda histogram: f"{len(histogram)} lengths")
 def test_awkward_histograms_are_drawn_all_the_same(histogram: dict[int, int], tmp_path: Path) -> None:
-    """A single length, a huge one, a narrow range."""
+    """Examples are a single length, a huge one, and a narrow range."""
     proposal = propose(histogram, current=(16, 32))
 
     assert "<svg" in html_page(make_chart(proposal), proposal)

@@ -1,4 +1,4 @@
-"""The cores of this host, and those that the runtime's environment leaves visible."""
+"""The cores of this host, and those that the runtime's environment makes visible."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def host_cores() -> int:
-    """Cores of the pretended host."""
+    """The cores of the simulated host."""
     return int(os.environ.get("NEURON_DOUBLE_CORES", "2"))
 
 
