@@ -95,7 +95,7 @@ def check_answers(project: Project, folder: Path, lengths: Sequence[int] = (3,))
 
 def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project: Project, tmp_path: Path) -> None:
     """The archive holds the user's files, the serving half and the programs; no other file has changed."""
-    precious = project.temporary / "tiny" / "precious.txt"  # the stock archiver would delete it
+    precious = project.temporary / "tiny" / "precious.txt"  # the unmodified archiver would delete it
     precious.parent.mkdir()
     precious.write_text("mine")
     before = project.listing()
@@ -306,7 +306,7 @@ def test_a_miss_is_told_for_every_bucket(
         (["2", "x", "2"], "failed"),
         (["2", "x", "4"], "failed"),
     ]
-    # What is handed on is wrong too, so that a second piece is wrong by more than the first.
+    # the carry is wrong too, so that a second chunk has a larger error than the first
     assert 0.00999 <= float(rows[2][4]) < 0.1
 
 

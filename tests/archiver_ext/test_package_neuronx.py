@@ -107,7 +107,7 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
         assert told in done.stdout
     assert len(list((source.folder / "left").rglob("graph.hlo.txt"))) == 2
     costs = json.loads((host / "variants.json").read_text())["costs"]
-    assert [cost["milliseconds"] for cost in costs] == [3 * 4 / 1000, 3 * 7 / 1000]  # their timesteps: none measured
+    assert [cost["milliseconds"] for cost in costs] == [3 * 4 / 1000, 3 * 7 / 1000]  # estimates, not measured
     with pytest.raises(LoadError, match="torch-neuronx is not installed"):
         load_archive(host, threads=1)
     with neuron_doubles.on_path():

@@ -27,7 +27,7 @@ ENGINES = [
 ]
 # Each case is some seconds of a C++ compiler: those that go through all of the decomposition.
 INDUCTOR_CASES = tuple(CASES[index] for index in (2, 5, 7, 10, 13))
-TABLE_BYTES = 100_000_000  # far above what an allocator keeps for itself, which is counted too
+TABLE_BYTES = 100_000_000  # far above the allocator's own memory, which is counted too
 
 COMPILE = """
 import sys

@@ -65,7 +65,7 @@ def test_the_engine_reports_to_nobody(tmp_path: Path) -> None:
         "from torchserve_neuron_lstm.backends.weights import read_weights; "
         "get_backend('onnxruntime').load(Path(sys.argv[1]), read_weights(Path(sys.argv[2])), {}, 1)"
     )
-    # Without what makes the engine believe that it is being tested, when it keeps silent anyway.
+    # without the variables of test runs, with which the engine never reports
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home)}
     command = [sys.executable, "-c", code, str(directory), str(tmp_path / "weights.pt")]
     subprocess.run(command, env=environment, check=True, capture_output=True)

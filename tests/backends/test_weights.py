@@ -120,7 +120,7 @@ def _safetensors(path: Path, header: Any, data: bytes) -> Path:
         {"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}},  # more than its bytes
         {"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}},  # beyond the end
         {"w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}},  # a hole
-        {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},  # bytes nobody owns
+        {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},  # bytes without a tensor
         {
             "w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
             "v": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},

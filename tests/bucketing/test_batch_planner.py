@@ -1,7 +1,7 @@
 """The laws of planning.
 
-Every request is in exactly one run, and fits it. Refused are exactly the lengths that fit nothing. No partition of the
-batch into buckets is cheaper. The order of the requests changes nothing of the cost.
+Every request is in exactly one call, and fits it. Only lengths that fit no bucket are refused. No partition of the
+batch into buckets is cheaper. The order of the requests does not change the cost.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Laws of every planner.
 
-Every timestep of every request is computed once, and in order. Refused are exactly the lengths that fit nothing. The
-order of the requests changes nothing, and neither does what was planned before.
+Every timestep of every request is computed once, and in order. Only lengths that fit no bucket are refused. Neither the
+order of the requests nor earlier plans change the calls.
 """
 
 from __future__ import annotations

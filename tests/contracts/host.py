@@ -1,13 +1,13 @@
 """Serve archives as a TorchServe worker does, in an interpreter without this repository.
 
-Run as `python -I -S host.py SITE... < jobs.json > results.json`. SITE are folders with packages; no `.pth` file in them
-is read. Each job is answered in a process of its own, forked once torch is imported:
+Run as `python -I -S host.py SITE... < jobs.json > results.json`. SITE are folders with packages, whose `.pth` files are
+not read. Each job runs in a process of its own, which is forked after the import of torch:
 
     {"folder": an unpacked archive, "name": of the model, "batches": [[{"body", "headers"}, ...], ...],
      "environment": {...}, "paths": [...], "metrics": a metrics file or null}
 
-Its result has `batches` (status, headers, body in latin-1 for each row), `log` (messages by logger), and `files`, those
-from which the modules of the serving half came; or `error`.
+Its result has `batches` (status, headers, body in latin-1 for each row), `log` (messages by logger), and `files` (the
+files of the imported serving modules); or `error`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Metrics:
         """A declared metric.
 
         Raises:
-            KeyError: it is not.
+            KeyError: the metric is not declared.
         """
         found = self.known[metric_name, metric_type.value]
         return type("Metric", (), {"unit": found["unit"], "dimension_names": found["dimensions"]})()
@@ -143,7 +143,7 @@ def main() -> None:
     jobs = json.load(sys.stdin)
     sys.path[:] = [entry for entry in sys.path if Path(entry) != Path(__file__).parent] + sys.argv[1:]
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryFile() as noise:  # what engines print is no result
+    with tempfile.TemporaryFile() as noise:  # the output of engines is no result
         results = os.dup(1)
         os.dup2(noise.fileno(), 1)
         import torch

@@ -1,6 +1,6 @@
 """User projects of the contract tests: small models with their configurations and packaging.
 
-Nothing here imports the package: projects are files and a command line, as users have them.
+This file does not import the package: projects are files and a command line, like those of users.
 """
 
 from __future__ import annotations

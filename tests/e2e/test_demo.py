@@ -42,4 +42,4 @@ def test_the_demo_serves_what_it_trained_and_cleans_up(temporary: Path) -> None:
         assert float(difference) <= 2e-4  # bits, of up to 20
     assert "Stopped TorchServe" in done.stdout
     left = {entry.name for entry in temporary.iterdir() if not entry.name.startswith("torchinductor_")}
-    assert left == set()  # torch's own cache, which torch.optim makes, is torch's business
+    assert left == set()  # except torch's own cache, which torch.optim makes

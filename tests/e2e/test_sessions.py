@@ -69,7 +69,7 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
     """The scorer with every store, and with another engine, on one TorchServe."""
     folder, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("sources")
     (program, *_) = server_programs().values()
-    # With less than this, a server that is killed may have lost what it had just confirmed.
+    # with a weaker setting, a killed server may lose a write that it has confirmed
     kept = ("--appendonly", "yes", "--appendfsync", "always")
     redis = RedisServer(program, tmp_path_factory.mktemp("redis"), *kept)
     settings = {

@@ -49,7 +49,7 @@ def test_a_text_is_typed_and_adds_up_to_the_whole(temporary: Path, tmp_path: Pat
     assert "typing: 1 of 10000 sessions open" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     left = {entry.name for entry in temporary.iterdir() if not entry.name.startswith("torchinductor_")}
-    assert left == set()  # torch's own cache, which torch.optim makes, is torch's business
+    assert left == set()  # except torch's own cache, which torch.optim makes
 
 
 def test_the_readmes_commands_are_those_of_the_example() -> None:

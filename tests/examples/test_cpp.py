@@ -1,6 +1,6 @@
 """The C++ examples: compiled and given a real archive, they answer as Python does, to the bit.
 
-Needs g++ and make, as packaging with inductor does; the example of ONNX Runtime also that library's headers.
+The tests need g++ and make, like packaging with inductor. The example of ONNX Runtime also needs its headers.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.handlers.batch import BatchStats
 from torchserve_neuron_lstm.handlers.metrics import METRICS, BatchMetrics, Metric, MetricReporter, declared_units
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", ResourceWarning)  # TorchServe leaves a file of its own open
+    warnings.simplefilter("ignore", ResourceWarning)  # TorchServe does not close a file
     import ts
     from ts.metrics.caching_metric import CachingMetric
     from ts.metrics.metric_type_enum import MetricTypes

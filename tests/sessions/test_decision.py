@@ -137,7 +137,7 @@ def test_a_chunk_is_applied_exactly_once_whatever_the_network_does(
         step += timesteps
     so_far = b""
     for number, chunk in enumerate(chunks):
-        # Old duplicates first: none of them changes anything.
+        # old duplicates come first, and change no state
         for old in data.draw(st.lists(st.sampled_from(chunks[:number]), max_size=3)) if number else ():
             before = list(server.applied)
             late = server.answer(old)

@@ -407,7 +407,7 @@ def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) ->
         assert len(found) == 1  # all eight of one call, or of the call before
         (record,) = found
         assert record is not None
-        assert int(record[:10]) in (told, told + 1)  # it may have died before it could tell
+        assert int(record[:10]) in (told, told + 1)  # it may have ended before its report
         told = int(record[:10])
         connection = sqlite3.connect(store_file(tmp_path, "tagger"))
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -442,7 +442,7 @@ def test_a_file_that_must_not_grow_is_told_and_whole_afterwards(tmp_path: Path) 
 
 def test_a_folder_that_cannot_be_written_to_is_told() -> None:
     """A process without special rights cannot write; it can as soon as the folder permits it."""
-    # Not below tmp_path, which other users cannot enter.
+    # not below tmp_path, which other users cannot enter
     with TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         with writer(Path(directory) / "sessions", "read-only") as process:

@@ -15,7 +15,7 @@ OURS = ("torchserve_neuron_lstm", "_editable_impl_torchserve_neuron_lstm", "__ed
 def make_bare_host(folder: Path, without: Collection[str] = ()) -> Path:
     """Make the environment in `folder`; returns its interpreter.
 
-    Its packages are links to those of this environment, all but ours and those whose names begin with one of `without`.
+    Its packages are links to those of this environment, except ours and those whose names begin with one of `without`.
     """
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"

@@ -14,7 +14,7 @@ Rows = tuple[int, ...]
 def any_chunked_plan(lengths: Sequence[int], choose: random.Random, roomy: bool = True) -> Plan:
     """A plan that advances the rows in groups, which may split at any time, in turns.
 
-    `roomy` lets buckets be larger than what they are for, in rows and in time, as fixed shapes are.
+    With `roomy`, buckets may be larger than their rows and timesteps, as fixed shapes are.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     runs: list[ProgramCall] = []

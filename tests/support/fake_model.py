@@ -58,7 +58,7 @@ class FakeModel:
 
     Any other output is its last value.
 
-    What lies beyond a row's length is garbage, in the answers as in the inputs. A run that holds `poison` fails.
+    Values beyond a row's length are arbitrary, in outputs as in inputs. A call that contains `poison` fails.
     """
 
     manifest: Manifest = field(default_factory=make_manifest)

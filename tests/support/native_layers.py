@@ -128,7 +128,7 @@ def alone(core: nn.RNNBase, batch: Batch, dtype: torch.dtype = torch.float64) ->
 
 def _alone(core: nn.RNNBase, row: Batch, dtype: torch.dtype) -> list[torch.Tensor]:
     states = [state.to(dtype) for state in (row.h_0, row.c_0) if state is not None]
-    if row.x.shape[1] == 0:  # torch refuses what the recurrent library answers with the states it was given
+    if row.x.shape[1] == 0:  # torch refuses no timesteps; the library returns the given states
         directions = 2 if core.bidirectional else 1
         return [torch.zeros(1, 0, directions * core.hidden_size, dtype=dtype), *states]
     y, last = core(row.x.to(dtype), tuple(states) if len(states) == 2 else states[0])

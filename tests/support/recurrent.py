@@ -140,7 +140,7 @@ def largest_error(ours: object, theirs: list[torch.Tensor]) -> float:
 class Several(nn.Module):
     """Layers side by side behind a big table, with other operators and inputs of programs.
 
-    That is: a tensor written in the code, a buffer outside the state dict, int32 ids, a bool and an input nobody reads.
+    It has a tensor written in the code, a buffer outside the state dict, int32 ids, a bool and an unused input.
     """
 
     def __init__(self, cases: tuple[Case, ...], rows: int = 5_000_000) -> None:

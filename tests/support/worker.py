@@ -59,7 +59,7 @@ def loaded(folder: Path, metrics_file: Path | None = None) -> Iterator[Any]:
     os.chdir(folder)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # it leaves files of its own open
+            warnings.simplefilter("ignore", ResourceWarning)  # it does not close its files
             from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
             from ts.model_loader import TsModelLoader
 

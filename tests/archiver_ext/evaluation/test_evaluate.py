@@ -110,7 +110,7 @@ def attempted(
         engine.compile(exported, None, directory)
     monkeypatch.setattr(
         evaluate, "verify_archive", lambda variants, cases, report: {}
-    )  # what it answers is not in question
+    )  # its answers are not under test
 
     def report(done: int, total: int, text: str) -> None:
         """Ignore the progress."""

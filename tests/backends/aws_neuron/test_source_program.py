@@ -53,7 +53,7 @@ def test_operators_go_by_the_names_that_old_compilers_know() -> None:
 
     called = re.findall(r"torch\.ops\.aten\.(\w+)", source_program.source)
     assert not NEW_NAMES & set(called)
-    assert called.count("bitwise_not") == 1  # of numbers; masks are negated as what they are
+    assert called.count("bitwise_not") == 1  # of integers; masks are negated as masks
     assert "cpu" not in source_program.source
     for ours, right in zip(source_program.module(weights_of(program))(*inputs), model(*inputs), strict=True):
         torch.testing.assert_close(ours, right, atol=1e-6, rtol=1e-6)

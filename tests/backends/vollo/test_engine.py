@@ -67,7 +67,7 @@ def test_a_whole_sequence_is_near_and_has_an_estimate(tmp_path: Path) -> None:
     run = Vollo().load(tmp_path, module.state_dict(), {}, 1)
 
     torch.testing.assert_close(run([x])[0], module(x), **TOLERANCE)
-    torch.testing.assert_close(run([x])[0], module(x), **TOLERANCE)  # nothing is left of the call before
+    torch.testing.assert_close(run([x])[0], module(x), **TOLERANCE)  # no state remains from the call before
     assert len(list(tmp_path.rglob("program.vollo"))) == 1
     assert Vollo().estimate_us(tmp_path) == pytest.approx(6.9, abs=0.1)
 

@@ -306,7 +306,7 @@ class Racing(MemoryStore):
     rivals: list[Callable[[], object]]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
-        rivals, self.rivals = self.rivals, []  # none of a rival's own
+        rivals, self.rivals = self.rivals, []  # rivals have no rivals
         if rivals:
             rivals.pop()()
         self.rivals = rivals

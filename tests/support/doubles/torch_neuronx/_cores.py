@@ -14,7 +14,7 @@ def visible_cores() -> int:
     """Cores of this process: NEURON_RT_VISIBLE_CORES, else NEURON_RT_NUM_CORES; 0 or neither means all.
 
     Raises:
-        RuntimeError: they are not contiguous, or more than there are.
+        RuntimeError: the cores are not contiguous, or do not exist.
     """
     here = host_cores()
     listed = os.environ.get("NEURON_RT_VISIBLE_CORES")

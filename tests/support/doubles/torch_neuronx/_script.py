@@ -1,6 +1,6 @@
 """Tracing of a function into a ScriptModule that checks its inputs, in any process that loads it.
 
-Without `from __future__ import annotations`: torch.jit.script reads the annotations.
+This file has no `from __future__ import annotations`, because torch.jit.script reads the annotations.
 """
 
 import linecache
@@ -102,7 +102,7 @@ def forward(self, {parameters}):
 def scripted(inner: Any, inputs: int, outputs: int, states: dict[int, str], *, separated: bool) -> Any:
     """The traced module in a wrapper, which can take every batch and writes aliased outputs to states.
 
-    `states` maps an output's index to the path of the tensor below `inner`. `outputs` is 0 for one tensor alone.
+    `states` maps an output's index to the path of the tensor below `inner`. `outputs` is 0 for a single tensor.
     """
     kept = [index for index in range(max(outputs, 1)) if index not in states]
     parameters = [f"x{i}" for i in range(inputs)]
