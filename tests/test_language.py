@@ -26,7 +26,7 @@ def test_the_first_line_of_a_docstring_is_short() -> None:
     assert long_first_lines(docstrings(ROOT, EVERYWHERE)) == []
 
 
-def test_a_class_name_has_one_home() -> None:
+def test_a_class_name_is_defined_in_one_file() -> None:
     """A public class name is defined in one file only."""
     assert class_homonyms(ROOT, FOLDERS) == {}
 
@@ -42,7 +42,7 @@ def test_texts_use_standard_words() -> None:
 @pytest.mark.parametrize(
     "docstring", ['"""What it is."""', '"""Where it lies, and why."""', '"""Of those that were answered."""']
 )
-def test_a_riddle_is_found(tmp_path: Path, docstring: str) -> None:
+def test_a_question_word_is_found(tmp_path: Path, docstring: str) -> None:
     """Modules, classes, functions and attributes are checked; private names are not."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "a.py").write_text(
@@ -64,7 +64,7 @@ def test_a_long_first_line_is_found(tmp_path: Path) -> None:
     assert [line.split(":")[2].strip() for line in long_first_lines(docstrings(tmp_path, ("config",)))] == ["f"]
 
 
-def test_a_second_home_is_found(tmp_path: Path) -> None:
+def test_a_class_name_of_two_files_is_found(tmp_path: Path) -> None:
     """Two files with a class of one name are named; private classes may be alike."""
     for file in ("config/a.py", "handlers/a.py"):
         (tmp_path / file).parent.mkdir()

@@ -43,7 +43,7 @@ def test_a_wrong_command_line_ends_with_2(capsys: Capture) -> None:
         assert "usage" in capsys.readouterr().err
 
 
-def test_another_handler_is_the_archivers_business(capsys: Capture, project: Project) -> None:
+def test_another_handler_is_refused(capsys: Capture, project: Project) -> None:
     """`neuron-lstm archive` makes archives with our handler only."""
     assert cli.main(["archive", *project.flags(), "--handler", "image_classifier"]) == 2
     assert "image_classifier" in capsys.readouterr().err
@@ -103,7 +103,7 @@ def test_an_archive_of_another_handler_is_told_apart(capsys: Capture, project: P
     assert "not packaged with --handler neuron_lstm" in capsys.readouterr().err
 
 
-def test_what_is_no_archive_is_told(capsys: Capture, tmp_path: Path) -> None:
+def test_a_file_that_is_no_archive_is_refused(capsys: Capture, tmp_path: Path) -> None:
     """Examples are a file of another kind, and a missing one."""
     assert cli.main(["inspect", "model.py"]) == 1
     assert "model.py is not an archive" in capsys.readouterr().err

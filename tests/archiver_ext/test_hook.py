@@ -112,7 +112,7 @@ def test_wrapping_twice_wraps_once() -> None:
     assert archiver.package_model is once
 
 
-def test_our_handler_comes_here_and_its_failure_is_the_exit_code() -> None:
+def test_our_handler_is_packaged_here_and_its_failure_is_the_exit_code() -> None:
     """The handler's name decides; a code other than 0 is the program's exit code."""
     archiver = fake_archiver()
     hook.wrap(archiver, archive=lambda config, manifest: int(config.code))
@@ -131,7 +131,7 @@ def fake_archiver() -> Any:
     return module
 
 
-def test_an_archiver_without_our_seam_stops_only_who_asks_for_us(
+def test_an_unsupported_archiver_fails_for_our_handler_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An unsupported version of the archiver is named; with another handler it still works."""

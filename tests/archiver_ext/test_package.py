@@ -271,7 +271,7 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
         ("wrong", "in 2 of 4 buckets"),
     ],
 )
-def test_an_engine_asked_for_by_name_that_fails_is_the_end(
+def test_a_named_engine_that_fails_stops_the_packaging(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, complaint: str
 ) -> None:
     """A third-party engine that fails is named, and no file remains."""
@@ -288,7 +288,7 @@ def test_an_engine_asked_for_by_name_that_fails_is_the_end(
     assert project.listing() == before
 
 
-def test_a_miss_is_told_for_every_bucket(
+def test_a_wrong_result_is_reported_for_every_bucket(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The table of errors names bucket, result, error and output."""
@@ -361,7 +361,9 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     assert row[6].strip() == "5.00"
 
 
-def test_a_mistake_of_ours_is_shown_whole(project: Project, package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_is_shown_with_its_traceback(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An unexpected error is shown with its traceback and the place to report it, and leaves no file."""
     monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.package.lower", lambda model, config: 1 / 0)
     before = project.listing()

@@ -98,7 +98,7 @@ def test_an_engine_that_fails_is_out_and_the_others_go_on(
     assert len([result for result in results if isinstance(result, CompileResult)]) == len(BUCKETS)
 
 
-def test_the_last_words_of_a_dead_process_are_told(
+def test_the_reason_has_the_standard_error_of_a_dead_process(
     compiling: Callable[..., list[CompileResult | CompileFailure]],
 ) -> None:
     """The reason includes the standard error of the process."""

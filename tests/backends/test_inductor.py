@@ -109,7 +109,7 @@ def test_a_cpu_without_the_instructions_is_refused(
 
 
 @torch.no_grad()
-def test_noexec_folders_are_gone_round(
+def test_code_in_noexec_folders_is_loaded_from_a_copy(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code on a noexec file system is loaded from a copy, which is removed."""

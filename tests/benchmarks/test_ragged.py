@@ -130,7 +130,7 @@ def _changed(answers: Sequence[Answer], by: float) -> list[Answer]:
     return [(states, last + by) for states, last in answers]
 
 
-def test_nobody_is_timed_before_all_are_right() -> None:
+def test_timing_starts_after_all_answers_are_right() -> None:
     """A contestant with a wrong answer ends the benchmark, and is named."""
     model = make(TINY)
 

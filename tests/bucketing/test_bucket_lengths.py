@@ -135,7 +135,7 @@ def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
     assert round(padding_stats(histogram, (16, 32, 64, 128, 256, 330)).ratio, 2) == 0.31
 
 
-def test_thousands_of_lengths_and_any_costs_are_no_matter() -> None:
+def test_thousands_of_lengths_and_any_costs_are_handled() -> None:
     """4000 distinct lengths are handled, and for a few lengths the result equals the textbook's program."""
     generator = random.Random(0)
     noisy = {length: 0.1 + 0.01 * length * generator.uniform(0.9, 1.1) for length in range(1, 4001)}

@@ -107,7 +107,7 @@ def best_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
 
 
 @given(chunk_problems(max_size=10))
-def test_nothing_that_is_looked_at_is_cheaper(problem: Problem) -> None:
+def test_no_plan_of_the_class_is_cheaper(problem: Problem) -> None:
     """Without a tolerance, the plan is the cheapest by cost, then by computed timesteps."""
     grid, cost, lengths = problem
 
@@ -118,7 +118,7 @@ def test_nothing_that_is_looked_at_is_cheaper(problem: Problem) -> None:
 
 
 @given(chunk_problems(max_size=6, longest=20))
-def test_nothing_is_cheaper_than_the_best_of_all(problem: Problem) -> None:
+def test_no_plan_is_cheaper_than_the_best_plan(problem: Problem) -> None:
     """The cost of a plan is not less than the best possible cost."""
     grid, cost, lengths = problem
 

@@ -112,7 +112,7 @@ def test_a_free_call_lets_every_chunk_be_cut() -> None:
     )
 
 
-def test_a_dear_call_lets_none_be_cut() -> None:
+def test_an_expensive_call_lets_no_chunk_be_cut() -> None:
     """If only the call costs, one call runs all rows."""
     shape = DynamicShape(4, 100)
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 4) for length in (1, 100)})
@@ -131,7 +131,7 @@ def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> No
     assert [head.bucket for head in result.heads] == [Bucket(2, 1), Bucket(2, 1), Bucket(1, 1)]
 
 
-def test_two_stairs_are_made_where_many_rows_were_measured_slow() -> None:
+def test_two_groups_are_made_where_many_rows_were_measured_slow() -> None:
     """Eight rows cost three times as much as four: two groups of four rows are cheaper."""
     shape = DynamicShape(8, 100)
     line = {1: 1.0, 2: 1.0, 4: 1.0, 8: 3.0}

@@ -203,7 +203,7 @@ def test_a_piece_as_large_as_everything_keeps_to_its_own_rows() -> None:
     check(Plan((three, lone), heads), [4, 3, 2], seed=0)
 
 
-def test_answers_are_nobody_elses_memory() -> None:
+def test_later_calls_do_not_change_answers() -> None:
     """A later call or another batch does not change an answer."""
     lengths = [4, 3]
     choose = random.Random(0)

@@ -83,7 +83,7 @@ def served(*servers: Server, hang_ups: float = 0.0, patience: float = 30.0, expe
     return tally
 
 
-def test_without_trouble_each_piece_is_sent_once() -> None:
+def test_each_chunk_is_sent_once_without_failures() -> None:
     """Chunks are in order, each with the step before it."""
     server = Server(lambda number: None)
     tally = served(server)
@@ -103,7 +103,7 @@ def test_a_piece_without_an_answer_is_sent_again_with_the_same_step() -> None:
     assert (tally.finished, tally.answers[Verdict.RIGHT], sum(tally.retries.values())) == (1, 8, 4)
 
 
-def test_a_refusal_for_good_loses_the_session() -> None:
+def test_a_permanent_refusal_loses_the_session() -> None:
     """410 and 409 mean a loss: it is recorded, and no further request is sent."""
     for lost in (refusal(410), refusal(409, '{"type": "StepGap"}')):
         server = Server({3: lost}.get)

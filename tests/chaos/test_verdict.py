@@ -54,7 +54,7 @@ def test_an_answer_of_another_length_is_wrong() -> None:
 
 
 @pytest.mark.parametrize("change", [{ID: "another"}, {STEP: PIECE.begin}, {ID: None}, {"topic": "none"}])
-def test_what_is_said_of_the_session_must_be_true(change: dict[str, Any]) -> None:
+def test_the_session_fields_must_be_right(change: dict[str, Any]) -> None:
     """The id, the step, and the existence of an answer are checked."""
     assert verdict({**served(SCRIPT, PIECE), **change}) is Verdict.WRONG
 

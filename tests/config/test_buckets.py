@@ -96,7 +96,7 @@ def test_the_longest_that_is_accepted_need_not_have_been_seen(folder: Path, obje
         assert config.with_measured_lengths(float).grid == config.grid
 
 
-def test_longer_sequences_than_are_accepted_have_no_say(folder: Path) -> None:
+def test_longer_sequences_than_are_accepted_do_not_count(folder: Path) -> None:
     """They are refused; if they are truncated, they count as the longest."""
     auto = "{auto: 1, histogram: lengths.txt, longest: 9, objective: timesteps}"
     two = auto.replace("1,", "2,")
@@ -155,7 +155,7 @@ def test_wrong_lengths_are_named_with_their_line(folder: Path, length: str, said
     assert "\n" not in message
 
 
-def test_everything_wrong_is_said_at_once(folder: Path) -> None:
+def test_all_errors_are_reported_at_once(folder: Path) -> None:
     """A malformed histogram and other errors are reported together."""
     (folder / "lengths.txt").write_text("12\n13\nfourteen\n")
     length = "\n      auto: 0\n      histogram: lengths.txt\n      objective: speed"

@@ -72,7 +72,7 @@ def test_only_the_value_changes(written: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("written", ["{batch: &b [8], length: *b}", "{length: &b [8], batch: *b}"])
-def test_what_hangs_together_is_left_to_its_author(written: str) -> None:
+def test_aliased_values_are_not_changed(written: str) -> None:
     """An alias and its anchor cannot be changed separately."""
     with pytest.raises(
         ConfigError, match=r"f:1: neuron_lstm.buckets.length: cannot be changed .* write \[4, 16\] there"
@@ -94,7 +94,7 @@ def test_a_configuration_that_is_wrong_already_is_refused() -> None:
         replace_lengths(f"{HEAD}  buckets: {{batch: [1], length: [8]}}\n  threads: 0\n", "f", (4, 16))
 
 
-def test_a_histogram_stays_where_it_is(tmp_path: Path) -> None:
+def test_lengths_replace_the_histogram(tmp_path: Path) -> None:
     """The lengths replace the `auto` form, whose histogram is read from the given folder."""
     (tmp_path / "lengths.txt").write_text("1 2 3")
     text = f"{HEAD}  buckets: {{batch: [1], length: {{auto: 3, histogram: lengths.txt}}}}\n"

@@ -245,7 +245,7 @@ def test_the_bytes_are_these(tmp_path: Path) -> None:
     assert (tmp_path / "variants.json").read_bytes() == GOLDEN.encode()
 
 
-def test_the_order_of_mappings_does_not_reach_the_bytes(tmp_path: Path) -> None:
+def test_the_order_of_mappings_does_not_change_the_bytes(tmp_path: Path) -> None:
     """Equal manifests give equal bytes."""
     shuffled: dict[str, Any] = {
         name: dict(reversed(getattr(EXAMPLE, name).items())) for name in ("host", "files", "produced_by")
@@ -501,7 +501,7 @@ def test_numbers_beyond_all_floats_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["sequence", "chunk"])
-def test_what_padding_costs_is_of_programs_that_choose_it(part: ProgramRole) -> None:
+def test_only_programs_for_every_shape_have_padding_costs(part: ProgramRole) -> None:
     """Only programs for whole sequences in every shape have them; other costs would plan wrongly."""
     whole = replace(
         EXAMPLE, kind="sequence", shapes="any", carried=(), variants=(Variant("sequence", None, "programs/any"),)

@@ -90,7 +90,7 @@ def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
     assert gap.message == "this request is for step 9, and the session is at step 7"
 
 
-def test_chunks_without_timesteps_are_do_not_block_the_next_one() -> None:
+def test_chunks_without_timesteps_do_not_block_the_next_one() -> None:
     """After an empty chunk the step is unchanged, and the next chunk is accepted."""
     empty = replace(OPEN, last_start=7)
 

@@ -88,7 +88,7 @@ def test_a_model_may_have_any_name(places: Places, model: str) -> None:
     assert other.read(["a"]) == [None]
 
 
-def test_only_who_has_read_the_last_record_can_write_the_next(places: Places) -> None:
+def test_only_a_reader_of_the_last_record_can_write_the_next(places: Places) -> None:
     """The first of two writers that have read the same record succeeds."""
     place = places()
     first, second = place(WIDE, Clock()), place(WIDE, Clock())
@@ -160,7 +160,7 @@ def test_a_revision_never_comes_again(places: Places) -> None:
     assert len(seen) == 40
 
 
-def test_a_session_lapses_when_it_was_idle_for_too_long(places: Places) -> None:
+def test_a_session_expires_when_it_was_idle_for_too_long(places: Places) -> None:
     """The limit is exact; every request extends the time."""
     clock = Clock()
     store = places()(WIDE, clock)
@@ -242,7 +242,7 @@ def test_more_sessions_than_the_limit_are_refused(places: Places) -> None:
     assert store.totals().sessions == 2
 
 
-def test_there_is_room_again_after_an_end_and_after_a_lapse(places: Places) -> None:
+def test_there_is_room_again_after_an_end_and_after_an_expiry(places: Places) -> None:
     """The space is free at once, before any record is removed."""
     clock = Clock()
     store = places()(Limits(2, 1_000_000, 900.0), clock)
@@ -306,7 +306,7 @@ def test_the_bytes_of_expired_records_are_free_space(places: Places) -> None:
     assert store.totals().bytes == 100
 
 
-def test_a_limit_of_nothing_refuses_every_session(places: Places) -> None:
+def test_a_limit_of_zero_refuses_every_session(places: Places) -> None:
     """The refusal still has a time to retry."""
     assert places()(Limits(0, 100, 900.0), Clock()).write([RecordUpdate("a", b"", None)]) == [
         LimitExceeded("0 sessions", 900.0)
@@ -316,7 +316,7 @@ def test_a_limit_of_nothing_refuses_every_session(places: Places) -> None:
     ]
 
 
-def test_a_clock_that_was_set_back_loses_nothing(places: Places) -> None:
+def test_a_clock_that_was_set_back_loses_no_session(places: Places) -> None:
     """A record with a later time stamp than now counts as new."""
     clock = Clock()
     store = places()(WIDE, clock)
@@ -330,7 +330,7 @@ def test_a_clock_that_was_set_back_loses_nothing(places: Places) -> None:
     assert store.read(["a"]) == [None]
 
 
-def test_of_writers_at_once_one_goes_first(places: Places) -> None:
+def test_simultaneous_writers_lose_no_increment(places: Places) -> None:
     """All increments of a shared number are kept."""
     place = places()
     begin(place(WIDE, Clock()), "a", record=b"0")

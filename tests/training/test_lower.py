@@ -74,7 +74,7 @@ def test_it_is_the_same_model(used: list[bool]) -> None:
     assert lower(faster) is faster
 
 
-def test_the_model_itself_goes_torchs_way(used: list[bool]) -> None:
+def test_the_model_itself_uses_torchs_implementation(used: list[bool]) -> None:
     """This holds before and after lowering, and torch's modules are unchanged."""
     model = Encoder()
     faster = lower(model)
@@ -149,7 +149,7 @@ def test_a_forward_that_fails_leaves_no_trace() -> None:
     assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]
 
 
-def test_other_threads_keep_torchs_way(used: list[bool]) -> None:
+def test_other_threads_use_torchs_implementation(used: list[bool]) -> None:
     """While a lowered model runs in one thread, an ordinary model runs unchanged in another."""
     inside, done = threading.Event(), threading.Event()
 

@@ -109,6 +109,6 @@ def test_gradients_of_gradients() -> None:
     assert torch.autograd.gradgradcheck(lambda p: gather(p, index).square(), padded)
 
 
-def test_the_flag_stands_where_no_values_do() -> None:
+def test_the_flag_is_one_on_padding() -> None:
     """It is an additional column, which is 1 on padding."""
     assert scatter_with_mask(torch.tensor([[5.0], [6.0]]), torch.tensor([2, 0]), 3).tolist() == [[6, 0], [0, 1], [5, 0]]

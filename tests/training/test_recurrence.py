@@ -164,7 +164,7 @@ def test_dropout_stands_between_layers_in_training_alone() -> None:
     torch.testing.assert_close(silent_state, torchs_state)
 
 
-def test_what_stands_in_the_padding_has_no_influence() -> None:
+def test_values_in_the_padding_have_no_influence() -> None:
     """Answers and gradients do not change, not even for infinite values."""
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, batch_first=True, bidirectional=True)

@@ -63,7 +63,7 @@ def test_a_folder_is_used_where_it_is(folder: Path) -> None:
     assert (folder / "variants.json").is_file()
 
 
-def test_what_is_no_archive_of_ours_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_archive_of_ours_is_refused(tmp_path: Path) -> None:
     """Examples are a missing file, a text, a damaged file, and an archive of another handler."""
     text, cut, beginning, other = (tmp_path / name for name in ("text.mar", "cut.tar.gz", "beginning.mar", "other.mar"))
     text.write_text("hello")

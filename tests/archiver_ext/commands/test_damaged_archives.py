@@ -113,7 +113,7 @@ def test_a_damaged_manifest_of_torchserve_is_a_refusal(content: bytes, folder: P
 
 
 @pytest.mark.parametrize("pack", [as_mar, as_tar])
-def test_whatever_bytes_are_damaged(pack: Damage, folder: Path) -> None:
+def test_any_damaged_bytes_are_refused_or_harmless(pack: Damage, folder: Path) -> None:
     """Bytes anywhere and every tenth length are damaged: the read values are the same, or refused."""
     archive = pack(folder)
     content, text = archive.read_bytes(), ArchiveReader(archive).manifest_json()

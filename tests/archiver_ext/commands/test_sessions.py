@@ -101,7 +101,7 @@ def test_people_get_a_sentence(archive: str, directory: Path, capsys: Capture) -
     assert sentence.endswith(f"in {directory / 'tiny.sessions'}\n")
 
 
-def test_looking_makes_no_store(archive: str, directory: Path, capsys: Capture) -> None:
+def test_reading_creates_no_store(archive: str, directory: Path, capsys: Capture) -> None:
     """The reader may be a user whose files the server could not write."""
     figures = told(capsys, archive)
 

@@ -154,7 +154,7 @@ def test_a_right_program_passes(rows: int, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("wrong", [forgetful, fading, heedless, counting_pieces, not_a_number])
-def test_a_wrong_hand_on_is_caught(wrong: Piece, seed: int) -> None:
+def test_a_wrong_carry_is_found(wrong: Piece, seed: int) -> None:
     """It is found for any cuts, and reported with the output and the chunks."""
     found = check(Served(wrong), seed=seed)
 

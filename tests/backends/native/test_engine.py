@@ -118,7 +118,7 @@ def test_a_host_of_the_least_kind_is_served(
 
 
 @torch.no_grad()
-def test_noexec_folders_are_gone_round(
+def test_code_in_noexec_folders_is_loaded_from_a_copy(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code on a noexec file system is loaded from a copy, which is removed."""
@@ -249,7 +249,7 @@ class Sums(torch.nn.Module):
 
 @pytest.mark.parametrize(("outputs", "libraries"), [(3, 0), (10_000, len(build.instruction_sets()))])
 @torch.no_grad()
-def test_the_kernel_is_there_where_there_is_work_for_it(outputs: int, libraries: int, tmp_path: Path) -> None:
+def test_the_kernel_is_loaded_only_for_recurrences(outputs: int, libraries: int, tmp_path: Path) -> None:
     """A streaming part without recurrences has no libraries and no threads."""
     module, inputs = Sums(outputs).eval(), ragged_batch(0.0)
     program = exported(module, *inputs)

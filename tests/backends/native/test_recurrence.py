@@ -89,7 +89,7 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch(isa: str, shape: Shape, 
 @per_instructions
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -1e30, 3e38, 1e-42])
-def test_what_one_row_holds_reaches_no_other(isa: str, cell: str, poison: float) -> None:
+def test_values_of_a_row_do_not_affect_other_rows(isa: str, cell: str, poison: float) -> None:
     """Rows share registers and threads, but no values."""
     shape = Shape(cell, hidden=17, layers=2, directions=2)
     stack, batch = stack_of(shape, shape.core(), pool(isa, 3)), batch_for(shape, [6, 5, 6, 1, 6], 6)
@@ -120,7 +120,7 @@ def test_nan_stays_nan(isa: str, cell: str) -> None:
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
 @pytest.mark.parametrize("size", [20.0, 100.0, 1e4, 1e30, float("inf")])
 @pytest.mark.parametrize("state", [1.0, 1e6])
-def test_gates_close_and_open_for_good(isa: str, cell: str, size: float, state: float) -> None:
+def test_saturated_gates_are_exact(isa: str, cell: str, size: float, state: float) -> None:
     """Saturated gates beside large states give torch's answers in double precision, all finite."""
     shape = Shape(cell, inputs=1, hidden=5)
     core, gates = shape.core(), {"lstm": 4, "gru": 3}.get(cell, 1)

@@ -137,7 +137,7 @@ def test_a_value_of_another_kind_is_refused_by_name(word: str, value: object, sa
     assert message.startswith(f"ts_request_sequence_{word} {said}")
 
 
-def test_null_is_as_if_nothing_was_said() -> None:
+def test_null_is_a_missing_field() -> None:
     """Some JSON clients write every key."""
     body = {"ids": [1], **{f"ts_request_sequence_{word}": None for word in ("id", "start", "end", "step", "token")}}
 

@@ -81,7 +81,7 @@ def test_a_server_that_is_not_there_is_no_reason_not_to_start() -> None:
     assert isinstance(open_store(settings(), "tagger", {}), SqliteStore)
 
 
-def test_all_workers_of_a_host_seal_with_one_key(tmp_path: Path) -> None:
+def test_all_workers_of_a_host_sign_with_one_key(tmp_path: Path) -> None:
     """The key is made once, and only its user can read it."""
     environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
     first, second = (open_sessions(manifest(store="client"), "tagger", environment) for _ in range(2))

@@ -332,7 +332,7 @@ def test_two_workers_apply_pieces_of_one_session_in_turn() -> None:
     assert doubled[1]["total"] == 68
 
 
-def test_who_is_always_outrun_is_told_so() -> None:
+def test_attempts_to_write_are_limited() -> None:
     """The number of attempts is limited."""
     store = Racing(Limits(10, 10**6, 600.0), Clock())
     store.rivals = []

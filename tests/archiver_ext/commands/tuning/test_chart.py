@@ -133,7 +133,7 @@ def test_the_drawing_of_a_page_is_what_was_counted() -> None:
     assert {"5", "9", "16", "32", "timesteps of a sequence (logarithmic)"} <= labels
 
 
-def test_what_is_saved_is_said() -> None:
+def test_the_page_states_the_saving() -> None:
     """One line above the panels has it; sequences that are too long come first."""
     assert make_chart(propose({3: 1, 16: 1}, current=(16,), count=2)).result == "40.6 % fewer timesteps to compute"
     assert make_chart(propose({3: 5, 16: 1}, current=(3, 16), count=1)).result == "209.7 % more timesteps to compute"

@@ -57,7 +57,7 @@ def test_the_cost_decides_where_it_is_known() -> None:
         propose(histogram, objective="cost")
 
 
-def test_the_longest_can_be_told() -> None:
+def test_the_longest_length_can_be_given() -> None:
     """Longer sequences are refused, or truncated if the configuration says so."""
     histogram = {10: 5, 20: 5, 40: 2}
 
