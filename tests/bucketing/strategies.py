@@ -101,7 +101,7 @@ def chunk_problems(draw: st.DrawFn, max_size: int = 12, longest: int = 40) -> tu
 
 @st.composite
 def specs(draw: st.DrawFn) -> TensorSpec:
-    """Batch and time anywhere or nowhere; time may stand twice, as in an attention map."""
+    """Layouts with batch and time in any position or absent; time may occur twice, as in an attention map."""
     named: list[str] = draw(st.sampled_from((["batch"], []))) + ["time"] * draw(st.integers(0, 2))
     fixed: list[int] = draw(st.lists(st.integers(1, 3), max_size=2))
     shape = draw(st.permutations([*named, *fixed]))

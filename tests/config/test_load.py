@@ -1,4 +1,4 @@
-"""From YAML text to a configuration, or to a list of everything that is wrong with it."""
+"""Parsing of YAML text: a configuration, or a list of all errors."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ class StartOfLengths(nn.Module):
 
 
 def test_a_program_for_the_beginning_that_reads_lengths_is_refused() -> None:
-    """Even if the analysis accepted it: serving passes the length of the first chunk."""
+    """It is refused even if the analysis accepts it: serving passes the length of the first chunk."""
     program = program_of(LearnedInitialState())
     rows = torch.export.Dim("rows", min=1, max=8)
     start = torch.export.export(StartOfLengths(), (torch.tensor([3, 2]),), dynamic_shapes=({0: rows},))

@@ -95,7 +95,7 @@ def targets(segments: Segments) -> list[str]:
 @given(refused=st.sets(st.sampled_from(OPERATORS)))
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refused: set[str]) -> None:
-    """For any choice of operators on the CPU: the same answers, and every operator once."""
+    """Any choice of operators on the CPU gives the same answers, with every operator once."""
     segments = partition(PROGRAM, lambda node: operator_name(node) not in refused, ANYTHING)
     assert_same(segments)
     everything = Counter(name for segment in segments.segments for name in segment.operators)
