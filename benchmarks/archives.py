@@ -1,7 +1,7 @@
-"""What an archive saves: new weights without compiling, one copy of them for all programs; and compiling side by side.
+"""Savings of an archive: new weights without compiling, one copy of the weights, parallel compilation.
 
 Run it from the repository's root: `python -m benchmarks.archives [--json]`; about six minutes on two cores. Twelve
-buckets of a tagger, compiled by inductor. Exits 1 if answers differ, or a floor is missed, which the last lines name.
+buckets of a tagger, compiled by inductor. Exits 1 if answers differ or a floor is missed; the last lines name it.
 """
 
 from __future__ import annotations
@@ -70,48 +70,48 @@ FLAGS = "--version 1.0 --model-file model.py --config-file model-config.yaml --e
 
 
 class BenchmarkFailed(Exception):
-    """It could not be measured; says why."""
+    """A figure that cannot be measured; the message says why."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All figures; seconds of the clock on the wall, bytes of files."""
+    """All figures: seconds of wall-clock time, bytes of files."""
 
     buckets: int
     rebuild_s: float
-    """`neuron-lstm archive` with the new weights."""
+    """Seconds of `neuron-lstm archive` with the new weights."""
     replace_s: float
-    """`neuron-lstm replace-weights`, verification included."""
+    """Seconds of `neuron-lstm replace-weights`, verification included."""
     differing: int
     """Answers of the two archives that are not equal bit for bit."""
     compared: int
     """Answers that were compared."""
     compile_one_s: float
-    """All programs, one after the other in one process."""
+    """Seconds of all programs, compiled one after the other in one process."""
     compile_parallel_s: float
     processes: int
-    """That compile at once."""
+    """The number of processes that compile at once."""
     archive_bytes: int
     weights_bytes: int
 
     @property
     def replace_ratio(self) -> float:
-        """Time of new weights, as a part of the rebuild's."""
+        """The time of replacing the weights, as a part of the rebuild's time."""
         return self.replace_s / self.rebuild_s
 
     @property
     def compile_ratio(self) -> float:
-        """Time of one process, as a multiple of several ones'."""
+        """The time of one process, as a multiple of the time of several processes."""
         return self.compile_one_s / self.compile_parallel_s
 
     @property
     def copies(self) -> float:
-        """The archive's size in copies of the weights, of which each program could have had one."""
+        """The archive's size in copies of the weights; each program could have had one copy."""
         return self.archive_bytes / self.weights_bytes
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, report. Returns the exit code."""
+    """Measure and report. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.archives", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print all figures as JSON")
     options = parser.parse_args(arguments)
@@ -190,7 +190,7 @@ def _seconds(step: Callable[[], object]) -> float:
 
 
 def _compare(one: Path, other: Path) -> list[bool]:
-    """Whether they are equal bit for bit: the answers of each bucket, to the same ragged batch."""
+    """Whether the answers of each bucket to the same ragged batch are equal bit for bit."""
     with ArchiveReader(one).unpacked() as first, ArchiveReader(other).unpacked() as second:
         ours, theirs = load_archive(first, 1), load_archive(second, 1)
         return [
@@ -201,7 +201,7 @@ def _compare(one: Path, other: Path) -> list[bool]:
 
 
 def _answers(variants: LoadedArchive, place: int) -> list[tuple[torch.Tensor, ...]]:
-    """All runs are made in one bucket: which is cheapest was measured for each archive anew."""
+    """Run every batch in one bucket: each archive has costs of its own, so its plans may differ."""
     bucket = variants.manifest.grid.buckets[place]
     rng = torch.Generator().manual_seed(place)
     lengths = [int(torch.randint(1, LONGEST + 1, (), generator=rng)) for _ in range(bucket.batch)]
@@ -210,7 +210,7 @@ def _answers(variants: LoadedArchive, place: int) -> list[tuple[torch.Tensor, ..
 
 
 def _compile(model: nn.Module, folder: Path) -> tuple[float, float]:
-    """Seconds of all programs in one process, and in as many as there are cores."""
+    """Seconds to compile all programs in one process, and in one process for each core."""
     config = load_config(folder / "model-config.yaml")
     parts = lower(model, config).parts
     files = {part: folder / f"{part}.pt2" for part in parts}
@@ -231,7 +231,7 @@ def _compile(model: nn.Module, folder: Path) -> tuple[float, float]:
 
 
 def _tell(text: str) -> None:
-    """Say what is being done, where it is not taken for the result."""
+    """Print the progress to standard error, apart from the result."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -2,8 +2,8 @@
 
 python benchmarks/batch_picture.py docs/batch.svg
 
-The lengths and the costs are made up; the plan is the package's own. Rows are requests, a cell is a timestep, hatched
-areas are padding that the programs compute.
+The lengths and the costs are examples; the plan is the package's own. Each row is a request, and each cell a timestep.
+Hatched areas are padding that the programs compute.
 """
 
 from __future__ import annotations

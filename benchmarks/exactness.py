@@ -1,10 +1,12 @@
-"""Every model of the tests' zoo on every engine here: the largest difference to eager over many random ragged batches.
+"""The largest difference to eager mode: every model of the tests' zoo on every engine here.
 
-A model that can be cut in time is run in pieces, several times as long as the longest piece where shapes are fixed, by
-plans for costs drawn at random; in the padding stands 0, -1e4 or 1e30.
+Each is measured over many random ragged batches.
+
+A model that can be chunked runs in chunks, by plans for random costs. With fixed shapes, sequences are several times as
+long as the longest chunk. The padding is 0, -1e4 or 1e30.
 
 Run it from the repository's root: `python benchmarks/exactness.py [--batches 200] [--backends inductor onnxruntime]`.
-Exits 1 if any difference is beyond the tolerance a packaged model is held to.
+Exits 1 if any difference is beyond the tolerance of packaging.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ MOST_REQUESTS = 6
 
 
 def main() -> int:
-    """Measure all, print the table; 0 if all hold."""
+    """Measure all models and print the table. Returns 0 if all are within the tolerance."""
     arguments = _arguments()
     models = arguments.models or [case.name for case in CASES]
     jobs = [(model, backend, arguments.batches) for model in models for backend in arguments.backends]
@@ -72,7 +74,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure(name: str, backend: str, batches: int) -> tuple[float, float, ExecutionMode]:
-    """The largest absolute difference, the largest share of the tolerance it took, and what the model runs as."""
+    """The largest absolute difference, the largest share of the tolerance, and the execution mode."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     case = next(case for case in CASES if case.name == name)
@@ -88,7 +90,7 @@ def _measure(name: str, backend: str, batches: int) -> tuple[float, float, Execu
 
 @dataclass(frozen=True)
 class _Served:
-    """A model's programs on one engine."""
+    """The programs of a model on one engine."""
 
     program: LoweredModel
     shapes: Shapes
@@ -100,7 +102,7 @@ class _Served:
         return "sequence" if self.program.chunked is None else "chunk"
 
     def plan(self, lengths: Sequence[int], choose: random.Random) -> Plan:
-        """Runs that are the cheapest by some costs or other."""
+        """A plan of calls that are the cheapest by random costs."""
         buckets = self.shapes.buckets if isinstance(self.shapes, BucketGrid) else _corners(self.shapes)
         cost = CostModel({bucket: choose.uniform(0.5, 2.0) * bucket.batch * bucket.length for bucket in buckets})
         padded = self.program.padding == "masked"
@@ -111,7 +113,7 @@ class _Served:
         return (programs.get(bucket) or programs[None])(tensors)
 
     def answer(self, plan: Plan, requests: Ragged, garbage: float) -> list[Tensors]:
-        """The answers, with garbage in the padding."""
+        """The answers, with arbitrary values in the padding."""
         facts, pad = self.program, pad_with(garbage)
         if facts.chunked is not None:
             pieces = ChunkSignature(facts.inputs, facts.outputs, facts.chunked.carried)

@@ -1,10 +1,10 @@
-"""How much padding bucket lengths leave on the log-normal sample: chosen by habit, without data, and for the sample.
+"""Padding of bucket lengths on the log-normal sample: by habit, without data, and for the sample.
 
 python benchmarks/grids.py
 
 The lengths chosen for the sample are compared with the textbook's dynamic program, and must come within 0.1 point of
-its optimum (they are the optimum). "fresh" is the padding on another sample of the same traffic, which no length was
-chosen for. Exits 1 if the optimum is missed.
+its optimum (they are the optimum). "fresh" is the padding on another sample of the same traffic, for which no lengths
+were chosen. Exits 1 if the optimum is missed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def fresh_sample() -> Histogram:
 
 
 def least_padding(histogram: Histogram, count: int) -> float:
-    """The optimum, in percent, by a plain dynamic program over every pair of lengths."""
+    """The least possible padding, in percent, by a plain dynamic program over every pair of lengths."""
     lengths = sorted(histogram)
     before = [0, *accumulate(histogram[length] for length in lengths)]
     best: list[float] = [0.0] + [math.inf] * len(lengths)
@@ -55,7 +55,7 @@ def least_padding(histogram: Histogram, count: int) -> float:
 
 
 def percent(histogram: Histogram, lengths: Sequence[int]) -> float:
-    """Padding as a part of all that is computed."""
+    """Padding as a percentage of all computed timesteps."""
     return 100 * padding_stats(histogram, lengths).ratio
 
 

@@ -1,9 +1,9 @@
-"""What a request costs beside the engine: microseconds of one CPU for each request, stage by stage.
+"""Cost of a request apart from the engine: microseconds of one CPU per request, stage by stage.
 
 python benchmarks/hot_path.py
 
-The engine is a fake whose answers are ready; the context is TorchServe's own. What is indented is a part of what stands
-above it, done alone. A figure is the best of many repeats.
+The engine is a fake with ready answers; the context is TorchServe's own. An indented line is a part of the line above
+it, measured alone. A figure is the best of many repeats.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Traffic:
-    """One kind of request: its input, how a body is made and what type it has, and the answer that is wanted."""
+    """One kind of request: its input, its body and the body's type, and the kind of answer."""
 
     name: str
     input: TensorSpec
@@ -56,7 +56,7 @@ class Traffic:
     accept: str = "*/*"
 
     def batch(self, count: int) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
-        """Rows and headers of `count` requests as TorchServe hands them over."""
+        """Rows and headers of `count` requests in TorchServe's form."""
         source = random.Random(count)
         sent = {"Host": "localhost:8080", "User-Agent": "client/1.0", "Accept": self.accept, "Content-Length": "200"}
         own = {"Content-Type": self.content_type, "body": {"content-type": self.content_type}}
@@ -85,7 +85,7 @@ TRAFFIC = (
 
 
 class Ready:
-    """A program that has computed its answers already, whatever it is asked."""
+    """A program that returns answers that it has already computed, for any request."""
 
     def __init__(self, *outputs: TensorSpec) -> None:
         self.outputs = outputs
@@ -134,7 +134,7 @@ def _served(program: Program) -> Programs:
 
 
 def make_context(headers: Sequence[Mapping[str, object]]) -> Context:
-    """TorchServe's own, for one batch."""
+    """TorchServe's own context, for one batch."""
     context = Context("model", ".", {}, len(headers), None, "0.12")
     context.request_processor = [RequestProcessor(own) for own in headers]
     return context
@@ -180,7 +180,10 @@ def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
 
 
 def whole_batches(count: int = 32) -> dict[str, Work]:
-    """Whole batches of `count` requests, by names that `python -m benchmarks.compare` knows: keep them."""
+    """Whole batches of `count` requests, by name.
+
+    `python -m benchmarks.compare` refers to the names: keep them.
+    """
     kinds: tuple[tuple[str, Traffic, Kind], ...] = (
         ("ids_json", TRAFFIC[0], "sequence"),
         ("ids_parsed", TRAFFIC[1], "sequence"),
@@ -201,7 +204,7 @@ def _parsed(body: Body) -> object:
 
 
 def microseconds(work: Work, repeats: int) -> float:
-    """The best of several repetitions of some milliseconds each, with the garbage collector at work as in a server."""
+    """The best of several repetitions of some milliseconds, with the garbage collector on as in a server."""
     once = min(timeit.repeat(work, number=1, repeat=5))
     number = max(1, int(0.004 / once))
     return min(timeit.repeat(work, setup=gc.enable, number=number, repeat=repeats)) / number * 1e6

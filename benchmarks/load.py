@@ -1,4 +1,4 @@
-"""Many clients of one HTTP server, in one thread: each sends its next request when it has its last answer."""
+"""Many clients of one HTTP server, in one thread: each sends its next request after its last answer."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 _END_OF_HEAD = b"\r\n\r\n"
 _LENGTH = b"content-length:"
-_SECONDS = 60  # that an answer may take
+_SECONDS = 60  # limit of an answer
 
 
 class Refused(RuntimeError):
-    """An answer was not 200, or did not come."""
+    """An answer was not 200, or did not arrive."""
 
 
 @dataclass
@@ -26,13 +26,13 @@ class Load:
     milliseconds: list[float] = field(default_factory=list)
     """Milliseconds of each response, as its client saw it."""
     seconds: float = 0.0
-    """All together."""
+    """Seconds of the whole run."""
 
 
 def http_post(
     path: str, body: bytes, content_type: str = "application/json", headers: Mapping[str, str] | None = None
 ) -> bytes:
-    r"""A whole request.
+    r"""The bytes of a whole request.
 
     >>> http_post("/predictions/m", b"[1]").partition(b"\r\n")[0]
     b'POST /predictions/m HTTP/1.1'
@@ -43,16 +43,16 @@ def http_post(
 
 
 def load(port: int, requests: Sequence[bytes], connections: int, seconds: float) -> Load:
-    """Send requests, drawn at random, over so many kept connections for so long.
+    """Send requests, drawn at random, over `connections` kept connections for `seconds` seconds.
 
     Raises:
-        Refused: an answer was not 200, or did not come; says which.
+        Refused: an answer was not 200, or did not arrive; the message says which.
     """
     return _send(port, lambda elapsed: random.choice(requests) if elapsed < seconds else None, connections)
 
 
 def send_each(port: int, requests: Sequence[bytes], connections: int) -> Load:
-    """Send every request once, over so many kept connections.
+    """Send every request once, over `connections` kept connections.
 
     Raises:
         Refused: as `load`.
@@ -62,7 +62,7 @@ def send_each(port: int, requests: Sequence[bytes], connections: int) -> Load:
 
 
 def _send(port: int, draw: Callable[[float], bytes | None], connections: int) -> Load:
-    """Until `draw`, told the seconds since the first request, gives no further one."""
+    """Send requests until `draw`, called with the seconds since the first request, returns None."""
     done = Load()
     with ExitStack() as stack, selectors.DefaultSelector() as selector:
         opened = (socket.create_connection(("127.0.0.1", port), _SECONDS) for _ in range(connections))

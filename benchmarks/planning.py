@@ -2,7 +2,7 @@
 
 python benchmarks/planning.py
 
-Lengths are log-normal, as those of short texts are: 26 timesteps in the mean, 330 at most. Costs are like those of an
+Lengths are log-normal like those of short texts: 26 timesteps in the mean, 330 at most. Costs are like those of an
 LSTM of two layers, 128 -> 256, on two cores.
 """
 
@@ -32,7 +32,7 @@ SCORES = TensorSpec("scores", "float32", ("batch", "time", 64))
 
 
 def lstm_cost(grid: BucketGrid, call_ms: float) -> CostModel:
-    """A call, and for each timestep what all rows share and what each row adds."""
+    """Costs of an LSTM: per call, per timestep for all rows together, and per timestep of each row."""
     return CostModel(
         {bucket: call_ms + bucket.length * (0.02 + 0.0088 * bucket.batch) for bucket in grid.buckets},
     )
@@ -53,7 +53,7 @@ COSTS: dict[str, Callable[[BucketGrid], CostModel]] = {
 
 
 def text_lengths(count: int, seed: int) -> list[int]:
-    """The lengths of one batch."""
+    """Random lengths of one batch of texts."""
     generator = random.Random(seed)
     return [min(LONGEST, max(1, int(generator.lognormvariate(3.0, 0.7)))) for _ in range(count)]
 
@@ -64,7 +64,7 @@ def microseconds(work: Callable[[], object]) -> float:
 
 
 def planning_time(planner: Planner, count: int) -> float:
-    """The mean over several batches."""
+    """The mean microseconds of a plan over several batches."""
     return mean(microseconds(partial(planner.plan, text_lengths(count, seed))) for seed in range(5))
 
 
@@ -102,7 +102,7 @@ def least_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> float
 
 
 def print_times() -> None:
-    """A row for each number of requests."""
+    """Print a row for each number of requests."""
     print("microseconds a batch")
     print("requests  " + "".join(f"{name:>21}" for name in PLANNERS) + "   pad + unpad")
     for count in (1, 8, 32, 128, 512):
@@ -111,7 +111,10 @@ def print_times() -> None:
 
 
 def print_waste(chunks: BucketGrid, batches: int = 40, compared: int = 4) -> None:
-    """A row for each cost: the waste of the cheapest plan, that of the plan taken, and what the latter costs."""
+    """Print a row for each cost model.
+
+    It has the padding of the cheapest plan, the padding of the chosen plan, and the cost of the chosen plan.
+    """
     print(f"\nbatches of 32, chunks of {', '.join(map(str, chunks.lengths))} timesteps")
     print(f"{'':22}  waste of the cheapest   waste   cost to the cheapest   cheapest to the best there is")
     all_lengths = [text_lengths(32, seed) for seed in range(batches)]

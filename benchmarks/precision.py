@@ -1,9 +1,11 @@
-"""What bfloat16 is worth here: OpenVINO in float32 and in bfloat16 against ONNX Runtime in float32, in one run.
+"""Gain of bfloat16 on this machine: OpenVINO in float32 and bfloat16 against ONNX Runtime in float32.
+
+All are measured in one run.
 
 Run it from the repository's root: `python benchmarks/precision.py [--threads 1] [--rounds 15]`.
 
-The three take turns, shape after shape, so that a busy moment of the machine falls on all. A figure is the ratio of the
-least milliseconds of each; beside it that of the medians, which differs where the machine was busy: then trust neither.
+The three take turns, shape after shape, so that other load of the machine affects all. A figure is the ratio of the
+least milliseconds of each. The ratio of the medians is beside it. If the two differ, the machine was busy: use neither.
 `after another shape` is the first call in a shape that follows a call in another one, as in chunked execution.
 """
 
@@ -41,7 +43,10 @@ BASE = "onnxruntime"
 
 
 class Piece(nn.Module):
-    """A stack of LSTM layers as a program for a chunk of time: states in, those of every step and the last out."""
+    """A stack of LSTM layers as a program for one chunk.
+
+    Inputs include the states; outputs are the states of every timestep and the last ones.
+    """
 
     def __init__(self, features: int, hidden: int, layers: int) -> None:
         super().__init__()
@@ -50,7 +55,7 @@ class Piece(nn.Module):
     def forward(
         self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, lengths: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """x[B, T, F], h and c[L, B, H], lengths[B] -> y[B, T, H], h, c."""
+        """Map x[B, T, F], h and c[L, B, H], lengths[B] to y[B, T, H], h, c."""
         weights = [getattr(self.core, name) for name in self.core._flat_weights_names]  # noqa: SLF001
         answers: tuple[torch.Tensor, ...] = torch.ops.neuron_lstm.lstm(
             x, lengths, h, c, weights, True, self.core.num_layers, False, True
@@ -86,7 +91,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _inputs(shape: tuple[int, int], features: int, hidden: int, layers: int) -> list[torch.Tensor]:
-    """Ragged rows, the first as long as the shape, that go on from some state."""
+    """Ragged rows with an initial state; the first row is as long as the shape."""
     rows, steps = shape
     states = [torch.rand(layers, rows, hidden) for _ in range(2)]
     lengths = torch.randint(1, steps + 1, (rows,))
@@ -134,7 +139,7 @@ def _milliseconds(call: Callable[[], object]) -> float:
 def _errors(
     runs: Mapping[str, LoadedProgram], inputs: Mapping[tuple[int, int], Sequence[torch.Tensor]]
 ) -> dict[str, float]:
-    """The largest difference of each to the base."""
+    """The largest difference of each contestant from the base."""
     errors = dict.fromkeys(runs, 0.0)
     for given in inputs.values():
         right = runs[BASE](given)

@@ -1,9 +1,11 @@
-"""What keeping sessions costs a batch: reading and writing 32 of many, in each store, by one process and by several.
+"""Cost of keeping sessions, for each batch: 32 of many sessions are read and written.
+
+Each store is measured with one process and with several.
 
 Run from the repository's root: `python -m benchmarks.sessions [--sessions 10000] [--batches 400] [--workers 1 4]`.
 
-Each batch reads random sessions and writes them back, as a worker does between two pieces. The file lies below
-`--directory`, and the servers keep their log there too, so that all of them write to the same disk.
+Each batch reads random sessions and writes them back, as a worker does for each chunk. The file is below `--directory`,
+and the servers keep their log there too, so that all stores write to the same disk.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class Times:
     read: list[float] = field(default_factory=list)
     write: list[float] = field(default_factory=list)
     conflicts: list[int] = field(default_factory=list)
-    """Sessions that another worker was faster with."""
+    """Sessions that another worker wrote first."""
 
     @property
     def both(self) -> list[float]:
@@ -63,7 +65,7 @@ class Times:
 
 
 def fill(store: Store, sessions: int) -> None:
-    """That many, all of the same size."""
+    """Write `sessions` sessions, all of the same size."""
     for begin in range(0, sessions, 200):
         names = range(begin, min(begin + 200, sessions))
         outcomes = store.write([RecordUpdate(f"session-{name}", RECORD, None) for name in names])
@@ -103,7 +105,7 @@ def measure(opened: Opened, sessions: int, batches: int, workers: int) -> list[T
 
 @contextmanager
 def stores(directory: Path) -> Iterator[dict[str, Opened]]:
-    """Each of them, by its name."""
+    """Every store, by its name."""
     with ExitStack() as servers:
         made: dict[str, Opened] = {"disk": partial(SqliteStore, directory / "disk", "model", LIMITS)}
         for name, program in server_programs().items():
@@ -114,7 +116,7 @@ def stores(directory: Path) -> Iterator[dict[str, Opened]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """One line for each store and number of workers."""
+    """Print one line for each store and number of workers."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("--sessions", type=int, default=10_000)
     parser.add_argument("--batches", type=int, default=400)
@@ -143,7 +145,7 @@ def _summary(times: list[Times]) -> list[str]:
 
 
 def _rate(times: list[Times]) -> float:
-    """Of all workers together, a second."""
+    """Batches of all workers together, per second."""
     return sum(1000 * len(worker.both) / sum(worker.both) for worker in times)
 
 

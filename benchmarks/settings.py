@@ -1,11 +1,11 @@
-"""What TorchServe's settings do to a lone request and to many at once: the measurement behind `config/presets/`.
+"""Effect of TorchServe's settings on one request and on many at once: the basis of `config/presets/`.
 
 Run from the repository's root: `python -m benchmarks.settings [--rounds 8] [--seconds 1] [--backend onnxruntime]
 [--stream]`. With `--stream` a request is the next timestep of one of 1000 sessions, instead of a whole sequence.
 
-One TorchServe serves the same model under every setting. The settings take turns, round after round, so that whatever
-else the machine does falls on all of them; what is told is the median over the rounds, and the median of the ratios to
-the first setting in the same round.
+One TorchServe serves the same model under every setting. The settings take turns, round after round, so that other load
+of the machine affects all of them. Each figure is the median over the rounds, with the median of the ratios to the
+first setting in the same round.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ CORES = len(os.sched_getaffinity(0))
 
 @dataclass(frozen=True)
 class Setting:
-    """Setting under which one copy of the model is served."""
+    """A setting under which one copy of the model is served."""
 
     batch_size: int = 32
     delay: int = 1
-    """`maxBatchDelay`, milliseconds."""
+    """`maxBatchDelay`, in milliseconds."""
     workers: int = CORES
     threads: int = 1
     """Number of threads of each worker."""
@@ -78,7 +78,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """That the model is registered under."""
+        """The name under which the model is registered."""
         waiting = "-passive" if self.passive else ""
         return f"batch{self.batch_size}-delay{self.delay}-workers{self.workers}-threads{self.threads}{waiting}"
 
@@ -97,12 +97,12 @@ SETTINGS = tuple(
         ]
     )
 )
-"""The first is what the others are compared with."""
+"""All settings; the others are compared with the first."""
 
 
 @dataclass
 class Figures:
-    """One setting's rounds: milliseconds of a lone request; for many connections, answers a second and p99."""
+    """Figures of one setting by round: milliseconds of a lone request; answers per second and p99 of many."""
 
     lone: list[float] = field(default_factory=list)
     rates: dict[int, list[float]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class Figures:
 
 
 def main() -> None:
-    """Package, serve, measure, print."""
+    """Package, serve, measure and print."""
     options = _options()
     with ExitStack() as stack:
         store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="settings-")))
@@ -139,7 +139,10 @@ def _options() -> argparse.Namespace:
 
 
 def package(store: Path, backend: str, *, stream: bool = False) -> None:
-    """An archive for each number of threads, `threads1` and so on: copies of one, so that all have the same costs."""
+    """Package an archive for each number of threads, named `threads1` and so on.
+
+    They are copies of one archive, so that all have the same costs.
+    """
     shutil.copy(Path(__file__).parent / "rest" / "model.py", store)
     torch.save(TokenClassifier().state_dict(), store / "weights.pt")
     (store / "model-config.yaml").write_text(CONFIG.format(backend=backend, streaming="{}" if stream else "null"))
@@ -163,7 +166,7 @@ def package(store: Path, backend: str, *, stream: bool = False) -> None:
 
 
 def started(store: Path, passive: bool) -> AbstractContextManager[TorchServe]:
-    """A server to which models can be added; the one that it has is not asked anything."""
+    """A server to which models can be added; the model that it starts with gets no requests."""
     environment = {"NEURON_LSTM_SESSIONS": str(store / "sessions")}
     environment |= {"OMP_WAIT_POLICY": "passive"} if passive else {}
     settings = {"enable_model_api": "true", "job_queue_size": "1000"}
@@ -171,7 +174,7 @@ def started(store: Path, passive: bool) -> AbstractContextManager[TorchServe]:
 
 
 def register(server: TorchServe, setting: Setting) -> None:
-    """Serve a copy of the model by these settings: what is given here counts, not what the archive says."""
+    """Serve a copy of the model with these settings, which override those of the archive."""
     words = {
         "url": f"threads{setting.threads}",
         "model_name": setting.name,
@@ -179,7 +182,7 @@ def register(server: TorchServe, setting: Setting) -> None:
         "max_batch_delay": setting.delay,
     }
     manage(server, "POST", "/models", words)
-    # What a registration says of workers is not heard where the archive says it too.
+    # an archive's own setting of workers overrides that of a registration
     workers = {"min_worker": setting.workers, "max_worker": setting.workers, "synchronous": "true"}
     manage(server, "PUT", f"/models/{setting.name}", workers)
     if len(server.worker_pids(setting.name)) != setting.workers:
@@ -187,7 +190,7 @@ def register(server: TorchServe, setting: Setting) -> None:
 
 
 def manage(server: TorchServe, method: str, path: str, words: Mapping[str, object]) -> None:
-    """One request to the management API."""
+    """Send one request to the management API."""
     address = f"http://127.0.0.1:{server.management}{path}?{urllib.parse.urlencode(words)}"
     with urllib.request.urlopen(urllib.request.Request(address, method=method), timeout=120) as answer:
         answer.read()
@@ -202,7 +205,7 @@ class Asked:
 
 
 def ask_for(port: int, setting: Setting, *, stream: bool) -> Asked:
-    """Whole sequences; or steps of sessions, which begin now."""
+    """Whole sequences; or steps of sessions, which are opened here."""
     generator = random.Random(0)
     path = f"/predictions/{setting.name}"
     if not stream:
@@ -216,7 +219,7 @@ def ask_for(port: int, setting: Setting, *, stream: bool) -> Asked:
 
 
 def measure(port: int, asked: Asked, figures: Figures, seconds: float) -> None:
-    """One round of one setting."""
+    """Measure one round of one setting."""
     settle()
     lone = load(port, [asked.lone], connections=1, seconds=seconds / 2)
     figures.lone.append(median(lone.milliseconds))
@@ -232,14 +235,14 @@ def body(length: int, generator: random.Random) -> bytes:
 
 
 def settle() -> None:
-    """Wait until the machine has nothing else to do, or `PATIENCE` is over."""
+    """Wait until the machine has no other load, or until `PATIENCE` is over."""
     deadline = time.monotonic() + PATIENCE
     while busy_share(0.2) > 0.1 and time.monotonic() < deadline:
         pass
 
 
 def busy_share(seconds: float) -> float:
-    """The share of all cores' time in which anything ran."""
+    """The share of all cores' time in which a process ran."""
     before = cpu_ticks()
     time.sleep(seconds)
     passed = [after - start for after, start in zip(cpu_ticks(), before, strict=True)]

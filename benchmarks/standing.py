@@ -14,18 +14,18 @@ _COLOURS = {"aim": "green", "floor": "yellow", "missed": "red"}
 
 @dataclass(frozen=True)
 class Standing:
-    """One floor and what was measured of it."""
+    """One floor and the measured value."""
 
     what: str
     value: float
     floor: float
-    """Minimum (or maximum) that must be shown."""
+    """The smallest (or largest) accepted value."""
     aim: float
     better: Literal["more", "less"] = "more"
 
     @property
     def reached(self) -> Literal["aim", "floor", "missed"]:
-        """Whether the floor and the aim are met; not-a-number meets nothing."""
+        """Whether the floor and the aim are met; not-a-number meets neither."""
         if self._is_enough_for(self.aim):
             return "aim"
         return "floor" if self._is_enough_for(self.floor) else "missed"
@@ -49,7 +49,7 @@ def missed(found: Sequence[Standing]) -> list[str]:
 
 
 def standings_table(found: Sequence[Standing]) -> Table:
-    """For people."""
+    """The standings as a table for people."""
     table = plain_table("What must hold")
     table.add_column("")
     for heading in ("measured", "floor", "aim", "reached"):
@@ -61,12 +61,12 @@ def standings_table(found: Sequence[Standing]) -> Table:
 
 
 def standings_json(found: Sequence[Standing]) -> list[dict[str, Any]]:
-    """For machines."""
+    """The standings for machines."""
     return [{**asdict(standing), "reached": standing.reached} for standing in found]
 
 
 def plain_table(title: str) -> Table:
-    """A table as all benchmarks have it."""
+    """A table in the style of all benchmarks."""
     return Table(
         title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True, highlight=False
     )

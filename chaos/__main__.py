@@ -1,9 +1,10 @@
-"""`make chaos`: sessions go on whatever is killed.
+"""`make chaos`: sessions continue after any process is killed.
 
-Many clients send their sessions piece by piece while a random worker is killed every 2 seconds, and once a whole
-server: first one server that keeps sessions on its disk and is started again, then two that share a Redis server, one
-of which stays dead. Every answer is held against the model in eager mode. Run from the repository's root:
-`python -m chaos`. Exits 1 if a session was lost, an answer is wrong, or too little was killed.
+Many clients send their sessions chunk by chunk while a random worker is killed every 2 seconds, and once a whole
+server. The first trial has one server that keeps sessions on its disk and is started again. The second has two servers
+that share a Redis server; one of the two is not started again. Every answer is compared with the model in eager mode.
+Run from the repository's root: `python -m chaos`. Exits 1 if a session was lost, an answer is wrong, or fewer processes
+were killed than required.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from .trial import Trouble, run_trial
 Sessions = Sequence[tuple[Script, Expected]]
 TRIALS = ("disk", "redis")
 SHOWN = 20
-"""Lines of what went wrong."""
+"""The largest number of failure lines that are printed."""
 
 
 def main() -> int:
-    """Package, serve, kill, compare, report. Returns the exit code."""
+    """Package, serve, kill, compare and report. Returns the exit code."""
     options = _options()
-    # Several processes compute at once: threads that wait by spinning would take the cores from those that work.
+    # several processes compute at once: threads that spin while they wait would take their cores
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     began = time.monotonic()
     model = make_model()
@@ -83,7 +84,7 @@ def _options() -> argparse.Namespace:
 
 @contextmanager
 def _hosts(name: str, model: Tagger, workers: int) -> Iterator[list[Host]]:
-    """The servers of a trial, started."""
+    """The started servers of a trial."""
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         streaming, count = _SETTINGS[name](stack, work)
@@ -96,7 +97,7 @@ def _hosts(name: str, model: Tagger, workers: int) -> Iterator[list[Host]]:
 
 
 def _on_disk(stack: ExitStack, work: Path) -> tuple[str, int]:
-    """The archive's `streaming:`, and how many servers there are."""
+    """The archive's `streaming:` block, and the number of servers."""
     return "{}", 1
 
 

@@ -1,4 +1,4 @@
-"""The model as an archive that TorchServe serves, made by the stock command."""
+"""The model as an archive for TorchServe, made by the standard command."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ neuron_lstm:
 
 
 def make_model() -> Tagger:
-    """With weights that are always the same."""
+    """The model with weights that are the same in every run."""
     torch.manual_seed(0)
     return Tagger().eval()
 
 
 def make_archive(model: Tagger, store: Path, workers: int, streaming: str) -> None:
-    """`tagger.mar` in the folder `store`, with these settings of its sessions.
+    """Write `tagger.mar` to the folder `store`, with the given settings of its sessions.
 
     Raises:
-        subprocess.CalledProcessError: the archiver failed; `output` holds what it said.
+        subprocess.CalledProcessError: the archiver failed; `output` holds its output.
     """
     shutil.copy(Path(__file__).with_name("model.py"), store)
     torch.save(model.state_dict(), store / "weights.pt")

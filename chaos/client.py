@@ -1,4 +1,4 @@
-"""A client of one session, as a careful one is: a piece that got no answer is sent again, with the same step."""
+"""A careful client of one session: a request without an answer is sent again, with the same step."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ from .verdict import END, ID, START, STEP, Verdict, judge
 
 _PATH = f"/predictions/{NAME}"
 _MOST_PAUSE = 0.4
-"""Seconds before a piece is sent again, on average half of it."""
+"""The longest pause in seconds before a request is sent again; the average is half of it."""
 _HANG_UP_WITHIN = 0.05
 
 
 @dataclass(frozen=True)
 class Patience:
-    """Seconds."""
+    """Time limits in seconds."""
 
     answer: float = 15.0
-    """For an answer, before its connection is given up."""
+    """Seconds to wait for an answer before the connection is closed."""
     piece: float = 120.0
-    """For a piece, before its session is."""
+    """Seconds to try one chunk before the session is given up."""
 
 
 @dataclass(frozen=True)
 class Client:
-    """Sends one session."""
+    """A client that sends one session."""
 
     model: Tagger
     script: Script
     expected: Expected
     ports: Sequence[int]
-    """Of servers that share their sessions: they are asked in turns."""
+    """Ports of servers that share their sessions; requests go to each in turn."""
     tally: Tally
     hang_ups: float
-    """The share of pieces whose answer the client does not wait for."""
+    """The share of chunks whose answer the client does not wait for."""
     patience: Patience = Patience()
 
     async def run(self) -> None:
-        """From the first piece to the last, or until the session is lost."""
+        """Send every chunk in order, until the last one or until the session is lost."""
         chance = random.Random(self.script.id)
         with ExitStack() as stack:
             opened = [stack.enter_context(closing(Connection(port, self.patience.answer))) for port in self.ports]
@@ -63,7 +63,7 @@ class Client:
         self.tally.finished += 1
 
     async def _answered(self, piece: Piece, turns: cycle[Connection], chance: random.Random) -> Reply | None:
-        """The answer or refusal of a piece, sent as often as it takes; None where patience is at its end."""
+        """The answer or refusal of a chunk, which is sent as often as needed; None after the time limit."""
         body, headers = _request(self.script, piece)
         deadline = time.monotonic() + self.patience.piece
         hang_up = chance.random() < self.hang_ups
@@ -116,5 +116,8 @@ def _request(script: Script, piece: Piece) -> tuple[bytes, dict[str, str]]:
 
 
 def _may_be_sent_again(reply: Reply) -> bool:
-    """An error of the server, or two pieces of one session at once: one was sent again while it was still applied."""
+    """Whether the reply is a server error or reports two requests of one session at once.
+
+    The second happens when a request is sent again while the first one is still running.
+    """
     return reply.status >= 500 or (reply.status == 409 and b'"SessionBusy"' in reply.body)

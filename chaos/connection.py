@@ -11,20 +11,20 @@ _CONNECT_SECONDS = 5.0
 
 
 class NoAnswer(Exception):
-    """The connection was refused or lost, or the answer did not come in time."""
+    """The connection was refused or lost, or the answer did not arrive in time."""
 
 
 class Reply(NamedTuple):
-    """What came back."""
+    """An HTTP response."""
 
     status: int
     headers: Mapping[str, str]
-    """By their names in lower case."""
+    """Header values by their names in lower case."""
     body: bytes
 
 
 class Connection:
-    """To a port of this machine. Whatever fails, the next request connects anew."""
+    """A connection to a port of this machine. After any failure the next request connects anew."""
 
     def __init__(self, port: int, seconds: float) -> None:
         self._port = port
@@ -32,10 +32,10 @@ class Connection:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
-        """One request.
+        """Send one request.
 
         Raises:
-            NoAnswer: why.
+            NoAnswer: with the reason.
         """
         try:
             reader = await self._send(path, body, headers)
@@ -43,13 +43,13 @@ class Connection:
         except (OSError, EOFError, ValueError, asyncio.TimeoutError) as error:
             self.close()
             raise NoAnswer(type(error).__name__) from error
-        # TorchServe hangs up after every refusal.
+        # TorchServe closes the connection after every refusal
         if reply.status >= 400 or reply.headers.get("connection") == "close":
             self.close()
         return reply
 
     async def post_and_hang_up(self, path: str, body: bytes, headers: Mapping[str, str], after: float) -> None:
-        """Send a request, and do not wait for its answer longer than some seconds."""
+        """Send a request, and wait at most `after` seconds for its answer."""
         try:
             await self._send(path, body, headers)
             await asyncio.sleep(after)
@@ -59,7 +59,7 @@ class Connection:
             self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._streams is not None:
             (_, writer), self._streams = self._streams, None
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""What every piece must be answered: what the model says in eager mode to the whole sequence, uninterrupted."""
+"""The expected answer to every chunk: that of the model in eager mode for the whole sequence at once."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from .script import Piece, Script
 
 @dataclass(frozen=True)
 class Expected:
-    """Of one session."""
+    """The expected answers of one session."""
 
     tags: torch.Tensor
-    """[tokens, 4], of the whole sequence at once."""
+    """Tags [tokens, 4] of the whole sequence at once."""
     topics: torch.Tensor
-    """[pieces, 3], after each piece."""
+    """Topics [pieces, 3] after each chunk."""
 
     def of(self, piece: Piece) -> dict[str, torch.Tensor]:
-        """The answer to a piece."""
+        """The expected answer to a chunk."""
         return {"tags": self.tags[piece.begin : piece.end], "topic": self.topics[piece.number]}
 
 
 @torch.inference_mode()
 def expect(model: Tagger, script: Script) -> Expected:
-    """One run in eager mode: a row for the text up to the end of each piece, the last of which is all of it."""
+    """Run the model once in eager mode, with a row for the text up to the end of each chunk.
+
+    The last row is the whole text.
+    """
     ids = torch.tensor([script.tokens]).expand(len(script.ends), -1)
     tags, topics = model(ids, torch.tensor(script.ends))
     return Expected(tags[-1].clone(), topics.clone())
@@ -34,7 +37,7 @@ def expect(model: Tagger, script: Script) -> Expected:
 
 @torch.inference_mode()
 def doubled(model: Tagger, script: Script, piece: Piece) -> dict[str, torch.Tensor]:
-    """What a piece would be answered, had it been applied once before."""
+    """The answer to a chunk that was already applied once before."""
     ids = [*script.tokens[: piece.end], *piece.tokens]
     tags, topics = model(torch.tensor([ids]), torch.tensor([len(ids)]))
     return {"tags": tags[0, piece.end :], "topic": topics[0]}

@@ -1,4 +1,4 @@
-"""A TorchServe that can be killed as a crash kills it, and started again on the same ports."""
+"""A TorchServe that can be killed as in a crash, and started again on the same ports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REPEATED = re.compile(r"neuron_lstm_repeated_total\.[a-z]+:(\d+)\.0\|")
 
 
 class Host:
-    """One server process and its workers, in folders of its own. Close it."""
+    """One server process and its workers, in folders of its own. The caller closes it."""
 
     def __init__(self, store: Path, environment: Mapping[str, str]) -> None:
         self._store = store
@@ -38,21 +38,21 @@ class Host:
 
     @property
     def port(self) -> int:
-        """Of predictions."""
+        """The port of predictions."""
         return self._ports[0]
 
     @property
     def alive(self) -> bool:
-        """Whether it was started and not killed since."""
+        """Whether the server was started and not killed since."""
         return self._process is not None
 
     def start(self) -> None:
-        """Until a worker is ready.
+        """Start the server and wait until a worker is ready.
 
         Raises:
-            DidNotStart: it is not.
+            DidNotStart: no worker became ready.
         """
-        # The folder's path must stay short: the workers' sockets lie in it.
+        # the folder's path must stay short: it contains the workers' sockets
         home = Path(tempfile.mkdtemp(prefix="ts-"))
         self._homes.append(home)
         (home / "config.properties").write_text(properties(self._ports, _SETTINGS))
@@ -69,13 +69,13 @@ class Host:
         wait_until_ready(self._server, self._process, {NAME: f"{NAME}.mar"}, _READY_SECONDS)
 
     def kill(self) -> None:
-        """The server and its workers at once, as when the machine goes."""
+        """Kill the server and its workers at once, as in a failure of the machine."""
         if self._process is not None:
             process, self._process = self._process, None
             stop(process)
 
     def kill_worker(self, chance: random.Random) -> bool:
-        """A random one, wherever it is in its life. Returns whether there was one to kill."""
+        """Kill a random worker, in any state. Returns whether there was one."""
         process = self._process
         if process is None:
             return False
@@ -91,12 +91,12 @@ class Host:
         return False
 
     def replayed(self) -> int:
-        """How many pieces were answered as before, as its workers have told over all its lives."""
+        """The number of chunks that were answered from the stored answer, as reported by all its workers."""
         texts = (log.read_text(errors="replace") for home in self._homes for log in home.rglob("model_metrics.log"))
         return sum(int(number) for text in texts for number in _REPEATED.findall(text))
 
     def close(self) -> None:
-        """Stop it and remove what it has written."""
+        """Stop the server and remove the files that it has written."""
         self.kill()
         for home in self._homes:
             shutil.rmtree(home, ignore_errors=True)
@@ -107,7 +107,7 @@ class Host:
 
 
 def _is_of(pid: int, group: int) -> bool:
-    """Whether it is a process that the server has started: what it tells may be of one that is gone."""
+    """Whether the process was started by this server: the reported id may be of a process that has ended."""
     try:
         return pid > 0 and os.getpgid(pid) == group
     except ProcessLookupError:
@@ -115,7 +115,7 @@ def _is_of(pid: int, group: int) -> bool:
 
 
 def steady_ports(count: int) -> list[int]:
-    """Free ports that no client gets as its own end of a connection while the server is down."""
+    """Free ports that no client gets for its own end of a connection while the server is down."""
     found: list[int] = []
     with ExitStack() as stack:
         for port in random.sample(range(20_000, 32_000), 1000):

@@ -1,4 +1,4 @@
-"""The model that is served: small, so that what is tried is the service."""
+"""The served model: small, because the service is under test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TOKENS = 50
 
 
 class Tagger(nn.Module):
-    """Tags every token, and says after each piece what the text so far is about."""
+    """A model that tags every token, and gives the topic of the text so far after each chunk."""
 
     def __init__(self, features: int = 8, hidden: int = 16, tags: int = 4, topics: int = 3) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Tagger(nn.Module):
         self.topic = nn.Linear(hidden, topics)
 
     def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Ids int64[B, T], lengths int64[B] -> tags float32[B, T, 4], topic float32[B, 3]."""
+        """Map ids int64[B, T] and lengths int64[B] to tags float32[B, T, 4] and topic float32[B, 3]."""
         packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
         packed, (state, _) = self.lstm(packed)
         steps, _ = pad_packed_sequence(packed, batch_first=True)

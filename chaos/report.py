@@ -12,7 +12,7 @@ from .verdict import Verdict
 
 
 def table(tallies: Mapping[str, Tally]) -> Table:
-    """For people."""
+    """The tallies as a table for people."""
     shown = Table(title="Sessions under chaos", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     shown.add_column("")
     for name in tallies:

@@ -1,4 +1,4 @@
-"""What clients will send: every session with its tokens, and where its pieces end."""
+"""Sessions that the clients send: the tokens of each, and the ends of its chunks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ LONGEST_PIECE = 8
 
 @dataclass(frozen=True)
 class Piece:
-    """Some tokens of a session."""
+    """Some consecutive tokens of a session."""
 
     number: int
     begin: int
-    """Tokens before it."""
+    """The number of tokens before the chunk."""
     tokens: tuple[int, ...]
     last: bool
 
     @property
     def end(self) -> int:
-        """Tokens up to its end."""
+        """The number of tokens up to the end of the chunk."""
         return self.begin + len(self.tokens)
 
 
 @dataclass(frozen=True)
 class Script:
-    """A session from its first piece to its last.
+    """A session from its first chunk to its last.
 
     >>> [(piece.begin, piece.tokens, piece.last) for piece in Script("a", (7, 8, 9), (2, 3)).pieces()]
     [(0, (7, 8), False), (2, (9,), True)]
@@ -37,10 +37,10 @@ class Script:
     id: str
     tokens: tuple[int, ...]
     ends: tuple[int, ...]
-    """Of its pieces: how many tokens came until then."""
+    """The number of tokens up to the end of each chunk."""
 
     def pieces(self) -> Iterator[Piece]:
-        """In order."""
+        """Yield the chunks in order."""
         begin = 0
         for number, end in enumerate(self.ends):
             yield Piece(number, begin, self.tokens[begin:end], end == len(self.tokens))
@@ -48,7 +48,7 @@ class Script:
 
 
 def draw_scripts(sessions: int, pieces: int, tokens: int, seed: int) -> list[Script]:
-    """So many, each of so many pieces of 1 to 8 tokens. Always the same for a seed."""
+    """Draw sessions, each of `pieces` chunks of 1 to 8 tokens. Always the same for a seed."""
     choice = random.Random(seed)
     scripts = []
     for number in range(sessions):

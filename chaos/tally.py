@@ -1,4 +1,4 @@
-"""What came of it, counted while it happens."""
+"""Results of a trial, counted while it runs."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from .verdict import Verdict
 
 @dataclass
 class Tally:
-    """Of all sessions of one trial."""
+    """Results of all sessions of one trial."""
 
     answers: Counter[Verdict] = field(default_factory=Counter)
     retries: Counter[str] = field(default_factory=Counter)
-    """Pieces that were sent again, by why."""
+    """Requests that were sent again, by reason."""
     lost: list[str] = field(default_factory=list)
-    """A line for each session that could not go on."""
+    """A line for each session that could not continue."""
     strange: list[str] = field(default_factory=list)
-    """A line for each answer that is not right."""
+    """A line for each wrong answer."""
     worker_kills: int = 0
     server_kills: int = 0
     replayed: int = 0
-    """Pieces that the servers say they had applied before, and answered as before."""
+    """Chunks that the servers had already applied, and answered from the stored answer."""
     finished: int = 0
-    """Sessions that came to their end."""
+    """Sessions that were sent to their end."""
     seconds: float = 0.0
 
     @property
     def given(self) -> int:
-        """Answers."""
+        """The number of answers."""
         return sum(self.answers.values())
 
 
 def failures(tally: Tally, sessions: int, pieces: int, kills: int, servers: int) -> list[str]:
-    """Why a trial of so many sessions and pieces each did not show what it should; at least so many kills are needed.
+    """List the reasons why a trial of `sessions` sessions of `pieces` chunks each fails.
+
+    At least `kills` kills of workers are required.
 
     >>> failures(Tally(), sessions=0, pieces=0, kills=2, servers=0)
     ['only 0 workers were killed, at least 2 should be']

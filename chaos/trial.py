@@ -20,14 +20,14 @@ _LOOK_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class Trouble:
-    """What is done to the servers."""
+    """Faults that are injected into the servers."""
 
     kill_seconds: float
-    """Between two kills of a random worker."""
+    """Seconds between two kills of a random worker."""
     restart: bool
     """Whether the server that is killed in the middle is started again."""
     hang_ups: float
-    """The share of pieces whose client does not wait for the answer."""
+    """The share of chunks whose client does not wait for the answer."""
     seed: int
 
 

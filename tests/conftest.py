@@ -1,11 +1,11 @@
-"""What all tests share."""
+"""Settings that all tests share."""
 
 from __future__ import annotations
 
 import os
 
-# Test processes share the cores: threads of several that wait for each other cost more than they bring. Set before
-# torch is imported, and inherited by what the tests start.
+# Test processes share the cores: threads that wait for each other cost more time than they save. The variable is set
+# before torch is imported, and processes started by the tests inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from hypothesis import HealthCheck, settings

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names files that exist, rooms that exist, and the layers that the import rules allow."""
+"""ARCHITECTURE.md names existing files, existing rooms, and layers that the import rules allow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TEXT = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
 
 
 def test_every_file_that_is_named_exists() -> None:
-    """A path in backticks is one from the repository's root, or a folder below a room of the package."""
+    """A path in backticks is relative to the repository's root, or to a room of the package."""
     layers = TEXT[: TEXT.index("## The archive")] + TEXT[TEXT.index("## Decisions") :]
     named = re.findall(r"`([\w/]+/(?:[\w.]+)?)`", layers)
     below = [ROOT, *(ROOT / room for room in FOLDERS), ROOT / "examples", ROOT / "tests"]
@@ -37,7 +37,7 @@ def test_arrows_are_allowed_imports() -> None:
     assert {room for room in FOLDERS if not re.search(rf"\b{room}\b", diagram)} == set()
 
 
-def test_nobody_reads_a_long_table_cell() -> None:
+def test_table_cells_are_short() -> None:
     """A cell of a table has at most 300 characters."""
     cells = [cell.strip() for line in TEXT.splitlines() if line.startswith("|") for cell in line.split("|")]
 

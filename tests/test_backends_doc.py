@@ -1,4 +1,4 @@
-"""What docs/backends.md says of the engines is what their code says; its example is the one that the tests install."""
+"""docs/backends.md agrees with the engines' code, and its example is the one that the tests install."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def blocks(language: str) -> list[str]:
 
 
 def rows(heading: str) -> dict[str, list[str]]:
-    """The cells of the table whose head begins so, by backend."""
+    """The cells of the table whose first row begins with this text, by backend."""
     table = TEXT[TEXT.index(heading) :].split("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
     return {name.strip("`"): others for name, *others in cells}
 
 
 def code(names: tuple[str, ...]) -> str:
-    """Names as a cell has them."""
+    """Names in the form of a cell."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def takes(engine: Backend) -> list[str]:
-    """The row of the first table."""
+    """The expected row of the first table."""
     served = "each bucket" if not engine.polymorphic else "every shape" if engine.any_shape else "the grid's shapes"
     execution = "whole sequences or chunks"
     if isinstance(engine, WholeSequences):
@@ -52,7 +52,7 @@ def takes(engine: Backend) -> list[str]:
 
 
 def tried(name: str) -> str:
-    """When `auto` tries an engine."""
+    """The cell for the cases in which `auto` tries an engine."""
     if name in registry.auto_engines("serve_float32"):
         return "yes"
     if name in registry.auto_engines("serve_bfloat16"):
@@ -61,7 +61,7 @@ def tried(name: str) -> str:
 
 
 def has(engine: Backend) -> list[str]:
-    """The row of the second table."""
+    """The expected row of the second table."""
     inlined = isinstance(engine, Inlining) and engine.inlines_weights
     example = ROOT / "examples" / "cpp" / engine.name
     return [
@@ -75,18 +75,18 @@ def has(engine: Backend) -> list[str]:
 
 @pytest.mark.parametrize(("heading", "told"), [("| backend | one program", takes), ("| backend | weights", has)])
 def test_the_tables_are_what_the_engines_say(heading: str, told: object) -> None:
-    """Every engine, in the registry's order, by its own members."""
+    """Every engine is listed in the registry's order, with its own members."""
     assert callable(told)
     assert rows(heading) == {name: told(registry.get_backend(name)) for name in OURS}
 
 
 def test_every_engine_is_told_what_it_was_run_on() -> None:
-    """No one left out."""
+    """No engine is missing."""
     assert set(rows("| backend | in the tests")) == set(OURS)
 
 
 def test_the_example_is_the_code_that_the_tests_install() -> None:
-    """Block by block, in full: what is shown is all that the class has."""
+    """The blocks are compared in full: the page shows all code of the class."""
     package = PACKAGE / "src" / "neuron_lstm_numpy"
     sources = {name: (package / f"{name}.py").read_text() for name in ("backend", "operators")}
     shown = blocks("python")
@@ -98,7 +98,7 @@ def test_the_example_is_the_code_that_the_tests_install() -> None:
 
 
 def test_the_yaml_is_taken() -> None:
-    """As a part of a model's configuration."""
+    """It is a part of a model's configuration."""
     needed = "inputs: {x: {dtype: float32, shape: [batch, time, 3]}}\nbuckets: {batch: [1], length: [4]}\n"
     (block,) = blocks("yaml")
     config = parse_config(yaml.safe_dump({"neuron_lstm": yaml.safe_load(needed + block)}), "model-config.yaml")

@@ -1,4 +1,4 @@
-"""What docs/benchmarks.md says of programs is so."""
+"""Statements of docs/benchmarks.md on programs are true."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TEXT = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("program", ["ragged", "rest", "compare"])
 def test_the_programs_take_the_options_that_are_shown(program: str) -> None:
-    """With the defaults that are shown, run from the repository's root."""
+    """The defaults are the shown ones, and the programs run from the repository's root."""
     shown = re.search(rf"`python -m benchmarks\.{program} (.*?)`", TEXT)
     assert shown is not None
     told = subprocess.run(
@@ -38,7 +38,7 @@ def test_the_programs_take_the_options_that_are_shown(program: str) -> None:
 
 
 def test_the_command_takes_the_options_that_are_shown() -> None:
-    """As its parser has them."""
+    """The parser has them."""
     shown = re.search(r"^neuron-lstm (bench .*)$", TEXT, re.MULTILINE)
     assert shown is not None
     options = _parser().parse_args([*shown[1].split(), "--threads", "1", "--json"])
@@ -47,7 +47,7 @@ def test_the_command_takes_the_options_that_are_shown() -> None:
 
 
 def test_makes_targets_are_there() -> None:
-    """For every benchmark that has one."""
+    """Every benchmark with a target is checked."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"## .*`make ([\w-]+)`", TEXT):
         assert f"\n{target}: " in makefile

@@ -1,4 +1,4 @@
-"""docs/configuration.md has every key, and no other."""
+"""docs/configuration.md has every key, and no others."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ROWS = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", TEXT, re.MULTILINE))
 
 
 def test_every_key_has_a_row_in_the_order_of_the_schema() -> None:
-    """Those under `neuron_lstm:`; required ones are said to be."""
+    """The keys are those under `neuron_lstm:`; required ones are marked."""
     assert list(ROWS) == list(NeuronLstmBlock.model_fields)
     required = [name for name, field in NeuronLstmBlock.model_fields.items() if field.is_required()]
     assert [name for name, row in ROWS.items() if row.startswith("required |")] == required
 
 
 def test_written_defaults_are_those_of_the_schema() -> None:
-    """Where a default is a word or nothing."""
+    """Defaults that are a word or "none" are those of the schema."""
     for name, row in ROWS.items():
         said = row.partition(" | ")[0]
         default = NeuronLstmBlock.model_fields[name].default
@@ -31,6 +31,6 @@ def test_written_defaults_are_those_of_the_schema() -> None:
 
 
 def test_keys_within_keys_are_named() -> None:
-    """Of the model's arguments, of an input, of the buckets."""
+    """Keys of the model's arguments, of an input and of the buckets are named."""
     for key, block in (("model", ModelArguments), ("inputs", InputConfig), ("buckets", Buckets)):
         assert all(f"`{name}`" in ROWS[key] for name in block.model_fields)

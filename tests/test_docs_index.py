@@ -19,7 +19,7 @@ def test_the_index_lists_every_page() -> None:
 
 
 def test_the_index_lists_every_example() -> None:
-    """Each README of examples/, which people read as pages too."""
+    """Each README of examples/ counts as a page."""
     examples = {f"../examples/{page.parent.name}/README.md" for page in DOCS.parent.glob("examples/*/README.md")}
 
     assert examples
@@ -27,14 +27,14 @@ def test_the_index_lists_every_example() -> None:
 
 
 def test_the_readme_leads_to_the_index_and_to_the_glossary() -> None:
-    """Before the tour, for those who look for a page."""
+    """The links come before the tour, for readers who search for a page."""
     top = (DOCS.parent / "README.md").read_text(encoding="utf-8").partition("## Five minutes")[0]
 
     assert {"docs/README.md", "docs/glossary.md"} <= set(re.findall(r"\]\(([^)]+)\)", top))
 
 
 def test_every_term_of_the_glossary_is_explained_once() -> None:
-    """In alphabetical order, each with a meaning and with its name elsewhere or "no equivalent"."""
+    """Terms are in alphabetical order, each with a meaning and its name elsewhere or "no equivalent"."""
     rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \| (.+) \|$", GLOSSARY, re.MULTILINE)
     terms = [term.lower() for term, _, _ in rows]
 

@@ -15,7 +15,7 @@ from torchserve_neuron_lstm.backends import registry
 ROOT = Path(__file__).parents[1]
 
 ORDINARY_WORDS = {"eager", "native", "neuron"}
-"""Names that sentences use with another meaning: they count where the string is nothing else."""
+"""Names that are also ordinary words: they count only if they are the whole string."""
 
 ALLOWED = {
     "config/fields.py": {"native", "inductor", "onnxruntime", "eager"},  # examples of a key, and its help
@@ -25,7 +25,7 @@ ALLOWED = {
 
 
 def names_in(source: str) -> set[str]:
-    """The engines that string literals name; docstrings are left out."""
+    """The engines that string literals name; docstrings do not count."""
     return {name for text in literals(ast.parse(source)) for name in registry.ENGINES if names(text, name)}
 
 
@@ -35,7 +35,7 @@ def names(text: str, engine: str) -> bool:
 
 
 def literals(tree: ast.AST) -> Iterator[str]:
-    """Every string that is no statement of its own."""
+    """Every string that is not a statement of its own."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
@@ -53,7 +53,7 @@ def literals(tree: ast.AST) -> Iterator[str]:
     ],
 )
 def test_names_are_found_in_literals(source: str, found: set[str]) -> None:
-    """In tuples and in messages, but not in docstrings; ordinary words are left alone."""
+    """Tuples and messages count, docstrings do not; ordinary words are ignored."""
     assert names_in(source) == found
 
 

@@ -1,4 +1,4 @@
-"""The additions of CONTRIBUTING, each made in a copy of the repository, in as many files as it says, and run."""
+"""The additions of CONTRIBUTING, each made in a copy of the repository and run, in the stated files."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ print(json.dumps([response.status, response.body.decode()]))
 
 @dataclass(frozen=True)
 class Edit:
-    """A new file, or text put before a line of an existing one."""
+    """A new file, or text inserted before a line of an existing one."""
 
     file: str
     text: str
@@ -180,7 +180,7 @@ class Checkout:
     project: Path
 
     def run(self, *arguments: str) -> str:
-        """Run Python on the copy; the standard output."""
+        """Run Python on the copy. Returns the standard output."""
         environment = {**os.environ, "PYTHONPATH": str(self.root / "src"), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [sys.executable, *arguments],
@@ -198,14 +198,14 @@ class Checkout:
         return self.run("-m", f"{PACKAGE}.archiver_ext.cli", *arguments)
 
     def archive(self, backend: str = "eager", more: str = "") -> Path:
-        """Package the project; the archive's folder."""
+        """Package the project. Returns the archive's folder."""
         (self.project / "model-config.yaml").write_text(CONFIG % backend + more)
         flags = "--model-name m --version 1 --model-file model.py --serialized-file weights.pt"
         self.command("archive", *flags.split(), "--config-file", "model-config.yaml", "--archive-format", "no-archive")
         return self.project / "m"
 
     def predict(self, folder: Path, body: str, content_type: str) -> Sequence[object]:
-        """Status and body of one request, by TorchServe's own worker."""
+        """The status and body of one request, by TorchServe's own worker."""
         support = str(ROOT / "tests" / "support")
         answer: list[object] = json.loads(self.run("-c", PREDICT, support, str(folder), body, content_type))
         return answer
@@ -227,7 +227,7 @@ def checkout(tmp_path: Path) -> Checkout:
 
 
 def add(checkout: Checkout, name: str) -> None:
-    """Make the edits of an addition, which are in no more files than CONTRIBUTING says."""
+    """Make the edits of an addition, in no more files than CONTRIBUTING says."""
     places, edits = ADDITIONS[name]
     assert len({edit.file for edit in edits}) == places
     for edit in edits:

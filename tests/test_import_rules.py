@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md's import rules hold, and each of them can be seen to break."""
+"""ARCHITECTURE.md's import rules hold, and violations of each are detected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
-    """Source folders with these files and no others."""
+    """Source folders with these files only."""
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -20,12 +20,12 @@ def tree(root: Path, files: dict[str, str]) -> Path:
 
 
 def test_the_package_keeps_its_import_rules() -> None:
-    """Over every file of every source folder."""
+    """Every file of every source folder is checked."""
     assert violations(ROOT) == []
 
 
 def test_the_rules_are_read_off_every_source_folder() -> None:
-    """The folders are those the package is made of, and known files and imports are seen."""
+    """The folders are those of the package, and known files and imports are found."""
     links = {link.name for link in (ROOT / "src" / "torchserve_neuron_lstm").iterdir() if link.is_dir()} - {
         "__pycache__"
     }
@@ -106,7 +106,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("file", "source", "message"), BROKEN, ids=[f"{file}: {source}" for file, source, _ in BROKEN])
 def test_a_broken_rule_is_found_with_its_place(tmp_path: Path, file: str, source: str, message: str) -> None:
-    """One line of code, one complaint: the file, the line, the rule."""
+    """One line of code gives one message with the file, the line and the rule."""
     line = max(number for number, text in enumerate(source.split("\n"), 1) if "import" in text)
 
     found = violations(tree(tmp_path, {file: source}))
@@ -116,7 +116,7 @@ def test_a_broken_rule_is_found_with_its_place(tmp_path: Path, file: str, source
 
 
 def test_the_archiver_has_one_door(tmp_path: Path) -> None:
-    """Any file of the folder may be it, but no second one."""
+    """It may be any file of the folder, but only one."""
     files = {"archiver_ext/a.py": "import model_archiver", "archiver_ext/b.py": "def f():\n    import model_archiver.x"}
 
     assert violations(tree(tmp_path, files)) == [
@@ -149,12 +149,12 @@ KEPT = [
 
 @pytest.mark.parametrize(("file", "source"), KEPT, ids=[f"{file}: {source}" for file, source in KEPT])
 def test_what_the_rules_allow_is_left_alone(tmp_path: Path, file: str, source: str) -> None:
-    """The checker does not cry wolf."""
+    """The checker gives no false alarm."""
     assert violations(tree(tmp_path, {file: source})) == []
 
 
 def test_an_import_is_seen_with_what_stands_around_it(tmp_path: Path) -> None:
-    """Functions, guards and type checking are told apart."""
+    """Functions, guards and type checking are distinguished."""
     source = "import a\ndef f():\n    try:\n        import b\n    except ImportError:\n        import c\n"
 
     found = imports_of(tree(tmp_path, {"config/x.py": source}) / "config" / "x.py", tmp_path)

@@ -1,4 +1,4 @@
-"""What docs/metrics.md says of the metrics is so. Its server runs in `e2e/test_metrics.py`."""
+"""Statements of docs/metrics.md on the metrics are true. Its server runs in `e2e/test_metrics.py`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def block(language: str) -> str:
 
 
 def test_the_table_has_every_metric_with_its_type_and_label() -> None:
-    """And no other."""
+    """There are no others."""
     rows = re.findall(r"^\| `(neuron_lstm_\w+)` \| (\w+) \| (?:`(\w+)`)? *\|", TEXT, re.MULTILINE)
 
     assert rows == [(metric.name, metric.type, metric.dimension or "") for metric in METRICS]
 
 
 def test_the_questions_ask_for_metrics_that_there_are() -> None:
-    """Counters by their name, histograms by their sum and count."""
+    """Counters have their name, histograms their sum and count."""
     names = {metric.name for metric in METRICS if metric.type == "counter"}
     names |= {f"{metric.name}_{part}" for metric in METRICS if metric.type == "histogram" for part in ("sum", "count")}
 
@@ -41,7 +41,7 @@ def test_the_questions_ask_for_metrics_that_there_are() -> None:
 
 
 def test_the_command_copies_the_file(tmp_path: Path) -> None:
-    """From where the plug-in is installed."""
+    """The source is the folder of the installed plug-in."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     subprocess.run(block("bash"), shell=True, cwd=tmp_path, env={**os.environ, "PATH": path}, check=True)
 

@@ -1,4 +1,4 @@
-"""docs/neuron.md says what the backends do."""
+"""Statements of docs/neuron.md on the backends are true."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REST = "inputs: {x: {dtype: float32, shape: [batch, time]}}\nbuckets: {batch: [1
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_its_yaml_is_valid(block: str, tmp_path: Path) -> None:
-    """As the block of a model-config.yaml."""
+    """It is the block of a model-config.yaml."""
     indented = "".join(f"  {line}\n" for line in (block + REST).splitlines())
     (tmp_path / "model-config.yaml").write_text(f"minWorkers: 1\nmaxWorkers: 1\nneuron_lstm:\n{indented}")
 
@@ -28,7 +28,7 @@ def test_its_yaml_is_valid(block: str, tmp_path: Path) -> None:
 
 
 def test_it_names_what_is_installed_as_the_refusals_do() -> None:
-    """The repository and the releases, and the variable that allows a stand-in."""
+    """The page has the package index, the releases, and the variable that allows emulation."""
     for word in ("pip.repos.neuron.amazonaws.com", "torch 2.9", "SDK 2.31 or earlier"):
         assert word in neuronx.TOOLCHAIN.install
         assert word in TEXT
@@ -38,7 +38,7 @@ def test_it_names_what_is_installed_as_the_refusals_do() -> None:
 
 
 def test_programs_grow_with_time_as_it_says() -> None:
-    """Operators of one layer, traced."""
+    """The operators of one traced layer are counted."""
     weights = [torch.zeros(8, 3), torch.zeros(8, 2), torch.zeros(8), torch.zeros(8)]
     state = torch.zeros(1, 4, 2)
 

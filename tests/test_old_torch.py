@@ -1,4 +1,4 @@
-"""Hosts of AWS's first accelerators have torch 1.13: the files in an archive use nothing newer of it."""
+"""Hosts of AWS's first accelerators have torch 1.13: the files of an archive use no newer names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchserve_neuron_lstm.backends.registry import travelling_files
 
 PACKAGE = Path(__file__).parents[1] / "src" / "torchserve_neuron_lstm"
 _SINCE = ("uint16", "uint32", "uint64", "itemsize", "untyped_storage")
-"""Names that torch has had since 2.x and that were once used here."""
+"""Names that torch has since 2.x, and that were used here before."""
 
 _IMPORTS = """
 import torch
@@ -36,14 +36,14 @@ def serving_files() -> list[Path]:
 
 @pytest.mark.parametrize("path", serving_files(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_no_file_names_what_torch_1_13_lacks(path: Path) -> None:
-    """As an attribute of anything."""
+    """Attributes of any object are checked."""
     tree = ast.parse(path.read_text("utf-8"))
 
     assert [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in _SINCE] == []
 
 
 def test_the_serving_half_is_imported_by_a_torch_without_later_names() -> None:
-    """In a process of its own, which takes them from torch first."""
+    """A separate process removes the names from torch first."""
     done = subprocess.run([sys.executable, "-c", _IMPORTS], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr

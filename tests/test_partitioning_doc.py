@@ -1,4 +1,4 @@
-"""What docs/partitioning.md says of the options and of `neuron-lstm analyze` is so."""
+"""Statements of docs/partitioning.md on the options and on `neuron-lstm analyze` are true."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def block(language: str) -> str:
 
 
 def test_the_table_has_every_option_and_its_default() -> None:
-    """In the YAML and in Python alike."""
+    """The YAML and Python have the same."""
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", DOCUMENT, re.MULTILINE))
     python, written = PartitionerConfig(), Written()
     assert list(rows) == list(Written.model_fields)
@@ -57,7 +57,7 @@ def test_the_table_has_every_option_and_its_default() -> None:
 
 
 def test_its_yaml_is_read() -> None:
-    """The key as it is shown."""
+    """The key is used as shown."""
     own = "".join(f"{line}\n" for line in block("yaml").splitlines()[1:])
     assert parse_config(CONFIG + own, "f").partitioner_config == Written()
 
@@ -65,7 +65,7 @@ def test_its_yaml_is_read() -> None:
 def test_what_analyze_prints_for_machines_is_as_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Key for key, on the model that it shows."""
+    """The keys are compared, for the model of the page."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model.py").write_text(MODEL.lstrip())
     (tmp_path / "c.yaml").write_text(CONFIG)

@@ -1,4 +1,4 @@
-"""What the README shows is what happens: its files are written, its commands run, its requests sent."""
+"""The README's example works: its files are written, its commands run, its requests sent."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def files(markdown: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The five minutes up to the archive, in a folder of its own."""
+    """The tutorial up to the archive, in a folder of its own."""
     folder = tmp_path_factory.mktemp("tour")
     markdown = README.read_text()
     for name, text in files(markdown).items():
@@ -79,7 +79,7 @@ def tour_server(tour: Path) -> Iterator[TorchServe]:
 
 
 def test_the_readme_shows_every_file_and_the_two_commands() -> None:
-    """The tour is complete, and make has the targets it names."""
+    """The tutorial is complete, and make has the named targets."""
     markdown = README.read_text()
     assert set(files(markdown)) == set(FILES)
     targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -87,13 +87,13 @@ def test_the_readme_shows_every_file_and_the_two_commands() -> None:
 
 
 def test_the_configuration_of_the_readme_is_valid(tmp_path: Path) -> None:
-    """The YAML block is taken as it stands."""
+    """The YAML block is used unchanged."""
     (tmp_path / "model-config.yaml").write_text(files(README.read_text())["model-config.yaml"])
     load_config(tmp_path / "model-config.yaml")
 
 
 def test_every_json_of_the_tables_is_json() -> None:
-    """A person may copy a request from the table."""
+    """Readers may copy a request from the table."""
     import json
 
     rows = re.findall(r"^\| `([\[{][^`]*)` \|", README.read_text(), re.MULTILINE)
@@ -113,7 +113,7 @@ def test_links_of_the_readmes_lead_to_files() -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.xdist_group("e2e")
 def test_the_tour_of_the_readme_ends_in_the_eager_answer(tour: Path, tour_server: TorchServe) -> None:
-    """Written, archived, served and asked as shown, with curl's words and with Python's: the eager model's answer."""
+    """Files, archive, server and requests as shown, with curl and Python, give the eager model's answer."""
     import torch
 
     model = model_class(tour / "model.py")()

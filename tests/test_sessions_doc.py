@@ -1,4 +1,4 @@
-"""What docs/sessions.md shows is what happens: its commands are answered so, its YAML is read, its words are ours."""
+"""The examples of docs/sessions.md work: its commands, its YAML, and the messages that it quotes."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def blocks(language: str, text: str = TEXT) -> list[str]:
 
 
 def conversation() -> list[tuple[list[str], str]]:
-    """The words of each command, and the answer that is shown."""
+    """The words of each command, and the shown answer."""
     shown = [block.splitlines() for block in blocks("console")]
     return [(shlex.split(command.removeprefix("$ ")), answer) for command, answer in shown]
 
 
 def asked(words: list[str]) -> dict[str, Any]:
-    """The request of a curl command as it reaches a worker."""
+    """The request of a curl command in the form that reaches a worker."""
     given = [words[place + 1] for place, word in enumerate(words) if word == "-H"]
     headers = dict(line.split(": ", 1) for line in given)
     body = words[words.index("-d") + 1].encode() if "-d" in words else None
@@ -50,7 +50,7 @@ def asked(words: list[str]) -> dict[str, Any]:
 
 
 def agrees(shown: Any, found: Any) -> bool:
-    """Whether an answer is what is shown, where `…` stands for a text and `[…]` for a list."""
+    """Whether an answer agrees with the shown one, where `…` is any text and `[…]` any list."""
     if shown == STANDS_FOR:
         return isinstance(found, str)
     if shown == [STANDS_FOR]:
@@ -79,7 +79,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def answers(tagger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[WorkerResponse]]:
-    """What a worker says to each command of the page, one after the other."""
+    """The responses of a worker to each command of the page, in order."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path_factory.mktemp("kept") / "sessions"))
         with loaded(tagger / "tagger") as service:
@@ -87,7 +87,7 @@ def answers(tagger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_the_conversation_goes_as_shown(answers: list[WorkerResponse]) -> None:
-    """Every status, every key, every word; only ids that are made and tags are left open."""
+    """Statuses, keys and messages are compared; generated ids and tags may differ."""
     shown = [json.loads(answer.replace("[…]", '["…"]')) for _, answer in conversation()]
 
     assert len(shown) >= 7
@@ -98,7 +98,7 @@ def test_the_conversation_goes_as_shown(answers: list[WorkerResponse]) -> None:
 
 
 def test_id_and_step_are_headers_of_every_answer(answers: list[WorkerResponse]) -> None:
-    """As the page says; a refusal has none."""
+    """The page says so; a refusal has neither."""
     for told in answers:
         found = json.loads(told.body)
         for name in ("ts_request_sequence_id", "ts_request_sequence_step"):
@@ -106,7 +106,7 @@ def test_id_and_step_are_headers_of_every_answer(answers: list[WorkerResponse]) 
 
 
 def test_a_piece_that_is_sent_again_gets_the_same_bytes(answers: list[WorkerResponse]) -> None:
-    """The fourth command is the third."""
+    """The fourth command is the third one."""
     commands = [words for words, _ in conversation()]
 
     assert commands[3] == commands[2]
@@ -114,7 +114,7 @@ def test_a_piece_that_is_sent_again_gets_the_same_bytes(answers: list[WorkerResp
 
 
 def test_the_pieces_are_answered_as_the_whole_sequence(tagger: Path, answers: list[WorkerResponse]) -> None:
-    """By the model itself, in eager mode."""
+    """The reference is the model in eager mode."""
     model = model_class(tagger / "model.py")().eval()
     model.load_state_dict(torch.load(tagger / "weights.pt", weights_only=True))
     with torch.inference_mode():
@@ -126,7 +126,7 @@ def test_the_pieces_are_answered_as_the_whole_sequence(tagger: Path, answers: li
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=lambda block: block.split(":")[0])
 def test_every_configuration_is_valid(block: str, tmp_path: Path) -> None:
-    """As it stands, or in a small one."""
+    """Each is used unchanged, or as part of a small one."""
     whole = block if block.startswith("neuron_lstm:") else SPACE + "".join(f"  {line}\n" for line in block.splitlines())
     config = parse_config(whole, "docs/sessions.md", tmp_path)
 
@@ -134,7 +134,7 @@ def test_every_configuration_is_valid(block: str, tmp_path: Path) -> None:
 
 
 def test_the_settings_that_are_shown_are_the_defaults() -> None:
-    """Limits and the time to wait."""
+    """The limits and the idle time are compared."""
     written: dict[str, Any] = {}
     for block in blocks("yaml"):
         if block.startswith("streaming:"):
@@ -150,14 +150,14 @@ def test_the_settings_that_are_shown_are_the_defaults() -> None:
 
 
 def test_the_table_of_fields_has_each_by_its_name() -> None:
-    """As the defaults are."""
+    """The names are the defaults."""
     rows = re.findall(r"^\| `(ts_\w+)` \|", TEXT, re.MULTILINE)
 
     assert rows == [field.default for field in SessionFieldsConfig.model_fields.values()]
 
 
 def test_the_table_of_statuses_has_every_kind_with_its_status() -> None:
-    """Whatever a session can be refused with, by the code that refuses."""
+    """All refusals of sessions are compared with the code."""
     rows = re.findall(r"^\| (\d{3}) \| (.*?) \|", TEXT, re.MULTILINE)
     told = {(code, kind) for code, kinds in rows for kind in re.findall(r"`(\w+)`", kinds)}
     sources = [path.read_text() for path in (ROOT / "handlers" / "streaming").glob("*.py")]
@@ -171,7 +171,7 @@ def test_the_table_of_statuses_has_every_kind_with_its_status() -> None:
 
 
 def test_numbers_of_the_page_are_those_of_the_code() -> None:
-    """Characters of an id and of a token, and for how long an end can be sent again."""
+    """The numbers are lengths of ids and tokens, and the time for which an end can be repeated."""
     assert f"| 1 to {MAX_CHARACTERS} of `A-Z" in TEXT
     assert f"or the generated one: {len(make_id())} characters" in TEXT
     assert f"which carry 4096 bytes, {token_length(4096)} characters." in TEXT
@@ -179,7 +179,7 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
 
 
 def test_links_of_the_page_lead_to_files_and_headings() -> None:
-    """And to presets."""
+    """Links to presets are checked too."""
     for link, heading in re.findall(r"\]\(([^)#:]+)(?:#([^)]+))?\)", TEXT):
         target = ROOT / "docs" / link
         assert target.exists(), link

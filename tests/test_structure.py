@@ -1,4 +1,4 @@
-"""The structure of the package, measured on its imports: layers without circles, files of one concept."""
+"""The structure of the package, derived from its imports: layers without cycles, files of one concept."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    """Imports inside functions count too: they are there to delay work, not to hide a circle."""
+    """Imports inside functions count too: they may delay work, but not hide a cycle."""
     assert circles(file_graph(ROOT)) == []
 
 
 def test_rooms_are_layers() -> None:
-    """Neither today's imports nor the allowed ones make a circle of rooms."""
+    """Neither the current nor the allowed imports form a cycle of rooms."""
     assert circles(room_graph(file_graph(ROOT))) == []
     allowed = {room: {name.partition(".")[0] for name in sisters} for room, sisters in ALLOWED_SISTERS.items()}
     assert circles(allowed) == []
 
 
 def test_a_circle_is_found(tmp_path: Path) -> None:
-    """Also through a function and through a package's `__init__`."""
+    """A cycle through a function, and one through a package's `__init__`, are found."""
     for file, text in {
         "bucketing/__init__.py": "",
         "bucketing/a.py": "def f():\n    from . import b\n",
@@ -42,13 +42,13 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
 
 
 def test_no_file_is_longer_than_one_concept() -> None:
-    """A file of more lines is split where its second concept begins."""
+    """A longer file is split where its second concept begins."""
     assert long_files(ROOT) == []
 
 
 @pytest.mark.parametrize(("lines", "found"), [(430, []), (431, ["config/a.py: 431 lines"])])
 def test_a_long_file_is_found(tmp_path: Path, lines: int, found: list[str]) -> None:
-    """The limit itself is allowed."""
+    """A file at the limit is accepted."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "a.py").write_text("x = 1\n" * lines)
 

@@ -1,4 +1,4 @@
-"""docs/tracing.md: what it shows is what happens, and every name it has is there."""
+"""The examples of docs/tracing.md work, and every name on the page exists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BLOCKS = re.findall(r"^```pycon\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_block_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From first to last, in one process."""
+    """The blocks run in order, in one process."""
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -32,7 +32,7 @@ def test_every_block_does_what_it_shows(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_every_option_is_named() -> None:
-    """Of both ways to trace, of the buckets' configuration, and all that is exported."""
+    """The page names the options of both ways to trace and of the buckets, and all exported names."""
     names = {
         name for func in (tracing.trace, tracing.bucket_model_trace) for name in inspect.signature(func).parameters
     }

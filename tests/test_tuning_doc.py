@@ -1,4 +1,4 @@
-"""What docs/tuning.md shows is what happens."""
+"""The examples of docs/tuning.md work as shown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def blocks(language: str) -> list[str]:
 
 
 def shell(command: str, folder: Path) -> str:
-    """What a command prints on standard output; it must succeed."""
+    """The standard output of a command, which must succeed."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path, "PYTHONIOENCODING": "utf-8", "COLUMNS": "100"}
     done = subprocess.run(
@@ -69,7 +69,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_commands_do_what_is_shown(folder: Path) -> None:
-    """In order: the first prints the table, the second changes the configuration and draws, the others read logs."""
+    """The first prints the table, the second changes the configuration and draws, the others read logs."""
     look, write, keep, older = blocks("bash")
     (shown,) = blocks("text")
 
@@ -84,7 +84,7 @@ def test_the_commands_do_what_is_shown(folder: Path) -> None:
 
 
 def test_the_configurations_are_good(folder: Path) -> None:
-    """Each in its place in a file, with the lengths that its comment promises and every key that the table names."""
+    """Each configuration is valid in its place, with the lengths of its comment and all keys of the table."""
     for block in blocks("yaml"):
         indented = "".join(f"  {line}\n" for line in block.splitlines())
         (folder / "new.yaml").write_text(CONFIG.partition("  buckets")[0] + indented)
@@ -98,7 +98,7 @@ def test_the_configurations_are_good(folder: Path) -> None:
 
 
 def test_the_shares_are_right() -> None:
-    """Of the first paragraph, on the sample; and what a fresh one costs more."""
+    """The shares of the first paragraph hold on the sample, and so does the extra padding of a fresh one."""
     histogram = clip_histogram(read_lengths(SAMPLE), 330, truncate=False)
     grids = ((16, 32, 64, 128, 256, 330), *(optimal_lengths(histogram, count) for count in (6, 8, 16)))
     generator = random.Random(1)
@@ -111,7 +111,7 @@ def test_the_shares_are_right() -> None:
 
 
 def test_the_picture_is_there() -> None:
-    """As large as the command draws it."""
+    """Its size is that of the command's picture."""
     (link,) = re.findall(r"!\[.*\]\((.*)\)", TEXT)
     data = (ROOT / "docs" / link).read_bytes()
 

@@ -1,4 +1,4 @@
-"""docs/vollo.md says what the backend does."""
+"""Statements of docs/vollo.md on the backend are true."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ PRESET = (ROOT / "config" / "presets" / "vollo.yaml").read_text(encoding="utf-8"
 
 
 def blocks(language: str) -> list[str]:
-    """Its code of one kind."""
+    """The code blocks of one language."""
     return re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
 
 
 def test_the_licence_is_told_before_the_command_that_accepts_it() -> None:
-    """Who reads from the top knows before installing, and so does who asks for the backend."""
+    """The EULA comes before the installation command on the page, and in the backend's hint after it."""
     assert TEXT.index("EULA") < TEXT.index("pip install")
     assert vollo.INSTALL_HINT.index("pip install") < vollo.INSTALL_HINT.index("EULA")
     assert "torchserve-neuron-lstm[vollo]" in "".join(blocks("bash"))
 
 
 def test_nothing_installs_it_by_itself() -> None:
-    """No other extra has it, nor does what the tests need."""
+    """No other extra has it, and neither have the requirements of the tests."""
     lines = (ROOT / "pyproject.toml").read_text(encoding="utf-8").splitlines()
     naming = [line for line in lines if "vollo-" in line]
 
@@ -46,7 +46,7 @@ def test_nothing_installs_it_by_itself() -> None:
 
 
 def test_its_yaml_is_one_that_is_taken() -> None:
-    """And so is the preset's, in bfloat16 and with the tolerance that follows from that."""
+    """The preset is checked too, in bfloat16 with its default tolerance."""
     for text in (*blocks("yaml"), PRESET):
         config = parse_config(text, "model-config.yaml")
 
@@ -57,7 +57,7 @@ def test_its_yaml_is_one_that_is_taken() -> None:
 
 
 def test_its_numbers_and_names_are_the_codes() -> None:
-    """Steps that are written out, the former name, and what the class for streams is called with."""
+    """The limit of unrolled steps, the former name, and the arguments of the streaming class are compared."""
     assert f"up to {rewrite._MOST_STEPS} timesteps" in TEXT
     assert vollo_build._FORMER_NAMES["ia_840f_c3b64"] in TEXT
     assert "ia_840f_c3b64" in TEXT
@@ -68,7 +68,7 @@ def test_its_numbers_and_names_are_the_codes() -> None:
 
 
 def test_a_model_in_time_is_one_program_and_a_last_state_two() -> None:
-    """As it counts the ways to the device."""
+    """The page counts them in the same way."""
 
     class Last(InTime):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,8 +1,8 @@
 """`make bench-compare BASE=...`: whether a request takes more CPU time than it did at another commit.
 
-Run from the repository's root: `python -m benchmarks.compare BASE [HEAD]`; without HEAD the working tree is compared as
-it stands. Both commits run in turns with this one Python environment, each with its own code. Exits 1 if a floor is
-missed, which the last lines name.
+Run from the repository's root: `python -m benchmarks.compare BASE [HEAD]`. Without HEAD, the current working tree is
+compared. Both commits run in turns in this one Python environment, each with its own code. Exits 1 if a floor is
+missed; the last lines name it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def main(arguments: Sequence[str] | None = None, repository: Path = ROOT) -> int:
-    """Check out, package, measure, report. Returns the exit code."""
+    """Check out, package, measure and report. Returns the exit code."""
     options = _options(arguments)
     with (
         tempfile.TemporaryDirectory(prefix="compare-") as folder,
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None, repository: Path = ROOT) -> int
 
 
 def tell(text: str) -> None:
-    """Say what is being done, where it is not taken for the result."""
+    """Print the progress to standard error, apart from the result."""
     print(text, file=sys.stderr, flush=True)
 
 

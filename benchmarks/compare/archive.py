@@ -39,11 +39,13 @@ _COSTS = ("costs", "padding_costs")
 
 
 class CannotArchive(RuntimeError):
-    """The command failed, or packaged other code; says which."""
+    """`neuron-lstm archive` failed, or packaged other code; the message says which."""
 
 
 def packaged(side: Side, folder: Path) -> Path:
-    """`neuron-lstm archive` of the side's commit in a new folder. Returns the folder of the archive's files.
+    """Run `neuron-lstm archive` of the side's commit in a new folder.
+
+    Returns the folder of the archive's files.
 
     Raises:
         CannotArchive: the command failed, or the archive does not hold the commit's code.
@@ -87,7 +89,9 @@ def refuse_other_code(archive: Path, side: Side) -> None:
 
 
 def share_costs(base: Path, head: Path) -> bool:
-    """Give the head's archive the costs measured for the base's, so that both plan alike; whether that could be done.
+    """Give the head's archive the costs measured for the base's archive, so that both plan alike.
+
+    Returns whether that was possible.
 
     Packaging measures costs, and plans follow them: two archives of one commit may already plan differently.
     """

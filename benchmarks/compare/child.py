@@ -1,10 +1,10 @@
-"""The process of one commit: it is asked for figures of that commit's code, in lines of JSON.
+"""The process of one commit: it measures figures of that commit's code, asked for in lines of JSON.
 
 python child.py hot_path ROOT      times the batches of ROOT/benchmarks/hot_path.py
 python child.py archive FOLDER     serves the archive in FOLDER by its own handler
 
-This file imports nothing beside it, because the same names exist at the other commit. PYTHONPATH says whose package is
-imported; `about` tells whose it was.
+This file imports no file beside it, because the same names exist at the other commit. PYTHONPATH decides whose package
+is imported; `about` reports whose it was.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Call = Callable[[], Any]
 
 
 class HotPath:
-    """The batches of one commit's hot_path.py, timed whole."""
+    """The batches of one commit's hot_path.py, each timed as a whole."""
 
     def __init__(self, root: Path) -> None:
         self.script = _load(root / "benchmarks" / "hot_path.py", "hot_path")
@@ -51,19 +51,19 @@ class HotPath:
         self.calls = _whole_batches(self.script)
 
     def about(self) -> Reply:
-        """Whose code this is, and how many bytes each batch is answered with."""
+        """The path of the running code, and the bytes of the answers to each batch."""
         sizes = {name: sum(map(len, call())) for name, call in self.calls.items()}
         return {"script": str(self.script.__file__), "package": _package(), "answer_bytes": sizes}
 
     def measure(self, figure: str) -> float:
-        """Microseconds of CPU time a request: the best of repetitions of 4 ms, with the garbage collector at work."""
+        """CPU microseconds of a request: the best of repetitions of 4 ms, with the garbage collector on."""
         timer = timeit.Timer(self.calls[figure], setup=gc.enable, timer=time.process_time)
         number = max(1, int(_BLOCK_S / max(1e-6, min(timer.repeat(repeat=3, number=1)))))
         return min(timer.repeat(repeat=_BLOCKS, number=number)) / number / BATCH * 1e6
 
 
 class Archive:
-    """An archive behind its own handler, as TorchServe's worker has it."""
+    """An archive behind its own handler, as in a worker of TorchServe."""
 
     def __init__(self, folder: Path) -> None:
         from ts.context import Context, RequestProcessor
@@ -85,7 +85,7 @@ class Archive:
         self.batches = [(rows, context(len(rows))) for rows in requests()]
 
     def about(self) -> Reply:
-        """Whose code this is, and what it answers."""
+        """The path of the running code, and its answers."""
         answers = [bytes(answer).decode() for answer in self._answer()]
         statuses = {
             context.get_response_status(index)[0] for rows, context in self.batches for index in range(len(rows))
@@ -95,7 +95,7 @@ class Archive:
         return {"script": str(self.script.__file__), "package": _package(), "answers": answers}
 
     def measure(self, figure: str) -> float:
-        """Milliseconds of CPU time a request, user and system, of all threads: the best of equal passes."""
+        """CPU milliseconds of a request, user and system, of all threads: the best of equal passes."""
         taken = []
         for _ in range(_PASSES):
             began = time.process_time()
@@ -108,7 +108,10 @@ class Archive:
 
 
 def requests() -> list[list[dict[str, bytearray]]]:
-    """Batches of lists of token ids as JSON, always the same: half below 20 tokens, 26 on average, few long ones."""
+    """Batches of lists of token ids as JSON, always the same.
+
+    Half of the lists have fewer than 20 tokens; the average is 26, and few are long.
+    """
     source = random.Random(0)
 
     def body() -> bytearray:
@@ -119,14 +122,14 @@ def requests() -> list[list[dict[str, bytearray]]]:
 
 
 def pin(core: int | None) -> None:
-    """Keep every thread of this process on one core, where the system can."""
+    """Keep every thread of this process on one core, where the system supports it."""
     if core is not None:
         for thread in Path("/proc/self/task").iterdir():
             os.sched_setaffinity(int(thread.name), {core})
 
 
 def reply(subject: HotPath | Archive, question: Question) -> Reply:
-    """One question: `about`, or a figure and the core to measure it on."""
+    """Answer one question: `about`, or a figure and the core to measure it on."""
     if question["ask"] == "about":
         return subject.about()
     pin(question["core"])
@@ -136,7 +139,7 @@ def reply(subject: HotPath | Archive, question: Question) -> Reply:
 
 
 def serve(subject: HotPath | Archive, questions: TextIO, replies: TextIO) -> None:
-    """One line for each line."""
+    """Write one line for each line that is read."""
     for line in questions:
         print(json.dumps(reply(subject, json.loads(line))), file=replies, flush=True)
 
@@ -145,7 +148,7 @@ def _whole_batches(script: ModuleType) -> dict[str, Call]:
     if hasattr(script, "whole_batches"):
         batches: dict[str, Call] = script.whole_batches(BATCH)
         return batches
-    # As hot_path.py was before it had `whole_batches`.
+    # for a hot_path.py from before `whole_batches`
     ids, parsed, frames, frames_npy = script.TRAFFIC
     kinds = {
         "ids_json": (ids, "sequence"),
@@ -172,10 +175,10 @@ def _package() -> str:
 
 
 def main() -> None:
-    """Load what the arguments name, then answer until there are no more questions."""
+    """Load the subject that the arguments name, then answer questions until the input ends."""
     kind, path, core = sys.argv[1:]
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no reply
+    os.dup2(2, 1)  # the output of libraries is no reply
     sys.path[:] = [entry for entry in sys.path if Path(entry) != Path(__file__).parent]
     pin(int(core) if core else None)
     subjects: dict[str, Callable[[Path], HotPath | Archive]] = {"hot_path": HotPath, "archive": Archive}

@@ -17,15 +17,15 @@ SIDES: tuple[SideName, SideName] = ("base", "head")
 
 @dataclass(frozen=True)
 class Figure:
-    """One number of a commit; less is better."""
+    """One measured number of a commit; less is better."""
 
     name: str
     kind: Kind
     unit: str
     what: str
-    """For people."""
+    """The description for people."""
     floor: float
-    """The most that the head may take in terms of the base."""
+    """The largest accepted ratio of the head to the base."""
 
 
 def _hot_path(name: str, what: str) -> Figure:
@@ -44,16 +44,16 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Compared:
-    """A figure at both commits, a value a pair."""
+    """A figure at both commits, one value for each pair."""
 
     figure: Figure
     values: Mapping[SideName, Sequence[float]]
     share: float
-    """Median share of the core that the measured processes got."""
+    """The median share of the core that the measured processes got."""
 
     @cached_property
     def ratio(self) -> Interval:
-        """Head in terms of base: the median of the pairs, with its interval."""
+        """The ratio of the head to the base: the median of the pairs, with its interval."""
         return median_interval(ratios(self.values["base"], self.values["head"]))
 
     @property

@@ -1,4 +1,4 @@
-"""The median of paired ratios with an interval that assumes no distribution, and what it says of a floor."""
+"""The median of paired ratios with a distribution-free interval, and the verdict against a floor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Interval:
 
 
 def ratios(base: Sequence[float], head: Sequence[float]) -> tuple[float, ...]:
-    """Head in terms of base, pair by pair.
+    """The ratio of the head to the base, pair by pair.
 
     >>> ratios([2.0, 4.0], [1.0, 8.0])
     (0.5, 2.0)
@@ -38,7 +38,9 @@ def ratios(base: Sequence[float], head: Sequence[float]) -> tuple[float, ...]:
 
 
 def coverage(count: int, rank: int) -> float:
-    """The probability that the true median lies between the `rank`-th smallest and the `rank`-th largest of `count`.
+    """The probability that the true median is between two order statistics.
+
+    They are the `rank`-th smallest and the `rank`-th largest of `count` values.
 
     Each value is below the true median with probability 1/2, so the number of those below is binomial.
 
@@ -83,7 +85,7 @@ def fewest(confidence: float = CONFIDENCE) -> int:
 def verdict(found: Interval, floor: float) -> Verdict:
     """Judge a ratio by its median and interval against its upper limit.
 
-    The median decides whether the floor holds. It is certain where the whole interval lies on the same side.
+    The median decides whether the floor holds. The result is certain if the whole interval is on the same side.
 
     >>> verdict(Interval(1.01, 0.99, 1.02, 0.95), 1.03), verdict(Interval(1.02, 0.99, 1.04, 0.95), 1.03)
     ('within', 'within, not certain')

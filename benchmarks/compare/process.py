@@ -1,4 +1,4 @@
-"""A child process that measures one commit's code when it is asked."""
+"""A child process that measures one commit's code on request."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from typing_extensions import Self
 
 Kind = Literal["hot_path", "archive"]
 _PROGRAM = Path(__file__).with_name("child.py")
-_SECONDS = 120  # that a reply may take
+_SECONDS = 120  # limit of a reply
 
 
 class ChildFailed(RuntimeError):
-    """A child ended, hung, or runs other code than it should; says which."""
+    """A child ended, hung, or runs code of another checkout; the message says which."""
 
 
 def environment(root: Path, inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which the package and the scripts of a checkout are found before any other."""
+    """The environment in which the package and the scripts of a checkout are found first."""
     path = os.pathsep.join(filter(None, [str(root / "src"), str(root), inherited.get("PYTHONPATH")]))
     return {"OMP_WAIT_POLICY": "passive", **inherited, "PYTHONPATH": path}
 
 
 class Child:
-    """One process, from its start to its end. It loads while others do; the first reply waits for that."""
+    """One process, from its start to its end.
+
+    Processes load side by side; the first reply waits until its process has loaded.
+    """
 
     def __init__(self, kind: Kind, root: Path, subject: Path, core: int | None) -> None:
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in __exit__
@@ -55,7 +58,7 @@ class Child:
         self._stderr.close()
 
     def about(self) -> dict[str, Any]:
-        """Whose code it runs, and what that answers.
+        """The path of the code that the process runs, and its answers.
 
         Raises:
             ChildFailed: as `measure`.
@@ -63,10 +66,10 @@ class Child:
         return self._ask({"ask": "about"})
 
     def measure(self, figure: str, core: int | None) -> tuple[float, float]:
-        """The figure, and the share of the core that the process got while it was measured.
+        """The figure, and the share of the core that the process got during the measurement.
 
         Raises:
-            ChildFailed: it ended, or did not reply in time; holds what it printed.
+            ChildFailed: the process ended, or did not reply in time; the message holds its output.
         """
         found = self._ask({"ask": "measure", "figure": figure, "core": core})
         return found["value"], found["share"]

@@ -1,4 +1,7 @@
-"""Both commits in pairs: fresh processes for each pair, short turns one after the other, on the same core."""
+"""Measurement of both commits in pairs.
+
+Each pair has fresh processes, which take short turns, one after the other, on the same core.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,10 @@ def race(
     pairs: int,
     progress: Callable[[], None],
 ) -> list[Compared]:
-    """Measure the figures at both sides in so many pairs; `progress` is called after each.
+    """Measure the figures at both sides in `pairs` pairs; `progress` is called after each.
 
     Raises:
-        ChildFailed: a process ended, or runs other code than that of its side.
+        ChildFailed: a process ended, or runs code of another side.
         OtherWork: the two sides answer differently.
     """
     values: dict[str, dict[SideName, list[float]]] = {figure.name: {side: [] for side in SIDES} for figure in figures}
@@ -59,7 +62,10 @@ def race(
 
 
 def orders(pairs: int, source: random.Random) -> list[Order]:
-    """Draw the side that goes first in each pair: at random, each as often (one more for odd numbers)."""
+    """Draw the side that goes first in each pair: at random, each side equally often.
+
+    For an odd number of pairs, one side goes first once more.
+    """
     drawn = [_ORDERS[pair % 2] for pair in range(pairs)]
     source.shuffle(drawn)
     return drawn
@@ -70,8 +76,8 @@ def best_of(
 ) -> dict[str, dict[SideName, tuple[float, float]]]:
     """Return the least value of each figure and side over its slices, with its share of the core.
 
-    The two sides of a figure follow each other, every turn with the other one first. The turns of a figure are spread
-    over the time of all figures, because whatever else the machine does often lasts longer than one of them.
+    The two sides of a figure follow each other, and the first one changes with every turn. The turns of a figure are
+    spread over the time of all figures, because other load of the machine often lasts longer than one figure.
     """
     found: dict[str, dict[SideName, list[tuple[float, float]]]] = {
         name: {side: [] for side in order} for name in figures
@@ -84,10 +90,10 @@ def best_of(
 
 
 def check(kind: Kind, sides: Mapping[SideName, Side], subjects: Subjects, children: Mapping[SideName, Child]) -> None:
-    """Hold each child to its own side's code, and both to the same answers.
+    """Check that each child runs its own side's code, and that both give the same answers.
 
     Raises:
-        ChildFailed: a child imported something else.
+        ChildFailed: a child imported other code.
         OtherWork: the answers differ.
     """
     told = {side: child.about() for side, child in children.items()}
@@ -104,7 +110,7 @@ def check(kind: Kind, sides: Mapping[SideName, Side], subjects: Subjects, childr
 
 
 def usable_cores() -> list[int | None]:
-    """The cores that this process may use; nothing to choose from where the system does not pin."""
+    """The cores that this process may use; a single None where the system does not pin."""
     if not hasattr(os, "sched_getaffinity"):
         return [None]
     return [*sorted(os.sched_getaffinity(0))]

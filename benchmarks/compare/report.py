@@ -18,7 +18,7 @@ _COLOURS = {"within": "green", "within, not certain": "yellow", "slower, not cer
 
 
 def print_run(sides: Mapping[SideName, Side], found: Sequence[Compared], pairs: int, console: Console) -> None:
-    """A row for each figure, and what the reader must know of the run."""
+    """Print a row for each figure, and the remarks on the run."""
     table = plain_table(f"CPU time a request, {pairs} pairs: us of the hot path, ms of the archive")
     table.add_column("", no_wrap=True)
     for heading in ("base", "head", "ratio (95 % interval)", "at most"):
@@ -36,7 +36,7 @@ def print_run(sides: Mapping[SideName, Side], found: Sequence[Compared], pairs: 
 
 
 def remarks(sides: Mapping[SideName, Side], found: Sequence[Compared], pairs: int) -> list[str]:
-    """List the compared commits, and reasons to doubt the figures."""
+    """List the compared commits, and the reasons to doubt the figures."""
     lines = [f"{side}: {sides[side].commit}" for side in SIDES]
     if pairs < ENOUGH:
         lines.append(f"a trial: a result needs {ENOUGH} pairs")
@@ -47,7 +47,7 @@ def remarks(sides: Mapping[SideName, Side], found: Sequence[Compared], pairs: in
 
 
 def to_json(sides: Mapping[SideName, Side], found: Sequence[Compared], about: Mapping[str, object]) -> dict[str, Any]:
-    """All figures for machines; `values` has one value a pair."""
+    """All figures for machines; `values` has one value for each pair."""
     return {
         "about": {**about, **{side: sides[side].commit for side in SIDES}},
         "figures": [

@@ -1,4 +1,4 @@
-"""Whether both commits do the same work: an error is answered fast, and its time means nothing."""
+"""A check that both commits do the same work: errors are answered fast, and their time means nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _BYTES = 0.1  # of a batch's answers, whose numbers are random
 
 
 class OtherWork(RuntimeError):
-    """The sides answer the same requests differently; says where."""
+    """The sides answer the same requests differently; the message says where."""
 
 
 def refuse_other_work(kind: Kind, base: Mapping[str, Any], head: Mapping[str, Any]) -> None:
-    """Compare what two children told about themselves.
+    """Compare the descriptions that two children give of themselves.
 
     Raises:
         OtherWork: an answer of the archives differs, or the hot paths' answers are not of the same size.
@@ -57,7 +57,7 @@ def _close(value: object, changed: object) -> bool:
 
 
 def _leaves(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[tuple[object, ...], object]]:
-    """Every value that holds no other, with where it is."""
+    """Every value that contains no other value, with its path."""
     if isinstance(value, dict):
         for key in sorted(value):
             yield from _leaves(value[key], (*path, str(key)))

@@ -13,27 +13,29 @@ WORKING_TREE = "the working tree"
 
 
 class NoSuchCommit(RuntimeError):
-    """Git cannot check out what was asked for; holds what it said."""
+    """Git cannot check out the commit; the message holds git's output."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two."""
+    """One of the two sides."""
 
     name: str
     """`base` or `head`."""
     commit: str
-    """For people: the abbreviated hash and the subject."""
+    """The description for people: the abbreviated hash and the subject."""
     root: Path
     """A checkout that nothing else writes to."""
 
 
 @contextmanager
 def checked_out(repository: Path, base: str, head: str | None, folder: Path) -> Iterator[tuple[Side, Side]]:
-    """Both sides below `folder`, until the end of the context. Without `head`: a copy of the working tree as it stands.
+    """Both sides below `folder`, until the end of the context.
+
+    Without `head`, the second side is a copy of the current working tree.
 
     Raises:
-        NoSuchCommit: a name that git does not know.
+        NoSuchCommit: git does not know a name.
     """
     with _worktree(repository, base, folder / "base") as before:
         if head is None:
@@ -45,7 +47,10 @@ def checked_out(repository: Path, base: str, head: str | None, folder: Path) -> 
 
 
 def copy_working_tree(repository: Path, target: Path) -> None:
-    """Every file that git tracks or would add, as it is now: later edits do not reach a running comparison."""
+    """Copy every file that git tracks or would add, in its current state.
+
+    Later edits do not reach a running comparison.
+    """
     names = _git(repository, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
     for name in filter(None, names):
         source, copy = repository / name, target / name

@@ -1,7 +1,7 @@
-"""`make bench-backward`: what packing costs in training, and what is left of it in a lowered model.
+"""`make bench-backward`: the cost of packing in training, in eager mode and in a lowered model.
 
-Run from the repository's root: `python -m benchmarks.pack_unpack`. Exits 1 if a floor is missed, which the last lines
-name.
+Run from the repository's root: `python -m benchmarks.pack_unpack`. Exits 1 if a floor is missed; the last lines name
+it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALL_LENGTHS = tuple(range(32, 513, 32))
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, report. Returns the exit code."""
+    """Measure and report. Returns the exit code."""
     began = time.monotonic()
     options = _options(arguments)
     torch.set_num_threads(options.threads)
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def tell(text: str) -> None:
-    """Say what is being done, where it is not taken for the result."""
+    """Print the progress to standard error, apart from the result."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -110,7 +110,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _about(options: argparse.Namespace, took_s: float) -> dict[str, Any]:
-    """What the figures depend on."""
+    """Describe the machine and settings that the figures depend on."""
     versions = {name: metadata.version(name) for name in ("torch", "torchserve-neuron-lstm")}
     return {"full": options.full, "threads": torch.get_num_threads(), "versions": versions, "took_s": round(took_s)}
 

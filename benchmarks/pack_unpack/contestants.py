@@ -1,4 +1,4 @@
-"""Four ways to train the same parameters, and whether they come to the same."""
+"""Four ways to train the same parameters, and a check that their results are equal."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Call = Callable[[], object]
 
 
 class WrongAnswers(RuntimeError):
-    """A contestant that does not come to what pack/unpack comes to: its time means nothing."""
+    """A contestant whose results differ from those of pack/unpack: its time means nothing."""
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A view of the model, and whether it is to pack."""
+    """A view of the model, and whether it packs."""
 
     model: nn.Module
     packs: bool
@@ -36,7 +36,7 @@ class Contestant:
 
 
 def contestants(model: Classifier, compiles: bool) -> dict[str, Contestant]:
-    """All of them, on the same parameters."""
+    """All contestants, on the same parameters."""
     ways = {PACKED: Contestant(model, True), MASKED: Contestant(model, False), OURS: Contestant(lower(model), True)}
     if compiles:
         ways[COMPILED] = Contestant(torch.compile(lower(model), dynamic=True), True)  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ def cannot_compile(device: torch.device) -> str | None:
 
 
 def calls(ways: Mapping[str, Contestant], batch: Batch, which: Pass) -> dict[str, Call]:
-    """Return the timed call of each of them."""
+    """Return the timed call of each contestant."""
     run = _forward if which == "forward" else _forward_and_backward
     return {name: partial(run, way, batch) for name, way in ways.items()}
 
@@ -67,14 +67,14 @@ def _forward_and_backward(way: Contestant, batch: Batch) -> None:
 
 
 def check(ways: Mapping[str, Contestant], batch: Batch) -> None:
-    """All come to the logits and the gradients of pack/unpack.
+    """Check that all contestants have the logits and the gradients of pack/unpack.
 
-    Logits: |a - e| <= 1e-5 + 1e-5 |e|. Gradients of ours: within 1e-5 of their norms of what float64 gives or, where
-    pack/unpack itself is farther off, within twice as far: float32 has no more to give in sums of 100,000 numbers.
-    The others, a rival and what a compiler made of sums, are only held to be of the same model.
+    Logits: |a - e| <= 1e-5 + 1e-5 |e|. Gradients of ours: within 1e-5 of their norms of the float64 gradients or, if
+    pack/unpack itself is farther off, within twice its distance: float32 is not more exact in sums of 100,000 numbers.
+    The others, a rival and compiled code, are only checked to be of the same model.
 
     Raises:
-        WrongAnswers: one does not.
+        WrongAnswers: a contestant differs.
     """
     exact = _outcome(Contestant(deepcopy(ways[MASKED].model).double(), packs=False), batch)
     logits, gradients = _outcome(ways[PACKED], batch)
@@ -98,5 +98,5 @@ def _outcome(way: Contestant, batch: Batch) -> tuple[Tensor, tuple[Tensor, ...]]
 
 
 def _errors(gradients: Sequence[Tensor], exact: Sequence[Tensor]) -> list[float]:
-    """How far each is from the exact one, as a part of its norm."""
+    """The distance of each gradient from the exact one, as a part of the exact one's norm."""
     return [float((own - e).norm() / e.norm()) for own, e in zip(gradients, exact, strict=True)]

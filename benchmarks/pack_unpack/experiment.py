@@ -16,7 +16,7 @@ PASSES: tuple[Pass, ...] = ("forward", "forward and backward")
 
 BATCH = 512
 PADDING = 0
-"""The id that stands on padding."""
+"""The id of the padding."""
 
 
 class Batch(NamedTuple):
@@ -31,7 +31,10 @@ class Batch(NamedTuple):
 
 
 def row_lengths(setup: Setup, longest: int, rows: int) -> list[int]:
-    """Timesteps of each row: all the longest, or one less from row to row and, after 1, from the longest again.
+    """Timesteps of each row.
+
+    All rows have the longest length, or each row has one timestep less than the row before and, after 1,
+    the longest length again.
 
     >>> row_lengths("A", 3, 5), row_lengths("B", 3, 5)
     ([3, 3, 3, 3, 3], [3, 3, 2, 2, 1])
@@ -42,14 +45,17 @@ def row_lengths(setup: Setup, longest: int, rows: int) -> list[int]:
 
 
 def make_batch(setup: Setup, longest: int, rows: int, device: torch.device) -> Batch:
-    """Ones, and padding behind them."""
+    """A batch of ones, right-padded."""
     lengths = torch.tensor(row_lengths(setup, longest, rows))
     ids = torch.where(torch.arange(longest) < lengths[:, None], 1, PADDING)
     return Batch(ids.to(device), lengths, torch.zeros(rows, dtype=torch.int64, device=device))
 
 
 def varied(batch: Batch) -> Batch:
-    """The same rows with random ids and classes: sums over equal rows say more of float32 than of who adds them up."""
+    """The same rows with random ids and classes.
+
+    Sums over equal rows depend more on the order of additions in float32 than on the contestant.
+    """
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(1, 10, batch.ids.shape, generator=generator).to(batch.ids.device)
     target = torch.randint(0, 2, batch.target.shape, generator=generator).to(batch.ids.device)
@@ -57,7 +63,7 @@ def varied(batch: Batch) -> Batch:
 
 
 class Classifier(nn.Module):
-    """Embedding 10 x 16, LSTM 16 -> 32, linear to two classes; the logits of all timesteps are added up."""
+    """A classifier: embedding 10 x 16, LSTM 16 -> 32, linear to two classes, summed over all timesteps."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -6,14 +6,14 @@ from ..standing import Standing
 from .measured import Run
 
 MARK = 256
-"""Timesteps at which the gain on padded data is held to its floor."""
+"""Timesteps at which the gain on padded data is compared with its floor."""
 
 _TOLERATED = 1 / 1.1
-"""As a gain: a tenth slower."""
+"""The smallest accepted gain: a tenth slower."""
 
 
 def standings(run: Run) -> list[Standing]:
-    """Every floor, in the order in which they are told. That of the gain is for a CPU."""
+    """Every floor, in the order of the report. The floor of the gain is for a CPU."""
     found = []
     if run.on_cpu:
         what = f"times faster than pack/unpack, forward and backward, setup B, T={MARK}"

@@ -17,7 +17,7 @@ CONTESTANTS = (PACKED, MASKED, OURS, COMPILED)
 
 @dataclass(frozen=True)
 class Measured:
-    """One batch in one pass: the seconds of each contestant, a value a round."""
+    """One batch in one pass: the seconds of each contestant, one value for each round."""
 
     setup: Setup
     which: Pass
@@ -39,7 +39,7 @@ class Run:
     """A whole run."""
 
     device: str
-    """In words."""
+    """The device, in words."""
     on_cpu: bool
     batch: int
     measured: tuple[Measured, ...]

@@ -1,4 +1,4 @@
-"""A run as tables, as JSON and as the two figures."""
+"""A run as tables, as JSON and as two pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STYLES = {PACKED: ".-r", MASKED: ".-g", OURS: ".-b", COMPILED: ".--c"}
 
 
 def print_run(run: Run, found: Sequence[Standing], console: Console) -> None:
-    """Milliseconds of every batch, then the floors."""
+    """Print the milliseconds of every batch, then the floors."""
     for setup, which, measured in run.lines():
         console.print(_table(setup, which, measured))
     console.print(f"On {run.device}; batches of {run.batch}.\n", highlight=False)
@@ -35,7 +35,7 @@ def _table(setup: Setup, which: Pass, measured: Sequence[Measured]) -> Table:
 
 
 def to_json(run: Run, found: Sequence[Standing], about: dict[str, Any]) -> dict[str, Any]:
-    """The same for machines; `seconds` has one value a round."""
+    """The run for machines; `seconds` has one value for each round."""
     return {
         "about": {**about, "device": run.device, "batch": run.batch},
         "measured": [_one(one) for one in run.measured],
@@ -54,7 +54,7 @@ def _one(one: Measured) -> dict[str, Any]:
 
 
 def draw(run: Run, setup: Setup, file: Path) -> None:
-    """Two panels, the forward pass and both passes: milliseconds over the sequence length.
+    """Draw two panels, the forward pass and both passes: milliseconds over the sequence length.
 
     Raises:
         ImportError: matplotlib is not installed.

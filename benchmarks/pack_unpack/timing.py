@@ -1,4 +1,4 @@
-"""Interleaved seconds of calls, on a CPU by its clock and on a GPU by its events."""
+"""Interleaved seconds of calls: by the clock on a CPU, and by events on a GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchserve_neuron_lstm.archiver_ext.commands.timing import interleave
 from .contestants import Call
 
 Timer = Callable[[Call], float]
-"""The seconds of one call."""
+"""A function that returns the seconds of one call."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +24,15 @@ class Effort:
     """Amount of measurement."""
 
     rounds: int = 11
-    """Maximum number of rounds."""
+    """The maximum number of rounds."""
     fewest: int = 3
     budget_s: float = 6.0
-    """Seconds of one batch in one pass, unless the fewest rounds take longer."""
+    """Seconds for one batch in one pass, unless the smallest number of rounds takes longer."""
     slice_s: float = 0.04
-    """Seconds of a slice: short calls are repeated."""
+    """Seconds of a slice; short calls are repeated."""
 
     def rounds_for(self, round_s: float) -> int:
-        """Return the number of rounds of so many seconds.
+        """Return the number of rounds for rounds of `round_s` seconds.
 
         >>> Effort().rounds_for(0.1), Effort().rounds_for(1.0), Effort().rounds_for(9.0)
         (11, 6, 3)
@@ -40,7 +40,7 @@ class Effort:
         return max(self.fewest, min(self.rounds, int(self.budget_s / round_s)))
 
     def repeats(self, call_s: float) -> int:
-        """Calls in one slice.
+        """The number of calls in one slice.
 
         >>> Effort().repeats(0.015), Effort().repeats(2.0)
         (3, 1)
@@ -54,7 +54,7 @@ FULL = Effort(rounds=20, fewest=20)
 def take_turns(calls: Mapping[str, Call], effort: Effort, timer: Timer) -> dict[str, tuple[float, ...]]:
     """Time each call; returns the median seconds of its slice in every round.
 
-    Every call is made twice before the timing: the first one may compile, the second one tells how often to repeat it.
+    Every call is made twice before the timing: the first one may compile, the second one decides the repetitions.
     """
     for call in calls.values():
         timer(call)
@@ -69,14 +69,14 @@ def take_turns(calls: Mapping[str, Call], effort: Effort, timer: Timer) -> dict[
 
 
 def cpu_timer(call: Call) -> float:
-    """By the clock."""
+    """Seconds of a call by the clock."""
     began = time.perf_counter()
     call()
     return time.perf_counter() - began
 
 
 def cuda_timer(call: Call) -> float:
-    """By events on the GPU, from an idle one to an idle one."""
+    """Seconds of a call by events on the GPU, from one idle state to the next."""
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize()
     begin.record()

@@ -1,6 +1,6 @@
-"""`make bench`: how near the engine comes to the machine's matrix rate on ragged batches, beside its rivals.
+"""`make bench`: the engine's share of the machine's matrix rate on ragged batches, beside its rivals.
 
-Run from the repository's root: `python -m benchmarks.ragged`. Exits 1 if a floor is missed, which the last lines name.
+Run from the repository's root: `python -m benchmarks.ragged`. Exits 1 if a floor is missed; the last lines name it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 # Both are read when the libraries are first imported.
-os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the exporter warns of shapes that it does not infer
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the exporter warns about shapes that it does not infer
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import torch
@@ -34,7 +34,7 @@ from .report import draw, print_run, to_json
 
 
 def main() -> int:
-    """Measure, report. Returns the exit code."""
+    """Measure and report. Returns the exit code."""
     options = _options()
     threads = available_cores()
     torch.set_num_threads(threads)
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def tell(text: str) -> None:
-    """Say what is being done, where it is not taken for the result."""
+    """Print the progress to standard error, apart from the result."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -71,7 +71,7 @@ def _options() -> argparse.Namespace:
 
 
 def _about(threads: int, options: argparse.Namespace) -> dict[str, object]:
-    """What the figures depend on."""
+    """Describe the machine and settings that the figures depend on."""
     versions = {name: metadata.version(name) for name in ("torch", "onnxruntime", "torchserve-neuron-lstm")}
     return {
         "machine": platform.machine(),

@@ -29,17 +29,19 @@ neuron_lstm:
 
 
 class CannotArchive(RuntimeError):
-    """The command failed; holds what it said."""
+    """`neuron-lstm archive` failed; the message holds its output."""
 
 
 def make_model(size: Size) -> Ragged:
-    """The model with its weights, which are always the same."""
+    """The model with its weights, which are the same in every run."""
     torch.manual_seed(0)
     return Ragged(size.features, size.hidden, size.layers, size.bidirectional).eval()
 
 
 def packaged(model: Ragged, size: Size, folder: Path, backend: str) -> Path:
-    """`neuron-lstm archive` in a new folder, as a user runs it. Returns the folder of the archive's files.
+    """Run `neuron-lstm archive` in a new folder, as a user does.
+
+    Returns the folder of the archive's files.
 
     Raises:
         CannotArchive: the command failed.

@@ -36,12 +36,12 @@ class Size:
 
 @dataclass(frozen=True)
 class Case:
-    """A model and the batches it answers, one after the other; the time of all of them is what counts."""
+    """A model and its batches, answered one after the other; the total time counts."""
 
     name: str
     size: Size
     batches: tuple[tuple[int, ...], ...]
-    """The lengths of each batch, in the order in which the requests came."""
+    """The lengths of each batch, in the order of the requests."""
 
     @property
     def flop(self) -> int:
@@ -53,7 +53,7 @@ class Case:
 
 
 def triangle(count: int, shortest: int = 13, longest: int = 128) -> tuple[int, ...]:
-    """Lengths equally spaced from the shortest to the longest, in a random order (always the same)."""
+    """Lengths equally spaced from the shortest to the longest, in a random but fixed order."""
     step = (longest - shortest) / (count - 1)
     lengths = [round(shortest + step * place) for place in range(count)]
     random.Random(count).shuffle(lengths)
@@ -61,18 +61,18 @@ def triangle(count: int, shortest: int = 13, longest: int = 128) -> tuple[int, .
 
 
 def log_normal(count: int, generator: random.Random, longest: int = LONGEST) -> tuple[int, ...]:
-    """Lengths as those of texts and sessions are: half below 20, 26 on average, few long ones."""
+    """Lengths like those of texts and sessions: half below 20, 26 on average, few long ones."""
     return tuple(min(longest, max(1, round(generator.lognormvariate(3.0, 0.7)))) for _ in range(count))
 
 
 def log_normal_batches(batches: int, count: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    """Several batches, because a single one of 32 says little about its distribution."""
+    """Several batches: a single batch of 32 says little about its distribution."""
     generator = random.Random(seed)
     return tuple(log_normal(count, generator) for _ in range(batches))
 
 
 def with_longest(batch: Sequence[int], longest: int = LONGEST) -> tuple[int, ...]:
-    """The same batch with its longest request as long as is accepted."""
+    """The same batch with its longest request replaced by one of the longest accepted length."""
     lengths = list(batch)
     lengths[lengths.index(max(lengths))] = longest
     return tuple(lengths)

@@ -1,6 +1,6 @@
-"""Four ways to answer a ragged batch: each from a list of unpadded requests to the list of their unpadded answers.
+"""Four ways to answer a ragged batch: a list of unpadded requests to a list of unpadded answers.
 
-All have the same model and weights, time-major tensors (no contestant has to transpose), and all threads.
+All have the same model and weights, all threads, and time-major tensors, so that no contestant has to transpose.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
 from .model import Ragged
 
 Answer = tuple[torch.Tensor, torch.Tensor]
-"""Outputs of one request: the states of every step [T, D x H], the last states [D x H]."""
+"""Outputs of one request: the states of every timestep [T, D x H], the last states [D x H]."""
 
 Contestant = Callable[[Sequence[torch.Tensor]], list[Answer]]
-"""Requests [T, F], each of its own length, to their answers, in order."""
+"""A function from requests [T, F], each of its own length, to their answers, in order."""
 
 
 def alone(model: Ragged) -> Contestant:
@@ -38,7 +38,7 @@ def alone(model: Ragged) -> Contestant:
 
 
 def eager_packed(model: Ragged) -> Contestant:
-    """The model as it is written: pad_sequence, pack_padded_sequence, nn.LSTM, pad_packed_sequence."""
+    """The model as written: pad_sequence, pack_padded_sequence, nn.LSTM, pad_packed_sequence."""
 
     @torch.inference_mode()
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
@@ -50,9 +50,11 @@ def eager_packed(model: Ragged) -> Contestant:
 
 
 def eager_padded(model: Ragged) -> Contestant:
-    """nn.LSTM over the padded batch, which oneDNN runs. For one direction: backwards it would begin in the padding.
+    """nn.LSTM over the padded batch, which oneDNN runs.
 
-    Forwards the states of real steps are right, and the last real one is the final state.
+    It supports one direction only: the backward direction would begin in the padding.
+
+    In the forward direction the states of real timesteps are right, and the last real one is the final state.
     """
 
     @torch.inference_mode()
@@ -66,7 +68,7 @@ def eager_padded(model: Ragged) -> Contestant:
 
 
 def onnx_padded(model: Ragged, threads: int) -> Contestant:
-    """ONNX Runtime over the padded batch: torch's own export, where the LSTM operator is given `sequence_lens`."""
+    """ONNX Runtime over the padded batch: torch's own export, with `sequence_lens` for the LSTM operator."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -83,9 +85,9 @@ def onnx_padded(model: Ragged, threads: int) -> Contestant:
 
 
 def served(archive: Path, threads: int) -> Contestant:
-    """The archive unpacked in a folder, loaded, planned and run as the handler does it."""
+    """The archive, unpacked in a folder and then loaded, planned and run as in the handler."""
     variants = load_archive(archive, threads)
-    serving = torch.get_num_threads()  # of torch's own: an engine may bring others
+    serving = torch.get_num_threads()  # those of torch: an engine may have threads of its own
 
     def answer(requests: Sequence[torch.Tensor]) -> list[Answer]:
         lengths = _lengths(requests)
@@ -96,7 +98,10 @@ def served(archive: Path, threads: int) -> Contestant:
 
 
 def disagreement(ours: Sequence[Answer], eager: Sequence[Answer], tolerance: float = 1e-5) -> float:
-    """The largest |ours - eager| / (tolerance + tolerance x |eager|): above 1 is wrong, as is any other shape."""
+    """The largest |ours - eager| / (tolerance + tolerance x |eager|).
+
+    A value above 1 is wrong, and so is any other shape.
+    """
     pairs = [pair for answers in zip(ours, eager, strict=True) for pair in zip(*answers, strict=True)]
     if any(given.shape != right.shape for given, right in pairs):
         return float("inf")
@@ -109,7 +114,7 @@ def _lengths(requests: Sequence[torch.Tensor]) -> list[int]:
 
 
 def _unpadded(states: torch.Tensor, last: torch.Tensor, lengths: Sequence[int]) -> list[Answer]:
-    """Views, the cheapest that a user may do."""
+    """Views of the answers: the cheapest way for a user."""
     return [(states[:length, row], last[row]) for row, length in enumerate(lengths)]
 
 
@@ -117,7 +122,7 @@ def _exported(model: Ragged) -> bytes:
     example = (torch.zeros(3, 2, model.lstm.input_size), torch.tensor([3, 2]))
     times_rows = {0: "time", 1: "batch"}
     with TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter that knows packed sequences is the older one, and says so
+        warnings.simplefilter("ignore")  # the exporter that supports packed sequences is deprecated, and warns
         file = Path(folder) / "model.onnx"
         torch.onnx.export(
             _Sorted(model),
@@ -132,7 +137,10 @@ def _exported(model: Ragged) -> bytes:
 
 
 class _Sorted(nn.Module):
-    """The same model for the exporter, which cannot sort within the graph. The operator needs no order."""
+    """The same model for the exporter, which cannot sort within the graph.
+
+    The operator needs no order.
+    """
 
     def __init__(self, model: Ragged) -> None:
         super().__init__()

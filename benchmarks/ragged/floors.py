@@ -15,11 +15,11 @@ SHARES: tuple[tuple[Case, float, float], ...] = (
     (cases.SMALL_32, 0.60, 0.80),
     (cases.BOTH_WAYS_32, 0.65, 0.85),
 )
-"""The useful rate as a share of the machine's GEMM rate: at least, and aimed at."""
+"""The useful rate as a share of the machine's GEMM rate: the floor and the aim."""
 
 
 def standings(run: Run) -> list[Standing]:
-    """Every floor, in the order in which they are told."""
+    """Every floor, in the order of the report."""
     return [
         *(Standing(f"useful rate / GEMM rate, {case}", run.ratio(case), floor, aim) for case, floor, aim in SHARES),
         _worst(run, PACKED, 1.8, 2.0),
@@ -36,7 +36,7 @@ def _worst(run: Run, rival: str, floor: float, aim: float) -> Standing:
 
 
 def _lone(run: Run) -> float:
-    """Against the faster of the two ways in which one request runs in eager mode: it needs no packing."""
+    """The ratio to the faster of the two eager modes for one request, which needs no packing."""
     lone = run.of(cases.LONE)
     return min(lone.times_faster(PACKED), lone.times_faster(PADDED))
 

@@ -1,4 +1,4 @@
-"""What one run found, as values: seconds of every contestant in every round, and the rates that follow."""
+"""Results of one run: seconds of every contestant in every round, and the rates derived from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONNX = "ONNX Runtime padded"
 
 @dataclass(frozen=True)
 class Measured:
-    """One case: for each contestant the seconds of all its batches, a value a round."""
+    """One case: for each contestant the seconds of all its batches, one value for each round."""
 
     case: Case
     seconds: Mapping[str, tuple[float, ...]]
@@ -37,7 +37,7 @@ class Measured:
         return self.case.flop / min(self.seconds[contestant]) / 1e9
 
     def times_faster(self, rival: str) -> float:
-        """Return how many times as long as ours a rival takes."""
+        """The ratio of a rival's time to ours."""
         return self.took(rival) / self.took(OURS)
 
 
@@ -48,16 +48,16 @@ class Run:
     gemm_gflops: float
     """The machine's rate of matrix multiplication, the best of the run."""
     usual_gemm_gflops: float
-    """The median of the run: by how much it lies below the best is what others on the machine cost everyone."""
+    """The median of the run; the gap to the best rate is the cost of other processes on the machine."""
     cores_obtained: float
-    """The share of the cores' time that this process got while it asked for all of it."""
+    """The share of the cores' time that this process got while it requested all of it."""
     measured: tuple[Measured, ...]
     chunk_costs: Mapping[Size, CostModel]
     """Costs of the chunks of each chunked model, measured by packaging."""
 
     @property
     def quiet(self) -> bool:
-        """Whether the machine had little else to do."""
+        """Whether the machine had little other load."""
         return self.cores_obtained > 0.9
 
     def of(self, case: Case) -> Measured:
@@ -65,5 +65,5 @@ class Run:
         return next(found for found in self.measured if found.case == case)
 
     def ratio(self, case: Case, contestant: str = OURS) -> float:
-        """The useful rate as a share of the machine's."""
+        """The useful rate as a share of the machine's matrix rate."""
         return self.of(case).gflops(contestant) / self.gemm_gflops

@@ -1,4 +1,4 @@
-"""The model of the engine's benchmark: recurrent layers and nothing else."""
+"""The model of the engine's benchmark: recurrent layers only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class Ragged(nn.Module):
-    """A stack of packed LSTM layers, D directions: every state for a tagger, the last one for a classifier."""
+    """A stack of packed LSTM layers with D directions.
+
+    A tagger takes every state, a classifier the last one.
+    """
 
     def __init__(self, features: int, hidden: int, layers: int, bidirectional: bool = False) -> None:
         super().__init__()
@@ -16,7 +19,7 @@ class Ragged(nn.Module):
         self.lstm = nn.LSTM(features, hidden, layers, bidirectional=bidirectional)
 
     def forward(self, frames: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Frames float32[T, B, F], lengths int64[B] -> states [T, B, D x H] of every step, last [B, D x H]."""
+        """Map frames float32[T, B, F] and lengths int64[B] to states [T, B, D x H] and last [B, D x H]."""
         packed, (state, _) = self.lstm(pack_padded_sequence(frames, lengths, enforce_sorted=False))
         states, _ = pad_packed_sequence(packed)
         return states, torch.cat(list(state[-self.directions :]), dim=1)

@@ -1,4 +1,4 @@
-"""What the planner must show without running anything: padding of tuned lengths, waste on a fixed grid."""
+"""Floors of the planner that need no run: padding of tuned lengths, padding on a fixed grid."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from ..grids import SAMPLE, least_padding, percent
 from .cases import LONGEST, log_normal_batches
 
 CHUNKS = BucketGrid(batches=(1, 2, 4, 8, 16, 32), lengths=(3, 6, 9, 12, 18, 24, 36, 72))
-"""A grid of an engine that takes fixed shapes only: six batch sizes by eight lengths of chunks."""
+"""A grid for an engine with fixed shapes only: six batch sizes by eight lengths of chunks."""
 
 
 def beyond_optimum(count: int) -> float:
-    """Points of padding that `count` lengths tuned for the sample leave beyond a plain dynamic program's optimum."""
+    """Percentage points of padding beyond the optimum of a plain dynamic program.
+
+    The padding is that of `count` lengths tuned for the sample.
+    """
     sample = clip_histogram(read_lengths(SAMPLE), LONGEST, truncate=False)
     return percent(sample, optimal_lengths(sample, count)) - least_padding(sample, count)
 
 
 def wasted(cost: CostModel, batches: int = 40) -> float:
-    """The share of the computed timesteps that is padding, over log-normal batches of 32 in chunks of the fixed grid.
+    """The padding ratio over log-normal batches of 32, in chunks of the fixed grid.
 
-    `cost` is what chunks were measured to cost; plans cost at most 5 % more than the cheapest.
+    `cost` has the measured costs of chunks; plans cost at most 5 % more than the cheapest.
     """
     planner = BucketedChunkPlanner(CHUNKS, CostModel({bucket: cost.of(bucket) for bucket in CHUNKS.buckets}), LONGEST)
     lengths = log_normal_batches(batches, 32, seed=0)

@@ -31,13 +31,13 @@ _GEMM = "GEMM"
 
 
 class WrongAnswers(RuntimeError):
-    """A contestant that does not answer as the model does: its time means nothing."""
+    """A contestant whose answers differ from the model's: its time means nothing."""
 
 
 def race(
     cases: Sequence[Case], folder: Path, backend: str, threads: int, pace: TimingConfig, tell: Callable[[str], None]
 ) -> Run:
-    """Measure all cases; archives are made in `folder`, what is being done is told.
+    """Measure all cases. Archives are made in `folder`; `tell` receives the progress.
 
     Raises:
         CannotArchive: a model cannot be packaged.
@@ -66,7 +66,7 @@ def race(
 
 
 def cores_obtained(threads: int, calls: int = 5) -> float:
-    """The share of the cores' time that this process gets while it multiplies matrices with so many threads."""
+    """The share of the cores' time that this process gets during matrix products on `threads` threads."""
     product = on_threads(threads, gemm())
     product()
     began, used = time.perf_counter(), time.process_time()
@@ -95,7 +95,7 @@ def _contestants(model: Ragged, archive: Path, planned: Path, threads: int) -> d
 def seconds_of(
     case: Case, model: Ragged, contestants: Mapping[str, Contestant], threads: int, pace: TimingConfig
 ) -> dict[str, tuple[float, ...]]:
-    """Of each contestant and of the machine's matrix product on so many threads, taken in turns.
+    """Seconds of each contestant and of the machine's matrix product on `threads` threads, taken in turns.
 
     Raises:
         WrongAnswers: a contestant differs from eager; nothing is timed then.

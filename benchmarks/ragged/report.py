@@ -18,7 +18,7 @@ _BAR = 20  # signs
 
 
 def print_run(run: Run, found: Sequence[Standing], console: Console) -> None:
-    """Rates as bars beside their numbers, then the floors."""
+    """Print the rates as bars beside their numbers, then the floors."""
     for measured in run.measured:
         console.print(_rates(run, measured))
     console.print(
@@ -63,7 +63,7 @@ def _row(run: Run, measured: Measured, contestant: str) -> tuple[RenderableType,
 
 
 def to_json(run: Run, found: Sequence[Standing], about: dict[str, Any]) -> dict[str, Any]:
-    """The same for machines; `seconds` are of all batches of a case, one value a round."""
+    """The run for machines; `seconds` are of all batches of a case, one value for each round."""
     return {
         "about": about,
         "gemm_gflops": run.gemm_gflops,
@@ -93,7 +93,7 @@ def _case(run: Run, measured: Measured) -> dict[str, Any]:
 
 
 def draw(run: Run, file: Path) -> None:
-    """A picture of the rates, in the format that the file's name ends with.
+    """Draw a picture of the rates, in the format of the file's suffix.
 
     Raises:
         ImportError: matplotlib is not installed.

@@ -1,7 +1,8 @@
 """`make bench-rest`: TorchServe with our archive against TorchServe with a plain pad-and-pack handler.
 
-Two stock servers with the same model and the same settings, asked in turns by the same clients on the same machine. Run
-from the repository's root: `python -m benchmarks.rest`. Exits 1 if a floor is missed, which the last lines name.
+Two unmodified servers have the same model and the same settings. The same clients on the same machine send requests to
+both in turns. Run from the repository's root: `python -m benchmarks.rest`. Exits 1 if a floor is missed; the last lines
+name it.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ COMPARED = 64
 
 
 class WrongAnswer(RuntimeError):
-    """A server that does not answer as the model does: its speed means nothing."""
+    """A server whose answers differ from the model's: its speed means nothing."""
 
 
 def main() -> int:
-    """Package, serve, compare, load, report. Returns the exit code."""
+    """Package, serve, compare, load and report. Returns the exit code."""
     options = _options()
     model = make_model()
     sequences = draw_sequences()
@@ -84,17 +85,17 @@ def _settings(options: argparse.Namespace) -> dict[str, object]:
 
 
 def draw_sequences() -> list[list[int]]:
-    """Random tokens, of log-normal lengths: 26 on average, at most 330. Always the same."""
+    """Sequences of random tokens of log-normal lengths: 26 on average, at most 330. Always the same."""
     generator = random.Random(0)
     lengths = log_normal(SEQUENCES, generator, LONGEST)
     return [[generator.randrange(TOKENS) for _ in range(length)] for length in lengths]
 
 
 def compare(server: TorchServe, name: str, model: TokenClassifier, sequences: Sequence[Sequence[int]]) -> None:
-    """Ask for the answers to some sequences, and hold them against the model in eager mode.
+    """Compare the server's answers to some sequences with the model in eager mode.
 
     Raises:
-        WrongAnswer: one differs by more than 1e-5 + 1e-5 x |eager|.
+        WrongAnswer: an answer differs by more than 1e-5 + 1e-5 x |eager|.
     """
     for ids in sequences:
         with torch.inference_mode():
@@ -117,7 +118,10 @@ def _ask(server: TorchServe, name: str, ids: Sequence[int]) -> object:
 def _rounds(
     servers: Mapping[str, TorchServe], sequences: Sequence[Sequence[int]], options: argparse.Namespace
 ) -> Results:
-    """Both servers in turns, each first in every other round, after a while that is not counted."""
+    """Load both servers in turns, after a warm-up that is not counted.
+
+    Each server goes first in every other round.
+    """
     bodies = [json.dumps(ids).encode() for ids in sequences]
     requests = {name: [http_post(f"/predictions/{name}", body) for body in bodies] for name in servers}
     rounds: dict[str, list[Round]] = {name: [] for name in servers}

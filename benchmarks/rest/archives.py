@@ -34,7 +34,7 @@ _HANDLERS = {PLAIN: "plain_handler.py", OURS: "neuron_lstm"}
 
 
 def make_model() -> TokenClassifier:
-    """With weights that are always the same."""
+    """The model with weights that are the same in every run."""
     torch.manual_seed(0)
     return TokenClassifier().eval()
 
@@ -42,10 +42,10 @@ def make_model() -> TokenClassifier:
 def make_archives(
     model: TokenClassifier, store: Path, workers: int, batch_size: int, delay_ms: int, backend: str
 ) -> None:
-    """`plain.mar` and `ours.mar` in the folder `store`, with the same settings of TorchServe.
+    """Write `plain.mar` and `ours.mar` to the folder `store`, with the same settings of TorchServe.
 
     Raises:
-        subprocess.CalledProcessError: the archiver failed; `output` holds what it said.
+        subprocess.CalledProcessError: the archiver failed; `output` holds its output.
     """
     for name in ("model.py", "plain_handler.py"):
         shutil.copy(Path(__file__).with_name(name), store)

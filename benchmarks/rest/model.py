@@ -1,4 +1,4 @@
-"""The model of the REST benchmark, as a user has it."""
+"""The model of the REST benchmark, as a user would write it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 
 class TokenClassifier(nn.Module):
-    """One of 16 classes for a sequence of tokens, by the last state of a packed LSTM."""
+    """A classifier of token sequences into 16 classes, by the last state of a packed LSTM."""
 
     def __init__(self, tokens: int = 10_000, features: int = 128, hidden: int = 256, classes: int = 16) -> None:
         super().__init__()
@@ -17,7 +17,7 @@ class TokenClassifier(nn.Module):
         self.classify = nn.Linear(hidden, classes)
 
     def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """Ids int64[B, T], lengths int64[B] -> scores float32[B, 16]."""
+        """Map ids int64[B, T] and lengths int64[B] to scores float32[B, 16]."""
         packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
         _, (state, _) = self.lstm(packed)
         scores: torch.Tensor = self.classify(state[-1])

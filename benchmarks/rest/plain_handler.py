@@ -1,6 +1,6 @@
-"""The rival: what someone writes who knows TorchServe and packed sequences, and has no time for more.
+"""The rival: a handler by someone who knows TorchServe and packed sequences, and has no more time.
 
-Batches are padded and packed, the model runs in eager mode with its share of the cores, without gradients.
+Batches are padded and packed. The model runs in eager mode without gradients, with its share of the cores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ts.torch_handler.base_handler import BaseHandler
 
 
 class PlainHandler(BaseHandler):  # type: ignore[misc] # ts has no types
-    """A body is a JSON list of token ids, an answer the list of its scores."""
+    """A handler for bodies that are JSON lists of token ids; an answer is the list of scores."""
 
     def initialize(self, context: Any) -> None:
         """Load the model as TorchServe does."""
@@ -24,17 +24,17 @@ class PlainHandler(BaseHandler):  # type: ignore[misc] # ts has no types
         torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
 
     def preprocess(self, data: Sequence[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows to ids [B, T], lengths [B]."""
+        """Convert rows to ids [B, T] and lengths [B]."""
         ids = [torch.tensor(row["body"], dtype=torch.int64) for row in data]
         return pad_sequence(ids, batch_first=True), torch.tensor([len(row) for row in ids])
 
     def inference(self, data: tuple[torch.Tensor, torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Ids and lengths to scores [B, 16]."""
+        """Convert ids and lengths to scores [B, 16]."""
         with torch.inference_mode():
             scores: torch.Tensor = self.model(*data)
         return scores
 
     def postprocess(self, data: torch.Tensor) -> list[list[float]]:
-        """One list a row."""
+        """Convert the scores to one list for each row."""
         scores: list[list[float]] = data.tolist()
         return scores

@@ -15,13 +15,13 @@ from .archives import OURS, PLAIN
 
 @dataclass(frozen=True)
 class Round:
-    """One server under load for a while."""
+    """The results of one server under load for a while."""
 
     milliseconds: tuple[float, ...]
-    """Milliseconds of each response, as its client waited for it."""
+    """Milliseconds of each response, as seen by its client."""
     seconds: float
     client_s: float
-    """Seconds that the clients themselves computed."""
+    """Seconds of CPU time that the clients themselves took."""
 
 
 def rate(taken: Round) -> float:
@@ -30,12 +30,12 @@ def rate(taken: Round) -> float:
 
 
 def p50(taken: Round) -> float:
-    """Milliseconds within which half of the answers came."""
+    """Milliseconds within which half of the answers arrived."""
     return median(taken.milliseconds)
 
 
 def p99(taken: Round) -> float:
-    """Milliseconds within which 99 % of the answers came."""
+    """Milliseconds within which 99 % of the answers arrived."""
     return quantiles(taken.milliseconds, n=100)[98]
 
 
@@ -51,18 +51,18 @@ class Results:
         return median(figure(taken) for taken in self.rounds[name])
 
     def times(self, figure: Callable[[Round], float]) -> float:
-        """Our median of a figure in terms of the plain handler's."""
+        """The ratio of our median of a figure to the plain handler's."""
         return self.median(OURS, figure) / self.median(PLAIN, figure)
 
     @property
     def client_share(self) -> float:
-        """The share of the machine's cores that the clients took, at most over all rounds."""
+        """The share of the machine's cores that the clients took: the maximum over all rounds."""
         every = [taken for rounds in self.rounds.values() for taken in rounds]
         return max(taken.client_s / taken.seconds for taken in every) / self.cores
 
 
 def standings(results: Results) -> list[Standing]:
-    """Both floors."""
+    """The standings of both floors."""
     return [
         Standing("requests/s, times those of the plain handler", results.times(rate), 1.8, 2.4),
         Standing("p99, times that of the plain handler", results.times(p99), 1.0, 0.5, "less"),
@@ -70,7 +70,7 @@ def standings(results: Results) -> list[Standing]:
 
 
 def print_results(results: Results, console: Console) -> None:
-    """A row for each server and round, then the medians."""
+    """Print a row for each server and round, then the medians."""
     table = plain_table("TorchServe under load")
     table.add_column("")
     for server in (PLAIN, OURS):
@@ -94,7 +94,7 @@ def _cells(per_second: float, half: float, nearly_all: float) -> tuple[str, str,
 
 
 def to_json(results: Results) -> dict[str, Any]:
-    """The same for machines."""
+    """The results for machines."""
     return {
         "cores": results.cores,
         "client_share": results.client_share,

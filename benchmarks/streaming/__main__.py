@@ -1,9 +1,9 @@
-"""What sessions cost: their bytes, the time of a step, and the throughput beside requests without a session.
+"""Cost of sessions: bytes, time of a step, and throughput beside that of requests without a session.
 
-One stock server with 10,000 open sessions on its disk answers pieces of a token over 64 connections: steps of the
-sessions, and in turns with them pieces that begin and end a session at once, which are the same work without a store.
-Then, without a server, one more timestep against all 20 again. Run from the repository's root:
-`python -m benchmarks.streaming`. Exits 1 if a floor is missed, which the last lines name.
+One unmodified server with 10,000 open sessions on its disk answers chunks of one token over 64 connections. Steps of
+the sessions take turns with chunks that begin and end a session at once, which are the same work without a store.
+Then, without a server, one more timestep is compared with all 20 again. Run from the repository's root:
+`python -m benchmarks.streaming`. Exits 1 if a floor is missed; the last lines name it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .served import ALONE, STEP, Served, measure_served
 
 
 def main() -> int:
-    """Package, serve, load, compute, report. Returns the exit code."""
+    """Package, serve, load, compute and report. Returns the exit code."""
     options = _options()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     with tempfile.TemporaryDirectory(prefix="streaming-") as folder:
@@ -80,7 +80,7 @@ def standings(served: Served, computed: Sequence[Compute]) -> list[Standing]:
 
 
 def print_served(served: Served, console: Console) -> None:
-    """A row for each kind of request."""
+    """Print a row for each kind of request."""
     table = plain_table(f"{served.sessions} open sessions")
     table.add_column("")
     for heading in ("req/s", "p50 ms", "p99 ms"):
@@ -94,7 +94,7 @@ def print_served(served: Served, console: Console) -> None:
 
 
 def print_computed(computed: Sequence[Compute], console: Console) -> None:
-    """A row for each number of rows."""
+    """Print a row for each number of rows."""
     table = plain_table("Without a server, on one thread")
     for heading in ("rows", "one more step us", f"all {PREFIX} again us", "ratio"):
         table.add_column(heading, justify="right")

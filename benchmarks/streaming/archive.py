@@ -1,4 +1,7 @@
-"""The model of the REST benchmark as a stream: 128 features, two layers of 256 units, 16 classes after every token."""
+"""The model of the REST benchmark as a streaming model, with an answer after every token.
+
+It has 128 features, two layers of 256 units and 16 classes.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,10 @@ neuron_lstm:
 
 
 def make_archive(store: Path, workers: int) -> TokenClassifier:
-    """`classifier.mar` in the folder `store`; the model itself.
+    """Write `classifier.mar` to the folder `store`. Returns the model.
 
     Raises:
-        subprocess.CalledProcessError: the archiver failed; `output` holds what it said.
+        subprocess.CalledProcessError: the archiver failed; `output` holds its output.
     """
     model = make_model()
     shutil.copy(Path(__file__).parents[1] / "rest" / "model.py", store)

@@ -22,7 +22,7 @@ TOLERANCE = 1e-5
 
 
 class WrongAnswer(RuntimeError):
-    """A step that is not answered as the model does: its time means nothing."""
+    """A step whose answer differs from the model's: its time means nothing."""
 
 
 @dataclass(frozen=True)
@@ -31,18 +31,18 @@ class Compute:
 
     rows: int
     step_us: float
-    """The next timestep of each session."""
+    """Microseconds of the next timestep of each session."""
     whole_us: float
-    """All timesteps of each sequence."""
+    """Microseconds of all timesteps of each sequence."""
 
     @property
     def ratio(self) -> float:
-        """Return how many times longer it takes to run all of them again."""
+        """The ratio of the time of all timesteps to the time of the next one."""
         return self.whole_us / self.step_us
 
 
 def measure_compute(archive: Path, model: TokenClassifier, rows: Sequence[int], rounds: int) -> list[Compute]:
-    """Both in turns, on one thread, for each number of rows.
+    """Measure both in turns, on one thread, for each number of rows.
 
     Raises:
         WrongAnswer: the two differ from the model.
@@ -73,7 +73,7 @@ def _measured(variants: LoadedArchive, model: TokenClassifier, rows: int, rounds
 def _step(
     variants: LoadedArchive, pieces: Sequence[tuple[torch.Tensor, ...]], lengths: Sequence[int], past: ResumedState
 ) -> list[tuple[torch.Tensor, ...]]:
-    """As the server does it: planned, run, and what is carried put in the order of the sessions."""
+    """Run one step as the server does: plan, run, and put the carried state in the order of the sessions."""
     answers, _ = variants.run_plan(variants.plan(lengths), pieces, lengths, resumed=past)
     return answers
 

@@ -35,16 +35,16 @@ class Served:
     rounds: dict[str, list[Load]] = field(default_factory=dict)
 
     def rate(self, name: str) -> float:
-        """Requests a second: the median of the rounds."""
+        """Requests per second: the median of the rounds."""
         return median(len(done.milliseconds) / done.seconds for done in self.rounds[name])
 
     def percentile(self, name: str, percent: int) -> float:
-        """Milliseconds within which so many of the answers came: the median of the rounds."""
+        """Milliseconds within which `percent` % of the answers arrived: the median of the rounds."""
         return median(quantiles(done.milliseconds, n=100)[percent - 1] for done in self.rounds[name])
 
     @property
     def ratio(self) -> float:
-        """Throughput of steps of sessions in terms of that without: the median over pairs of rounds."""
+        """The ratio of the throughput with sessions to that without: the median over pairs of rounds."""
         pairs = zip(self.rounds[STEP], self.rounds[ALONE], strict=True)
         return median(_rate(step) / _rate(alone) for step, alone in pairs)
 
@@ -54,14 +54,17 @@ def _rate(done: Load) -> float:
 
 
 def requests(sessions: int, tokens: int) -> tuple[list[bytes], dict[str, list[bytes]]]:
-    """Those that begin each session, and a piece of so many tokens for each: within its session, and by itself."""
+    """The requests that begin each session, and chunks of `tokens` tokens, by kind of request.
+
+    Each session has one chunk, which is sent both within the session and without a session.
+    """
     path = f"/predictions/{NAME}"
     choice = random.Random(0)
     names = [f"session-{number}" for number in range(sessions)]
     bodies = [json.dumps([choice.randrange(TOKENS) for _ in range(tokens)]).encode() for _ in names]
     pairs = list(zip(names, bodies, strict=True))
     begin = [http_post(path, body, headers={_ID: name, _START: "true"}) for name, body in pairs]
-    alone = {_START: "true", _END: "true"}  # begun and over with one piece: nothing is kept
+    alone = {_START: "true", _END: "true"}  # begins and ends with one chunk: no state is kept
     return begin, {
         STEP: [http_post(path, body, headers={_ID: name, _START: "false", _END: "false"}) for name, body in pairs],
         ALONE: [http_post(path, body, headers={_ID: name, **alone}) for name, body in pairs],
@@ -71,7 +74,9 @@ def requests(sessions: int, tokens: int) -> tuple[list[bytes], dict[str, list[by
 def measure_served(
     server: TorchServe, directory: Path, sessions: int, tokens: int, connections: int, rounds: int, seconds: float
 ) -> Served:
-    """Open the sessions, then load the server with pieces of so many tokens in turns, each first in every other round.
+    """Open the sessions, then load the server with chunks of `tokens` tokens, of both kinds in turns.
+
+    Each kind goes first in every other round.
 
     Raises:
         Refused: an answer was not 200.

@@ -1,4 +1,6 @@
-"""Write one self-contained .onnx from an archive of backend onnxruntime or openvino: its graph, with the weights in it.
+"""Write one self-contained .onnx file from an archive of backend onnxruntime or openvino.
+
+The file holds the graph with its weights.
 
 python export_onnx.py tagger.mar tagger.onnx
 python export_onnx.py tagger.mar tagger-chunk.onnx --part chunk
@@ -21,7 +23,7 @@ def export_onnx(archive: Path, target: Path, part: str | None = None) -> None:
     """Write the program of a part; None: of the model's only part.
 
     Raises:
-        SystemExit: the archive's engine has no ONNX graph, or it is not said which of several parts is meant.
+        SystemExit: the archive's engine has no ONNX graph, or `part` is missing and there are several parts.
     """
     with ArchiveReader(archive).unpacked() as folder:
         manifest = read_manifest(folder)
@@ -44,7 +46,7 @@ def _program_of(manifest: Manifest, part: str | None) -> Path:
 
 
 def _fill_in(model: onnx.ModelProto, weights: dict[str, torch.Tensor]) -> None:
-    """Put the weights where the graph has only their names: as initializers of external data, or as inputs."""
+    """Insert the weights that the graph has only by name: as external initializers, or as inputs."""
     graph = model.graph
     external = [one for one in graph.initializer if one.data_location == onnx.TensorProto.EXTERNAL]
     inputs = [one for one in graph.input if one.name in weights]

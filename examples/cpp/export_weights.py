@@ -1,8 +1,8 @@
-"""Write the weights of an archive, and the constants that lowering found in its code, as one .safetensors file.
+"""Write the weights of an archive, and the constants found by lowering, as one .safetensors file.
 
     python export_weights.py tagger.mar weights.safetensors
 
-For what torch.save writes of a state dict can be read by Python alone, and .safetensors by a page of C++.
+Only Python can read the files of torch.save; a page of C++ can read .safetensors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def export_weights(archive: Path, target: Path) -> None:
         manifest = read_manifest(folder)
         files = [folder / file for file in (manifest.weights, manifest.constants) if file is not None]
         tensors = {name: tensor for file in files for name, tensor in read_weights(file).items()}
-        save_file({name: tensor.clone() for name, tensor in tensors.items()}, target)  # it takes no shared memory
+        save_file({name: tensor.clone() for name, tensor in tensors.items()}, target)  # save_file refuses shared memory
 
 
 def main() -> None:

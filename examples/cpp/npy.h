@@ -1,4 +1,4 @@
-// Arrays in numpy's .npy files (version 1.0, C order): what the examples read their inputs from and write answers to.
+// Arrays in numpy's .npy files (version 1.0, C order), which hold the inputs and the answers of the examples.
 
 #pragma once
 
@@ -30,7 +30,7 @@ inline std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// [4, 16, 6]; a shape of Python's, a list of JSON's.
+// [4, 16, 6]: a shape as Python and JSON write it.
 inline std::vector<std::int64_t> read_numbers(const std::string& text) {
   static const std::regex number("[0-9]+");
   std::vector<std::int64_t> numbers;
@@ -39,7 +39,7 @@ inline std::vector<std::int64_t> read_numbers(const std::string& text) {
   return numbers;
 }
 
-// NAME=FILE.npy, as the examples are given their inputs.
+// NAME=FILE.npy, the form of the examples' inputs.
 using Named = std::map<std::string, std::string>;
 
 inline Named read_named(char** first, char** end) {

@@ -1,7 +1,7 @@
-"""`make seeds`: every example of the documentation of NeuronX's tracing and of Vollo's LSTMs, on every engine.
+"""`make seeds`: every example of the NeuronX tracing and Vollo LSTM documentation, on every engine.
 
 Run from the repository's root: `python -m examples.seeds [--json FILE] [--engine NAME] [--example NAME] [--quick]`.
-Each line says what really ran. Exits 1 if one that ran does not hold.
+Each line names the source of the answers. Exits 1 if an example that ran fails.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from .row import Row, row_of
 from .shown import Engine, Shown
 
 _WIDTH = 150
-"""Of the table where it goes to a file: lines are not broken then."""
+"""The width of the table where it goes to a file: lines are not broken then."""
 
 APART = ("eager", "native", "onnxruntime", "openvino", "inductor", "neuronx")
-"""Engines that keep weights apart from their programs, and take embeddings."""
+"""Engines that keep weights apart from their programs, and support embeddings."""
 ALL = (*APART, "neuron")
 
 
 class Example(NamedTuple):
-    """An example, and the engines that can do what it shows."""
+    """An example, and the engines that support it."""
 
     name: str
     show: Callable[[Engine], Shown]
     engines: tuple[str, ...]
     notes: dict[str, str]
-    """What to say beside an engine's own figures."""
+    """The text to print beside an engine's own figures."""
 
 
 EXAMPLES = (
@@ -60,7 +60,7 @@ EXAMPLES = (
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run, report. Returns the exit code."""
+    """Run the examples and report. Returns the exit code."""
     options = _options(arguments)
     with neuron_stood_in():
         rows = list(_rows(options))
@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _quieten() -> None:
-    """For this process alone: each line says what is simulated, and compilers run side by side."""
+    """Silence warnings in this process: each line names its simulation, and compilers run side by side."""
     warnings.simplefilter("ignore", DeprecationWarning)  # torch's own: it deprecates torch.jit, which kernels use
     logging.getLogger("torchserve_neuron_lstm").setLevel(logging.ERROR)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -113,7 +113,7 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def _tell(text: str) -> None:
-    """Say what is being done, where it is not taken for the result."""
+    """Print the progress to standard error, apart from the result."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,7 @@
-"""A batch of 8 on a network traced with a batch of 1: `python -m examples.seeds.any_batch onnxruntime`."""
+"""A batch of 8 on a network traced with a batch of 1.
+
+Run with `python -m examples.seeds.any_batch onnxruntime`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from .shown import Engine, Shown
 
 
 def show(engine: Engine) -> Shown:
-    """Run it on an engine."""
+    """Run the example on an engine."""
     shown = Shown(engine)
     network = Model()
     network.eval()
@@ -22,7 +25,7 @@ def show(engine: Engine) -> Shown:
         x = torch.rand(rows, 1, 3, 3)
         shown.compare(any_batch(x), network(x).detach())
 
-    # Chunks are cut along dimension 0, so no other may differ, and it must be the batch of every input.
+    # batches are split along dimension 0: it must be the batch of every input, and no other size may differ
     shown.refuses(ValueError, lambda: any_batch(torch.rand(8, 1, 5, 3)))
     unequal = tracing.trace(torch.add, (torch.rand(1, 2), torch.rand(3, 2)), backend="eager")
     shown.refuses(ValueError, lambda: tracing.dynamic_batch(unequal))
@@ -32,14 +35,14 @@ def show(engine: Engine) -> Shown:
 
 
 class TimeMajor(nn.Module):
-    """An LSTM over x[T, B, 4]: its rows are dimension 1."""
+    """An LSTM over x[T, B, 4]: dimension 1 is the batch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lstm = nn.LSTM(4, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of every step."""
+        """Return the outputs of every timestep."""
         y: torch.Tensor = self.lstm(x)[0]
         return y
 

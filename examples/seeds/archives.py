@@ -1,4 +1,4 @@
-"""What `benchmarks/archives.py` measures, as lines of `make seeds`."""
+"""Figures of `benchmarks/archives.py`, as lines of `make seeds`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENGINE, _RAN = "inductor", "real engine"
 
 
 def archive_rows() -> list[Row]:
-    """Run the benchmark, whose progress goes to standard error: some minutes."""
+    """Run the benchmark, which takes some minutes. Its progress goes to standard error."""
     command = [sys.executable, "-m", "benchmarks.archives", "--json"]
     root = Path(__file__).parents[2]
     done = subprocess.run(command, cwd=root, stdout=subprocess.PIPE, text=True, check=False)
@@ -26,7 +26,7 @@ def archive_rows() -> list[Row]:
 
 
 def rows_of(found: Mapping[str, Any]) -> list[Row]:
-    """Its figures as rows; a floor that is missed is a failure."""
+    """The benchmark's figures as rows; a floor that is missed is a failure."""
     answers, speed, size = (one["reached"] for one in found["standings"])
     buckets = found["buckets"]
     return [

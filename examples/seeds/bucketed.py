@@ -1,7 +1,9 @@
-"""An LSTM in buckets of 128 and 512 tokens that a kernel chooses between: `python -m examples.seeds.bucketed eager`.
+"""An LSTM in buckets of 128 and 512 tokens that a kernel selects.
 
-The kernel pads on the right to the first bucket that holds the tokens, as is usual for BERT, and is silent where there
-is none. The trace is not: it refuses what has no bucket.
+Run with `python -m examples.seeds.bucketed eager`.
+
+The kernel pads on the right to the first bucket that holds the tokens, as is usual for BERT. It does not report longer
+inputs; the trace refuses them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ HIDDEN = 16
 
 
 class Classifier(nn.Module):
-    """Two classes of texts of token ids[B, T], of which mask[B, T] says which are real: the first ones of each row."""
+    """A classifier of texts into two classes, from token ids[B, T] and mask[B, T].
+
+    The mask marks the real tokens, which are the first ones of each row.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +37,7 @@ class Classifier(nn.Module):
         self.classes = nn.Linear(HIDDEN, 2)
 
     def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Logits[B, 2], by the state after each row's last real token."""
+        """Return logits[B, 2], from the state after each row's last real token."""
         packed = pack_padded_sequence(self.embedding(ids), mask.sum(1), batch_first=True, enforce_sorted=False)
         _, (h, _) = self.lstm(packed)
         logits: torch.Tensor = self.classes(h[-1])
@@ -40,7 +45,7 @@ class Classifier(nn.Module):
 
 
 def sequence_length_bucket_kernel(tensor_list: list[torch.Tensor]) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """Every tensor[B, T] padded on the right with zeros to the first bucket that holds it."""
+    """Pad every tensor[B, T] on the right with zeros to the first bucket that holds it."""
     tokens = tensor_list[0].shape[1]
     index = 0
     padded: list[torch.Tensor] = []
@@ -52,12 +57,12 @@ def sequence_length_bucket_kernel(tensor_list: list[torch.Tensor]) -> tuple[list
 
 
 def get_bucket_kernel() -> Any:
-    """The kernel in TorchScript: it is saved with the trace."""
+    """The kernel in TorchScript, because it is saved with the trace."""
     return torch.jit.script(sequence_length_bucket_kernel)
 
 
 def get_model() -> tuple[nn.Module, dict[Any, int]]:
-    """The same model for each bucket, without states."""
+    """The model, which is the same for each bucket, and an empty map of states."""
     torch.manual_seed(0)
     model = Classifier()
     model.eval()
@@ -65,12 +70,12 @@ def get_model() -> tuple[nn.Module, dict[Any, int]]:
 
 
 def tokens(count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A text of so many tokens."""
+    """A text of `count` tokens."""
     return torch.randint(1, 1000, (1, count)), torch.ones(1, count, dtype=torch.int64)
 
 
 def show(engine: Engine) -> Shown:
-    """Run it on an engine."""
+    """Run the example on an engine."""
     shown = Shown(engine)
     config = tracing.BucketModelConfig(get_bucket_kernel)
     examples = [tokens(bucket) for bucket in BUCKETS]
@@ -84,7 +89,7 @@ def show(engine: Engine) -> Shown:
         with torch.no_grad():
             shown.compare(loaded(ids, mask), model(ids, mask))
 
-    # Longer than the largest bucket: the kernel gives back nothing, and index 0.
+    # longer than the largest bucket: the kernel returns no tensors, and index 0
     shown.refuses(tracing.WrongInput, lambda: loaded(*tokens(513)))
     one_too_few = tracing.BucketModelConfig(get_bucket_kernel, func_kwargs=[{}])
     shown.refuses(ValueError, lambda: tracing.bucket_model_trace(get_model, examples, one_too_few, backend="eager"))

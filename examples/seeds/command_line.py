@@ -12,7 +12,7 @@ from .shown import Engine, Shown
 
 
 def main(show: Callable[[Engine], Shown], arguments: Sequence[str] | None = None) -> int:
-    """Run it and print what it shows. Returns the exit code."""
+    """Run the example and print its results. Returns the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     with neuron_stood_in():
         return _run(show, engine_named(given[0] if given else "eager"))

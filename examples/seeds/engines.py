@@ -1,4 +1,4 @@
-"""Which engines the examples run on here, what really runs them, and which are not here and why."""
+"""Engines of the examples: those that run here and in which mode, and those that are absent and why."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ _DOUBLES = Path(__file__).parents[2] / "tests" / "support" / "doubles"
 
 
 def engine_named(name: str) -> Engine:
-    """The engine with the options it needs here."""
+    """The engine with the options that it needs here."""
     return next((engine for engine in ENGINES if engine.name == name), Engine(name))
 
 
 @contextmanager
 def neuron_stood_in() -> Iterator[None]:
-    """Where neither of AWS's packages is here, doubles of their documented contract, for processes from here too."""
+    """Provide doubles of the documented contract if neither of AWS's packages is here.
+
+    Processes that are started from here get them too.
+    """
     if any(map(find_spec, _AWS.values())) or not _DOUBLES.is_dir():
         yield
         return
@@ -54,14 +57,14 @@ def neuron_stood_in() -> Iterator[None]:
 
 
 def not_here(engine: Engine) -> str | None:
-    """Why an engine cannot be run; None where it can."""
+    """Return the reason why an engine cannot run, or None."""
     if engine.name == "vollo" and find_spec("vollo_compiler") is None:
         return "extra [vollo] not installed (proprietary EULA)"
     return get_backend(engine.name).unavailable()
 
 
 def what_runs(engine: Engine) -> str:
-    """What the answers come from: the engine itself, a virtual machine of its device, or a double of its contract."""
+    """The source of the answers: the engine itself, a virtual machine of its device, or a contract double."""
     if engine.name in _AWS:
         return "contract double" if getattr(import_module(_AWS[engine.name]), "__double__", False) else "NeuronCore"
     if engine.name == "vollo":

@@ -1,4 +1,7 @@
-"""A plain function of two tensors, traced, saved, loaded and run: `python -m examples.seeds.function onnxruntime`."""
+"""A plain function of two tensors, traced, saved, loaded and run.
+
+Run with `python -m examples.seeds.function onnxruntime`.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from .shown import Engine, Shown
 
 
 def func(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """What is traced."""
+    """Double and add: the function that is traced."""
     return 2 * x + y
 
 
 def show(engine: Engine) -> Shown:
-    """Run it on an engine."""
+    """Run the example on an engine."""
     shown = Shown(engine)
     example_inputs = torch.rand(3), torch.rand(3)
     trace = tracing.trace(func, example_inputs, backend=engine.name, **engine.options)

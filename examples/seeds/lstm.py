@@ -15,7 +15,7 @@ INPUT_SIZE, HIDDEN_SIZE, LAYERS, OUTPUT_SIZE, STEPS = 128, 256, 2, 16, 20
 
 
 class LstmNet(nn.Module):
-    """Answers of every step of x[T, 128]: [T, 16]."""
+    """An LSTM that answers every timestep of x[T, 128]: [T, 16]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,14 +23,14 @@ class LstmNet(nn.Module):
         self.linear = nn.Linear(HIDDEN_SIZE, OUTPUT_SIZE)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One sequence, without a batch."""
+        """Run one sequence, without a batch dimension."""
         y, _ = self.lstm(x)
         answer: torch.Tensor = self.linear(y)
         return answer
 
 
 def show(engine: Engine) -> Shown:
-    """Run it on an engine."""
+    """Run the example on an engine."""
     shown = Shown(engine)
     model = LstmNet()
     model.eval()

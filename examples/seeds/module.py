@@ -14,20 +14,20 @@ from .shown import Engine, Shown
 
 
 class Model(nn.Module):
-    """What is traced."""
+    """The convolution that is traced."""
 
     def __init__(self) -> None:
         super().__init__()
         self.conv = nn.Conv2d(1, 1, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """One number for each 3 x 3 pixels."""
+        """Return one number for each 3 x 3 pixels."""
         answer: torch.Tensor = self.conv(x) + 1
         return answer
 
 
 def show(engine: Engine) -> Shown:
-    """Run it on an engine."""
+    """Run the example on an engine."""
     shown = Shown(engine)
     model = Model()
     model.eval()

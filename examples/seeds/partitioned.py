@@ -1,4 +1,4 @@
-"""An MLP whose answers are sorted, the sorting on the CPU: `python -m examples.seeds.partitioned onnxruntime`."""
+"""An MLP whose outputs are sorted on the CPU: `python -m examples.seeds.partitioned onnxruntime`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .shown import Engine, Shown
 
 
 class MLP(nn.Module):
-    """Ten classes of pictures of 28 x 28 pixels, as logarithms of probabilities in ascending order."""
+    """A classifier of 28 x 28 pixels into ten classes: log-probabilities in ascending order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,28 +21,28 @@ class MLP(nn.Module):
         self.relu = nn.ReLU()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, 10], ascending."""
+        """Return [B, 10], in ascending order."""
         hidden = self.relu(self.fc2(self.relu(self.fc1(x))))
         ascending, _ = torch.sort(torch.log_softmax(self.fc3(hidden), dim=1))
         return ascending
 
 
 def show(engine: Engine) -> Shown:
-    """Run it on an engine, which is asked what it takes first."""
+    """Run the example on an engine, after an operator query."""
     shown = Shown(engine)
     model = MLP()
     model.eval()
     inputs = torch.rand(32, 784)
     found = tracing.analyze(model, inputs, backend=engine.name)
     refused = {one["kind"] for one in found["unsupported_operators"]}
-    # An engine that has no sort leaves it to the CPU by itself; any other is told to.
+    # an engine without sort leaves it to the CPU by itself; for any other, an option does
     on_cpu = {"aten::sort"} - refused
     config = tracing.PartitionerConfig(ops_to_partition=on_cpu)
     trace = tracing.trace(model, inputs, partitioner_config=config, backend=engine.name, **engine.options)
     with torch.no_grad():
         shown.compare(trace(inputs), model(inputs))
 
-    # What is asked for and cannot be had is a ValueError.
+    # a limit that cannot be kept is a ValueError
     for option in ({"max_subgraph_count": 1}, {"min_subgraph_size": 3}):
         strict = tracing.PartitionerConfig(ops_to_partition=on_cpu, **option)  # type: ignore[arg-type]
         shown.refuses(ValueError, lambda strict=strict: _trace(model, inputs, strict, engine))  # type: ignore[misc]

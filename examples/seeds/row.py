@@ -1,4 +1,4 @@
-"""One line of `make seeds`: an example on an engine, and how it went."""
+"""One line of `make seeds`: an example on an engine, and its result."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ Status = Literal["ok", "failed", "not run"]
 
 @dataclass(frozen=True)
 class Row:
-    """What is told of one example on one engine."""
+    """The report of one example on one engine."""
 
     example: str
     engine: str
     ran: str
-    """What the answers came from; empty where nothing ran."""
+    """The source of the answers; empty if the example did not run."""
     status: Status
     note: str
-    """What was found besides, or why it failed or was not run."""
+    """Other results, or the reason why the example failed or was not run."""
     max_error: float | None = None
-    """The largest difference from eager; None where nothing was compared."""
+    """The largest difference from eager mode; None if no outputs were compared."""
     tolerance: float | None = None
-    """What is allowed, absolute and relative to eager's answer."""
+    """The accepted difference, absolute and relative to the eager answer."""
     refused: tuple[str, ...] = ()
-    """What was refused as documented, in the words of the refusal."""
+    """The messages of the calls that were refused as documented."""
     latency_us: float | None = None
-    """One call on the device by its compiler's count."""
+    """Microseconds of one call on the device, by its compiler's count."""
     seconds: float = 0.0
-    """What all of it took here."""
+    """Seconds of the whole example on this machine."""
 
 
 def row_of(name: str, show: Callable[[Engine], Shown], engine: Engine, note: str = "") -> Row:
-    """Run an example. What it raises is the row's."""
+    """Run an example. An error that it raises makes the row failed."""
     if (reason := not_here(engine)) is not None:
         return Row(name, engine.name, "", "not run", reason)
     ran = what_runs(engine)

@@ -1,4 +1,7 @@
-"""Weights apart from the program, moved to a device and replaced: `python -m examples.seeds.separate_weights eager`."""
+"""Weights apart from the program, moved to a device and replaced.
+
+Run with `python -m examples.seeds.separate_weights eager`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .shown import Engine, Shown
 
 
 def show(engine: Engine) -> Shown:
-    """Run it on an engine that keeps weights apart."""
+    """Run the example on an engine that keeps weights apart."""
     shown = Shown(engine)
     model = Model()
     model.eval()

@@ -1,4 +1,6 @@
-"""The same LSTM a timestep at a time, its state kept between calls: `python -m examples.seeds.streaming_lstm eager`.
+"""The same LSTM one timestep at a time, with its state kept between calls.
+
+Run with `python -m examples.seeds.streaming_lstm eager`.
 
 On Vollo the accelerator keeps the state. Elsewhere the trace does, by `input_output_aliases`.
 """
@@ -17,20 +19,20 @@ from .shown import Engine, Shown
 
 
 class Step(nn.Module):
-    """One timestep x[128] of an `LstmNet`, with its states h and c [2, 256] going in and coming out."""
+    """One timestep x[128] of an `LstmNet`, with the states h and c [2, 256] as inputs and outputs."""
 
     def __init__(self, network: LstmNet) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The answer [16], and the next states."""
+        """Return the answer [16] and the next states."""
         y, (h, c) = self.network.lstm(x[None], (h, c))
         return self.network.linear(y)[0], h, c
 
 
 def show(engine: Engine) -> Shown:
-    """Run it on an engine."""
+    """Run the example on an engine."""
     shown = Shown(engine)
     model = LstmNet()
     model.eval()

@@ -1,4 +1,4 @@
-"""A piece of text in, its surprise out. Travels in the archive as an extra file."""
+"""A codec from a piece of text to its surprise. It travels in the archive as an extra file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from torch import Tensor
 
 
 class PieceCodec:
-    """A request is the next bytes of a text behind the one byte before them, a newline where it begins."""
+    """A codec for requests of the next bytes of a text, after the one byte before them.
+
+    At the beginning of a text, that byte is a newline.
+    """
 
     def decode(self, body: bytes, content_type: str) -> dict[str, list[int]]:
-        r"""The model's inputs from a request's body.
+        r"""Convert a request's body to the model's inputs.
 
         Raises:
-            ValueError: the client's mistake; it gets this message with status 400.
+            ValueError: the body is wrong; the client gets this message with status 400.
 
         >>> PieceCodec().decode(b"\nHi", "text/plain")
         {'before': [10, 72], 'ids': [72, 105]}
@@ -24,5 +27,5 @@ class PieceCodec:
         return {"before": list(body[:-1]), "ids": list(body[1:])}
 
     def encode(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, object]:
-        """The answer: a number of bits for each byte of the piece."""
+        """Convert the outputs to the answer: a number of bits for each byte of the piece."""
         return {"bits": outputs["surprise"].tolist()}

@@ -1,4 +1,4 @@
-"""The next-byte LSTM of `surprise/`, with its weights, for text that comes as it is typed."""
+"""The next-byte LSTM of `surprise/`, with its weights, for text that arrives as it is typed."""
 
 import math
 
@@ -7,10 +7,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class TypedSurprise(nn.Module):
-    """Scores text byte by byte: -log2 of the probability that the model gave to the byte that came.
+    """A scorer of text, byte by byte: -log2 of the probability that the model gave to the actual byte.
 
-    `surprise/model.py` shifts the text by one byte to have the byte before each. A stream's piece has no byte before
-    its first, so here both are given.
+    `surprise/model.py` shifts the text by one byte to get the byte before each. A chunk of a stream does not contain
+    the byte before its first one, so here both are inputs.
     """
 
     def __init__(self, hidden: int = 256, embedding: int = 64) -> None:
@@ -20,7 +20,7 @@ class TypedSurprise(nn.Module):
         self.next_byte = nn.Linear(hidden, 256)
 
     def forward(self, before: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
-        """The byte before each and bytes int64[B, T], real lengths[B] -> surprise in bits, float32[B, T]."""
+        """Map the byte before each byte, bytes int64[B, T] and lengths[B] to surprise in bits, float32[B, T]."""
         packed = pack_padded_sequence(self.embed(before), lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1])
         scores: Tensor = self.next_byte(states).log_softmax(dim=-1)

@@ -1,10 +1,10 @@
-"""From nothing to a typed text: train, archive, serve, type byte by byte, compare with the text in one piece.
+"""Train, archive, serve and type byte by byte; then compare with the whole text in one request.
 
 python examples/streaming/run.py                       about two minutes; --steps 50 for a quick look
 python examples/streaming/run.py --kill                kill the model's worker halfway: nothing is lost
 python examples/streaming/run.py --picture surprise.png
 
-What it starts, it stops; what it writes, but for the picture, is gone afterwards.
+It stops every process that it starts, and removes every file that it writes, except the picture.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from torchserve_process import DidNotStart, TorchServe, serving  # noqa: E402
 NAME = "typing"
 TEXT = "If x is not found, a KeyError is raised. asdkfj q;weo"
 LONGEST = 256
-"""Bytes of one piece: the largest bucket."""
+"""Bytes of one request: the largest bucket."""
 ALLOWED_BITS = 1e-3
-"""By which the sums may differ: float32 adds up in another order."""
+"""The accepted difference of the sums: float32 adds up in another order."""
 
 
 def main() -> None:
-    """Train, archive, serve, type."""
+    """Train, archive, serve and type."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("text", nargs="?", default=TEXT, help="up to 256 bytes (default: %(default)s)")
     arguments.add_argument("--steps", type=int, default=1000, help="of training (%(default)s)")
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def serve_and_type(folder: Path, text: bytes, steps: int, *, kill: bool) -> list[float]:
-    """Everything that lies in `folder`, and what a text came to."""
+    """Write every file to `folder`, serve, and return the surprise of a text."""
     work = Path(shutil.copytree(EXAMPLES / "streaming", folder / "streaming"))
     print("1/4 Train the next-byte LSTM of the demo", flush=True)
     weights = ("--steps", str(steps), "--out", str(work / "weights.pt"))
@@ -76,7 +76,7 @@ def archive(work: Path) -> None:
 
 
 def report(server: TorchServe, work: Path, text: bytes, environment: dict[str, str], *, kill: bool) -> list[float]:
-    """Type, count the open sessions, and ask for the whole text at once."""
+    """Type a text, count the open sessions, and request the whole text at once."""
     url = f"http://127.0.0.1:{server.inference}/predictions/{NAME}"
     session = Session(url)
     coloured, half = sys.stdout.isatty(), len(text) // 2
@@ -96,7 +96,10 @@ def report(server: TorchServe, work: Path, text: bytes, environment: dict[str, s
 
 
 def run(work: Path, *command: str, **environment: str) -> None:
-    """Run a program in `work`, its output ours. Its threads wait asleep: spinning, they starve on a busy machine."""
+    """Run a program in `work`, with its output on this terminal.
+
+    Its threads sleep while they wait: threads that spin starve on a busy machine.
+    """
     subprocess.run(command, cwd=work, check=True, env={"OMP_WAIT_POLICY": "passive", **os.environ, **environment})
 
 

@@ -1,4 +1,4 @@
-"""Type a text into the served model, piece by piece, and plot its surprise as it goes. Standard library only.
+"""Type a text into the served model, piece by piece, and plot its surprise. Standard library only.
 
 python typist.py "The value is a string. asdkfj q;weoriu"
 python typist.py --piece 8 --picture surprise.png "The value is a string."
@@ -18,33 +18,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BEGINNING = b"\n"
-"""What the model reads before the first byte."""
+"""The input of the model before the first byte."""
 PALETTE = ("", "\033[33m", "\033[1;31m")
-"""Expected, unusual, surprising."""
+"""Colours of expected, unusual and surprising bytes."""
 BITS_A_BAR = 0.5
 TRIES, PAUSE_SECONDS = 20, 0.5
 
 
 class Refused(Exception):
-    """The server does not apply the piece, and would not another time."""
+    """The server refuses the piece, and would refuse it again."""
 
 
 @dataclass
 class Session:
-    """A text on its way to the model. Whatever gets lost between here and there, each piece is applied once.
+    """A text that is sent to the model. Each piece is applied once, even if requests or answers are lost.
 
-    The id is made here, so that even the first piece can be sent again without beginning a second session. Nobody can
-    guess it: who has it has the session.
+    The id is made here, so that even the first piece can be sent again without beginning a second session. It cannot be
+    guessed: anyone who has it can use the session.
     """
 
     url: str
     id: str = field(default_factory=lambda: secrets.token_urlsafe(18))
     steps: int = 0
-    """Bytes that were applied."""
+    """The number of applied bytes."""
     before: bytes = BEGINNING
 
     def send(self, piece: bytes, *, end: bool = False) -> list[float]:
-        """The surprise of each byte of the next piece, in bits.
+        """Send the next piece. Returns the surprise of each of its bytes in bits.
 
         Raises:
             Refused: the server says why.
@@ -55,12 +55,12 @@ class Session:
         return bits
 
     def end(self) -> None:
-        """Let the server forget it. One that is left alone is forgotten after a while."""
+        """Remove the session from the server. Sessions that are not ended expire after a while."""
         if self.steps:
             self._ask(b"", end=True)
 
     def _ask(self, body: bytes, end: bool) -> dict[str, list[float]]:
-        """With the step number, a piece whose answer was lost can be sent again: it is answered as it was before."""
+        """Send a piece with its step number, so that it can be sent again: the answer is the same."""
         headers = {
             "Content-Type": "text/plain",
             "ts_request_sequence_id": self.id,
@@ -89,7 +89,7 @@ def _answer(request: urllib.request.Request, tries: int) -> dict[str, list[float
 
 
 def pieces(text: bytes, size: int) -> Iterator[bytes]:
-    """A text in pieces, as it is typed.
+    """Split a text into pieces, in order.
 
     >>> list(pieces(b"Hello", 2))
     [b'He', b'll', b'o']
@@ -98,7 +98,7 @@ def pieces(text: bytes, size: int) -> Iterator[bytes]:
 
 
 def bar(byte: int, bits: float, *, coloured: bool = True) -> str:
-    """One byte's line of the plot.
+    """Draw one byte's line of the plot.
 
     >>> bar(ord("T"), 4.2, coloured=False)
     'T   4.2 ━━━━━━━━'
@@ -110,7 +110,7 @@ def bar(byte: int, bits: float, *, coloured: bool = True) -> str:
 
 
 def type_text(session: Session, text: bytes, size: int = 1, *, coloured: bool = True) -> list[float]:
-    """Send a text piece by piece and print the plot of each as it is answered. Returns all bits.
+    """Send a text piece by piece and print the plot of each answer. Returns all bits.
 
     Raises:
         Refused: the server says why.
@@ -125,7 +125,7 @@ def type_text(session: Session, text: bytes, size: int = 1, *, coloured: bool = 
 
 
 def draw(text: bytes, bits: list[float], file: Path) -> None:
-    """The same plot as a picture; needs matplotlib."""
+    """Draw the same plot as a picture; needs matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(4.0, 0.18 * len(text)), 3.0), layout="constrained")

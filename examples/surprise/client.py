@@ -1,4 +1,4 @@
-"""Ask the served model how surprising a text is. Standard library only.
+"""Request the surprise of a text from the served model. Standard library only.
 
 python client.py "The value is a string."
 cat /var/log/syslog | python client.py --above 4
@@ -13,11 +13,11 @@ import urllib.error
 import urllib.request
 
 PALETTE = (None, "\033[33m", "\033[1;31m")
-"""Expected, unusual, surprising."""
+"""Colours of expected, unusual and surprising bytes."""
 
 
 def score(url: str, text: bytes, timeout: float = 30) -> tuple[float, list[float]]:
-    """(mean, each byte's) surprise in bits.
+    """Return the mean surprise and each byte's surprise in bits.
 
     Raises:
         ValueError: the server refused the text; the message is the server's.
@@ -32,7 +32,7 @@ def score(url: str, text: bytes, timeout: float = 30) -> tuple[float, list[float
 
 
 def level(bits: float) -> int:
-    """0 for a byte the model expected, 1 for an unusual one, 2 for a surprising one.
+    """Return 0 for an expected byte, 1 for an unusual one, 2 for a surprising one.
 
     >>> [level(bits) for bits in (0.3, 6.5, 11.0)]
     [0, 1, 2]
@@ -41,7 +41,7 @@ def level(bits: float) -> int:
 
 
 def highlight(text: bytes, bits: list[float]) -> str:
-    """The text for a terminal, its surprising bytes in colour."""
+    """The text for a terminal, with its surprising bytes in colour."""
     pieces = []
     for byte, amount in zip(text, bits, strict=True):
         shown = chr(byte) if 32 <= byte < 127 else "·"
@@ -51,7 +51,7 @@ def highlight(text: bytes, bits: list[float]) -> str:
 
 
 def report(text: bytes, url: str, above: float) -> None:
-    """Print what one text scores, if that is more than `above`, or why it was refused."""
+    """Print the score of one text if it is more than `above`, or the reason of its refusal."""
     try:
         mean, bits = score(url, text)
     except ValueError as refused:

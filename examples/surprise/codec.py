@@ -1,4 +1,4 @@
-"""Text in, surprise out: what a client of the model sends and gets. Travels in the archive as an extra file."""
+"""A codec from text to surprise, for the model's clients. It travels in the archive as an extra file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 class SurpriseCodec:
-    """A request is the text itself, the answer one number of bits for each of its bytes and their mean."""
+    """A codec for requests that are the text itself; an answer has the bits of each byte and their mean."""
 
     def decode(self, body: bytes, content_type: str) -> dict[str, list[int]]:
-        """The model's inputs from a request's body.
+        """Convert a request's body to the model's inputs.
 
         Raises:
-            ValueError: the client's mistake; it gets this message with status 400.
+            ValueError: the body is wrong; the client gets this message with status 400.
 
         >>> SurpriseCodec().decode(b"Hi!", "text/plain")
         {'ids': [72, 105, 33]}
@@ -26,6 +26,6 @@ class SurpriseCodec:
         return {"ids": list(body)}
 
     def encode(self, outputs: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, object]:
-        """The answer from the model's outputs: `surprise` is float32[T], one value for each byte of the text."""
+        """Convert the model's outputs to the answer: `surprise` is float32[T], one value for each byte."""
         surprise = outputs["surprise"]
         return {"mean_bits": float(surprise.mean()), "bits": surprise.tolist()}

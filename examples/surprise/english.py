@@ -7,7 +7,7 @@ from pydoc_data import topics
 
 SEED = 0
 HELD_OUT = 0.1
-"""The part of the topics that nothing is trained on."""
+"""The share of the topics that are not used in training."""
 
 
 def read_topics() -> list[bytes]:
@@ -16,7 +16,7 @@ def read_topics() -> list[bytes]:
 
 
 def split() -> tuple[bytes, bytes]:
-    """The text to train on and the text to be judged by; every topic is in one of them as a whole."""
+    """The training text and the held-out text; every topic is in one of them as a whole."""
     pieces = read_topics()
     shuffled = random.Random(SEED).sample(pieces, len(pieces))
     cut = int(len(shuffled) * HELD_OUT)

@@ -1,4 +1,4 @@
-"""A next-byte LSTM: how surprising is each byte of a line, in bits?"""
+"""A next-byte LSTM: the surprise of each byte of a line, in bits."""
 
 import math
 
@@ -7,13 +7,13 @@ from torch.nn.functional import pad
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 START = ord("\n")
-"""What the model reads before the first byte: every line begins after a newline."""
+"""The input of the model before the first byte: every line begins after a newline."""
 
 
 class Surprise(nn.Module):
-    """Scores text byte by byte: -log2 of the probability that the model gave to the byte that came.
+    """A scorer of text, byte by byte: -log2 of the probability that the model gave to the actual byte.
 
-    An ordinary PackedSequence model; nothing in it knows of buckets, padding or TorchServe.
+    An ordinary PackedSequence model, without any code for buckets, padding or TorchServe.
     """
 
     def __init__(self, hidden: int = 256, embedding: int = 64) -> None:
@@ -23,7 +23,7 @@ class Surprise(nn.Module):
         self.next_byte = nn.Linear(hidden, 256)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Bytes int64[B, T], right-padded, with their real lengths[B] -> surprise in bits, float32[B, T]."""
+        """Map bytes int64[B, T], right-padded, and their lengths[B] to surprise in bits, float32[B, T]."""
         before = pad(ids, (1, 0), value=START)[:, :-1]
         packed = pack_padded_sequence(self.embed(before), lengths, batch_first=True, enforce_sorted=False)
         states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1])

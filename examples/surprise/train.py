@@ -24,14 +24,14 @@ PEAK_RATE = 4e-3
 
 
 def unigram_bits(train: bytes, held_out: bytes) -> float:
-    """Bits per byte of guessing each byte by how common it is."""
+    """Bits per byte of a guess from each byte's frequency."""
     counts = Counter(train)
     total = len(train) + 256
     return -sum(math.log2((counts[byte] + 1) / total) for byte in held_out) / len(held_out)
 
 
 def bigram_bits(train: bytes, held_out: bytes) -> float:
-    """Bits per byte of guessing each byte by the one before it."""
+    """Bits per byte of a guess from the byte before."""
     pairs, firsts = Counter(itertools.pairwise(train)), Counter(train[:-1])
     previous = bytes([START]) + held_out
     guesses = zip(previous, held_out, strict=False)
@@ -39,13 +39,13 @@ def bigram_bits(train: bytes, held_out: bytes) -> float:
 
 
 def line_starts(text: bytes) -> Tensor:
-    """Where a window may begin: after a newline, as at serving time. int64[N]"""
+    """The positions where a window may begin: after a newline, as at serving time. int64[N]"""
     starts = [0] + [i + 1 for i, byte in enumerate(text) if byte == START]
     return torch.tensor([start for start in starts if start + WINDOW <= len(text)])
 
 
 def windows(text: bytes, steps: int) -> Iterator[Tensor]:
-    """`steps` random batches int64[BATCH, WINDOW], each row from the beginning of a line."""
+    """Yield `steps` random batches int64[BATCH, WINDOW], each row from the beginning of a line."""
     data, starts = torch.tensor(list(text)), line_starts(text)
     for _ in range(steps):
         picked = starts[torch.randint(len(starts), (BATCH,))]
@@ -53,12 +53,12 @@ def windows(text: bytes, steps: int) -> Iterator[Tensor]:
 
 
 def rate(step: int, steps: int) -> float:
-    """Learning rate: a short warm-up, then a cosine down to nothing."""
+    """The learning rate: a short warm-up, then a cosine to zero."""
     return PEAK_RATE * min(1.0, (step + 1) / 50) * (1 + math.cos(math.pi * step / steps)) / 2
 
 
 def train(model: Surprise, text: bytes, steps: int) -> None:
-    """Minimise the mean surprise; prints the progress twenty times."""
+    """Minimise the mean surprise, and print the progress twenty times."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_RATE)
     lengths, began = torch.full((BATCH,), WINDOW), time.monotonic()
     for step, ids in enumerate(windows(text, steps)):
@@ -86,7 +86,7 @@ def bits_per_byte(model: Surprise, text: bytes) -> float:
 
 
 def main() -> None:
-    """Train, judge on text never seen, write the weights."""
+    """Train, evaluate on held-out text, write the weights."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--steps", type=int, default=1000)
     arguments.add_argument("--out", type=Path, default=Path("weights.pt"))

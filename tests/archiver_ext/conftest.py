@@ -1,4 +1,4 @@
-"""A user's folder with a tiny real model, and the real commands run in it as processes."""
+"""A user's folder with a small real model, and the real commands, run in it as processes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Project:
         )
 
     def archive(self, *more: str, handler: str = "neuron_lstm", **env: str) -> subprocess.CompletedProcess[str]:
-        """Run the stock command with all flags that a model needs; `more` comes last and wins."""
+        """Run the standard command with all flags that a model needs; flags in `more` override them."""
         return self.run("torch-model-archiver", *self.flags(), "--handler", handler, *more, **env)
 
     def flags(self) -> list[str]:
@@ -95,7 +95,7 @@ class Project:
         return [*words.split(), "--config-file", "model-config.yaml"]
 
     def listing(self) -> set[str]:
-        """Every file and folder of the user's, and of the temporary directory."""
+        """Every file and folder of the user and of the temporary directory."""
         return {str(path) for root in (self.folder, self.temporary) for path in root.rglob("*")}
 
 

@@ -1,4 +1,4 @@
-"""A model whose buckets the user chooses is packaged for them, or the choice is refused before anything is compiled."""
+"""Packaging with a bucket selector: compilation for its buckets, or a refusal before compiling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Package = Callable[..., Said]
 
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
-    """Packages the user's folder with this kernel; gives exit code, standard output and error."""
+    """A function that packages the user's folder with a selector: exit code, standard output and error."""
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("TMPDIR", str(project.temporary))
     monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
@@ -48,7 +48,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
 
 def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(project: Project, package: Package) -> None:
-    """Even one that could run in pieces of time, and with an engine that takes every shape."""
+    """Whole sequences are used even if the model can be chunked and the engine supports every shape."""
     code, output, error = package("my_kernel:choose", "--extra-files", "my_kernel.py")
 
     assert code == 0, error
@@ -75,7 +75,7 @@ def test_the_model_is_served_over_whole_sequences_in_the_lengths_chosen(project:
 def test_a_choice_that_cannot_be_served_by_is_refused(
     project: Project, package: Package, kernel: str, more: list[str], block: str, complaint: str
 ) -> None:
-    """One message, and nothing is left."""
+    """There is one message, and no file remains."""
     before = project.listing()
 
     code, output, error = package(kernel, *more, block=block)

@@ -1,4 +1,4 @@
-"""The command `neuron-lstm`: quick to start, plain about what is wrong."""
+"""The command `neuron-lstm`: fast start, clear messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _in_the_folder(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_help_is_shown_without_importing_torch() -> None:
-    """Heavy imports wait until they are needed."""
+    """Slow imports are deferred."""
     program = (
         "import sys\nfrom torchserve_neuron_lstm.archiver_ext.cli import main\n"
         "try:\n    main(['--help'])\nexcept SystemExit as end:\n"
@@ -35,7 +35,7 @@ def test_help_is_shown_without_importing_torch() -> None:
 
 
 def test_a_wrong_command_line_ends_with_2(capsys: Capture) -> None:
-    """As argparse does, with the usage."""
+    """The usage is printed, as argparse does."""
     for arguments in ([], ["frobnicate"], ["archive", "--version", "1"], ["init", "--model-file", "m", "--args", "=3"]):
         with pytest.raises(SystemExit) as ended:
             cli.main(arguments)
@@ -43,8 +43,8 @@ def test_a_wrong_command_line_ends_with_2(capsys: Capture) -> None:
         assert "usage" in capsys.readouterr().err
 
 
-def test_another_handler_is_the_archivers_business(capsys: Capture, project: Project) -> None:
-    """`neuron-lstm archive` makes our archives only."""
+def test_another_handler_is_refused(capsys: Capture, project: Project) -> None:
+    """`neuron-lstm archive` makes archives with our handler only."""
     assert cli.main(["archive", *project.flags(), "--handler", "image_classifier"]) == 2
     assert "image_classifier" in capsys.readouterr().err
 
@@ -56,7 +56,7 @@ def test_the_schema_is_json(capsys: Capture) -> None:
 
 
 def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> None:
-    """Good: its number of buckets. Bad: every problem with its line, and exit code 1."""
+    """A valid file gives its number of buckets; a wrong one gives every problem with its line, and code 1."""
     assert cli.main(["verify-config", "model-config.yaml"]) == 0
     assert capsys.readouterr().out == "model-config.yaml: valid, 4 buckets\n"
     (project.folder / "model-config.yaml").write_text("batchSize: many\nneuron_lstm: {inputs: {}}\n")
@@ -67,7 +67,7 @@ def test_a_config_is_checked_by_itself(capsys: Capture, project: Project) -> Non
 
 
 def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) -> None:
-    """What it writes passes the check; what is there is not overwritten unasked."""
+    """The written file passes the check, and an existing file is not overwritten without --force."""
     assert cli.main(["init", "--model-file", "model.py", "--args", "hidden=8", "-o", "new.yaml"]) == 0
     assert cli.main(["verify-config", "new.yaml"]) == 0
     assert "hidden" in (project.folder / "new.yaml").read_text()
@@ -79,7 +79,7 @@ def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) ->
 
 @pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
 def test_an_archive_says_what_is_in_it(capsys: Capture, project: Project, archive_format: str) -> None:
-    """As a table or as the manifest itself, out of every format."""
+    """The output is a table or the manifest itself, for every format."""
     assert cli.main(["archive", *project.flags(), "--export-path", ".", "--archive-format", archive_format]) == 0
     name = {"default": "tiny.mar", "tgz": "tiny.tar.gz", "no-archive": "tiny"}[archive_format]
     capsys.readouterr()
@@ -94,7 +94,7 @@ def test_an_archive_says_what_is_in_it(capsys: Capture, project: Project, archiv
 
 @pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
 def test_an_archive_of_another_handler_is_told_apart(capsys: Capture, project: Project, archive_format: str) -> None:
-    """It has no manifest of ours."""
+    """It has no manifest of this package."""
     done = project.archive("--archive-format", archive_format, "--export-path", ".", handler="image_classifier")
     assert done.returncode == 0
     name = {"default": "tiny.mar", "tgz": "tiny.tar.gz", "no-archive": "tiny"}[archive_format]
@@ -103,8 +103,8 @@ def test_an_archive_of_another_handler_is_told_apart(capsys: Capture, project: P
     assert "not packaged with --handler neuron_lstm" in capsys.readouterr().err
 
 
-def test_what_is_no_archive_is_told(capsys: Capture, tmp_path: Path) -> None:
-    """A file of another kind, and none at all."""
+def test_a_file_that_is_no_archive_is_refused(capsys: Capture, tmp_path: Path) -> None:
+    """Examples are a file of another kind, and a missing one."""
     assert cli.main(["inspect", "model.py"]) == 1
     assert "model.py is not an archive" in capsys.readouterr().err
     assert cli.main(["inspect", str(tmp_path / "nothing")]) == 1

@@ -1,4 +1,4 @@
-"""The import hook: only in one program, only for one handler, never silent."""
+"""The import hook: for one program and one handler only, and never silent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OURS = "import sys; print([name for name in sys.modules if 'neuron_lstm' in name
 
 @pytest.mark.parametrize("handler", ["text_classifier", "my_handler.py", "my_handler:run"])
 def test_other_handlers_are_archived_as_without_the_hook(project: Project, handler: str) -> None:
-    """A built-in and a file handler give the same archive, byte for byte, as a process that has no hook."""
+    """A built-in and a file handler give the same archive, byte for byte, as without the hook."""
     (project.folder / "my_handler.py").write_text("def run(data, context):\n    return data\n")
     flags = [*project.flags(), "--handler", handler]
 
@@ -41,7 +41,7 @@ def made(folder: Path) -> str:
 
 
 def content(archive: Path) -> dict[str, Any]:
-    """Every file by name; of MANIFEST.json all but the time of day."""
+    """Every file by name; MANIFEST.json without the time."""
     with zipfile.ZipFile(archive) as file:
         files: dict[str, Any] = {entry.filename: (entry.compress_type, file.read(entry)) for entry in file.infolist()}
     manifest = json.loads(files.pop("MAR-INF/MANIFEST.json")[1])
@@ -50,7 +50,7 @@ def content(archive: Path) -> dict[str, Any]:
 
 
 def test_the_failures_of_other_handlers_are_the_archivers_own(project: Project) -> None:
-    """A handler file that does not exist ends as it does without the hook."""
+    """A missing handler file gives the same error as without the hook."""
     done = project.archive(handler="nowhere")
 
     assert done.returncode == 1
@@ -59,12 +59,12 @@ def test_the_failures_of_other_handlers_are_the_archivers_own(project: Project) 
 
 
 def test_other_programs_import_nothing_of_ours(tmp_path: Path) -> None:
-    """An interpreter that starts as any other program has none of our modules."""
+    """An interpreter of any other program has none of our modules."""
     assert started_as(tmp_path / "other-program", OURS) == "[]"
 
 
 def test_the_archiver_imports_the_hook_and_no_more(tmp_path: Path) -> None:
-    """The check above can fail: a program called torch-model-archiver has the hook, without torch or the rest."""
+    """The check above can fail: a program called torch-model-archiver imports the hook, and only the hook."""
     program = "import sys; print([n for n in sys.modules if n == 'torch' or n.startswith('torchserve_neuron_lstm.')])"
     names = started_as(tmp_path / "torch-model-archiver", program)
 
@@ -72,7 +72,7 @@ def test_the_archiver_imports_the_hook_and_no_more(tmp_path: Path) -> None:
 
 
 def test_a_pth_that_runs_twice_hooks_once(tmp_path: Path) -> None:
-    """However often the line runs, there is one finder and one wrap."""
+    """If the line runs several times, there is one finder and one wrapper."""
     program = (
         f"import os, sys; [exec(open({str(PTH)!r}).read()) for _ in range(2)];"
         "import model_archiver.model_packaging as m;"
@@ -83,7 +83,7 @@ def test_a_pth_that_runs_twice_hooks_once(tmp_path: Path) -> None:
 
 
 def started_as(program: Path, code: str) -> str:
-    """What a program of this name prints."""
+    """The output of a program of this name."""
     program.write_text(code)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True)
     assert done.stderr == ""
@@ -92,7 +92,7 @@ def started_as(program: Path, code: str) -> str:
 
 @pytest.mark.parametrize(("asked", "code"), [("neuron_lstm", 1), ("text_classifier", 0)])
 def test_a_hook_that_cannot_be_installed_says_so(asked: str, code: int) -> None:
-    """Where our package is broken, the line says it, and stops the program if our handler was asked for."""
+    """A broken package is reported in one line, and stops the program if our handler was requested."""
     words = ["torch-model-archiver", "--handler", asked]
     program = f"import os, sys; sys.argv = {words}; exec(open({str(PTH)!r}).read())"
 
@@ -103,7 +103,7 @@ def test_a_hook_that_cannot_be_installed_says_so(asked: str, code: int) -> None:
 
 
 def test_wrapping_twice_wraps_once() -> None:
-    """The second wrap finds the first."""
+    """The second call finds the first wrapper."""
     archiver = fake_archiver()
     hook.wrap(archiver)
     once = archiver.package_model
@@ -112,8 +112,8 @@ def test_wrapping_twice_wraps_once() -> None:
     assert archiver.package_model is once
 
 
-def test_our_handler_comes_here_and_its_failure_is_the_exit_code() -> None:
-    """The handler's name decides; a code that is not 0 ends the program with it."""
+def test_our_handler_is_packaged_here_and_its_failure_is_the_exit_code() -> None:
+    """The handler's name decides; a code other than 0 is the program's exit code."""
     archiver = fake_archiver()
     hook.wrap(archiver, archive=lambda config, manifest: int(config.code))
 
@@ -125,16 +125,16 @@ def test_our_handler_comes_here_and_its_failure_is_the_exit_code() -> None:
 
 
 def fake_archiver() -> Any:
-    """The archiver's module, with a `package_model` that tells what it was given."""
+    """A double of the archiver's module, whose `package_model` records its arguments."""
     module = ModuleType("model_archiver.model_packaging")
     module.package_model = lambda config, manifest: ("stock", config.handler, manifest)  # type: ignore[attr-defined]
     return module
 
 
-def test_an_archiver_without_our_seam_stops_only_who_asks_for_us(
+def test_an_unsupported_archiver_fails_for_our_handler_only(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another version of the archiver is named; with another handler it runs on."""
+    """An unsupported version of the archiver is named; with another handler it still works."""
     monkeypatch.setattr(sys, "argv", ["torch-model-archiver", "--handler", "image_classifier"])
     hook.wrap(ModuleType("model_archiver.model_packaging"))
     assert "has no package_model" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Installed in each usual way the stock command has the handler; uninstalled, it is as before."""
+"""Each usual way of installation adds the handler to the standard command; uninstalling removes it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ WAYS = {
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """The project's files as a clone has them: links kept, nothing that was built."""
+    """The project's files as in a clone: links are kept, and build outputs are left out."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     for name in SOURCES:
@@ -56,7 +56,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """A fresh environment with all that this one has, and the stock command, but nothing of this project."""
+    """A fresh environment with this one's packages and the standard command, but without this project."""
     folder = tmp_path / "venv"
     python = make_bare_host(folder)
     script = folder / "bin" / "torch-model-archiver"
@@ -69,13 +69,13 @@ def environment(tmp_path: Path) -> Path:
 
 
 def files(environment: Path) -> set[Path]:
-    """All files but what Python caches, and uv's own lock."""
+    """All files except Python's caches and uv's own lock."""
     found = {path for path in environment.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
     return found - {environment / ".lock"}
 
 
 def run(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
-    """A command, with both outputs in one text."""
+    """Run a command. Returns both outputs as one text."""
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     return subprocess.run(
         command, cwd=cwd, env={**kept, **more}, text=True, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -83,7 +83,7 @@ def run(*command: str, cwd: Path, **more: str) -> subprocess.CompletedProcess[st
 
 
 def archive(project: Project, environment: Path) -> subprocess.CompletedProcess[str]:
-    """The stock command of that environment."""
+    """Run the standard command of that environment."""
     command = [str(environment / "bin" / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
     return run(*command, cwd=project.folder, TMPDIR=str(project.temporary))
 
@@ -92,7 +92,7 @@ def archive(project: Project, environment: Path) -> subprocess.CompletedProcess[
 def test_the_handler_is_there_once_installed_and_gone_once_uninstalled(
     project: Project, checkout: Path, environment: Path, way: str
 ) -> None:
-    """Both commands work; afterwards the environment's files are those of before."""
+    """Both commands work; afterwards the environment has the files of before."""
     before = files(environment)
     install, uninstall = ([word.format(venv=environment) for word in words] for words in WAYS[way])
 

@@ -1,4 +1,4 @@
-"""The stock command makes archives, or says why not and leaves nothing."""
+"""The standard command makes archives, or gives the reason and leaves no file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Package = Callable[..., Packaged]
 
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
-    """What the commands run, in this process, in the user's folder; gives exit code, standard output and error."""
+    """The commands, run in this process in the user's folder: exit code, standard output and error."""
     monkeypatch.chdir(project.folder)
     monkeypatch.setenv("TMPDIR", str(project.temporary))
     monkeypatch.setattr("tempfile.tempdir", str(project.temporary))
@@ -52,7 +52,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
 
 def unpacked(archive: Path, into: Path) -> Path:
-    """An archive as a host unpacks it."""
+    """An archive, unpacked as on a host."""
     if archive.is_dir():
         return archive
     if archive.suffix == ".mar":
@@ -65,7 +65,7 @@ def unpacked(archive: Path, into: Path) -> Path:
 
 
 def answers(folder: Path, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
-    """What an unpacked archive answers to a batch of sequences of these lengths."""
+    """The answers of an unpacked archive to a batch of sequences of these lengths."""
     variants = load_archive(folder, threads=1)
     return variants.run_plan(variants.plan(lengths), [[sequence(length)] for length in lengths], lengths)[0]
 
@@ -76,7 +76,7 @@ def sequence(length: int) -> torch.Tensor:
 
 
 def right_answers(project: Project, lengths: Sequence[int] = (3,)) -> list[tuple[torch.Tensor, ...]]:
-    """What the user's model answers to each of them alone."""
+    """The answers of the user's model to each sequence alone."""
     names: dict[str, type[torch.nn.Module]] = {}
     exec((project.folder / "model.py").read_text(), names)
     weights = torch.load(project.folder / "weights.pt")
@@ -88,14 +88,14 @@ def right_answers(project: Project, lengths: Sequence[int] = (3,)) -> list[tuple
 
 
 def check_answers(project: Project, folder: Path, lengths: Sequence[int] = (3,)) -> None:
-    """An unpacked archive answers a batch as the user's model each sequence alone."""
+    """Check that an unpacked archive answers a batch as the user's model answers each sequence alone."""
     for ours, theirs in zip(answers(folder, lengths), right_answers(project, lengths), strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
 def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project: Project, tmp_path: Path) -> None:
-    """The archive holds the user's files, the serving half and the programs; beside it nothing has changed."""
-    precious = project.temporary / "tiny" / "precious.txt"  # the stock archiver would delete it
+    """The archive holds the user's files, the serving half and the programs; no other file has changed."""
+    precious = project.temporary / "tiny" / "precious.txt"  # the unmodified archiver would delete it
     precious.parent.mkdir()
     precious.write_text("mine")
     before = project.listing()
@@ -136,7 +136,7 @@ def test_the_stock_command_makes_a_whole_archive_and_tells_what_is_in_it(project
 def test_every_archive_format_unpacks_to_what_was_verified(
     project: Project, package: Package, tmp_path: Path, archive_format: str, name: str
 ) -> None:
-    """Each can be loaded where it is unpacked, with no file missing; zip-store does not compress."""
+    """Each can be loaded where it is unpacked; zip-store does not compress."""
     code, _, error = package("--archive-format", archive_format)
 
     assert code == 0, error
@@ -149,7 +149,7 @@ def test_every_archive_format_unpacks_to_what_was_verified(
 
 
 def test_an_archive_that_exists_is_refused_before_anything_is_done(project: Project, package: Package) -> None:
-    """Without -f not even the model's file is read."""
+    """Without -f, not even the model's file is read."""
     (project.folder / "tiny.mar").write_text("old")
     (project.folder / "model.py").write_text("raise SystemError('read')")
 
@@ -164,7 +164,7 @@ def test_an_archive_that_exists_is_refused_before_anything_is_done(project: Proj
 def test_force_replaces_a_folder_as_a_whole(
     project: Project, package: Package, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing of the archive that was there before is left in the new one."""
+    """The new archive contains no file of the old one."""
     (project.folder / "tiny").mkdir()
     (project.folder / "tiny" / "stale.py").write_text("old")
 
@@ -180,7 +180,7 @@ def test_force_replaces_a_folder_as_a_whole(
 def test_force_keeps_the_old_archive_when_packaging_fails(
     project: Project, package: Package, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is replaced in the end, in one step."""
+    """It is replaced at the end, in one step."""
     (project.folder / "tiny.mar").write_text("old")
     (project.folder / "weights.pt").write_bytes(b"rubbish")
 
@@ -192,37 +192,37 @@ def test_force_keeps_the_old_archive_when_packaging_fails(
 
 
 def no_config(project: Project) -> list[str]:
-    """The flag names a file that is not there."""
+    """Name a config file that does not exist."""
     (project.folder / "model-config.yaml").unlink()
     return []
 
 
 def bad_config(project: Project) -> list[str]:
-    """TorchServe would ignore the one, and the other is empty."""
+    """Write a key that TorchServe would ignore, and an empty one."""
     (project.folder / "model-config.yaml").write_text("batchSize: many\nneuron_lstm: {}\n")
     return []
 
 
 def packed_answer(project: Project) -> list[str]:
-    """Packed data leaves the model."""
+    """Write a model that returns packed data."""
     (project.folder / "model.py").write_text(MODEL.replace("self.head(answers), state[-1]", "packed.data"))
     return []
 
 
 def other_weights(project: Project) -> list[str]:
-    """A state dict of a larger model."""
+    """Save a state dict of a larger model."""
     save_weights(project, hidden=7)
     return []
 
 
 def taken_name(project: Project) -> list[str]:
-    """An extra file called like our manifest."""
+    """Add an extra file with the name of our manifest."""
     (project.folder / "variants.json").write_text("{}")
     return ["--extra-files", "variants.json"]
 
 
 def same_name_twice(project: Project) -> list[str]:
-    """An extra file called like the model's."""
+    """Add an extra file with the name of the model's file."""
     (project.folder / "more").mkdir()
     (project.folder / "more" / "model.py").write_text("# another")
     return ["--extra-files", "more"]
@@ -247,7 +247,7 @@ FAILURES: list[tuple[Callable[[Project], list[str]], str]] = [
 def test_a_refusal_is_one_message_and_leaves_nothing(
     project: Project, package: Package, spoil: Callable[[Project], list[str]], complaint: str
 ) -> None:
-    """Whatever is wrong with the user's files: no traceback, no archive, no file in any place."""
+    """Errors in the user's files give no traceback, no archive, and no other file."""
     more = spoil(project)
     before = project.listing()
 
@@ -271,10 +271,10 @@ def test_a_refusal_is_one_message_and_leaves_nothing(
         ("wrong", "in 2 of 4 buckets"),
     ],
 )
-def test_an_engine_asked_for_by_name_that_fails_is_the_end(
+def test_a_named_engine_that_fails_stops_the_packaging(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: str, complaint: str
 ) -> None:
-    """An engine of another distribution that misbehaves is named, and leaves nothing either."""
+    """A third-party engine that fails is named, and no file remains."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", site)
@@ -288,7 +288,7 @@ def test_an_engine_asked_for_by_name_that_fails_is_the_end(
     assert project.listing() == before
 
 
-def test_a_miss_is_told_for_every_bucket(
+def test_a_wrong_result_is_reported_for_every_bucket(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The table of errors names bucket, result, error and output."""
@@ -306,14 +306,14 @@ def test_a_miss_is_told_for_every_bucket(
         (["2", "x", "2"], "failed"),
         (["2", "x", "4"], "failed"),
     ]
-    # What is handed on is wrong too, so that a second piece is wrong by more than the first.
+    # the carry is wrong too, so that a second chunk has a larger error than the first
     assert 0.00999 <= float(rows[2][4]) < 0.1
 
 
 def test_an_engine_of_another_distribution_serves_by_name(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It is compiled for every bucket, verified and measured like our own; the archive holds none of ours."""
+    """It is compiled, verified and measured like our own; the archive holds none of our engines."""
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", site)
@@ -333,7 +333,10 @@ def test_an_engine_of_another_distribution_serves_by_name(
 def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What a simulation takes says nothing of the device: plans, table and `inspect` go by the compiler's count."""
+    """Plans, table and `inspect` use the compiler's estimates.
+
+    The time of a simulation says nothing about the device.
+    """
     site = odd_engines.install(tmp_path / "site")
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", site)
@@ -358,8 +361,10 @@ def test_a_simulated_engine_is_told_by_its_compilers_estimates(
     assert row[6].strip() == "5.00"
 
 
-def test_a_mistake_of_ours_is_shown_whole(project: Project, package: Package, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody expected comes with its traceback and where to report it, and leaves nothing."""
+def test_an_unexpected_error_is_shown_with_its_traceback(
+    project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An unexpected error is shown with its traceback and the place to report it, and leaves no file."""
     monkeypatch.setattr("torchserve_neuron_lstm.archiver_ext.package.lower", lambda model, config: 1 / 0)
     before = project.listing()
 
@@ -373,7 +378,7 @@ def test_a_mistake_of_ours_is_shown_whole(project: Project, package: Package, mo
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM in the middle of compiling: the exit code tells, no file and no process is left."""
+    """After Ctrl-C or SIGTERM during compilation there is an exit code, and no file or process remains."""
     project.configure(backend="slow")
     pids = tmp_path / "pids"
     before = project.listing()
@@ -391,7 +396,10 @@ def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, numb
 def stopped_while_compiling(
     project: Project, folder: Path, pids: Path, number: signal.Signals
 ) -> subprocess.Popen[str]:
-    """The stock command, sent a signal as soon as a compiler runs; compilers write their process ids to `pids`."""
+    """The standard command, sent a signal as soon as a compiler runs.
+
+    Compilers write their process ids to `pids`.
+    """
     command = [str(BIN / "torch-model-archiver"), *project.flags(), "--handler", "neuron_lstm"]
     env = project.environment(PYTHONPATH=odd_engines.install(folder / "site"), SLOW_PIDS=str(pids))
     process = subprocess.Popen(command, cwd=project.folder, env=env, stderr=subprocess.PIPE, text=True)
@@ -405,7 +413,7 @@ def stopped_while_compiling(
 
 
 def _until_gone(pid: int) -> None:
-    """Raises ProcessLookupError as soon as there is no such process; a corpse may wait for its collector."""
+    """Raise ProcessLookupError once the process does not exist; a zombie counts as existing for a while."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
         os.kill(pid, 0)
@@ -415,7 +423,7 @@ def _until_gone(pid: int) -> None:
 
 
 def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Project, tmp_path: Path) -> None:
-    """The command survives what the compiled code does."""
+    """The command survives a crash of compiled code."""
     project.configure(backend="crashes")
     before = project.listing()
 
@@ -427,7 +435,7 @@ def test_a_program_that_kills_its_process_is_told_and_cleaned_up(project: Projec
 
 
 def test_a_killed_command_takes_the_packaging_with_it(project: Project, tmp_path: Path) -> None:
-    """Even SIGKILL, which lets nobody clean up, leaves neither an archive nor a process that would write one."""
+    """Even SIGKILL, which permits no cleanup, leaves no archive and no process that would write one."""
     project.configure(backend="slow")
     pids = tmp_path / "pids"
     with stopped_while_compiling(project, tmp_path, pids, signal.SIGKILL) as process:
@@ -442,7 +450,7 @@ def test_a_killed_command_takes_the_packaging_with_it(project: Project, tmp_path
 def test_auto_goes_on_without_a_compiler_and_says_so(
     project: Project, package: Package, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engines that need one are named as out, with what to install; the other is kept."""
+    """Engines that need a compiler are reported with the package to install; another engine is kept."""
     monkeypatch.setenv("CXX", "no-such-compiler")
     project.configure(backend="auto")
 
@@ -458,7 +466,10 @@ def test_auto_goes_on_without_a_compiler_and_says_so(
 def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """In pieces of time or over whole sequences; all are measured, the archive holds the fastest alone, and says so."""
+    """Engines are tried in chunks or over whole sequences, and all are measured.
+
+    The archive holds only the fastest, and the report says so.
+    """
     project.configure(backend="auto", batch=[2], length=[4])
 
     code, output, error = package("--json")
@@ -485,7 +496,10 @@ def test_auto_tries_each_engine_its_own_way_and_keeps_the_quickest(
 def test_a_native_archive_runs_whole_sequences_of_any_length(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """Although the model can be cut: the report, the manifest and `inspect` say why; no engine besides is in it."""
+    """Whole sequences are used although the model can be chunked; the archive holds no other engine.
+
+    The report, the manifest and `inspect` give the reason.
+    """
     project.configure(backend="native", batch=[1, 8], length=[4, 8], longest=50)
     said = "native stops each row at its own end, so chunked execution would save nothing"
 
@@ -515,7 +529,10 @@ def test_a_native_archive_runs_whole_sequences_of_any_length(
 def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """It stays below 1.2 times the weights and 450 KB a program; a long sequence takes as many buckets as it needs."""
+    """The archive stays below 1.2 times the weights plus 450 KB for each program.
+
+    A long sequence takes as many buckets as it needs.
+    """
     hidden, length = 300, [3, 5]
     save_weights(project, hidden=hidden)
     project.configure(backend="inductor", hidden=hidden, batch=[2], length=length, longest=17)
@@ -542,7 +559,7 @@ def test_an_inductor_archive_holds_the_weights_once_and_serves_any_length(
 def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
     project: Project, package: Package, tmp_path: Path
 ) -> None:
-    """One program for pieces and one for their end, whatever the lengths; a step beyond the longest is too long."""
+    """One program for chunks and one for heads serve all lengths up to the longest."""
     project.configure(backend="onnxruntime", longest=50)
 
     code, output, error = package()
@@ -564,7 +581,7 @@ def test_an_archive_for_any_shape_serves_what_no_bucket_holds(
 
 
 def test_a_model_that_is_not_cut_says_so_and_serves(project: Project, package: Package, tmp_path: Path) -> None:
-    """With the line that needs the whole sequence: at the end of packaging, and in the archive."""
+    """The line that needs the whole sequence is in the report and in the archive."""
     text = MODEL.replace("hidden, batch_first=True)", "hidden, batch_first=True, bidirectional=True)")
     text = text.replace("Linear(hidden, 3)", "Linear(2 * hidden, 3)")
     (project.folder / "model.py").write_text(text)
@@ -589,7 +606,7 @@ def test_a_model_that_is_not_cut_says_so_and_serves(project: Project, package: P
 
 
 def test_extra_files_keep_their_meaning(project: Project, package: Package, tmp_path: Path) -> None:
-    """Wildcards, folders and sub-folders land where the archiver puts them; hidden ones are nowhere."""
+    """Wildcards, folders and sub-folders are placed as by the archiver; hidden files are left out."""
     more = project.folder / "more"
     for name in ("words.txt", "deep/er.txt", ".hidden/secret.txt", "__pycache__/old.pyc"):
         (more / name).parent.mkdir(parents=True, exist_ok=True)

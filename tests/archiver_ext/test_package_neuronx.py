@@ -1,4 +1,4 @@
-"""The stock command with `backend: neuronx`, on the double of the compiler: from the user's folder to answers."""
+"""The standard command with `backend: neuronx` and a double of the compiler: from files to answers."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ LENGTHS = [3, 7, 1, 5, 4]
 
 
 def source_of(place: Path, block: str = BLOCK) -> Source:
-    """The classifier in a user's folder."""
+    """The classifier as files in a user's folder."""
     (place / "classifier.py").write_text(MODEL)
     return write_source(place / "user", place / "classifier.py", block)
 
 
 def unpacked(place: Path, name: str) -> Path:
-    """The archive as a host unpacks it."""
+    """An archive, unpacked as on a host."""
     with ZipFile(place / f"{name}.mar") as file:
         file.extractall(place / name)
     return place / name
@@ -68,7 +68,7 @@ def sequence(length: int) -> torch.Tensor:
 
 @torch.no_grad()
 def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float:
-    """Between a ragged batch's answers and the model's, each sequence alone."""
+    """The largest difference between a ragged batch's answers and the model's for each sequence alone."""
     sequences = [sequence(length) for length in LENGTHS]
     answers, _ = variants.run_plan(variants.plan(LENGTHS), [[one] for one in sequences], LENGTHS)
     alone = [model(one[None], torch.tensor([len(one)]))[0] for one in sequences]
@@ -76,7 +76,7 @@ def largest_difference(variants: LoadedArchive, model: torch.nn.Module) -> float
 
 
 def test_an_archive_answers_as_the_model_on_fixed_shapes(tmp_path: Path) -> None:
-    """One program for each bucket, compiled, verified and served by what torch.jit.load gives."""
+    """Each bucket has a program, which is compiled, verified and loaded with torch.jit.load."""
     source = source_of(tmp_path)
     with neuron_doubles.on_path():
         archived(source, "classifier", tmp_path)
@@ -94,7 +94,7 @@ def test_an_archive_answers_as_the_model_on_fixed_shapes(tmp_path: Path) -> None
 
 
 def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
-    """Its programs are verified by what stands in for them, and told so; a host with the device runs them."""
+    """Its programs are verified by emulation, and the report says so; a host with the device runs them."""
     python = neuron_doubles.interpreter(tmp_path)
     source = source_of(tmp_path, f"{BLOCK}compiler_python: {python}\ncompiler_workdir: left\n")
     with pytest.MonkeyPatch.context() as patch:
@@ -107,7 +107,7 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
         assert told in done.stdout
     assert len(list((source.folder / "left").rglob("graph.hlo.txt"))) == 2
     costs = json.loads((host / "variants.json").read_text())["costs"]
-    assert [cost["milliseconds"] for cost in costs] == [3 * 4 / 1000, 3 * 7 / 1000]  # their timesteps: none measured
+    assert [cost["milliseconds"] for cost in costs] == [3 * 4 / 1000, 3 * 7 / 1000]  # estimates, not measured
     with pytest.raises(LoadError, match="torch-neuronx is not installed"):
         load_archive(host, threads=1)
     with neuron_doubles.on_path():
@@ -126,7 +126,7 @@ def test_a_compiler_elsewhere_needs_nothing_here(tmp_path: Path) -> None:
 
 
 def test_packaging_without_the_toolchain_says_where_it_comes_from(tmp_path: Path) -> None:
-    """And makes no archive."""
+    """No archive is made."""
     done = archive(source_of(tmp_path), "classifier", tmp_path)
 
     assert done.returncode != 0

@@ -1,4 +1,4 @@
-"""The user's model from its files, or the reason why not and the way out."""
+"""The user's model from its files, or the reason of a refusal with a remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class One(torch.nn.Module):
 
 
 def write(folder: Path, text: str, name: str = "the_model.py") -> Path:
-    """A user's file."""
+    """Write a user's file."""
     path = folder / name
     path.write_text(text)
     return path
@@ -37,7 +37,7 @@ def saved(folder: Path, size: int = 3) -> Path:
 
 
 def refusal(folder: Path, model_file: Path, serialized: Path | None = None, **args: object) -> str:
-    """What the user is told."""
+    """The text of the refusal."""
     with importable(folder), pytest.raises(PackagingError) as refused:
         load_model(model_file, serialized, args)
     return str(refused.value)
@@ -60,7 +60,7 @@ def test_a_model_has_the_weights_of_its_file_and_is_in_eval_mode(tmp_path: Path,
 
 
 def test_a_model_imports_the_other_files_of_its_archive_and_leaves_no_trace(tmp_path: Path) -> None:
-    """A sibling is found while packaging; afterwards neither module, nor path entry, nor cache folder is left."""
+    """A sibling file can be imported while packaging; no module, path entry or cache folder remains."""
     write(tmp_path, "import torch\nclass Block(torch.nn.Linear):\n    pass\n", "blocks_of_mine.py")
     file = write(
         tmp_path,
@@ -78,14 +78,14 @@ def test_a_model_imports_the_other_files_of_its_archive_and_leaves_no_trace(tmp_
 
 
 def test_a_model_without_weights_needs_no_file(tmp_path: Path) -> None:
-    """Nothing to load is nothing to ask for."""
+    """A model without parameters loads no weights."""
     file = write(tmp_path, "import torch\nclass Nothing(torch.nn.Module):\n    pass\n")
     with importable(tmp_path):
         assert load_model(file, None, {}).state_dict() == {}
 
 
 def test_two_classes_are_refused_with_both_names(tmp_path: Path) -> None:
-    """Imported classes do not count; defined ones do."""
+    """Imported classes do not count."""
     text = refusal(tmp_path, write(tmp_path, f"{ONE}\nclass Two(One):\n    pass\n"))
 
     assert "defines 2 torch.nn.Module classes (One, Two)" in text
@@ -93,12 +93,12 @@ def test_two_classes_are_refused_with_both_names(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_class_is_refused(tmp_path: Path) -> None:
-    """A class that is only imported is not the model's."""
+    """An imported class is not the model's."""
     assert "defines no torch.nn.Module class" in refusal(tmp_path, write(tmp_path, "from torch.nn import LSTM\n"))
 
 
 def test_a_file_that_does_not_import_says_why(tmp_path: Path) -> None:
-    """The error is shown; for a missing module also what to do."""
+    """The error is shown; for a missing module, the remedy too."""
     assert "SyntaxError" in refusal(tmp_path, write(tmp_path, "class\n"))
     text = refusal(tmp_path, write(tmp_path, "import not_there_at_all\n"))
     assert "give not_there_at_all.py with --extra-files" in text.lower()
@@ -112,12 +112,12 @@ def test_wrong_arguments_are_answered_with_the_signature(tmp_path: Path) -> None
 
 
 def test_a_failing_constructor_is_shown_as_called(tmp_path: Path) -> None:
-    """The call is written out, with what it raised."""
+    """The message has the call, and the error that it raised."""
     assert "One(size='x') fails: TypeError" in refusal(tmp_path, write(tmp_path, ONE), None, size="x")
 
 
 def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
-    """Missing, unexpected and differently shaped weights, all at once."""
+    """Missing and unexpected weights, and weights of other shapes, are listed together."""
     path = tmp_path / "weights.pt"
     torch.save({"linear.weight": torch.zeros(2, 4), "other": torch.zeros(1)}, path)
     text = refusal(tmp_path, write(tmp_path, ONE), path, size=3)
@@ -128,7 +128,7 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
 
 
 def test_weights_of_a_data_parallel_model_are_recognised(tmp_path: Path) -> None:
-    """The prefix that DataParallel puts before every name is explained."""
+    """The prefix of DataParallel is explained."""
     path = tmp_path / "weights.pt"
     torch.save({"module.linear.weight": torch.zeros(2, 3), "module.linear.bias": torch.zeros(2)}, path)
 
@@ -136,12 +136,12 @@ def test_weights_of_a_data_parallel_model_are_recognised(tmp_path: Path) -> None
 
 
 def test_a_model_with_weights_needs_a_file(tmp_path: Path) -> None:
-    """The way out is the call that writes one."""
+    """The remedy is the call that writes one."""
     assert "torch.save(model.state_dict()" in refusal(tmp_path, write(tmp_path, ONE), None, size=3)
 
 
 def test_a_pickled_module_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    """Nothing is unpickled but tensors."""
+    """Only tensors are unpickled."""
     path = tmp_path / "weights.pt"
     torch.save(torch.nn.Linear(3, 2), path)
 
@@ -157,7 +157,7 @@ def test_a_torchscript_archive_is_refused_with_the_way_out(tmp_path: Path) -> No
 
 
 def test_a_codec_must_be_a_class_in_the_archive(tmp_path: Path) -> None:
-    """Each way of not being there is told apart."""
+    """The reasons have different messages."""
     write(tmp_path, "class Text:\n    pass\n", "words.py")
     write(tmp_path, "import not_there_at_all\n", "broken.py")
     with importable(tmp_path):
@@ -194,7 +194,7 @@ def func(x, y):
 
 
 def test_a_function_of_tensors_is_a_model_without_weights(tmp_path: Path) -> None:
-    """The one that the file defines; what it imports, or hides by an underscore, does not count."""
+    """The function must be defined in the file; imported and underscored functions do not count."""
     file = write(tmp_path, FUNCTION)
     with importable(tmp_path):
         model = load_model(file, None, {})
@@ -205,7 +205,7 @@ def test_a_function_of_tensors_is_a_model_without_weights(tmp_path: Path) -> Non
 
 
 def test_several_functions_are_refused_with_their_names(tmp_path: Path) -> None:
-    """Nothing tells which is the model."""
+    """The model among them is unknown."""
     text = refusal(tmp_path, write(tmp_path, FUNCTION.replace("_twice", "twice")))
 
     assert "2 functions (twice, func)" in text
@@ -213,7 +213,7 @@ def test_several_functions_are_refused_with_their_names(tmp_path: Path) -> None:
 
 
 def test_a_class_is_the_model_whatever_functions_are_beside_it(tmp_path: Path) -> None:
-    """They are its own business."""
+    """The functions are used by the class."""
     file = write(tmp_path, f"{FUNCTION}{ONE}")
     with importable(tmp_path):
         assert load_class(file).__name__ == "One"

@@ -1,4 +1,4 @@
-"""Functions, and models without time or without a batch, are packaged with the grid they have, and served."""
+"""Functions, and models without time or batch, are packaged with their own grid and served."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from torchserve_neuron_lstm.handlers import torchserve
 
 @dataclass(frozen=True)
 class Source:
-    """What a user writes."""
+    """The files of a user."""
 
     code: str
     inputs: Mapping[str, list[object]]
-    """The shape of each."""
+    """The shape of each input."""
     batches: tuple[int, ...] | None = None
 
     @property
@@ -100,7 +100,7 @@ def packaged(source: Source, engine: str) -> Path:
 
 
 def eager_model(source: Source) -> torch.nn.Module:
-    """With the weights in the folder, if they are there."""
+    """The model with the weights of the folder, if it has some."""
     names: dict[str, Any] = {}
     exec(source.code, names)
     if "func" in names:
@@ -128,7 +128,7 @@ def eager_model(source: Source) -> torch.nn.Module:
     ],
 )
 def test_it_is_packaged_and_served_as_the_model_answers(name: str, engine: str, tmp_path: Path) -> None:
-    """Three requests in one batch, each as if alone; one of another shape is refused, its neighbours are not."""
+    """Three requests in one batch are answered as alone; one of another shape is refused by itself."""
     source = SOURCES[name]
     shapes = {key: [size for size in shape if isinstance(size, int)] for key, shape in source.inputs.items()}
     requests = [{key: torch.randn(shape) for key, shape in shapes.items()} for _ in range(3)]

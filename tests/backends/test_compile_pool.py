@@ -1,4 +1,4 @@
-"""Compiling in processes: every way in which an engine can end, and that nothing of it is left."""
+"""Compilation in processes: every kind of end of an engine, without remaining processes or files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def saved(number: int, file: Path) -> Path:
 
 @pytest.fixture
 def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[CompileResult | CompileFailure]]:
-    """Compile a small program with the engines named, in every bucket."""
+    """Compile a small program with the named engines, in every bucket."""
     monkeypatch.setenv("PYTHONPATH", odd_engines.install(tmp_path / "site"))
     monkeypatch.setenv("SLOW_PIDS", str(tmp_path / "pids"))
     program = saved(2, tmp_path / "program.pt2")
@@ -60,7 +60,7 @@ def compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
 def test_every_job_is_done_whatever_the_engine_prints(
     compiling: Callable[..., list[CompileResult | CompileFailure]],
 ) -> None:
-    """Noise on standard output does not disturb the replies; seconds and bytes are told."""
+    """Text on standard output does not disturb the replies; seconds and bytes are reported."""
     results = compiling("good")
 
     assert {result.job.bucket for result in results} == set(BUCKETS)
@@ -68,7 +68,7 @@ def test_every_job_is_done_whatever_the_engine_prints(
 
 
 def test_every_job_has_its_own_program(tmp_path: Path) -> None:
-    """The parts of a model are compiled side by side, each into its own folder, and told apart in words."""
+    """The parts of a model are compiled in parallel, each into its own folder, with its own description."""
     programs = {part: saved(number, tmp_path / f"{part}.pt2") for part, number in (("chunk", 2), ("head", 3))}
     jobs = [CompileJob("eager", "chunk", None, programs["chunk"], tmp_path / "chunk")]
     jobs.append(CompileJob("eager", "head", Bucket(2, 1), programs["head"], tmp_path / "head"))
@@ -89,7 +89,7 @@ def test_every_job_has_its_own_program(tmp_path: Path) -> None:
 def test_an_engine_that_fails_is_out_and_the_others_go_on(
     compiling: Callable[..., list[CompileResult | CompileFailure]], engine: str, reason: str
 ) -> None:
-    """A refusal, an exception and a dead process each end their own engine alone, with the reason."""
+    """A refusal, an exception and a dead process each end their own engine only, with the reason."""
     results = compiling(engine, "good")
     failed = [result for result in results if isinstance(result, CompileFailure)]
 
@@ -98,10 +98,10 @@ def test_an_engine_that_fails_is_out_and_the_others_go_on(
     assert len([result for result in results if isinstance(result, CompileResult)]) == len(BUCKETS)
 
 
-def test_the_last_words_of_a_dead_process_are_told(
+def test_the_reason_has_the_standard_error_of_a_dead_process(
     compiling: Callable[..., list[CompileResult | CompileFailure]],
 ) -> None:
-    """What it wrote to standard error comes with the reason."""
+    """The reason includes the standard error of the process."""
     (result, *_) = compiling("dies", buckets=BUCKETS[:1])
 
     assert isinstance(result, CompileFailure)
@@ -111,7 +111,7 @@ def test_the_last_words_of_a_dead_process_are_told(
 def test_nothing_runs_on_when_compiling_is_interrupted(
     compiling: Callable[..., list[CompileResult | CompileFailure]], tmp_path: Path
 ) -> None:
-    """Ctrl-C ends the compiling processes and the processes that they have started."""
+    """Ctrl-C ends the compiling processes and their child processes."""
     pids = tmp_path / "pids"
     threading.Thread(target=_interrupt_when, args=(pids,), daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
@@ -135,7 +135,7 @@ def _wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Neither gone nor a corpse that nobody has collected."""
+    """Whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

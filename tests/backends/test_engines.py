@@ -1,4 +1,4 @@
-"""Every engine: exact on every row, without weights of its own, and strict about what it is given."""
+"""Every engine: exact on every row, without weights of its own, with strict inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENGINES = [
 ]
 # Each case is some seconds of a C++ compiler: those that go through all of the decomposition.
 INDUCTOR_CASES = tuple(CASES[index] for index in (2, 5, 7, 10, 13))
-TABLE_BYTES = 100_000_000  # far above what an allocator keeps for itself, which is counted too
+TABLE_BYTES = 100_000_000  # far above the allocator's own memory, which is counted too
 
 COMPILE = """
 import sys
@@ -58,7 +58,7 @@ print(json.dumps([module for module in sys.modules if module.startswith(("torch.
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program on disk, compiled in a process of its own, and what belongs to it."""
+    """A program on disk, compiled in a separate process, with its model and inputs."""
 
     backend: Backend
     module: Several
@@ -117,7 +117,7 @@ def _python(root: Path, code: str, *arguments: str) -> str:
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 @torch.no_grad()
 def test_equals_every_row_alone_whatever_the_padding_holds(compiled: Compiled) -> None:
-    """All layers, directions, projections, cells and given states, to the last digits of single precision."""
+    """This holds for layers, directions, projections, cells and given states, in single precision."""
     run = compiled.load()
     for garbage in GARBAGE:
         inputs = several_inputs(garbage)
@@ -136,7 +136,7 @@ def _answers(case: Case) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_programs_hold_no_weights(compiled: Compiled) -> None:
-    """What is written is the code and the shapes; 100 MB of weights stay in the user's file."""
+    """A program consists of code and shapes; 100 MB of weights stay in the user's file."""
     sizes = {file.name: file.stat().st_size for file in compiled.directory.iterdir()}
 
     assert sum(sizes.values()) < 700_000, sizes
@@ -145,7 +145,7 @@ def test_programs_hold_no_weights(compiled: Compiled) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_further_loads_share_the_weights(compiled: Compiled) -> None:
-    """Loading a program again costs far less than its weights: they lie in memory once."""
+    """Another load costs far less than the weights, which are in memory once."""
     weights, host = compiled.weights(), compiled.backend.host()
     inputs = several_inputs(0.0)
     runs = [compiled.backend.load(compiled.directory, weights, host, 1)]
@@ -166,7 +166,7 @@ def _resident_bytes() -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_another_process_answers_the_same(compiled: Compiled) -> None:
-    """A fresh process with the files alone gives the same bits, and imports no compiler for it."""
+    """A new process with only the files gives the same bits, and imports no compiler."""
     inputs = several_inputs(0.0)
     torch.save(list(inputs), compiled.root / "inputs.pt")
     host = json.dumps(dict(compiled.backend.host()))
@@ -184,7 +184,7 @@ def test_another_process_answers_the_same(compiled: Compiled) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_nothing_is_left_behind(compiled: Compiled) -> None:
-    """Compiling leaves no file in the home directory or the temporary one (torch makes an empty folder)."""
+    """Compilation leaves no file in the home and temporary directories; torch makes an empty folder."""
     left = [path for folder in ("home", "tmp") for path in (compiled.root / folder).rglob("*") if path.is_file()]
 
     assert left == []
@@ -193,7 +193,7 @@ def test_nothing_is_left_behind(compiled: Compiled) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_other_inputs_are_refused_by_name(compiled: Compiled) -> None:
-    """A wrong dtype, a wrong size, a wrong rank and a missing input raise, before the engine sees them."""
+    """A wrong dtype, size or rank and a missing input are refused before the engine runs."""
     run = compiled.load()
     x, ids, keep, unread, lengths = several_inputs(0.0)
     rest = (keep, unread, lengths)
@@ -229,7 +229,7 @@ def test_inputs_may_be_views(compiled: Compiled) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
-    """A weight that is missing, of another shape or of another precision stops the load."""
+    """A missing weight, another shape and another precision stop the load."""
     weights = compiled.weights()
     name = "layers.0.core.weight_hh_l0"
     for other, says in (
@@ -244,7 +244,7 @@ def test_other_weights_are_refused_by_name(compiled: Compiled) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("compiled", ENGINES, indirect=True)
 def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> None:
-    """Whichever of the files that it reads here is torn or missing, the load says so instead of crashing later."""
+    """A damaged or missing file of the program is reported by the load, without a later crash."""
     of_others = {one.library for one in build.instruction_sets()} - {build.fastest_library()}
     for victim in (file for file in compiled.directory.iterdir() if file.name not in of_others):
         for content in (None, b"torn"):
@@ -264,7 +264,7 @@ def test_damaged_programs_are_refused(compiled: Compiled, tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["eager", "native", "onnxruntime"])
 @torch.no_grad()
 def test_polymorphic_programs_take_every_shape(name: str, tmp_path: Path) -> None:
-    """One program serves buckets from 1 x 1 upwards, of a model without weights too."""
+    """One program serves buckets from 1 x 1 on, also for a model without weights."""
 
     class Sums(torch.nn.Module):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:

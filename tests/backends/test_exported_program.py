@@ -1,4 +1,4 @@
-"""Time is told from the batch in programs that have no recurrence to show it."""
+"""Time and batch are distinguished in programs without a recurrence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ neuron_lstm:
 
 
 class Steps(nn.Module):
-    """A number for every timestep, of that timestep alone."""
+    """A model with a number for each timestep, computed from that timestep only."""
 
     def forward(self, x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return torch.tanh(x) * 2
@@ -35,7 +35,7 @@ class Steps(nn.Module):
 def test_a_program_without_a_recurrence_has_its_buckets_sizes(
     shape: str, fixed: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Wherever time stands among the dimensions, and also after the program was in a file."""
+    """Time may be any dimension, and the program may have been saved to a file."""
     (tmp_path / "model-config.yaml").write_text(CONFIG.format(shape=shape))
     program = lower(Steps().eval(), load_config(tmp_path / "model-config.yaml")).exported
     save_program(program, tmp_path / "program.pt2")
@@ -46,7 +46,7 @@ def test_a_program_without_a_recurrence_has_its_buckets_sizes(
 
 
 def test_a_program_without_notes_comes_back_without(tmp_path: Path) -> None:
-    """Files that torch.export.save wrote itself are read as well."""
+    """Files of torch.export.save itself are read as well."""
     program = torch.export.export(Steps(), (torch.zeros(2, 3), torch.zeros(2)))
     torch.export.save(program, tmp_path / "program.pt2")
 

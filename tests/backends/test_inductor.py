@@ -1,4 +1,4 @@
-"""What is AOTInductor's own: the compiler it needs, the host it was compiled for, and where its code may lie."""
+"""Properties of AOTInductor: its compiler, the host of its code, and the location of its code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOST = Inductor().host()
 
 @pytest.fixture(scope="module")
 def module() -> Recurrent:
-    """A GRU: compiled in no time, since it stays a call of the operator."""
+    """A GRU, which compiles fast because it stays a call of the operator."""
     torch.manual_seed(0)
     return Recurrent(Case("gru", given_state=True)).eval()
 
@@ -37,13 +37,13 @@ def directory(module: Recurrent, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_this_machine_can_compile() -> None:
-    """Where the tests run there is a compiler; what it is compiled for is written down."""
+    """The test host has a compiler, and the host that it compiles for is recorded."""
     assert Inductor().unavailable() is None
     assert {"system", "machine", "isa", "torch"} == set(HOST)
 
 
 def test_a_missing_compiler_is_named_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No compiler: what was looked for, and what to install."""
+    """The message has the searched names, and the package to install."""
     monkeypatch.setenv("CXX", "no-such-compiler")
 
     assert "no C++ compiler no-such-compiler here: install one" in str(Inductor().unavailable())
@@ -51,7 +51,7 @@ def test_a_missing_compiler_is_named_with_the_way_to_one(monkeypatch: pytest.Mon
 
 
 def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler without its headers is found on the path as well, so it is tried."""
+    """A compiler without headers is on the path too, so it is tried."""
     compiler = tmp_path / "broken-g++"
     compiler.write_text("#!/bin/sh\necho 'probe.cpp:1:10: fatal error: omp.h: No such file' >&2\nexit 1\n")
     compiler.chmod(0o755)
@@ -61,7 +61,7 @@ def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: p
 
 
 def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that nobody tried, and on an older CPU, the engine says so instead of trying."""
+    """An untested machine or an older CPU is reported as unsupported."""
     monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: frozenset({"sse2"}))
     assert "CPU lacks" in str(Inductor().unavailable())
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
@@ -70,7 +70,7 @@ def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch)
 
 @torch.no_grad()
 def test_operators_that_stay_calls_are_answered_by_torch(module: Recurrent, directory: Path) -> None:
-    """A GRU in compiled code calls back into the operator of the serving process, weights and all."""
+    """A GRU in compiled code calls the operator of the serving process, with its weights."""
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
     for garbage in (0.0, float("nan")):
         inputs = ragged_batch(garbage)
@@ -78,7 +78,7 @@ def test_operators_that_stay_calls_are_answered_by_torch(module: Recurrent, dire
 
 
 def test_another_length_is_refused(module: Recurrent, directory: Path) -> None:
-    """Compiled code would run another length silently wrong, so the loader checks."""
+    """Compiled code would silently give wrong answers, so the loader checks."""
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
     x, lengths = ragged_batch(0.0, time=TIME + 1)
 
@@ -91,7 +91,7 @@ def test_another_length_is_refused(module: Recurrent, directory: Path) -> None:
     [("system", "darwin"), ("machine", "aarch64"), ("isa", "x86-64-v9"), ("torch", "1.13")],
 )
 def test_another_host_is_refused(module: Recurrent, directory: Path, what: str, value: str) -> None:
-    """Code for another system, machine, instruction set or torch is refused with what to do."""
+    """Code for another system, machine, instruction set or torch is refused with a remedy."""
     with pytest.raises(LoadError, match=rf"compiled for .*{value}.*package the model again.*onnxruntime"):
         Inductor().load(directory, module.state_dict(), {**HOST, what: value}, 1)
 
@@ -109,10 +109,10 @@ def test_a_cpu_without_the_instructions_is_refused(
 
 
 @torch.no_grad()
-def test_noexec_folders_are_gone_round(
+def test_code_in_noexec_folders_is_loaded_from_a_copy(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where code must not be mapped, it is mapped from a copy, and the copy does not stay."""
+    """Code on a noexec file system is loaded from a copy, which is removed."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: place == directory)
     run = Inductor().load(directory, module.state_dict(), HOST, 1)
@@ -124,7 +124,7 @@ def test_noexec_folders_are_gone_round(
 def test_noexec_everywhere_is_refused_with_the_way_out(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any place to map code from, the message names the places and TMPDIR."""
+    """The message names the tried places and TMPDIR."""
     monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: True)
 
     with pytest.raises(LoadError, match=r"mounted noexec.*set TMPDIR to a directory"):
@@ -132,7 +132,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
 
 
 def test_the_library_is_stripped(directory: Path) -> None:
-    """What goes into the archive is small: nothing in it is for a debugger."""
+    """The library in the archive is small, and has no sections for a debugger."""
     library = directory / "program.so"
     sections = subprocess.run(["readelf", "-S", str(library)], capture_output=True, text=True, check=True).stdout
 
@@ -141,7 +141,7 @@ def test_the_library_is_stripped(directory: Path) -> None:
 
 
 def test_loading_gives_the_process_its_threads(module: Recurrent, directory: Path) -> None:
-    """The worker computes on as many threads as it was given."""
+    """The worker computes with the given number of threads."""
     before = torch.get_num_threads()
     try:
         Inductor().load(directory, module.state_dict(), HOST, 3)
@@ -151,7 +151,7 @@ def test_loading_gives_the_process_its_threads(module: Recurrent, directory: Pat
 
 
 def test_a_compiler_error_names_the_bucket(module: Recurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails inside is reported with the bucket it failed for, and the environment is as before."""
+    """An internal error is reported with its bucket, and the environment is restored."""
     program = exported(module, *ragged_batch(0.0))  # for torch adds to the environment, the first time
     before = dict(os.environ)
     monkeypatch.setattr(inductor, "_compile", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
@@ -162,13 +162,13 @@ def test_a_compiler_error_names_the_bucket(module: Recurrent, tmp_path: Path, mo
 
 
 def test_compiles_for_buckets_only(module: Recurrent, tmp_path: Path) -> None:
-    """Without a bucket there is nothing to compile for."""
+    """Compilation needs a bucket."""
     with pytest.raises(CompileError, match="one bucket at a time"):
         Inductor().compile(exported(module, *ragged_batch(0.0)), None, tmp_path)
 
 
 class WithConstants(Recurrent):
-    """Tensors written in the code: one number, few that might be written into the compiled code, and many."""
+    """A model with tensors written in its code: one number, a few, and many."""
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
         few = torch.tensor([0.5, -1.5, 2.0, 3.0, 4.0])
@@ -178,7 +178,7 @@ class WithConstants(Recurrent):
 
 @torch.no_grad()
 def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
-    """By their names in the program, as weights are: others may take their place without compiling."""
+    """They are found by name like weights, and can be replaced without compiling."""
     module, inputs = WithConstants(Case("gru")).eval(), ragged_batch(0.0)
     program = exported(module, *inputs)
     Inductor().compile(program, Bucket(BATCH, TIME), tmp_path)
@@ -201,7 +201,10 @@ def compiled(module: Recurrent, folder: Path, settings: CompileSettings) -> Path
 
 @torch.no_grad()
 def test_the_workdir_keeps_what_the_compiler_was_given(module: Recurrent, tmp_path: Path) -> None:
-    """C++ sources, and commands that can be given again; of the last time only; and the program is as ever."""
+    """The workdir has C++ sources and commands that can be run again, of the last compilation only.
+
+    The program is the same as without it.
+    """
     workdir = tmp_path / "work"
     (workdir / "inductor").mkdir(parents=True)
     (workdir / "inductor" / "of-last-time.cpp").write_text("")
@@ -221,7 +224,7 @@ def test_the_workdir_keeps_what_the_compiler_was_given(module: Recurrent, tmp_pa
 
 
 def test_a_workdir_that_inductor_cannot_use_is_refused(module: Recurrent, tmp_path: Path) -> None:
-    """Its commands would fall apart at the space."""
+    """Inductor's commands would be split at the space."""
     (tmp_path / "my work").mkdir()
     with pytest.raises(CompileError, match=r"compiler_workdir: inductor cannot work .* a space in its path: .*my work"):
         compiled(module, tmp_path, CompileSettings(workdir=tmp_path / "my work"))
@@ -229,7 +232,7 @@ def test_a_workdir_that_inductor_cannot_use_is_refused(module: Recurrent, tmp_pa
 
 @torch.no_grad()
 def test_arguments_reach_the_compiler(module: Recurrent, tmp_path: Path) -> None:
-    """Each as one word, after inductor's own."""
+    """Each argument is one word, after inductor's own."""
     settings = CompileSettings(workdir=tmp_path, args=("-DNAME=a b", "-O1"))
     program = compiled(module, tmp_path, settings)
     commands = (tmp_path / "inductor" / "commands.txt").read_text().splitlines()
@@ -240,21 +243,21 @@ def test_arguments_reach_the_compiler(module: Recurrent, tmp_path: Path) -> None
 
 
 def test_an_unknown_argument_is_refused_in_the_compilers_words(module: Recurrent, tmp_path: Path) -> None:
-    """The first of them."""
+    """The message is the compiler's first one."""
     with pytest.raises(CompileError, match=r"4 x 9: .*error: unrecognized command-line option .*-fno-such-thing"):
         compiled(module, tmp_path, CompileSettings(args=("-fno-such-thing",)))
 
 
 @pytest.mark.parametrize("arg", ["-march=native", "-mavx512f"])
 def test_other_instructions_are_refused(module: Recurrent, tmp_path: Path, arg: str) -> None:
-    """A host would be asked for fewer than the code has."""
+    """The recorded host would have fewer instructions than the code needs."""
     with pytest.raises(CompileError, match=f"compiler_args: {arg} chooses an instruction set.*: leave it out"):
         compiled(module, tmp_path, CompileSettings(args=("-O3", arg)))
 
 
 @torch.no_grad()
 def test_double_precision_is_left_to_torch(tmp_path: Path) -> None:
-    """The layer of oneDNN is for float32; an LSTM in float64 calls torch's own and is exact to its precision."""
+    """The layer of oneDNN is for float32; an LSTM in float64 calls torch's own layer and is as exact."""
     module = Recurrent(Case()).double().eval()
     x, lengths = ragged_batch(0.0)
     program = exported(module, x.double(), lengths)

@@ -1,4 +1,4 @@
-"""The abstract operators in eager: what every engine is measured against must itself be torch's own layer."""
+"""The abstract operators in eager mode, the reference of every engine, are equal to torch's layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchserve_neuron_lstm.backends import masked
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
 def test_operator_equals_every_row_alone(case: Case) -> None:
-    """Whatever stands in the padding, the answers are those of torch's layer on each row alone."""
+    """This holds for any values in the padding."""
     module = Recurrent(case)
     for garbage in GARBAGE if case.ragged else (0.0,):
         x, lengths = ragged_batch(garbage)
@@ -23,7 +23,7 @@ def test_operator_equals_every_row_alone(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.projected], ids=str)
 @torch.no_grad()
 def test_projection_folds_into_a_plain_lstm(case: Case) -> None:
-    """An engine without projections gets the same answers from a wider plain LSTM, a given h_0 included."""
+    """The engine gives the same answers with a wider plain LSTM, also with a given h_0."""
     module = Recurrent(case)
     x, lengths = ragged_batch(0.0)
     weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
@@ -46,7 +46,7 @@ def test_projection_folds_into_a_plain_lstm(case: Case) -> None:
 
 @torch.no_grad()
 def test_unneeded_cell_is_zeros() -> None:
-    """Without need_cell nobody reads c_n, and it holds zeros rather than a state that padding has changed."""
+    """Without need_cell, c_n is not used, and is zero."""
     module = Recurrent(Case(need_cell=False))
     x, lengths = ragged_batch(0.0)
     weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
@@ -57,7 +57,7 @@ def test_unneeded_cell_is_zeros() -> None:
 
 @pytest.mark.parametrize("case", [Case(layers=2, bidirectional=True), Case("gru", bidirectional=True)], ids=str)
 def test_gradients_are_those_of_the_layer(case: Case) -> None:
-    """The decomposition is differentiable, with the gradients of torch's layer on each row alone."""
+    """The decomposition has the gradients of torch's layer on each row alone."""
     module = Recurrent(case)
     x, lengths = ragged_batch(0.0)
     weights = [getattr(module.core, name) for name in module.core._flat_weights_names]
@@ -76,7 +76,7 @@ def test_gradients_are_those_of_the_layer(case: Case) -> None:
 @pytest.mark.parametrize("case", [CASES[2], CASES[4], CASES[10]], ids=str)
 @torch.no_grad()
 def test_exports_with_symbolic_batch_and_time(case: Case) -> None:
-    """The operators trace without fixing a size, and the fake strides are the real ones."""
+    """The operators trace without fixed sizes, and fake strides equal the real ones."""
     module = Recurrent(case)
     program = exported(module, *ragged_batch(0.0))
     x, lengths = ragged_batch(0.0, batch=6, time=TIME + 4)

@@ -1,4 +1,4 @@
-"""What is ONNX Runtime's own: operators it lacks, and what it does when nobody looks."""
+"""Properties of ONNX Runtime: operators that it lacks, and its telemetry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
 def test_an_operator_without_counterpart_is_named(tmp_path: Path) -> None:
-    """A model that ONNX cannot express is refused with the operator and the way out."""
+    """The refusal has the operator and a remedy."""
 
     class Bessel(torch.nn.Module):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -30,7 +30,7 @@ def test_an_operator_without_counterpart_is_named(tmp_path: Path) -> None:
 
 
 def test_what_the_engine_refuses_is_known_while_compiling(tmp_path: Path) -> None:
-    """ONNX has recurrent layers in float64, the engine has not: said at packaging, not at the first load."""
+    """ONNX has recurrent layers in float64, the engine does not: packaging reports it."""
     module = Recurrent(Case()).double()
     x, lengths = ragged_batch(0.0)
 
@@ -39,21 +39,21 @@ def test_what_the_engine_refuses_is_known_while_compiling(tmp_path: Path) -> Non
 
 
 def test_compiling_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The exporter's progress and its remarks stay inside."""
+    """The exporter's progress and warnings are suppressed."""
     OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
 
     assert capfd.readouterr() == ("", "")
 
 
 def test_the_graph_names_no_path(tmp_path: Path) -> None:
-    """What goes into the archive tells nothing of the machine it was made on."""
+    """The file in the archive contains no path of the machine that made it."""
     OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
 
     assert b".py" not in (tmp_path / "program.onnx").read_bytes()
 
 
 def test_the_engine_reports_to_nobody(tmp_path: Path) -> None:
-    """Its telemetry, which begins by writing an id into the home directory, is off."""
+    """Its telemetry, which writes an id into the home directory, is off."""
     program = exported(Recurrent(Case()), *ragged_batch(0.0))
     directory, home = tmp_path / "program", tmp_path / "home"
     for folder in (directory, home):
@@ -65,7 +65,7 @@ def test_the_engine_reports_to_nobody(tmp_path: Path) -> None:
         "from torchserve_neuron_lstm.backends.weights import read_weights; "
         "get_backend('onnxruntime').load(Path(sys.argv[1]), read_weights(Path(sys.argv[2])), {}, 1)"
     )
-    # Without what makes the engine believe that it is being tested, when it keeps silent anyway.
+    # without the variables of test runs, with which the engine never reports
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": str(home)}
     command = [sys.executable, "-c", code, str(directory), str(tmp_path / "weights.pt")]
     subprocess.run(command, env=environment, check=True, capture_output=True)
@@ -74,7 +74,7 @@ def test_the_engine_reports_to_nobody(tmp_path: Path) -> None:
 
 
 def test_an_owner_may_turn_reporting_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the server's owner has set is left as it is."""
+    """A setting of the server's owner is not changed."""
     onnxruntime._engine()  # imported while it is off
     monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
     onnxruntime._engine()
@@ -83,7 +83,7 @@ def test_an_owner_may_turn_reporting_on(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class Adder(torch.nn.Module):
-    """The running sum of x[B, T, 2] after what was carried [B, 2], per step and at the end."""
+    """The running sum of x[B, T, 2], added to the carry [B, 2]: per timestep and at the end."""
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor, before: torch.Tensor) -> tuple[torch.Tensor, ...]:
         sums = x.cumsum(1) + before[:, None]
@@ -92,7 +92,10 @@ class Adder(torch.nn.Module):
 
 
 def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
-    """Each goes on with the first rows of what the one before it left, and all outputs stay as they were given."""
+    """Each call continues with the first rows of the output of the call before it.
+
+    All outputs keep their values.
+    """
     batch, time = torch.export.Dim("batch", min=1), torch.export.Dim("time", min=1)
     example = (torch.zeros(3, 5, 2), torch.tensor([5, 2, 1]), torch.zeros(3, 2))
     program = torch.export.export(Adder(), example, dynamic_shapes=({0: batch, 1: time}, {0: batch}, {0: batch}))
@@ -112,7 +115,7 @@ def test_pieces_in_a_row_are_what_single_calls_give(tmp_path: Path) -> None:
 
 
 def test_pieces_in_a_row_are_refused_before_the_first_is_run(tmp_path: Path) -> None:
-    """As a single call is that does not fit."""
+    """The error is that of a single call with wrong inputs."""
     program = exported(Recurrent(Case()), *ragged_batch(0.0))
     OnnxRuntime().compile(program, None, tmp_path)
     run = OnnxRuntime().load(tmp_path, weights_of(program), {}, threads=1)

@@ -1,4 +1,4 @@
-"""OpenVINO: no report to its maker, the memory of the weights, bfloat16 that is told, refusals."""
+"""OpenVINO: no telemetry, memory of the weights, bfloat16, refusals."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 from torchserve_neuron_lstm.config.schema import NeuronLstmBlock
 
 SINGLE = ["FP32", "INT8"]
-"""What an older processor says it can do."""
+"""The capabilities of an older processor."""
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:torch\\.")
 
 
 def program_of(case: Case) -> tuple[Recurrent, torch.export.ExportedProgram]:
-    """A layer of 32 hidden units with given states, and the same exported."""
+    """A layer of 32 hidden units with given states, and its exported program."""
     torch.manual_seed(0)
     module = Recurrent(case, hidden=32).eval()
     return module, exported(module, *ragged_batch(0.0))
@@ -41,7 +41,7 @@ def program_of(case: Case) -> tuple[Recurrent, torch.export.ExportedProgram]:
 
 @pytest.fixture
 def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the processor says it can do, to be changed by a test."""
+    """The reported capabilities of the processor, which a test can change."""
     core = engine._core()
     told = list(core.get_property("CPU", "OPTIMIZATION_CAPABILITIES"))
 
@@ -57,7 +57,7 @@ def capabilities(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
-    """The part of the distribution that reports is never imported, nor is an id written to the home directory."""
+    """The distribution's telemetry module is not imported, and no id is written to the home directory."""
     code = (
         "import sys; from torchserve_neuron_lstm.backends import openvino as ours; ours._core(); "
         "print([name for name in sys.modules if name.startswith('openvino_telemetry')])"
@@ -77,7 +77,7 @@ def test_importing_it_reports_to_nobody(tmp_path: Path) -> None:
     ids=str,
 )
 def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> None:
-    """The same program by both precisions, whatever the padding holds; what goes in and out is float32 in both."""
+    """One program runs in both precisions, with any values in the padding; inputs and outputs are float32."""
     module, program = program_of(case)
     errors = {}
     for precision in PRECISIONS:
@@ -100,7 +100,7 @@ def test_bfloat16_is_near_and_float32_is_exact(case: Case, tmp_path: Path) -> No
 
 @torch.no_grad()
 def test_answers_stay_when_it_runs_again(tmp_path: Path) -> None:
-    """The engine uses its buffers again; what it answered before is ours."""
+    """The engine reuses its buffers; the answers are copies."""
     _, program = program_of(Case())
     engine.OpenVino().compile(program, None, tmp_path)
     run = engine.OpenVino().load(tmp_path, weights_of(program), {}, 1)
@@ -113,7 +113,7 @@ def test_answers_stay_when_it_runs_again(tmp_path: Path) -> None:
 
 @torch.no_grad()
 def test_weights_may_lie_where_those_of_another_program_lay(tmp_path: Path) -> None:
-    """Programs come and go in one process, and memory is used again: none reads another one's weights."""
+    """Programs are loaded and freed in one process, and memory is reused: none reads another's weights."""
     _, written = program_of(Case())
     engine.OpenVino().compile(written, None, tmp_path)
     for _ in range(8):
@@ -124,7 +124,7 @@ def test_weights_may_lie_where_those_of_another_program_lay(tmp_path: Path) -> N
 
 
 def test_a_processor_without_bfloat16_is_refused_at_both_ends(capabilities: list[str], tmp_path: Path) -> None:
-    """The engine itself would compute in float32 and say nothing."""
+    """Without the check the engine would silently compute in float32."""
     _, program = program_of(Case())
     engine.OpenVino().compile(program, None, tmp_path)
     (tmp_path / "precision.json").write_text(json.dumps({"precision": "bfloat16"}))
@@ -137,7 +137,7 @@ def test_a_processor_without_bfloat16_is_refused_at_both_ends(capabilities: list
 
 
 def test_what_cannot_be_written_as_onnx_is_refused_by_name(tmp_path: Path) -> None:
-    """The message names the operator and the engines that know it."""
+    """The message has the operator, and the engines that support it."""
 
     class Odd(torch.nn.Module):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
@@ -151,7 +151,7 @@ def test_what_cannot_be_written_as_onnx_is_refused_by_name(tmp_path: Path) -> No
 
 
 def test_only_an_engine_that_says_so_computes_in_bfloat16() -> None:
-    """Every other computes in float32, whatever is asked for."""
+    """Every other engine computes in float32."""
     asked = {name: precision_of(get_backend(name), "bfloat16") for name in ("inductor", "onnxruntime", "eager")}
 
     assert set(asked.values()) == {"float32"}
@@ -160,14 +160,14 @@ def test_only_an_engine_that_says_so_computes_in_bfloat16() -> None:
 
 
 def test_the_yaml_and_the_engines_name_the_same_precisions() -> None:
-    """What can be written is what an engine can be asked for."""
+    """Every precision of the configuration can be requested from an engine, and no other."""
     written = NeuronLstmBlock.model_json_schema()["properties"]["precision"]["enum"]
 
     assert tuple(written) == PRECISIONS
 
 
 def test_a_program_of_known_sizes_is_right_or_refused(tmp_path: Path) -> None:
-    """In known sizes the engine was seen to answer otherwise where a program has several GRUs: never silently."""
+    """The engine gave other answers for static sizes in a program of several GRUs: this is never silent."""
     case = Case("gru", layers=3, bidirectional=True, given_state=True)
     module, inputs = Several((case, case), rows=1000), several_inputs(0.0)
     program = exported(module, *inputs)

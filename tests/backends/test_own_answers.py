@@ -1,4 +1,4 @@
-"""Answers are the caller's: a weight that is an answer as it is stays what it was, whatever becomes of the answer."""
+"""Answers belong to the caller: a weight that is returned is not changed through the answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLICED_ON_CPU = PartitionerConfig(ops_to_partition={"aten::slice"}, model_suppor
 
 
 class Tempered(nn.Module):
-    """Answers with a parameter and with a part of one."""
+    """A model that returns a parameter and a part of one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ def assert_answers_stay(run: LoadedProgram) -> None:
 
 @pytest.mark.parametrize("name", ["eager", "native", "onnxruntime"])
 def test_a_weight_is_answered_as_a_copy(name: str, tmp_path: Path) -> None:
-    """The next call answers as the first did."""
+    """The second call gives the answers of the first."""
     engine = get_backend(name)
     weights = compile_with(engine, tmp_path)
 
@@ -62,7 +62,7 @@ def test_a_weight_is_answered_as_a_copy(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["eager", "onnxruntime"])
 def test_a_segment_on_the_cpu_answers_with_a_copy_of_a_weight(name: str, tmp_path: Path) -> None:
-    """The part of a program that an engine leaves to torch reads the same weights."""
+    """The CPU segments of a program read the same weights."""
     engine = PartitionedBackend(get_backend(name), SLICED_ON_CPU)
     weights = compile_with(engine, tmp_path)
 
@@ -71,7 +71,7 @@ def test_a_segment_on_the_cpu_answers_with_a_copy_of_a_weight(name: str, tmp_pat
 
 @pytest.mark.parametrize("name", ["neuronx", "neuron"])
 def test_an_emulated_neuron_program_answers_with_a_copy_of_a_weight(name: str, tmp_path: Path) -> None:
-    """On the CPU in place of the device, and on the double of the device."""
+    """The emulation on the CPU, and the double of the device, are tried."""
     engine = get_backend(name)
     with neuron_doubles.on_path():
         weights = compile_with(engine, tmp_path)

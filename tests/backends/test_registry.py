@@ -30,7 +30,7 @@ class Doubling(Eager):
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A distribution with two backends, one of which cannot be imported; the name of its module."""
+    """A distribution with two backends, of which one cannot be imported. Returns the name of its module."""
     module = f"third_party_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{module}.py").write_text(THIRD_PARTY)
     info = tmp_path / f"{module}-1.0.dist-info"
@@ -44,21 +44,21 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_ours_are_found_by_name() -> None:
-    """Each of our engines calls itself what it is asked for by."""
+    """Each of our engines has the name under which it is found."""
     assert set(registry.backend_names()) >= {"native", "inductor", "onnxruntime", "eager"}
     for name in ("native", "inductor", "onnxruntime", "eager"):
         assert name == registry.get_backend(name).name
 
 
 def test_an_unknown_name_is_answered_by_what_there_is() -> None:
-    """The refusal lists every backend and says how others are found."""
+    """The refusal lists every backend, and the way to add others."""
     with pytest.raises(LoadError, match=r"no backend 'tensorrt'\. Available: native, inductor, .*, eager.*entry point"):
         registry.get_backend("tensorrt")
 
 
 @torch.no_grad()
 def test_another_distribution_adds_one(installed: str, tmp_path: Path) -> None:
-    """A class behind an entry point compiles and serves like one of ours."""
+    """A class behind an entry point compiles and serves like ours."""
     module = Recurrent(Case())
     program = exported(module, *ragged_batch(0.0))
     backend = registry.get_backend("doubling")
@@ -75,13 +75,13 @@ def test_another_distribution_adds_one(installed: str, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_broken_distribution_is_named() -> None:
-    """An entry point that leads nowhere is reported with the distribution it came from."""
+    """A broken entry point is reported with its distribution."""
     with pytest.raises(LoadError, match=r"'broken' of third-party cannot be imported: AttributeError"):
         registry.get_backend("broken")
 
 
 def test_auto_tries_the_engines_in_the_order_of_their_ranks() -> None:
-    """For each purpose; only engines that are here."""
+    """The order is given for each purpose, of installed engines only."""
     assert registry.auto_engines("serve_float32") == ("native", "inductor", "onnxruntime")
     assert registry.auto_engines("serve_bfloat16") == ("native", "inductor", "onnxruntime", "openvino")
     assert registry.auto_engines("fallback") == ("eager",)
@@ -97,7 +97,7 @@ def test_no_two_engines_have_the_same_rank() -> None:
 
 
 def test_asking_for_one_imports_no_other() -> None:
-    """The registry reads no engine's file before it is asked for: on a host the others are not there."""
+    """The registry reads an engine's file only on request: a host does not have the others."""
     code = (
         "import sys; from torchserve_neuron_lstm.backends.registry import get_backend; "
         "before = [name for name in sys.modules if name.startswith('torchserve_neuron_lstm.backends.')]; "

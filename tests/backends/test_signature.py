@@ -1,4 +1,4 @@
-"""What a program was compiled for is all that it is called with: anything else is a `WrongInput`, before it runs."""
+"""A program takes the inputs that it was compiled for; others are a `WrongInput`, before it runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fitting(signature: Signature, symbols: Mapping[str, int]) -> list[torch.Tens
 
 @given(signatures, symbols)
 def test_what_fits_is_taken(signature: Signature, symbols: Mapping[str, int]) -> None:
-    """With any sizes in the place of symbols, equal ones in equal places."""
+    """Symbols accept any size, equal symbols equal sizes."""
     signature.check_inputs(fitting(signature, symbols))
 
 
@@ -43,7 +43,7 @@ def test_what_fits_is_taken(signature: Signature, symbols: Mapping[str, int]) ->
 def test_another_dtype_is_refused_by_name(
     signature: Signature, symbols: Mapping[str, int], data: st.DataObject
 ) -> None:
-    """Whichever input it is."""
+    """This holds for each input."""
     inputs = fitting(signature, symbols)
     index = data.draw(st.integers(0, len(inputs) - 1))
     other = data.draw(st.sampled_from(DTYPES).filter(lambda name: name != signature.inputs[f"input_{index}"].dtype))
@@ -57,7 +57,7 @@ def test_another_dtype_is_refused_by_name(
 def test_another_number_of_dimensions_is_refused(
     signature: Signature, symbols: Mapping[str, int], data: st.DataObject
 ) -> None:
-    """One more, of one."""
+    """An additional dimension of size 1 is refused too."""
     inputs = fitting(signature, symbols)
     index = data.draw(st.integers(0, len(inputs) - 1))
     inputs[index] = inputs[index][None]
@@ -70,7 +70,7 @@ def test_another_number_of_dimensions_is_refused(
 def test_a_size_that_disagrees_is_refused(
     signature: Signature, symbols: Mapping[str, int], data: st.DataObject
 ) -> None:
-    """With a number, or with the same symbol elsewhere."""
+    """The size must equal a number, or that of the same symbol elsewhere."""
     inputs = fitting(signature, symbols)
     fixed = [
         (index, place)
@@ -90,7 +90,7 @@ def test_a_size_that_disagrees_is_refused(
 
 @given(signatures, symbols, st.integers(-1, 1).filter(bool))
 def test_another_number_of_inputs_is_refused(signature: Signature, symbols: Mapping[str, int], more: int) -> None:
-    """With the names of those that it takes."""
+    """The message has the names of the inputs."""
     inputs = fitting(signature, symbols)
     wrong = [*inputs, torch.zeros(1)] if more > 0 else inputs[:-1]
 
@@ -99,13 +99,13 @@ def test_another_number_of_inputs_is_refused(signature: Signature, symbols: Mapp
 
 
 def test_a_wrong_input_is_a_value_error() -> None:
-    """As callers of any engine expect of a wrong value."""
+    """Callers expect a ValueError for a wrong value."""
     assert issubclass(WrongInput, ValueError)
 
 
 @given(signatures)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, signature: Signature) -> None:
-    """Names in their order, sizes and symbols."""
+    """Names keep their order, with sizes and symbols."""
     folder = tmp_path_factory.mktemp("signature")
     write_signature(signature, folder)
     found = read_signature(folder)

@@ -1,4 +1,4 @@
-"""A backend of another distribution, installed as people do, serves like ours: docs/backends.md shows its code."""
+"""A backend of another distribution, installed with pip, serves like ours. docs/backends.md shows it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ ROWS = [[1, 2, 3, 4, 5, 6, 7, 8], [9], [10, 0, 3], [4, 4]]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pip has installed it, without asking anyone else for anything."""
+    """The folder into which pip has installed it, without an index."""
     folder = tmp_path_factory.mktemp("third-party")
     shutil.copytree(PACKAGE, folder / "source", ignore=shutil.ignore_patterns("__pycache__"))
     words = "--quiet --no-index --no-deps --no-build-isolation --disable-pip-version-check --no-compile --target"
@@ -98,7 +98,7 @@ def unpacked(site: Path, source: Source, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def engine(site: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
-    """The engine, as the registry finds it."""
+    """The engine, as found by the registry."""
     monkeypatch.syspath_prepend(site)
     return registry.get_backend("numpy")
 
@@ -118,7 +118,7 @@ def serve(python: Path, unpacked: Path, *paths: Path) -> subprocess.CompletedPro
 
 @torch.no_grad()
 def test_its_archive_answers_as_eager_does(site: Path, source: Source, unpacked: Path, tmp_path: Path) -> None:
-    """On a host that has the distribution and not this project, whose serving half travels in the archive."""
+    """The host has the distribution and not this project; the archive contains the serving code."""
     python = make_bare_host(tmp_path / "host")
     done = serve(python, unpacked, site)
 
@@ -131,7 +131,7 @@ def test_its_archive_answers_as_eager_does(site: Path, source: Source, unpacked:
 
 @torch.no_grad()
 def test_what_it_lacks_runs_on_the_cpu(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a partitioner, a GRU beside it that numpy does not have; refused by name without one."""
+    """With a partitioner, a GRU runs on the CPU; without one, it is refused by name."""
     model = MODEL.replace("self.head =", "self.gru = torch.nn.GRU(12, 12, batch_first=True)\n        self.head =")
     model = model.replace("pad_packed_sequence(packed,", "pad_packed_sequence(self.gru(packed)[0],")
     (tmp_path / "given.py").write_text(model)
@@ -155,7 +155,7 @@ def test_what_it_lacks_runs_on_the_cpu(site: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_a_host_without_the_distribution_refuses_and_names_it(unpacked: Path, tmp_path: Path) -> None:
-    """The archive says what it needs before it looks for the engine."""
+    """The requirements of the archive are checked before the engine is searched for."""
     python = make_bare_host(tmp_path / "host")
     assert not can_import(python, "neuron_lstm_numpy")
     done = serve(python, unpacked)
@@ -166,7 +166,7 @@ def test_a_host_without_the_distribution_refuses_and_names_it(unpacked: Path, tm
 
 
 def test_the_archive_carries_no_engine_of_ours(unpacked: Path) -> None:
-    """Nor the other's: its own distribution brings it."""
+    """It does not carry the other engine either, which its own distribution installs."""
     package = unpacked / "torchserve_neuron_lstm"
 
     assert {file.relative_to(package) for file in package.rglob("*.py")} == set(registry.travelling_files("numpy"))
@@ -176,7 +176,7 @@ def test_the_archive_carries_no_engine_of_ours(unpacked: Path) -> None:
 
 @pytest.mark.usefixtures("engine")
 def test_auto_leaves_it_alone() -> None:
-    """Who wants it names it."""
+    """The backend is used only if it is named."""
     config = parse_config(f"neuron_lstm:{BLOCK}".replace("\n", "\n  "), "model-config.yaml")
     engines, dropped = candidate_engines(config)
 
@@ -187,7 +187,7 @@ def test_auto_leaves_it_alone() -> None:
 def test_a_key_that_it_does_not_take_is_refused(
     site: Path, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the key's path, and the keys that it does take."""
+    """The message has the key's path, and the accepted keys."""
     monkeypatch.setenv("PYTHONPATH", str(site))
     folder = tmp_path / "source"
     shutil.copytree(source.folder, folder)
@@ -204,7 +204,7 @@ def test_a_key_that_it_does_not_take_is_refused(
 def test_its_argument_changes_what_it_computes_in(
     engine: Backend, tmp_path: Path, args: tuple[str, ...], limit: float
 ) -> None:
-    """In float64 it is as near to the truth as float32 can say."""
+    """In float64 the answers are exact to float32."""
     module = Recurrent(Case(layers=2, bidirectional=True)).eval()
     program = exported(module, *ragged_batch(0.0))
     engine.compile(program, None, tmp_path, CompileSettings(args=args))
@@ -216,7 +216,7 @@ def test_its_argument_changes_what_it_computes_in(
 
 
 def test_what_it_cannot_compile_it_refuses(engine: Backend, tmp_path: Path) -> None:
-    """By the operator's name; and arguments by theirs."""
+    """Operators and arguments are refused by name."""
     program = exported(Recurrent(Case("gru")).eval(), *ragged_batch(0.0))
 
     with pytest.raises(CompileError, match=r"numpy has no neuron_lstm\.rnn\.default"):
@@ -226,7 +226,7 @@ def test_what_it_cannot_compile_it_refuses(engine: Backend, tmp_path: Path) -> N
 
 
 def test_it_can_be_asked_operator_by_operator(engine: Backend) -> None:
-    """The optional part of the interface."""
+    """The operator query is an optional part of the interface."""
     program = exported(Recurrent(Case("gru")).eval(), *ragged_batch(0.0))
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
 
@@ -235,7 +235,7 @@ def test_it_can_be_asked_operator_by_operator(engine: Backend) -> None:
 
 
 def test_another_shape_is_a_wrong_input(engine: Backend, tmp_path: Path) -> None:
-    """The signature that ours use is there for others."""
+    """The signature of our engines can be used by others."""
     program = exported(Recurrent(Case()).eval(), *ragged_batch(0.0))
     engine.compile(program, None, tmp_path)
     run = engine.load(tmp_path, weights_of(program), engine.host(), 1)
@@ -246,6 +246,6 @@ def test_another_shape_is_a_wrong_input(engine: Backend, tmp_path: Path) -> None
 
 
 def test_another_byte_order_is_refused(engine: Backend, tmp_path: Path) -> None:
-    """What `host` told while packaging is what `load` compares."""
+    """The `host` of packaging is compared at load."""
     with pytest.raises(LoadError, match="-endian: package the model again, here"):
         engine.load(tmp_path, {}, {"byteorder": "middle"}, 1)

@@ -23,26 +23,26 @@ COMPILE_ONLY = {
     "backends/vollo/translate.py",
     "config/partitioner.py",
 }
-"""Files that travelling files import inside functions which only packaging calls."""
+"""Files that travelling files import inside functions that only packaging calls."""
 
 LINES = 9_500
-"""Most lines of source in an archive that onnxruntime serves."""
+"""The largest number of source lines in an archive for onnxruntime."""
 
 
 def travelling(name: str, *, cpu_segments: bool = False, redis: bool = False) -> set[str]:
-    """The listed files, but for the package's own `__init__.py`, which imports a room inside a function."""
+    """The listed files, except the package's own `__init__.py`, which imports a room inside a function."""
     files = registry.travelling_files(name, cpu_segments=cpu_segments, redis=redis)
     return {file.as_posix() for file in files} - {"__init__.py"}
 
 
 def entry_points(name: str) -> list[str]:
-    """Where serving begins."""
+    """The modules where serving begins."""
     module = registry.ENGINES[name].module.replace(".", "/")
     return [*ENTRY_POINTS, f"backends/{module}.py"]
 
 
 def closure(start: Collection[str], excluded: Collection[str], *, functions: bool) -> set[str]:
-    """The files that are imported from `start`, directly or not; with `functions`, inside functions too."""
+    """The files imported from `start`, directly or indirectly; with `functions`, inside functions too."""
     found: set[str] = set()
     pending = list(start)
     while pending:
@@ -71,7 +71,7 @@ def file_of(module: str) -> str | None:
 
 @pytest.mark.parametrize("name", registry.ENGINES)
 def test_an_archive_has_what_importing_the_engine_needs(name: str) -> None:
-    """No import at the head of a file can fail on a host."""
+    """No import at the top of a file can fail on a host."""
     assert closure(entry_points(name), (), functions=False) - travelling(name) == set()
 
 
@@ -79,7 +79,10 @@ def test_an_archive_has_what_importing_the_engine_needs(name: str) -> None:
 @pytest.mark.parametrize("cpu_segments", [False, True])
 @pytest.mark.parametrize("name", registry.ENGINES)
 def test_an_archive_has_exactly_what_serving_imports(name: str, cpu_segments: bool, redis: bool) -> None:
-    """Nothing missing and nothing unused; imports inside functions count, except of packaging and other engines."""
+    """No file is missing and none is unused.
+
+    Imports inside functions count, except those of packaging and of other engines.
+    """
     listed = travelling(name, cpu_segments=cpu_segments, redis=redis)
     others = {file for other in registry.ENGINES for file in travelling(other, redis=True)} - listed
     imported = closure(entry_points(name), others | COMPILE_ONLY, functions=True)
@@ -88,7 +91,7 @@ def test_an_archive_has_exactly_what_serving_imports(name: str, cpu_segments: bo
 
 
 def test_the_files_of_packaging_do_not_travel() -> None:
-    """Each of them is imported by some travelling file inside a function, and travels with no engine."""
+    """Each is imported inside a function of a travelling file, and travels with no engine."""
     everything = {file for name in registry.ENGINES for file in travelling(name)}
     reached = {file_of(one.module) for file in everything for one in imports_of(ROOT / file, ROOT) if one.ours}
 
@@ -98,7 +101,7 @@ def test_the_files_of_packaging_do_not_travel() -> None:
 
 @pytest.mark.parametrize("name", registry.ENGINES)
 def test_every_pattern_names_a_file(name: str) -> None:
-    """A file that was renamed is noticed."""
+    """A renamed file is detected."""
     own = [f"backends/{file}" for file in (*registry.ENGINES[name].files, *registry.CPU_FILES)]
     patterns = [*registry.BASE, *registry.REDIS_FILES, *own]
 
@@ -106,10 +109,10 @@ def test_every_pattern_names_a_file(name: str) -> None:
 
 
 def test_an_engine_of_another_distribution_adds_no_file() -> None:
-    """It travels with its own distribution; no engine of ours goes along."""
+    """The engine is installed with its own distribution; no engine of ours is added."""
     assert travelling("elsewhere") == set.intersection(*map(travelling, registry.ENGINES))
 
 
 def test_an_archive_is_small() -> None:
-    """Lines of source are counted, so that a file of packaging does not slip in."""
+    """The limit detects a file of packaging among the others."""
     assert sum(len((ROOT / file).read_text("utf-8").splitlines()) for file in travelling("onnxruntime")) <= LINES

@@ -1,4 +1,4 @@
-"""Reading the one copy of the weights, and refusing every file that is something else."""
+"""Reading of the weights without a copy, and refusals of other files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATE = {
 
 @pytest.mark.parametrize("name", ["weights.pt", "weights.pth", "legacy.pt", "weights.safetensors", "W.SAFETENSORS"])
 def test_reads_every_kind_of_file_alike(tmp_path: Path, name: str) -> None:
-    """A state dict comes back the same from torch's files, new and old, and from safetensors."""
+    """Files of torch, new and old, and of safetensors give the same state dict."""
     path = tmp_path / name
     if path.suffix.lower() == ".safetensors":
         save_file(STATE, path, metadata={"format": "pt"})
@@ -42,7 +42,7 @@ def test_reads_every_kind_of_file_alike(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["big.pt", "big.safetensors"])
 def test_maps_the_file_instead_of_reading_it(tmp_path: Path, name: str) -> None:
-    """64 MB of weights cost next to no private memory until they are used."""
+    """64 MB of weights take little private memory until they are used."""
     path, state = tmp_path / name, {"w": torch.ones(16_000_000)}
     if name.endswith("pt"):
         torch.save(state, path)
@@ -62,7 +62,7 @@ def _resident_kb() -> int:
 
 
 def test_non_contiguous_tensors_come_back_contiguous(tmp_path: Path) -> None:
-    """Engines take weights by address, so a transposed tensor is laid out in order once, here."""
+    """Engines read weights by address, so a transposed tensor is copied once, here."""
     torch.save({"w": torch.arange(6.0).view(2, 3).t()}, tmp_path / "w.pt")
 
     assert read_weights(tmp_path / "w.pt")["w"].is_contiguous()
@@ -78,7 +78,7 @@ def test_non_contiguous_tensors_come_back_contiguous(tmp_path: Path) -> None:
     ],
 )
 def test_other_contents_are_refused_with_the_way_out(tmp_path: Path, content: object, says: str) -> None:
-    """A pickled module, a list and a whole checkpoint are refused, each in words that lead on."""
+    """A pickled module, a list and a whole checkpoint are refused, each with a remedy."""
     torch.save(content, tmp_path / "w.pt")
 
     with pytest.raises(WeightsError) as refusal:
@@ -90,7 +90,7 @@ def test_other_contents_are_refused_with_the_way_out(tmp_path: Path, content: ob
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 @pytest.mark.parametrize("content", [b"", b"\0" * 4, b"not weights at all", b"\xff" * 64, b"PK\x03\x04 torn"])
 def test_damaged_files_are_refused(tmp_path: Path, suffix: str, content: bytes) -> None:
-    """A torn or foreign file is named, never half read."""
+    """A truncated or foreign file is named, and never partly read."""
     path = tmp_path / f"w{suffix}"
     path.write_bytes(content)
 
@@ -99,7 +99,7 @@ def test_damaged_files_are_refused(tmp_path: Path, suffix: str, content: bytes) 
 
 
 def test_missing_and_unknown_files_are_refused(tmp_path: Path) -> None:
-    """A missing file and a file of another kind are told apart."""
+    """The messages differ."""
     (tmp_path / "w.bin").write_bytes(b"x")
 
     with pytest.raises(WeightsError, match="no weights file"):
@@ -120,7 +120,7 @@ def _safetensors(path: Path, header: Any, data: bytes) -> Path:
         {"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}},  # more than its bytes
         {"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}},  # beyond the end
         {"w": {"dtype": "F32", "shape": [1], "data_offsets": [4, 8]}},  # a hole
-        {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},  # bytes nobody owns
+        {"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},  # bytes without a tensor
         {
             "w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
             "v": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]},
@@ -136,13 +136,13 @@ def _safetensors(path: Path, header: Any, data: bytes) -> Path:
     ],
 )
 def test_safetensors_with_a_false_table_is_refused(tmp_path: Path, header: Any) -> None:
-    """Offsets must be contiguous, inside the file and agree with shape and dtype."""
+    """Offsets must be contiguous, within the file, and consistent with shape and dtype."""
     with pytest.raises(WeightsError, match="damaged"):
         read_weights(_safetensors(tmp_path / "w.safetensors", header, b"\0" * 8))
 
 
 def test_safetensors_with_an_odd_header_is_read(tmp_path: Path) -> None:
-    """Tensors that begin at an odd address are copied, since engines take weights by address."""
+    """Tensors at unaligned addresses are copied, because engines read weights by address."""
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     for name in ("w", "ww", "www", "wwww"):
         path = _safetensors(tmp_path / "w.safetensors", {name: entry}, torch.tensor([1.0, 2.0]).numpy().tobytes())
@@ -156,7 +156,7 @@ def test_safetensors_with_an_odd_header_is_read(tmp_path: Path) -> None:
 def test_no_safetensors_bytes_raise_anything_else(
     tmp_path_factory: pytest.TempPathFactory, noise: bytes, size: int
 ) -> None:
-    """Whatever a file holds, it is read or refused by our error."""
+    """Every file is read, or refused with our error."""
     path = tmp_path_factory.mktemp("fuzz") / "w.safetensors"
     path.write_bytes(size.to_bytes(8, "little") + noise)
     with contextlib.suppress(WeightsError):

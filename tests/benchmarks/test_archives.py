@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.archives` makes of its figures."""
+"""The report of `python -m benchmarks.archives`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GOOD = Measured(
 
 
 def test_good_figures_miss_nothing() -> None:
-    """All are within what is aimed at."""
+    """All figures are within their aims."""
     assert missed(standings(GOOD)) == []
     assert [standing.reached for standing in standings(GOOD)] == ["aim"] * 3
 
@@ -38,14 +38,14 @@ def test_good_figures_miss_nothing() -> None:
     ],
 )
 def test_a_floor_that_is_missed_is_named(bad: Measured, said: str) -> None:
-    """An answer that differs, no time saved, or a second copy of the weights."""
+    """The failures are an answer that differs, no time saved, and a second copy of the weights."""
     (line,) = missed(standings(bad))
 
     assert said in line
 
 
 def test_the_figures_are_json_with_their_ratios() -> None:
-    """For whoever shows them elsewhere."""
+    """Other programs can show the figures."""
     told = json.loads(json.dumps(_as_json(GOOD, standings(GOOD))))
 
     assert (told["buckets"], told["replace_ratio"], told["compile_ratio"], told["copies"]) == (12, 0.1, 1.8, 1.1)

@@ -12,7 +12,7 @@ FILE = Path(__file__).parents[2] / "docs" / "batch.svg"
 
 
 def test_the_picture_is_what_the_program_draws() -> None:
-    """Draw again after a change: python benchmarks/batch_picture.py docs/batch.svg."""
+    """After a change, draw it again: python benchmarks/batch_picture.py docs/batch.svg."""
     assert FILE.read_text(encoding="utf-8") == draw(plan(), LENGTHS)
 
 
@@ -29,6 +29,6 @@ def test_the_picture_has_every_call_and_every_request() -> None:
 
 
 def test_the_readme_shows_it_near_the_top() -> None:
-    """Before the tour, with a text for those who cannot see it."""
+    """The picture is before the tour, with an alternative text."""
     top = (FILE.parents[1] / "README.md").read_text(encoding="utf-8").partition("## Five minutes")[0]
     assert re.search(r"^!\[.{40,}\]\(docs/batch\.svg\)$", top, re.MULTILINE)

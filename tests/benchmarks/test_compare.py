@@ -1,4 +1,4 @@
-"""The comparison of two commits: its statistics, its pairs, whose code runs, and what a slower commit is told."""
+"""The comparison of two commits: statistics, pairs, the code that runs, the report of a slower commit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class NeuronLstm:
 
 
 def repository(root: Path, rounds: int = 20_000) -> Path:
-    """A git repository of a package and a hot path that takes so many rounds."""
+    """A git repository with a package and a hot path of `rounds` rounds."""
     files = {
         "src/torchserve_neuron_lstm/__init__.py": "",
         "benchmarks/hot_path.py": SCRIPT.replace("ROUNDS", str(rounds)),
@@ -76,18 +76,18 @@ def repository(root: Path, rounds: int = 20_000) -> Path:
 
 
 def commit(root: Path) -> None:
-    """All that has changed."""
+    """Commit all changes."""
     git(root, "add", "--all")
     git(root, "-c", "user.name=A", "-c", "user.email=a@example.com", "commit", "--quiet", "--message", "A change")
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What it prints."""
+    """The output of a git command."""
     return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout
 
 
 def archive(folder: Path, status: int = 200) -> Path:
-    """What a child needs of an unpacked archive."""
+    """The files of an unpacked archive that a child needs."""
     (folder / "MAR-INF").mkdir(parents=True)
     (folder / "MAR-INF" / "MANIFEST.json").write_text("{}")
     (folder / "torchserve_neuron_lstm").mkdir()
@@ -97,7 +97,7 @@ def archive(folder: Path, status: int = 200) -> Path:
 
 
 def compared(head: float, floor_of: str = "ids_json", share: float = 1.0) -> Compared:
-    """Twenty pairs in which the head takes so many times as long as the base."""
+    """Twenty pairs in which the head takes a multiple of the time of the base."""
     figure = next(one for one in FIGURES if one.name == floor_of)
     return Compared(figure, {"base": [1.0] * 20, "head": [head] * 20}, share)
 
@@ -114,7 +114,7 @@ def test_an_interval_lies_around_the_median_and_reaches_its_confidence(values: l
 
 @given(VALUES, st.randoms(use_true_random=False))
 def test_an_interval_depends_on_the_values_alone(values: list[float], source: random.Random) -> None:
-    """Their order changes nothing; doubled values double it, and negated ones turn it around."""
+    """The order of values does not matter; the interval scales and mirrors with the values."""
     found = median_interval(values)
 
     assert median_interval(source.sample(values, len(values))) == found
@@ -126,21 +126,21 @@ def test_an_interval_depends_on_the_values_alone(values: list[float], source: ra
 
 @given(VALUES)
 def test_one_wild_pair_moves_an_interval_no_further_than_to_its_neighbours(values: list[float]) -> None:
-    """From 9 values on neither the smallest nor the largest is an end."""
+    """From 9 values on, the smallest and the largest value are not ends of the interval."""
     wild = [*values, *values, 1e9]
     assert median_interval(wild).high < 1e9
 
 
 @pytest.mark.parametrize("count", range(2, 12))
 def test_coverage_counts_the_ways_to_fall_around_the_median(count: int) -> None:
-    """Every value is above or below the true median with the same probability: all patterns, one by one."""
+    """All patterns are counted: each value is above or below the true median with equal probability."""
     for rank in range(1, count // 2 + 1):
         held = [rank <= sum(below) <= count - rank for below in product([False, True], repeat=count)]
         assert coverage(count, rank) == pytest.approx(sum(held) / len(held))
 
 
 def test_the_interval_of_twenty_pairs_is_between_the_sixth_and_the_fifteenth() -> None:
-    """As the documentation says; one rank further in would be below 95 %."""
+    """The documentation says the same; one rank further in would be below 95 %."""
     found = median_interval([float(value) for value in range(1, 21)])
 
     assert (found.low, found.median, found.high) == (6, 10.5, 15)
@@ -148,7 +148,7 @@ def test_the_interval_of_twenty_pairs_is_between_the_sixth_and_the_fifteenth() -
 
 
 def test_too_few_pairs_have_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
-    """Five cannot reach 95 %; the program refuses to measure them."""
+    """Five pairs cannot reach 95 %, and the program refuses to measure them."""
     assert fewest() == 6
     with pytest.raises(TooFewValues, match="at least 6"):
         median_interval([1.0] * 5)
@@ -158,7 +158,7 @@ def test_too_few_pairs_have_no_interval(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_ratios_are_taken_pair_by_pair() -> None:
-    """What slowed a whole pair down is in both figures; a pair without its other half is refused."""
+    """A slowdown of a whole pair is in both figures; a pair without its second value is refused."""
     assert ratios([1.0, 10.0], [2.0, 20.0]) == (2.0, 2.0)
     with pytest.raises(ValueError, match="zip"):
         ratios([1.0], [])
@@ -166,7 +166,7 @@ def test_ratios_are_taken_pair_by_pair() -> None:
 
 @given(st.lists(st.floats(0.5, 2), min_size=3, max_size=3).map(sorted), st.floats(0.5, 2))
 def test_the_median_decides_and_the_interval_says_how_surely(ends: list[float], floor: float) -> None:
-    """On one side of the floor it is certain, across it is not."""
+    """An interval on one side of the floor is certain; an interval across it is not."""
     low, middle, high = ends
     told = verdict(Interval(middle, low, high, 0.95), floor)
 
@@ -176,7 +176,7 @@ def test_the_median_decides_and_the_interval_says_how_surely(ends: list[float], 
 
 @given(st.integers(0, 60), st.randoms(use_true_random=False))
 def test_both_sides_begin_equally_often(pairs: int, source: random.Random) -> None:
-    """In a random order."""
+    """The order is random."""
     found = orders(pairs, source)
 
     assert len(found) == pairs
@@ -185,7 +185,7 @@ def test_both_sides_begin_equally_often(pairs: int, source: random.Random) -> No
 
 
 def test_sides_take_turns_and_the_best_turn_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A figure's turns begin with either side in turn, and are spread; all of them on the core of the pair."""
+    """The turns of a figure begin with each side alternately, are spread, and run on the core of the pair."""
     asked: list[tuple[str, str, int | None]] = []
 
     class _Told:
@@ -217,7 +217,7 @@ def test_a_slower_commit_misses_its_floor(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A hot path of twice the work is slower for certain, one of half the work is not; nothing is left behind."""
+    """A hot path of twice the work is reported as slower, one of half the work is not; no files remain."""
     monkeypatch.setattr(race_module, "TURNS", 1)
     root, file = repository(tmp_path / "repository"), tmp_path / "run.json"
     (root / "benchmarks" / "hot_path.py").write_text(SCRIPT.replace("ROUNDS", str(rounds)))
@@ -234,7 +234,7 @@ def test_a_slower_commit_misses_its_floor(
 
 
 def test_each_child_runs_its_own_commits_code(tmp_path: Path) -> None:
-    """Script and package are those of the checkout, not those installed; the older commit is not the newer one."""
+    """Script and package are those of the checkout, not the installed ones, and differ by commit."""
     root = repository(tmp_path / "repository")
     (root / "src" / "torchserve_neuron_lstm" / "__init__.py").write_text("AGAIN = True\n")
     commit(root)
@@ -254,7 +254,7 @@ def test_each_child_runs_its_own_commits_code(tmp_path: Path) -> None:
 
 
 def test_code_from_elsewhere_is_refused(tmp_path: Path) -> None:
-    """A checkout without the package would be measured with the one that is installed."""
+    """A checkout without the package would be measured with the installed package."""
     root = repository(tmp_path / "repository")
     git(root, "rm", "-r", "--quiet", "src")
     commit(root)
@@ -264,7 +264,7 @@ def test_code_from_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_child_that_fails_tells_why(tmp_path: Path) -> None:
-    """What it printed is in the message; the checkouts are removed all the same."""
+    """The message has the child's output, and the checkouts are removed."""
     root = repository(tmp_path / "repository")
     (root / "benchmarks" / "hot_path.py").write_text("raise RuntimeError('cold')\n")
 
@@ -274,7 +274,7 @@ def test_a_child_that_fails_tells_why(tmp_path: Path) -> None:
 
 
 def test_the_working_tree_is_copied_as_it_stands(tmp_path: Path) -> None:
-    """Edited and new files are in the copy; deleted and ignored ones are not, and later edits do not reach it."""
+    """Edited and new files are in the copy; deleted files, ignored files and later edits are not."""
     root = repository(tmp_path / "repository")
     (root / "gone").write_text("")
     commit(root)
@@ -294,7 +294,7 @@ def test_the_working_tree_is_copied_as_it_stands(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """In git's words; a name that looks like an option is a name."""
+    """The error has git's words; a name that looks like an option is taken as a name."""
     root = repository(tmp_path / "repository")
     for name in ("nowhere", "--force"):
         with pytest.raises(NoSuchCommit, match=name), checked_out(root, name, None, tmp_path):
@@ -302,7 +302,7 @@ def test_a_commit_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_checkout_comes_before_everything_else() -> None:
-    """Its package, then its scripts; what was set stays."""
+    """The checkout's package comes first, then its scripts, then the inherited path."""
     made = environment(Path("/checkout"), {"PYTHONPATH": "/other", "OMP_WAIT_POLICY": "active", "A": "b"})
 
     assert made["PYTHONPATH"] == "/checkout/src:/checkout:/other"
@@ -311,7 +311,7 @@ def test_a_checkout_comes_before_everything_else() -> None:
 
 
 def test_the_hot_path_has_every_figure(tmp_path: Path) -> None:
-    """By the same names and with answers of the same size, from a script older than `whole_batches` too."""
+    """Names and answer sizes are the same for a script from before `whole_batches`."""
     text = (ROOT / "benchmarks" / "hot_path.py").read_text("utf-8")
     assert "def whole_batches(" in text
     (tmp_path / "benchmarks").mkdir()
@@ -338,7 +338,7 @@ def test_an_archive_is_served_by_its_own_handler(tmp_path: Path) -> None:
 
 
 def test_an_archive_that_refuses_is_not_measured(tmp_path: Path) -> None:
-    """A refusal takes less time than an answer."""
+    """A refusal takes less time than an answer, so it is not timed."""
     with (
         Child("archive", tmp_path, archive(tmp_path / "archive", status=400), None) as child,
         pytest.raises(ChildFailed, match="refuses requests"),
@@ -347,7 +347,7 @@ def test_an_archive_that_refuses_is_not_measured(tmp_path: Path) -> None:
 
 
 def test_other_work_is_refused() -> None:
-    """Other numbers, other keys, or answers of another size; rounding is not other work."""
+    """Other numbers, other keys and answers of another size are other work; rounding differences are not."""
     same = {"answers": ['{"scores": [1.0, 2.0]}'], "answer_bytes": {"ids_json": 1000}}
     near = {"answers": ['{"scores": [1.00001, 2.0]}'], "answer_bytes": {"ids_json": 1010}}
     refuse_other_work("archive", same, near)
@@ -361,7 +361,7 @@ def test_other_work_is_refused() -> None:
 
 
 def test_both_archives_plan_by_the_same_costs(tmp_path: Path) -> None:
-    """The figures are the base's; costs of other buckets are left alone, and that is told."""
+    """The costs are those of the base; costs of other buckets are not changed, and the report says so."""
 
     def made(name: str, milliseconds: float, rows: int) -> Path:
         cost = {"bucket": {"batch": rows}, "milliseconds": milliseconds}
@@ -380,7 +380,7 @@ def test_both_archives_plan_by_the_same_costs(tmp_path: Path) -> None:
 
 
 def test_an_archive_of_other_code_is_refused(tmp_path: Path) -> None:
-    """A file that differs is named, and an archive without the package is none of the commit's."""
+    """A file that differs is named, and an archive without the package is refused."""
     side = Side("base", "abc A change", repository(tmp_path / "repository"))
     folder = archive(tmp_path / "archive")
     refuse_other_code(folder, side)
@@ -394,7 +394,7 @@ def test_an_archive_of_other_code_is_refused(tmp_path: Path) -> None:
 
 
 def test_floors_are_three_percent_of_the_hot_path_and_five_of_the_archive() -> None:
-    """A ratio at the floor holds, one above it is missed and named."""
+    """A ratio at the floor is accepted; one above it is missed and named."""
     assert missed([compared(1.03), compared(1.05, "core_ms"), compared(0.5)]) == []
     assert missed([compared(1.031), compared(1.051, "core_ms")]) == [
         "missed: token ids as JSON: 1.031 (1.031 to 1.031), at most 1.03: slower",
@@ -403,7 +403,7 @@ def test_floors_are_three_percent_of_the_hot_path_and_five_of_the_archive() -> N
 
 
 def test_a_run_is_told_to_people_and_machines(tmp_path: Path) -> None:
-    """With what was compared, and what makes it doubtful."""
+    """The report has the compared commits and the reasons for doubt."""
     sides = {"base": Side("base", "abc A change", tmp_path), "head": Side("head", "the working tree", tmp_path)}
     found = [compared(1.02), compared(1.2, "core_ms", share=0.5)]
     console = Console(width=80)

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_tuned_lengths_reach_the_optimum_on_the_sample() -> None:
-    """As the program prints it, for 8 and 16 lengths, beside powers of two."""
+    """The program prints it for 8 and 16 lengths, beside powers of two."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "benchmarks" / "grids.py")],
         cwd=ROOT,

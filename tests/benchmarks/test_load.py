@@ -1,4 +1,4 @@
-"""Many clients against a small server of ours."""
+"""Many clients and a small test server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.load import Refused, http_post, load, send_each
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Answers with the body, in two pieces; refuses the body "bad"."""
+    """A server that answers with the body, in two parts, and refuses the body "bad"."""
 
     protocol_version = "HTTP/1.1"
     seen: Counter[tuple[str, bytes]]
@@ -30,12 +30,12 @@ class Echo(BaseHTTPRequestHandler):
         self.wfile.write(body[1:])
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has in the class above
-        """Nothing is printed."""
+        """Print no log."""
 
 
 @pytest.fixture
 def server() -> Iterator[tuple[int, Counter[tuple[str, bytes]]]]:
-    """Its port, and what it was asked."""
+    """The port of a server, and the requests that it got."""
     seen: Counter[tuple[str, bytes]] = Counter()
     http = ThreadingHTTPServer(("127.0.0.1", 0), type("Counting", (Echo,), {"seen": seen}))
     thread = threading.Thread(target=http.serve_forever, daemon=True)
@@ -47,7 +47,7 @@ def server() -> Iterator[tuple[int, Counter[tuple[str, bytes]]]]:
 
 
 def test_every_request_is_answered_and_timed(server: tuple[int, Counter[tuple[str, bytes]]]) -> None:
-    """Each client sends at least one, and nothing else than it was given."""
+    """Each client sends at least one request, and only the given ones."""
     port, seen = server
     requests = [http_post("/a", b"[1, 2]"), http_post("/b", b"x" * 100_000)]
 
@@ -61,7 +61,7 @@ def test_every_request_is_answered_and_timed(server: tuple[int, Counter[tuple[st
 
 @pytest.mark.parametrize("connections", [1, 3, 20])
 def test_each_request_is_sent_once(server: tuple[int, Counter[tuple[str, bytes]]], connections: int) -> None:
-    """However many clients there are, and more clients than requests."""
+    """This holds for any number of clients, also for more clients than requests."""
     port, seen = server
     done = send_each(port, [http_post(f"/{number}", b"[]") for number in range(10)], connections)
 
@@ -70,20 +70,20 @@ def test_each_request_is_sent_once(server: tuple[int, Counter[tuple[str, bytes]]
 
 
 def test_further_headers_stand_in_the_request() -> None:
-    """After the usual ones."""
+    """They come after the usual headers."""
     head = http_post("/a", b"", headers={"X-One": "1", "X-Two": "2"}).decode()
 
     assert head.endswith("Content-Length: 0\r\nX-One: 1\r\nX-Two: 2\r\n\r\n")
 
 
 def test_a_refusal_ends_it(server: tuple[int, Counter[tuple[str, bytes]]]) -> None:
-    """A benchmark of refusals would say nothing."""
+    """A benchmark of refusals would be meaningless."""
     with pytest.raises(Refused, match="400"):
         load(server[0], [http_post("/a", b"bad")], connections=2, seconds=0.3)
 
 
 def test_a_server_that_hangs_up_ends_it() -> None:
-    """Before its answer or in the middle of one."""
+    """The server closes the connection before its answer or within it."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer_half() -> None:

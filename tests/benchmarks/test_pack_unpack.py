@@ -1,4 +1,4 @@
-"""The benchmark of training: its batches, its turns, its floors, its report, and a tiny run of all of it."""
+"""The benchmark of training: its batches, turns, floors and report, and a small run of all of it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ CPU = torch.device("cpu")
 
 
 def measured(setup: Setup, which: Pass, longest: int, packed: float, ours: float) -> Measured:
-    """Rounds in which the second takes twice as long as the first and the third, for everyone."""
+    """Rounds in which the second takes twice the time of the first and the third, for all contestants."""
     seconds = {PACKED: packed, MASKED: 1.0, OURS: ours}
     return Measured(setup, which, longest, {name: (one, 2 * one, one) for name, one in seconds.items()})
 
 
 def run_of(*found: Measured, on_cpu: bool = True) -> Run:
-    """A run of these."""
+    """A run of these measurements."""
     return Run("a machine", on_cpu, 512, found)
 
 
 def test_padded_data_has_every_length_again_and_again() -> None:
-    """From the longest down to 1, as often as there are rows for it; the longest come first."""
+    """Lengths go from the longest down to 1, repeated for all rows; the longest come first."""
     assert row_lengths("B", 4, 10) == [4, 4, 4, 3, 3, 3, 2, 2, 1, 1]
     assert row_lengths("B", 10, 4) == [10, 9, 8, 7]
     assert row_lengths("A", 7, 2) == [7, 7]
@@ -42,7 +42,7 @@ def test_padded_data_has_every_length_again_and_again() -> None:
 
 @pytest.mark.parametrize("setup", SETUPS)
 def test_batches_hold_padding_behind_their_rows(setup: Setup) -> None:
-    """The number of ids that are no padding is the length."""
+    """The number of ids that are not padding is the length."""
     batch = make_batch(setup, 5, 8, CPU)
 
     assert batch.ids.shape == (8, 5)
@@ -53,20 +53,20 @@ def test_batches_hold_padding_behind_their_rows(setup: Setup) -> None:
 
 @pytest.mark.parametrize("setup", SETUPS)
 def test_all_ways_come_to_the_same(setup: Setup) -> None:
-    """Without the compiled one, which is the same code."""
+    """The compiled contestant is left out, because it has the same code."""
     torch.manual_seed(0)
     check(contestants(Classifier(), compiles=False), varied(make_batch(setup, 12, 8, CPU)))
 
 
 def test_another_answer_is_not_timed() -> None:
-    """Whoever differs from pack/unpack is named."""
+    """A contestant that differs from pack/unpack is named."""
     ways = {**contestants(Classifier(), compiles=False), OURS: Contestant(Classifier(), packs=True)}
     with pytest.raises(WrongAnswers, match="ours: logits differ by"):
         check(ways, make_batch("B", 12, 8, CPU))
 
 
 def test_turns_are_taken_in_rounds_that_begin_with_another_each() -> None:
-    """Two calls of each before anything counts; a short call is repeated within its turn."""
+    """Each call is made twice before the timing; a short call is repeated within its turn."""
     made: list[str] = []
     calls = {"short": lambda: made.append("s"), "long": lambda: made.append("l")}
 
@@ -82,7 +82,7 @@ def test_turns_are_taken_in_rounds_that_begin_with_another_each() -> None:
 
 
 def test_a_gain_is_the_median_of_the_rounds_ratios() -> None:
-    """A slow round that falls on both changes nothing."""
+    """A slow round that affects both changes no gain."""
     one = Measured("B", "forward", 8, {PACKED: (2.0, 9.0, 4.0), OURS: (1.0, 3.0, 2.0)})
 
     assert one.gain() == 2.0
@@ -91,7 +91,7 @@ def test_a_gain_is_the_median_of_the_rounds_ratios() -> None:
 
 
 def test_floors_are_the_gain_on_long_padded_data_and_no_loss_anywhere() -> None:
-    """The gain at 256 timesteps on a CPU, and the worst of each setup and pass."""
+    """Floors use the gain at 256 timesteps on a CPU, and the worst of each setup and pass."""
     both: Pass = "forward and backward"
     good = [measured("B", both, 128, 5, 1), measured("B", both, 256, 26, 1), measured("A", "forward", 32, 1, 1)]
     bad = [measured("B", both, 256, 9, 1), measured("A", "forward", 64, 0.8, 1), measured("A", "forward", 32, 1, 1)]
@@ -124,7 +124,7 @@ def test_a_run_is_told_to_people_and_machines_and_drawn(tmp_path: Path) -> None:
 
 
 def test_a_tiny_run_writes_all_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two short lengths without the long one: the floor that was not measured is missed."""
+    """Two short lengths are run without the long one: a floor that was not measured is missed."""
     threads = str(torch.get_num_threads())
     options = ["--lengths", "4", "8", "--batch", "4", "--no-compile", "--device", "cpu", "--rounds", "1"]
     code = main([*options, "--threads", threads, "--json", str(tmp_path / "run.json"), "--plot", str(tmp_path)])
@@ -140,7 +140,7 @@ def test_a_tiny_run_writes_all_it_is_asked_for(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_note_shows_options_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each that docs/training.md names is the program's."""
+    """Each option named in docs/training.md is an option of the program."""
     text = (Path(__file__).parents[2] / "docs" / "training.md").read_text("utf-8")
     with pytest.raises(SystemExit):
         main(["--help"])

@@ -1,4 +1,4 @@
-"""The engine's benchmark: what it counts, what it is given, whom it believes."""
+"""The engine's benchmark: counts, inputs, checks of answers, and reports."""
 
 from __future__ import annotations
 
@@ -59,20 +59,20 @@ def make(size: Size) -> Ragged:
 
 
 def weights_of(size: Size) -> int:
-    """How many numbers the matrices of a model have."""
+    """The number of elements in the weight matrices of a model."""
     model = make(size)
     return sum(weight.numel() for name, weight in model.named_parameters() if "weight" in name)
 
 
 @pytest.mark.parametrize("size", [TINY, TINY_BOTH_WAYS, MIDDLE, BOTH_WAYS, Size(5, 7, 1, bidirectional=True)])
 def test_useful_operations_are_two_for_each_weight_and_real_timestep(size: Size) -> None:
-    """Counted by the shapes that torch gives the layers."""
+    """The reference is the shapes of torch's layers."""
     assert size.flop(1) == 2 * weights_of(size)
     assert size.flop(10) == 10 * size.flop(1)
 
 
 def test_a_triangle_is_equally_spaced_from_13_to_128() -> None:
-    """In any order but the sorted one, and always the same."""
+    """The order is not the sorted one, and is always the same."""
     for count in (8, 32):
         lengths = triangle(count)
         ascending = sorted(lengths)
@@ -84,7 +84,7 @@ def test_a_triangle_is_equally_spaced_from_13_to_128() -> None:
 
 
 def test_log_normal_lengths_are_26_on_average_and_never_above_the_limit() -> None:
-    """Half of them below 20."""
+    """Half of the lengths are below 20."""
     many = log_normal(20_000, random.Random(1), longest=330)
     assert 25 < mean(many) < 26.5
     assert 19 <= median(many) <= 21
@@ -93,7 +93,7 @@ def test_log_normal_lengths_are_26_on_average_and_never_above_the_limit() -> Non
 
 
 def test_the_batches_that_are_measured_are_like_their_distribution() -> None:
-    """Eight batches of 32 drawn once for all, mean and spread included; and the one with the longest of all."""
+    """Eight batches of 32 have the distribution's mean and spread; one more has the longest length."""
     batches = LOG_NORMAL_32.batches
     assert {len(batch) for batch in batches} == {32}
     assert 24 < mean(length for batch in batches for length in batch) < 28
@@ -104,7 +104,7 @@ def test_the_batches_that_are_measured_are_like_their_distribution() -> None:
 
 @pytest.mark.parametrize("size", [TINY, TINY_BOTH_WAYS])
 def test_every_rival_answers_as_the_model_does_alone(size: Size) -> None:
-    """In the order in which requests came, unpadded."""
+    """Answers are in the order of the requests, unpadded."""
     model = make(size)
     requests = [torch.randn(length, size.features) for length in (2, 7, 1, 7, 4)]
     right = alone(model)(requests)
@@ -115,7 +115,7 @@ def test_every_rival_answers_as_the_model_does_alone(size: Size) -> None:
 
 
 def test_a_wrong_answer_is_seen() -> None:
-    """By its values, its shape, or because it is no number."""
+    """Wrong values, a wrong shape and not-a-number are found."""
     model = make(TINY)
     requests = [torch.randn(length, 3) for length in (2, 5)]
     right = alone(model)(requests)
@@ -130,8 +130,8 @@ def _changed(answers: Sequence[Answer], by: float) -> list[Answer]:
     return [(states, last + by) for states, last in answers]
 
 
-def test_nobody_is_timed_before_all_are_right() -> None:
-    """A contestant that answers something else ends the benchmark, by name."""
+def test_timing_starts_after_all_answers_are_right() -> None:
+    """A contestant with a wrong answer ends the benchmark, and is named."""
     model = make(TINY)
 
     def lying(requests: Sequence[torch.Tensor]) -> list[Answer]:
@@ -143,7 +143,7 @@ def test_nobody_is_timed_before_all_are_right() -> None:
 
 @pytest.mark.timeout(300)  # it packages two archives, on a machine that may have others to do
 def test_a_race_measures_everyone_on_every_case(tmp_path: Path) -> None:
-    """Through the real command and the loader of the serving half; cases come back in the order given."""
+    """The real command and the loader of serving are used; cases keep their order."""
     cases = [Case(f"{count} rows", TINY, (tuple(range(1, count + 1)),) * 2) for count in (3, 1)]
     told: list[str] = []
     run = race(cases, tmp_path, "eager", 1, TimingConfig(rounds=2, slice_s=0.001, pause_s=0), told.append)
@@ -159,13 +159,13 @@ def test_a_race_measures_everyone_on_every_case(tmp_path: Path) -> None:
 
 
 def took(case: Case, **milliseconds: float) -> Measured:
-    """A case as it would be with these times: ours, packed, padded, onnx, planned."""
+    """A case with these times: ours, packed, padded, onnx, planned."""
     names = {"ours": OURS, "packed": PACKED, "padded": PADDED, "onnx": ONNX, "planned": PLANNED}
     return Measured(case, {names[name]: (value / 1000,) for name, value in milliseconds.items()})
 
 
 def at_share(case: Case, share: float, gemm_gflops: float, **times: float) -> Measured:
-    """A case where we reach a share of the machine's rate and rivals take so many times as long."""
+    """A case with our share of the machine's rate, and rivals that take a multiple of our time."""
     ours = case.flop / (share * gemm_gflops * 1e9) * 1000
     return took(case, ours=ours, **{name: ours * factor for name, factor in times.items()})
 
@@ -184,14 +184,14 @@ def run_of(shares: Sequence[float], packed: Sequence[float], onnx: Sequence[floa
 
 
 def chunk_cost(call_ms: float) -> CostModel:
-    """Of a call, and for each timestep what all rows share and what each row adds."""
+    """Costs: per call, per timestep for all rows together, and per timestep of each row."""
     return CostModel(
         {Bucket(rows, steps): call_ms + steps * (0.02 + 0.009 * rows) for rows in (1, 8, 32) for steps in (4, 32)}
     )
 
 
 def test_floors_are_those_of_the_measured_ratios() -> None:
-    """The share of each case, the worst ratio to each rival, and the lone request against the faster eager way."""
+    """Floors use the share of each case, the worst ratio to each rival, and the faster eager mode alone."""
     run = run_of(
         shares=(0.9, 0.6, 0.86, 0.6, 0.66),
         packed=(3, 2.5, 1.9, 4, 5),
@@ -210,20 +210,20 @@ def test_floors_are_those_of_the_measured_ratios() -> None:
 
 
 def test_plans_have_floors_of_their_own() -> None:
-    """Tuned lengths are the optimum; a fixed grid wastes less where calls cost less, so that there are more of them."""
+    """Tuned lengths are optimal; on a fixed grid, cheaper calls mean more calls and less padding."""
     assert [beyond_optimum(count) for count in (8, 16)] == [0, 0]
     few, many = (wasted(chunk_cost(call_ms), batches=8) for call_ms in (2.0, 0.01))
     assert 0 < many < few < 1
 
 
 def test_the_ratio_is_that_of_the_medians() -> None:
-    """One bad round of one contestant counts little."""
+    """One bad round of one contestant has little effect."""
     measured = Measured(TRIANGLE_32, {OURS: (1.0, 90.0, 2.0), PACKED: (5.0, 6.0, 0.1)})
     assert measured.times_faster(PACKED) == 2.5
 
 
 def test_a_run_is_told_as_a_table_as_json_and_as_a_picture(tmp_path: Path) -> None:
-    """All with the same figures, each rival's beside ours; a case without one of them has no row for it."""
+    """All outputs have the same figures; a case without a rival has no row for it."""
     run = run_of((0.9,) * 5, (3,) * 5, (2,) * 5, (3, 3))
     found = standings(run)
     told = printed(run, 80)
@@ -240,7 +240,7 @@ def test_a_run_is_told_as_a_table_as_json_and_as_a_picture(tmp_path: Path) -> No
 
 
 def printed(run: Run, width: int) -> str:
-    """What people see of a run."""
+    """The printed report of a run."""
     console = Console(width=width)
     with console.capture() as capture:
         print_run(run, standings(run), console)
@@ -248,7 +248,7 @@ def printed(run: Run, width: int) -> str:
 
 
 def test_a_busy_machine_is_told() -> None:
-    """Its figures say little: others had much of its cores' time."""
+    """Figures with little of the cores' time are marked as doubtful."""
     calm = run_of((0.9,) * 5, (3,) * 5, (2,) * 5, (3, 3))
     busy = replace(calm, cores_obtained=0.6)
 
@@ -257,6 +257,9 @@ def test_a_busy_machine_is_told() -> None:
 
 
 def test_every_case_with_a_floor_is_measured() -> None:
-    """And the bidirectional one has no padded eager rival, whose backward direction would begin in the padding."""
+    """All cases with a floor are measured.
+
+    The bidirectional case has no padded eager rival: its backward direction would begin in the padding.
+    """
     assert {case for case, *_ in SHARES} | {LONE} <= set(CASES)
     assert SMALL_32.size.hidden == 128

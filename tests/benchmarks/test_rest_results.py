@@ -1,4 +1,4 @@
-"""What both servers' rounds come to."""
+"""The results of both servers' rounds."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ def steady(count: int, milliseconds: float, slow: float, client_s: float = 0.1) 
 
 
 def results() -> Results:
-    """Three rounds each; ours are twice as many, in a third of the time at the slow end."""
+    """Three rounds each: ours has twice the rate, and a third of the slowest times."""
     plain = tuple(steady(count, 50, slow) for count, slow in ((1000, 90), (1100, 120), (900, 150)))
     ours = tuple(steady(count, 20, slow, client_s=0.4) for count, slow in ((2000, 40), (2200, 30), (9000, 50)))
     return Results({PLAIN: plain, OURS: ours}, cores=2)
 
 
 def test_a_round_is_told_by_its_rate_and_percentiles() -> None:
-    """Requests by the second, milliseconds of half and of nearly all."""
+    """The report has requests per second, and milliseconds for 50 % and 99 % of the requests."""
     one = steady(1000, 50, 90)
     assert (rate(one), p50(one), p99(one)) == (500, 50, 90)
 
 
 def test_floors_are_ratios_of_medians() -> None:
-    """A round that ran away does not count; a lower p99 is a lower ratio."""
+    """An outlying round does not count; a lower p99 is a lower ratio."""
     faster, tail = standings(results())
     assert faster.value == pytest.approx(2.2)
     assert faster.reached == "floor"
@@ -37,13 +37,13 @@ def test_floors_are_ratios_of_medians() -> None:
 
 
 def test_a_tail_that_is_longer_than_the_plain_handlers_is_missed() -> None:
-    """However many more requests there are."""
+    """A higher rate does not compensate."""
     slow = Results({PLAIN: (steady(1000, 50, 90),), OURS: (steady(9000, 5, 91),)}, cores=2)
     assert [standing.reached for standing in standings(slow)] == ["aim", "missed"]
 
 
 def test_the_clients_own_share_of_the_machine_is_told() -> None:
-    """The most of all rounds, because clients that are the bottleneck would make all servers equal."""
+    """The maximum over all rounds counts: clients that are the bottleneck would make all servers equal."""
     assert results().client_share == pytest.approx(0.1)
     console = Console(width=80)
     with console.capture() as capture:

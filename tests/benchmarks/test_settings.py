@@ -7,19 +7,19 @@ from rich.console import Console
 
 
 def figures(lone: list[float], rate: float) -> Figures:
-    """Of some rounds."""
+    """The figures of some rounds."""
     return Figures(
         lone, {16: [rate] * len(lone), 64: [rate] * len(lone)}, {16: [5.0] * len(lone), 64: [5.0] * len(lone)}
     )
 
 
 def test_ratios_are_taken_round_by_round() -> None:
-    """What slowed a whole round down is in both figures."""
+    """A slowdown of a whole round is in both figures."""
     assert ratio([2.0, 20.0, 3.0], [1.0, 10.0, 2.0]) == 2.0
 
 
 def test_every_setting_has_a_row_with_its_ratios_to_the_first() -> None:
-    """Beside the figures themselves."""
+    """The ratios are beside the figures."""
     measured = {Setting(): figures([4.0, 6.0, 5.0], 100.0), Setting(batch_size=1): figures([2.0, 3.0, 2.5], 50.0)}
     printed = StringIO()
     Console(file=printed, width=200).print(table(measured))
@@ -31,5 +31,5 @@ def test_every_setting_has_a_row_with_its_ratios_to_the_first() -> None:
 
 
 def test_every_setting_is_served_under_a_name_of_its_own() -> None:
-    """TorchServe refuses a name that it has."""
+    """TorchServe refuses a name that is already registered."""
     assert len({setting.name for setting in SETTINGS}) == len(SETTINGS) > 8

@@ -1,4 +1,4 @@
-"""Floors: what holds, and what is named when it does not."""
+"""Floors: accepted values, and the names of missed ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
     [(0.0, "missed"), (1.79, "missed"), (1.8, "floor"), (1.99, "floor"), (2.0, "aim"), (float("nan"), "missed")],
 )
 def test_a_value_reaches_the_highest_mark_below_it(value: float, reached: str) -> None:
-    """A mark itself is enough; not-a-number never is."""
+    """A value equal to a mark reaches it; not-a-number reaches none."""
     assert Standing("rate", value, floor=1.8, aim=2.0).reached == reached
 
 
@@ -20,14 +20,14 @@ def test_a_value_reaches_the_highest_mark_below_it(value: float, reached: str) -
     ("value", "reached"), [(0.2, "missed"), (0.15, "floor"), (0.08, "aim"), (float("nan"), "missed")]
 )
 def test_less_can_be_better(value: float, reached: str) -> None:
-    """Waste is."""
+    """An example is padding."""
     standing = Standing("waste", value, floor=0.15, aim=0.08, better="less")
     assert standing.reached == reached
     assert standing.bound == "at most 0.15"
 
 
 def test_each_floor_that_does_not_hold_is_named_with_its_numbers() -> None:
-    """And no other."""
+    """Other floors are not named."""
     found = [Standing("first", 1.234, 2, 3), Standing("second", 2.5, 2, 3), Standing("third", 0, 0.5, 1)]
 
     assert missed(found) == ["missed: first: 1.23, at least 2.00", "missed: third: 0.00, at least 0.50"]
@@ -35,7 +35,7 @@ def test_each_floor_that_does_not_hold_is_named_with_its_numbers() -> None:
 
 
 def test_all_floors_are_told_to_people_and_machines() -> None:
-    """Whether they hold or not."""
+    """Met floors and missed floors are in the report."""
     found = [Standing("first", 1.234, 2, 3), Standing("second", 2.5, 2, 3)]
     console = Console(width=80)
     with console.capture() as capture:

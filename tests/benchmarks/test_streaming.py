@@ -1,4 +1,4 @@
-"""What the benchmark of sessions asks for, and what it makes of the answers."""
+"""The requests of the sessions benchmark, and its figures from the answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.streaming.served import ALONE, STEP, Served, requests
 
 
 def rounds(*answers: int) -> list[Load]:
-    """Of one second each, with so many answers of 1, 2, 3, ... milliseconds."""
+    """Rounds of one second each, with `answers` answers of 1, 2, 3, ... milliseconds."""
     return [Load([float(number + 1) for number in range(count)], 1.0) for count in answers]
 
 
@@ -20,7 +20,7 @@ def served(step: list[Load], alone: list[Load]) -> Served:
 
 
 def test_both_kinds_of_request_are_the_same_but_for_what_they_say_of_their_session() -> None:
-    """As long to a few letters, for the same session, with the same tokens."""
+    """Both have the same session and the same tokens, and nearly the same size."""
     begin, asked = requests(20, tokens=3)
 
     assert len(begin) == len(asked[STEP]) == len(asked[ALONE]) == len(set(asked[STEP])) == 20
@@ -32,7 +32,7 @@ def test_both_kinds_of_request_are_the_same_but_for_what_they_say_of_their_sessi
 
 
 def test_throughputs_are_compared_round_by_round() -> None:
-    """A slow moment of the machine falls on both of a pair."""
+    """A slow moment of the machine affects both of a pair."""
     found = served(rounds(80, 40, 90), rounds(100, 50, 100))
 
     assert found.ratio == pytest.approx(0.8)
@@ -41,7 +41,7 @@ def test_throughputs_are_compared_round_by_round() -> None:
 
 
 def test_floors_are_of_the_throughput_and_of_each_number_of_rows() -> None:
-    """In this order, and all figures are told to machines."""
+    """The order is fixed, and the JSON has all figures."""
     computed = [Compute(1, 10.0, 50.0), Compute(8, 10.0, 5.0)]
     found = standings(served(rounds(80), rounds(100)), computed)
 

@@ -1,4 +1,4 @@
-"""Everything the laws of `bucketing` are tried on: random values, and a hand-picked pool of awkward ones."""
+"""Strategies for the laws of `bucketing`: random values, and a hand-picked pool of awkward ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def grids() -> st.SearchStrategy[BucketGrid]:
 
 @st.composite
 def costs(draw: st.DrawFn, grid: BucketGrid) -> CostModel:
-    """Measured costs know no order: a larger bucket may be cheaper. Few distinct values make ties."""
+    """Measured costs are in no order: a larger bucket may be cheaper. Few distinct values make ties."""
     kind = draw(st.sampled_from(("proportional", "equal", "ties", "any")))
     if kind == "proportional":
         return CostModel.proportional(grid)
@@ -57,7 +57,7 @@ def problems(draw: st.DrawFn, max_size: int = 12) -> tuple[BucketGrid, CostModel
 
 @st.composite
 def exact_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[BucketGrid, CostModel, list[int]]:
-    """The same with the grid's own lengths only."""
+    """A grid, its costs, and lengths that are the grid's own."""
     grid = draw(grids())
     lengths = st.lists(st.sampled_from(grid.lengths), min_size=1, max_size=max_size)
     return grid, draw(costs(grid)), draw(lengths)
@@ -70,7 +70,7 @@ def any_shapes() -> st.SearchStrategy[DynamicShape]:
 
 @st.composite
 def measurements(draw: st.DrawFn, shape: DynamicShape) -> CostModel:
-    """A few measured points, not always as many for each number of rows, and noisy: more may have cost less."""
+    """A few noisy measured points: the number of points may differ by rows, and larger ones may cost less."""
     if draw(st.booleans()):
         return CostModel.proportional(shape)
     batches = draw(st.sets(st.integers(1, shape.batch), min_size=1, max_size=4))
@@ -85,7 +85,7 @@ def measurements(draw: st.DrawFn, shape: DynamicShape) -> CostModel:
 
 @st.composite
 def free_problems(draw: st.DrawFn, max_size: int = 12) -> tuple[DynamicShape, CostModel, list[int]]:
-    """An engine that takes any shape, what it was measured to cost, and lengths within its limit."""
+    """An engine for any shape, its measured costs, and lengths within its limit."""
     shape = draw(any_shapes())
     lengths = st.lists(st.integers(1, shape.length), min_size=1, max_size=max_size)
     return shape, draw(measurements(shape)), draw(lengths)
@@ -101,7 +101,7 @@ def chunk_problems(draw: st.DrawFn, max_size: int = 12, longest: int = 40) -> tu
 
 @st.composite
 def specs(draw: st.DrawFn) -> TensorSpec:
-    """Batch and time anywhere or nowhere; time may stand twice, as in an attention map."""
+    """Layouts with batch and time in any position or absent; time may occur twice, as in an attention map."""
     named: list[str] = draw(st.sampled_from((["batch"], []))) + ["time"] * draw(st.integers(0, 2))
     fixed: list[int] = draw(st.lists(st.integers(1, 3), max_size=2))
     shape = draw(st.permutations([*named, *fixed]))

@@ -1,7 +1,7 @@
 """The laws of planning.
 
-Every request is in exactly one run, and fits it. Refused are exactly the lengths that fit nothing. No partition of the
-batch into buckets is cheaper. The order of the requests changes nothing of the cost.
+Every request is in exactly one call, and fits it. Only lengths that fit no bucket are refused. No partition of the
+batch into buckets is cheaper. The order of the requests does not change the cost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def plan(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
 
 
 def plan_exact(lengths: list[int], grid: BucketGrid, cost: CostModel) -> Plan:
-    """The same for a model that must not be padded."""
+    """The plan for a model that must not be padded."""
     return BucketPlanner(grid, cost, padded=False).plan(lengths)
 
 
@@ -80,7 +80,7 @@ def planned_value(result: Plan, cost: CostModel) -> Value:
 
 @given(problems(max_size=40))
 def test_every_request_is_in_exactly_one_run(problem: Problem) -> None:
-    """Batches far larger than the largest bucket are split; nobody is lost or answered twice."""
+    """Batches far larger than the largest bucket are split; every request is answered once."""
     grid, cost, lengths = problem
 
     rows = [row for run in plan(lengths, grid, cost).runs for row in run.rows]
@@ -132,7 +132,7 @@ def test_the_order_of_the_requests_does_not_change_the_cost(problem: Problem, ra
 
 @given(problems())
 def test_the_same_batch_is_planned_the_same_by_every_planner(problem: Problem) -> None:
-    """A planner keeps nothing of the batches it planned before, and two of the same grid and cost are equal."""
+    """A planner keeps no state of earlier batches, and planners of the same grid and cost are equal."""
     grid, cost, lengths = problem
     planner = BucketPlanner(grid, cost)
 
@@ -165,7 +165,7 @@ def test_a_larger_bucket_that_was_measured_cheaper_is_taken() -> None:
 
 
 def test_equal_costs_are_decided_by_fewer_computed_timesteps() -> None:
-    """Two runs of one row cost what one run of four rows costs, and compute half as much."""
+    """Two calls of one row cost as much as one call of four rows, and compute half as many timesteps."""
     grid = BucketGrid((1, 4), (8,))
     cost = CostModel({Bucket(1, 8): 1.0, Bucket(4, 8): 2.0})
 
@@ -173,7 +173,7 @@ def test_equal_costs_are_decided_by_fewer_computed_timesteps() -> None:
 
 
 def test_plans_equal_in_all_are_decided_for_the_fuller_first_run() -> None:
-    """Two runs of one row cost and compute what one run of two rows does: one run it is."""
+    """Two calls of one row and one call of two rows are equal in cost and work: the one call is chosen."""
     grid = BucketGrid((1, 2), (8,))
     cost = CostModel({Bucket(1, 8): 1.0, Bucket(2, 8): 2.0})
 
@@ -181,7 +181,7 @@ def test_plans_equal_in_all_are_decided_for_the_fuller_first_run() -> None:
 
 
 def test_requests_of_one_length_keep_their_order() -> None:
-    """Among equals the one that came first runs first, beginning with the longest."""
+    """Requests run longest first; requests of equal length run in the order of arrival."""
     grid = BucketGrid((2,), (8,))
 
     assert plan([5, 8, 5, 8, 5], grid, CostModel.proportional(grid)).runs == (
@@ -201,7 +201,7 @@ def test_an_empty_batch_needs_no_run() -> None:
 
 @pytest.mark.parametrize("bad", [0, -1])
 def test_an_empty_sequence_is_named_by_its_place(bad: int) -> None:
-    """Engines refuse a length of 0, so none may reach them."""
+    """Engines refuse a length of 0."""
     grid = BucketGrid((1,), (8,))
 
     for method in (plan, plan_exact):
@@ -223,7 +223,7 @@ def test_unpadded_rows_run_with_their_own_length_only(problem: Problem) -> None:
 
 @given(exact_problems(max_size=6))
 def test_no_unpadded_partition_is_cheaper(problem: Problem) -> None:
-    """The same optimum over the partitions in which lengths do not mix."""
+    """The plan is the optimum over the partitions without mixed lengths."""
     grid, cost, lengths = problem
 
     assert planned_value(plan_exact(lengths, grid, cost), cost) == brute_force(grid, cost, lengths, exact=True)
@@ -231,7 +231,7 @@ def test_no_unpadded_partition_is_cheaper(problem: Problem) -> None:
 
 @given(grids(), st.lists(st.integers(1, 14), min_size=1, max_size=8))
 def test_unpadded_lengths_that_are_no_buckets_own_are_refused(grid: BucketGrid, lengths: list[int]) -> None:
-    """The refusal carries a length that is not accepted and all that are."""
+    """The refusal has a length that is not accepted, and all accepted lengths."""
     cost = CostModel.proportional(grid)
     foreign = set(lengths) - set(grid.lengths)
 

@@ -63,7 +63,7 @@ def costs(draw: st.DrawFn, histogram: dict[int, int]) -> Costs:
 
 @given(histograms, st.integers(1, 5), st.data())
 def test_no_other_lengths_cost_less(histogram: dict[int, int], count: int, data: st.DataObject) -> None:
-    """The chosen ones equal brute force, exactly, for costs of every kind; none of them is superfluous."""
+    """The chosen lengths equal brute force exactly, for costs of every kind; none is superfluous."""
     cost = data.draw(costs(histogram)).__getitem__
 
     edges = optimal_lengths(histogram, count, cost)
@@ -79,7 +79,7 @@ def test_no_other_lengths_cost_less(histogram: dict[int, int], count: int, data:
 @example({5: 1}, 3)
 @example({5: 1, 9: 0}, 1)
 def test_the_lengths_are_ascending_and_hold_every_sequence(histogram: dict[int, int], count: int) -> None:
-    """At most as many as asked for, all of them lengths that occur, and the longest last."""
+    """They are at most as many as requested, all occur in the histogram, and the longest is the last."""
     edges = optimal_lengths(histogram, count)
 
     assert 1 <= len(edges) <= count
@@ -116,7 +116,7 @@ def plain_optimum(histogram: dict[int, int], count: int) -> int:
 
 
 def test_the_sample_is_as_its_note_says() -> None:
-    """Anyone can draw it again."""
+    """The sample can be drawn again."""
     generator = random.Random(0)
     drawn = [min(330, max(1, int(generator.lognormvariate(3.0, 0.7)))) for _ in range(10_000)]
 
@@ -125,7 +125,7 @@ def test_the_sample_is_as_its_note_says() -> None:
 
 @pytest.mark.parametrize(("count", "about"), [(8, 0.190), (16, 0.086)])
 def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
-    """19 % of the timesteps are padding with 8 lengths and 9 % with 16, as the textbook's program finds too."""
+    """The padding is 19 % with 8 lengths and 9 % with 16, as in the textbook's dynamic program."""
     histogram = read_lengths(SAMPLE)
 
     found = padding_stats(histogram, optimal_lengths(histogram, count, cost_in_timesteps))
@@ -135,8 +135,8 @@ def test_the_sample_is_tuned_to_the_optimum(count: int, about: float) -> None:
     assert round(padding_stats(histogram, (16, 32, 64, 128, 256, 330)).ratio, 2) == 0.31
 
 
-def test_thousands_of_lengths_and_any_costs_are_no_matter() -> None:
-    """What is chosen for 4000 distinct lengths equals the textbook's program on a few, where that can follow."""
+def test_thousands_of_lengths_and_any_costs_are_handled() -> None:
+    """4000 distinct lengths are handled, and for a few lengths the result equals the textbook's program."""
     generator = random.Random(0)
     noisy = {length: 0.1 + 0.01 * length * generator.uniform(0.9, 1.1) for length in range(1, 4001)}
 
@@ -162,7 +162,7 @@ def test_thousands_of_lengths_and_any_costs_are_no_matter() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(histogram: dict[int, int], count: int, cost: float, said: str) -> None:
-    """Neither empty histograms nor costs that cannot be added up."""
+    """Empty histograms, and costs that cannot be added up, are refused."""
     with pytest.raises(ValueError, match=said):
         optimal_lengths(histogram, count, lambda _: cost)
 
@@ -174,7 +174,7 @@ def factor_of(edges: tuple[int, ...], spare: int) -> float:
 
 @given(st.integers(1, 3000), st.integers(1, 40), st.integers(0, 32))
 def test_without_data_padding_is_limited_in_proportion(longest: int, count: int, spare: int) -> None:
-    """Within a quarter of what a real-valued progression could do: what is lost is rounding."""
+    """The factor is within a quarter of that of a real-valued progression; the rest is rounding."""
     edges = geometric_lengths(longest, count, spare)
 
     assert 1 <= len(edges) <= count
@@ -186,19 +186,19 @@ def test_without_data_padding_is_limited_in_proportion(longest: int, count: int,
 
 @given(st.integers(1, 500), st.integers(1, 20))
 def test_more_lengths_limit_padding_no_less(longest: int, count: int) -> None:
-    """One length more never makes it worse."""
+    """One more length never increases the padding."""
     assert factor_of(geometric_lengths(longest, count + 1), 8) <= factor_of(geometric_lengths(longest, count), 8)
 
 
 def test_as_many_lengths_as_timesteps_leave_no_padding() -> None:
-    """Every length has an edge of its own."""
+    """Every length has a bucket of its own."""
     assert geometric_lengths(7, 7) == geometric_lengths(7, 100) == (1, 2, 3, 4, 5, 6, 7)
     assert geometric_lengths(7, 1) == (7,)
 
 
 @pytest.mark.parametrize(("longest", "count"), [(0, 1), (1, 0)])
 def test_no_lengths_at_all_are_refused(longest: int, count: int) -> None:
-    """There must be a longest, and a number."""
+    """A longest length and a number of lengths are required."""
     with pytest.raises(ValueError, match=f"got {longest} and {count}"):
         geometric_lengths(longest, count)
 
@@ -207,7 +207,7 @@ def test_no_lengths_at_all_are_refused(longest: int, count: int) -> None:
 def test_what_is_served_has_the_longest_and_nothing_beyond(
     histogram: dict[int, int], longest: int, truncate: bool
 ) -> None:
-    """Cut sequences stay as many as they were; refused ones are gone."""
+    """Truncated sequences keep their number; refused ones are removed."""
     served = clip_histogram(histogram, longest, truncate=truncate)
 
     assert max(served) == longest
@@ -216,7 +216,7 @@ def test_what_is_served_has_the_longest_and_nothing_beyond(
 
 
 def test_sequences_that_no_length_holds_are_counted_apart() -> None:
-    """They cost nothing, and are told."""
+    """They cost no time, and are reported."""
     assert padding_stats({4: 2, 9: 3}, (4, 8)) == PaddingStats(useful=8, computed=8, refused=3)
     assert padding_stats({9: 3}, (8,)).ratio == 0
     assert mean_cost({9: 3}, (8,), cost_in_timesteps) == 0

@@ -1,4 +1,4 @@
-"""A user's choice of buckets is asked for every length, and refused by the lengths for which it goes wrong."""
+"""A bucket selector is called for every length, and refused with the lengths for which it fails."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LENGTHS = (4, 8)
 
 
 def smallest(length: int, lengths: tuple[int, ...]) -> int:
-    """The choice that cost alone would mostly make."""
+    """A selector that chooses the smallest bucket, as cost would mostly do."""
     return bisect_left(lengths, length)
 
 
 @given(grids(), st.data())
 def test_whatever_holds_the_sequence_may_be_chosen(grid: BucketGrid, data: st.DataObject) -> None:
-    """The table has exactly what was chosen, for every number of timesteps from 1 on."""
+    """The table has exactly the chosen lengths, for every number of timesteps from 1 on."""
     choices = [
         data.draw(st.sampled_from([i for i, own in enumerate(grid.lengths) if own >= length]))
         for length in range(1, grid.lengths[-1] + 1)
@@ -36,19 +36,19 @@ def test_whatever_holds_the_sequence_may_be_chosen(grid: BucketGrid, data: st.Da
 
 
 class Index:
-    """A number of a library's own."""
+    """An index type of another library."""
 
     def __index__(self) -> int:
         return 1
 
 
 def test_a_number_of_another_library_is_an_index() -> None:
-    """Whatever Python itself would index by."""
+    """Every type that Python accepts as an index is accepted."""
     assert tabulate_selector(lambda length, lengths: Index(), LENGTHS) == (8,) * 8  # type: ignore[arg-type,return-value]
 
 
 def forgetful() -> BucketSelector:
-    """Chooses by how often it was asked."""
+    """A selector whose choice depends on the number of its calls."""
     asked: list[int] = []
 
     def choose(length: int, lengths: tuple[int, ...]) -> int:
@@ -59,7 +59,7 @@ def forgetful() -> BucketSelector:
 
 
 def fails(length: int, lengths: tuple[int, ...]) -> int:
-    """Divides by zero at 7."""
+    """A selector that divides by zero at 7."""
     return smallest(length, lengths) + 0 // (length - 7)
 
 
@@ -80,7 +80,7 @@ def fails(length: int, lengths: tuple[int, ...]) -> int:
 def test_a_choice_that_goes_wrong_is_told_by_the_first_lengths(
     choose: Callable[..., int], complaints: list[str]
 ) -> None:
-    """Each with what was chosen, and no more than five of them."""
+    """The message has at most five lengths, each with the chosen bucket."""
     with pytest.raises(BucketSelectorError) as refused:
         tabulate_selector(choose, LENGTHS)
 
@@ -91,7 +91,7 @@ def test_a_choice_that_goes_wrong_is_told_by_the_first_lengths(
 
 
 def test_only_the_lengths_that_go_wrong_are_named() -> None:
-    """The others are well."""
+    """Lengths with a valid choice are not named."""
     with pytest.raises(BucketSelectorError) as refused:
         tabulate_selector(fails, LENGTHS)
 

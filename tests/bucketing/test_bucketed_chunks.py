@@ -1,4 +1,4 @@
-"""Chunked plans over a grid: the best of their class, near the best of all, within the tolerance."""
+"""Chunked plans over a grid: the best of their class, near the best plan, within the tolerance."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def planned_value(result: Plan, cost: CostModel) -> Value:
 
 
 def series(left: int, buckets: Sequence[Bucket], cost: CostModel) -> Value:
-    """The best value of chunks out of these buckets, one after the other, until `left` timesteps have passed."""
+    """The best value of consecutive chunks of these buckets, until `left` timesteps have passed."""
     best: list[Value] = [(0, 0)]
     for steps in range(1, left + 1):
         best.append(min(total([value_of([one], cost), best[max(0, steps - one.length)]]) for one in buckets))
@@ -47,7 +47,7 @@ def series(left: int, buckets: Sequence[Bucket], cost: CostModel) -> Value:
 
 
 def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
-    """The best value of what `bucketed_chunks.py` considers, by trying all of it on the rows themselves."""
+    """The best value of the plans that `bucketed_chunks.py` considers, by brute force on the rows."""
     known = chunk_options(grid, cost, (2.0, 1.0))
 
     @cache
@@ -59,7 +59,7 @@ def best_of_class(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Valu
         return min(value for option in known.options[len(left)] for value in begun(option, left))
 
     def whole(left: tuple[int, ...]) -> Value:
-        """The same for a whole batch: the rows that last more than half as long as the first may be called apart."""
+        """The best value of a whole batch: rows longer than half of the longest may run apart."""
         long = sum(steps > left[0] // 2 for steps in left)
         apart = [
             min(begun(option, left))
@@ -107,8 +107,8 @@ def best_of_all(grid: BucketGrid, cost: CostModel, lengths: list[int]) -> Value:
 
 
 @given(chunk_problems(max_size=10))
-def test_nothing_that_is_looked_at_is_cheaper(problem: Problem) -> None:
-    """By cost, and then by computed timesteps, where no tolerance is given to compute fewer."""
+def test_no_plan_of_the_class_is_cheaper(problem: Problem) -> None:
+    """Without a tolerance, the plan is the cheapest by cost, then by computed timesteps."""
     grid, cost, lengths = problem
 
     planned = planned_value(BucketedChunkPlanner(grid, cost, tolerance=0).plan(lengths), cost)
@@ -118,8 +118,8 @@ def test_nothing_that_is_looked_at_is_cheaper(problem: Problem) -> None:
 
 
 @given(chunk_problems(max_size=6, longest=20))
-def test_nothing_is_cheaper_than_the_best_of_all(problem: Problem) -> None:
-    """What is told to be the cost of a plan can be had by no trick: the bound holds from below."""
+def test_no_plan_is_cheaper_than_the_best_plan(problem: Problem) -> None:
+    """The cost of a plan is not less than the best possible cost."""
     grid, cost, lengths = problem
 
     assert planned_value(BucketedChunkPlanner(grid, cost, tolerance=0).plan(lengths), cost) >= best_of_all(
@@ -128,8 +128,8 @@ def test_nothing_is_cheaper_than_the_best_of_all(problem: Problem) -> None:
 
 
 @given(st.lists(st.integers(1, 24), min_size=1, max_size=7))
-def test_little_is_lost_by_not_looking_at_all(lengths: list[int]) -> None:
-    """On a grid of powers of two whose costs grow with the bucket, the plan is within a tenth of the best of all."""
+def test_plans_cost_at_most_a_tenth_more_than_the_best_plan(lengths: list[int]) -> None:
+    """On a grid of powers of two with growing costs, a plan is within a tenth of the best plan."""
     grid = BucketGrid((1, 2, 4, 8), (2, 4, 8))
     cost = CostModel({bucket: 0.1 + bucket.length * (0.03 + 0.01 * bucket.batch) for bucket in grid.buckets})
 
@@ -140,7 +140,7 @@ def test_little_is_lost_by_not_looking_at_all(lengths: list[int]) -> None:
 
 @given(chunk_problems(max_size=10), st.floats(0, 0.5))
 def test_fewer_timesteps_cost_no_more_than_the_tolerance(problem: Problem, tolerance: float) -> None:
-    """A plan within the tolerance computes at most what the cheapest does."""
+    """A plan within the tolerance computes at most as many timesteps as the cheapest."""
     grid, cost, lengths = problem
     cheapest = planned_value(BucketedChunkPlanner(grid, cost, tolerance=-1).plan(lengths), cost)
 
@@ -153,7 +153,7 @@ def test_fewer_timesteps_cost_no_more_than_the_tolerance(problem: Problem, toler
 
 @given(chunk_problems(max_size=10, longest=12))
 def test_a_plan_never_costs_more_than_one_bucket_for_all(problem: Problem) -> None:
-    """Where one bucket holds the whole batch to its end, it is an upper bound, with any tolerance."""
+    """One bucket that holds the whole batch is an upper bound of the cost, with any tolerance."""
     grid, cost, lengths = problem
 
     planned, _ = planned_value(BucketedChunkPlanner(grid, cost, tolerance=0.5).plan(lengths), cost)
@@ -165,7 +165,7 @@ def test_a_plan_never_costs_more_than_one_bucket_for_all(problem: Problem) -> No
 
 @given(chunk_problems(max_size=10))
 def test_every_call_is_one_of_the_grid(problem: Problem) -> None:
-    """The engine has a program for it."""
+    """The engine has a program for every call."""
     grid, cost, lengths = problem
 
     assert {run.bucket for run in BucketedChunkPlanner(grid, cost).plan(lengths).runs} <= set(grid.buckets)
@@ -173,7 +173,7 @@ def test_every_call_is_one_of_the_grid(problem: Problem) -> None:
 
 @given(st.data())
 def test_heads_are_the_cheapest_cover(data: st.DataObject) -> None:
-    """By what the head costs, which may be otherwise than what a chunk does."""
+    """The costs are those of the head, which may differ from those of a chunk."""
     grid = data.draw(grids())
     heads = BucketGrid(grid.batches, (1,))
     head_cost = data.draw(costs(heads))
@@ -192,7 +192,7 @@ def test_heads_are_the_cheapest_cover(data: st.DataObject) -> None:
 
 @given(st.dictionaries(st.integers(1, 9), st.integers(1, 50), min_size=1, max_size=4), st.integers(0, 20))
 def test_covers_are_the_least_of_all_that_hold_the_rows(weights: dict[int, int], rows: int) -> None:
-    """The batch that is told belongs to one of them."""
+    """The reported batch size belongs to one of them."""
 
     def every(left: int) -> Iterator[int]:
         if left <= 0:
@@ -208,7 +208,7 @@ def test_covers_are_the_least_of_all_that_hold_the_rows(weights: dict[int, int],
 
 
 def test_the_longest_rows_go_on_while_the_short_ones_end() -> None:
-    """The four longest run together once the others have ended, each stretch in chunks of its own."""
+    """The four longest rows run together after the others have ended, in chunks of their own."""
     grid = BucketGrid((2, 4), (4, 8))
     cost = CostModel({bucket: 0.01 + bucket.length * bucket.batch for bucket in grid.buckets})
 
@@ -219,7 +219,7 @@ def test_the_longest_rows_go_on_while_the_short_ones_end() -> None:
 
 
 def test_a_row_that_has_ended_is_in_no_later_call() -> None:
-    """Two rows in the smallest bucket there is: the shorter one is left out when it has ended."""
+    """With two rows in the smallest bucket, the shorter one is left out after its end."""
     grid = BucketGrid((2,), (4,))
 
     assert [run.rows for run in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([3, 9]).runs] == [
@@ -228,7 +228,7 @@ def test_a_row_that_has_ended_is_in_no_later_call() -> None:
 
 
 def test_a_chunk_that_shorter_ones_replace_for_less_is_not_called() -> None:
-    """A long chunk was measured slower than two of half its length."""
+    """A long chunk was measured as slower than two chunks of half its length."""
     grid = BucketGrid((1,), (4, 8))
     cost = CostModel({Bucket(1, 4): 1.0, Bucket(1, 8): 2.5})
 

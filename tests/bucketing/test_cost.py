@@ -41,14 +41,14 @@ def test_the_stand_in_grows_with_the_bucket_and_charges_for_the_call() -> None:
 
 
 def test_nothing_measured_is_no_cost_model() -> None:
-    """There is nothing to interpolate between."""
+    """Interpolation needs at least one measurement."""
     with pytest.raises(ValueError, match="at least one bucket"):
         CostModel({})
 
 
 @given(free_problems())
 def test_a_measured_cost_is_told_as_it_was_measured(problem: tuple[DynamicShape, CostModel, list[int]]) -> None:
-    """However noisy its neighbours are."""
+    """The costs of its neighbours do not change it."""
     _, cost, _ = problem
 
     assert all(cost.of(bucket) == milliseconds for bucket, milliseconds in cost.milliseconds.items())
@@ -56,7 +56,7 @@ def test_a_measured_cost_is_told_as_it_was_measured(problem: tuple[DynamicShape,
 
 @given(st.data())
 def test_every_bucket_has_a_positive_cost(data: st.DataObject) -> None:
-    """Between the measurements and far beyond them on every side."""
+    """This holds between the measurements and far beyond them."""
     cost = data.draw(measurements(data.draw(any_shapes())))
     batch = data.draw(st.integers(1, 1000))
 
@@ -70,7 +70,7 @@ def test_every_bucket_has_a_positive_cost(data: st.DataObject) -> None:
 
 @given(st.data())
 def test_a_cost_between_two_measurements_is_between_theirs(data: st.DataObject) -> None:
-    """On the line through them, over the timesteps and over the rows."""
+    """The cost is on the line through them, over the timesteps and over the rows."""
     low, high = data.draw(st.floats(0.1, 10)), data.draw(st.floats(0.1, 10))
     near, far = sorted(data.draw(st.lists(st.integers(1, 100), min_size=2, max_size=2, unique=True)))
     place = data.draw(st.integers(near, far))
@@ -81,7 +81,7 @@ def test_a_cost_between_two_measurements_is_between_theirs(data: st.DataObject) 
 
 
 def test_a_single_measurement_counts_as_proportional() -> None:
-    """There is nothing to tell a call from its work by."""
+    """A single measurement cannot separate the cost of the call from that of its work."""
     cost = CostModel({Bucket(4, 10): 2.0})
 
     assert cost.of(Bucket(4, 5)) == 1.0
@@ -90,7 +90,7 @@ def test_a_single_measurement_counts_as_proportional() -> None:
 
 
 def test_beyond_the_last_measurement_no_cost_falls() -> None:
-    """A long bucket that was measured cheaper than a shorter one is noise, and is not drawn out to nothing."""
+    """A long bucket that was measured as cheaper than a shorter one is noise, and is not extrapolated."""
     assert NOISY.of(Bucket(2, 1000)) == NOISY.of(Bucket(2, 16)) == 3.0
     assert NOISY.of(Bucket(6, 1000)) == NOISY.of(Bucket(6, 32)) == 6.0
 
@@ -113,7 +113,7 @@ def test_the_line_through_exact_measurements_is_theirs(call: float, step: float,
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.floats(0.01, 10)), min_size=2, max_size=5, unique_by=lambda p: p[0]))
 def test_no_line_of_the_allowed_ones_is_nearer(points: list[tuple[int, float]]) -> None:
-    """Neither a shift nor a turn lessens the sum of squared relative errors, unless a part becomes negative."""
+    """No shift or rotation lessens the sum of squared relative errors, unless a term becomes negative."""
     line = CostModel({Bucket(1, length): value for length, value in points}).line(1)
 
     def error(call: float, step: float) -> float:
@@ -126,7 +126,7 @@ def test_no_line_of_the_allowed_ones_is_nearer(points: list[tuple[int, float]]) 
 
 
 def test_lines_of_rows_that_were_not_measured_are_between_those_that_were() -> None:
-    """Call and step are interpolated each for itself."""
+    """The costs of call and timestep are interpolated separately."""
     cost = CostModel({Bucket(2, 10): 2.0, Bucket(2, 20): 3.0, Bucket(4, 10): 3.0, Bucket(4, 20): 5.0})
 
     assert cost.line(3).call_ms == pytest.approx(1.0)

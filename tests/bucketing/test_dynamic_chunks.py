@@ -42,7 +42,7 @@ def chunked_plans(lengths: list[int]) -> Iterator[Calls]:
 
 
 def brute_force(lengths: list[int], size: int, cost: CostModel) -> Value:
-    """The best rank of row groups of `size` rows, each with chunks of its own."""
+    """The best rank of row groups of `size` rows, each with its own chunks."""
     ordered = sorted(lengths, reverse=True)
     groups = [ordered[first : first + size] for first in range(0, len(ordered), size)]
     best = [min(value_of(calls, cost) for calls in chunked_plans(own)) for own in groups]
@@ -56,7 +56,7 @@ def planned_value(result: Plan, cost: CostModel) -> Value:
 
 @given(free_problems(max_size=16))
 def test_no_chunked_plan_is_cheaper(problem: Problem) -> None:
-    """By cost, and then by computed timesteps, whatever was measured, for every size of stretches there is."""
+    """The plan is the cheapest by cost, then by computed timesteps, over every group size."""
     shape, cost, lengths = problem
     planner = DynamicChunkPlanner(shape, cost)
 
@@ -78,7 +78,7 @@ def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: list[int]) -> None:
-    """Cuts at any timestep, not only where rows end: the rows alive change nowhere else."""
+    """Cuts at any timestep are tried, not only at ends of rows."""
     shape = DynamicShape(5, 6)
     cost = CostModel.proportional(shape)
 
@@ -96,7 +96,7 @@ def test_cutting_elsewhere_is_never_cheaper_where_more_rows_cost_more(lengths: l
 
 
 def test_a_free_call_lets_every_chunk_be_cut() -> None:
-    """Nothing is padded if only the cells cost."""
+    """If only the cells cost, no timestep is padded."""
     shape = DynamicShape(4, 100)
     cost = CostModel({Bucket(4, 100): 1.0})
     lengths = [10, 100, 70, 40]
@@ -112,8 +112,8 @@ def test_a_free_call_lets_every_chunk_be_cut() -> None:
     )
 
 
-def test_a_dear_call_lets_none_be_cut() -> None:
-    """One call runs all rows if only the call costs."""
+def test_an_expensive_call_lets_no_chunk_be_cut() -> None:
+    """If only the call costs, one call runs all rows."""
     shape = DynamicShape(4, 100)
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 4) for length in (1, 100)})
 
@@ -121,7 +121,7 @@ def test_a_dear_call_lets_none_be_cut() -> None:
 
 
 def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> None:
-    """Each row group has chunks of its own, and its head."""
+    """Each row group has its own chunks and its own head."""
     shape = DynamicShape(2, 10)
     cost = CostModel.proportional(shape)
 
@@ -131,7 +131,7 @@ def test_a_batch_of_more_rows_than_the_engine_takes_is_cut_longest_first() -> No
     assert [head.bucket for head in result.heads] == [Bucket(2, 1), Bucket(2, 1), Bucket(1, 1)]
 
 
-def test_two_stairs_are_made_where_many_rows_were_measured_slow() -> None:
+def test_two_groups_are_made_where_many_rows_were_measured_slow() -> None:
     """Eight rows cost three times as much as four: two groups of four rows are cheaper."""
     shape = DynamicShape(8, 100)
     line = {1: 1.0, 2: 1.0, 4: 1.0, 8: 3.0}

@@ -30,7 +30,7 @@ def value_of(groups: Sequence[tuple[int, int]], cost: CostModel) -> Value:
 
 
 def divisions(lengths: list[int], sizes: tuple[int, ...]) -> Iterator[list[tuple[int, int]]]:
-    """Every way to cut lengths, the longest first, into groups of these sizes; the last has what is left."""
+    """Every way to cut lengths, the longest first, into groups of these sizes; the last has the remainder."""
     if not lengths:
         yield []
     if 1 <= len(lengths) <= sizes[-1]:
@@ -58,7 +58,7 @@ def planned_value(result: Plan, cost: CostModel) -> Value:
 
 @given(free_problems(max_size=9))
 def test_no_division_into_groups_is_cheaper(problem: Problem) -> None:
-    """By cost, and then by computed timesteps, whatever was measured."""
+    """The plan is the cheapest by cost, then by computed timesteps, for any measured costs."""
     shape, cost, lengths = problem
     planner = DynamicPlanner(shape, cost)
 
@@ -69,7 +69,7 @@ def test_no_division_into_groups_is_cheaper(problem: Problem) -> None:
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 30), min_size=1, max_size=6))
 def test_no_partition_at_all_is_cheaper_where_more_rows_cost_more(batch: int, lengths: list[int]) -> None:
-    """Groups of neighbours in length are enough, as in a grid."""
+    """Groups of neighbours in length are sufficient, as in a grid."""
     shape = DynamicShape(batch, 30)
     cost = CostModel.proportional(shape)
 
@@ -84,7 +84,7 @@ def test_no_partition_at_all_is_cheaper_where_more_rows_cost_more(batch: int, le
 
 @given(free_problems(max_size=9))
 def test_unpadded_groups_are_the_cheapest_of_each_length(problem: Problem) -> None:
-    """Lengths do not mix, and each is divided as if it were alone."""
+    """Lengths do not mix, and each is divided as if it were the only one."""
     shape, cost, lengths = problem
     exact = DynamicPlanner(shape, cost, padded=False)
 
@@ -109,14 +109,14 @@ def test_a_plan_never_costs_more_than_one_call_for_all(problem: Problem) -> None
 
 
 def test_groups_have_small_sizes_and_measured_ones() -> None:
-    """All sizes would be too many to try; where the cost was measured, a group fits it."""
+    """Not all sizes are tried; a group fits each number of rows with a measured cost."""
     cost = CostModel({Bucket(batch, length): 1.0 for batch in (1, 16, 24, 64) for length in (1, 8)})
 
     assert DynamicPlanner(DynamicShape(32, 8), cost).sizes == (*range(1, 9), 16, 24, 32)
 
 
 def test_equal_plans_are_decided_for_one_call() -> None:
-    """Costs that know no call and no rows make every division equal, but for the timesteps computed."""
+    """If only timesteps cost, all divisions are equal except for the computed timesteps."""
     shape = DynamicShape(4, 8)
     cost = CostModel({Bucket(1, 1): 1.0, Bucket(4, 1): 4.0})
     assert cost.line(2) == LinearCost(call_ms=0.0, step_ms=2.0)

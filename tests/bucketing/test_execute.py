@@ -1,4 +1,4 @@
-"""Following a plan, with programs that leave garbage wherever they may."""
+"""Execution of plans, with programs that return arbitrary values in the padding."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ TOTAL = TensorSpec("total", "float64", ("batch", 2))
 
 
 def running_sums(frames: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """One request alone: sums so far [2, T], and over all its time [2]."""
+    """The answers to one request alone: sums so far [2, T], and over all its time [2]."""
     sums = (frames + bias).cumsum(0)
     return sums.t(), sums[-1]
 
 
 class Hostile:
-    """Computes `running_sums` for a padded batch; whatever is not an answer is garbage."""
+    """A program that computes `running_sums` for a padded batch; other values are arbitrary."""
 
     def __init__(self) -> None:
         self.buckets: list[Bucket] = []
@@ -53,7 +53,7 @@ class Hostile:
 
 
 def request_of(length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Frames [T, 2] and bias [2]."""
+    """A request: frames [T, 2] and bias [2]."""
     generator = torch.Generator().manual_seed(seed)
     frames = torch.rand(length, 2, generator=generator, dtype=torch.float64)
     return frames, torch.rand(2, generator=generator, dtype=torch.float64)
@@ -61,7 +61,7 @@ def request_of(length: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 @given(problems(max_size=20), st.integers(0, 1000))
 def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, seed: int) -> None:
-    """The same as alone, to the last bit, whatever lies in padding cells and dummy rows."""
+    """The answers are those of the request alone, to the last bit, for any padding and dummy rows."""
     grid, cost, lengths = problem
     requests = [request_of(length, seed + row) for row, length in enumerate(lengths)]
     program = Hostile()
@@ -78,7 +78,7 @@ def test_every_request_gets_its_own_answer_in_its_own_place(problem: Problem, se
 
 
 def test_answers_are_views_of_what_the_program_returned() -> None:
-    """Nothing is copied, for what a program returned is the caller's; no answer holds another's cells."""
+    """The returned tensors belong to the caller and are not copied; no answer has another's cells."""
     lengths = [3, 1, 2]
     requests = [request_of(length, length) for length in lengths]
     program = Hostile()
@@ -100,7 +100,7 @@ def test_answers_are_views_of_what_the_program_returned() -> None:
 
 
 def test_a_program_without_lengths_is_given_none() -> None:
-    """It gets the declared inputs and nothing else."""
+    """It gets the declared inputs only."""
     ids = TensorSpec("ids", "int64", ("batch", "time"))
     seen: list[list[torch.Tensor]] = []
 
@@ -160,7 +160,7 @@ def test_a_model_without_batch_or_time_runs_one_request_at_a_time() -> None:
     ],
 )
 def test_a_program_that_breaks_its_declaration_is_a_bug(returned: list[torch.Tensor], message: str) -> None:
-    """The message says so, with what was declared and what came."""
+    """The message has the declared and the actual output."""
     with pytest.raises(InvariantError, match=f"this is a bug.*{message}"):
         execute(
             Plan((ProgramCall(Bucket(2, 3), (0,)),)),
@@ -174,7 +174,7 @@ def test_a_program_that_breaks_its_declaration_is_a_bug(returned: list[torch.Ten
 
 
 def test_a_plan_that_leaves_a_request_out_is_a_bug() -> None:
-    """Nobody waits for an answer that no run gives."""
+    """Every request must be in a call."""
     with pytest.raises(InvariantError, match=r"this is a bug.*the plan for 2 requests contains \[1\]"):
         execute(
             Plan((ProgramCall(Bucket(1, 2), (1,)),)),
@@ -188,7 +188,7 @@ def test_a_plan_that_leaves_a_request_out_is_a_bug() -> None:
 
 
 def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
-    """It is told apart from a broken program by the class of its error."""
+    """The class of the error differs from that of a broken program."""
     frames, bias = request_of(2, 0)
 
     with pytest.raises(ValueError, match=r"bias, item 0: expected float64 \[2\], got float64 \[3\]"):
@@ -204,7 +204,7 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
 
 
 def test_no_two_outputs_share_memory_nor_does_one_with_an_input() -> None:
-    """A program may return a tensor twice, a part of another one, or what it was given: who changes one changes one."""
+    """A program may return a tensor twice, a part of another one, or an input; outputs share no memory."""
     ids = TensorSpec("ids", "int64", ("batch", "time"))
     last = TensorSpec("last", "int64", ("batch",))
     request = torch.tensor([1, 2, 3])

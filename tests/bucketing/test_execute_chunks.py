@@ -1,4 +1,4 @@
-"""In pieces, every request is answered as it is alone: exactly, for the model here reckons with whole numbers."""
+"""Chunked execution: every request is answered as alone, exactly, because the model uses integers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ SIGNATURE = ChunkSignature(
         CarriedValue(TensorSpec("last", "int64", ("batch", 1)), 0.0),
     ),
 )
-"""Of ids[T], a salt and marks[T, 2]: a hash so far, begun with the salt; sums so far; the greatest and the last id."""
+"""The signature of a model with inputs ids[T], a salt and marks[T, 2].
+
+It carries a hash that begins with the salt, sums, and the greatest and the last id.
+"""
 
 
 def begin(salt: int) -> int:
@@ -57,7 +60,7 @@ def begin(salt: int) -> int:
 
 
 def step(hashed: int, number: int, marks: Sequence[int]) -> int:
-    """The hash after one more timestep: no two orders of the same timesteps have the same."""
+    """The hash after one more timestep: different orders of the same timesteps have different hashes."""
     return (31 * hashed + 17 * number + 5 * marks[0] + 3 * marks[1]) % 1_000_003
 
 
@@ -80,7 +83,7 @@ def request_of(length: int, choose: random.Random) -> Tensors:
 
 
 class Hostile:
-    """The programs. What is no answer is garbage; so is what a call was given, once it is over."""
+    """The programs. Values that are no answers are arbitrary, and inputs are overwritten after a call."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[ProgramRole, Bucket]] = []
@@ -127,7 +130,7 @@ class Hostile:
 
 
 def garbage(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
-    """`pad`, with other numbers where no request is."""
+    """`pad`, with other numbers in the padding."""
     padded = torch.randint(-999, 999, spec.sizes(*bucket))
     for row, item in enumerate(items):
         part = padded.select(spec.batch_dim or 0, row)
@@ -136,7 +139,7 @@ def garbage(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> 
 
 
 def check(plan: Plan, lengths: Sequence[int], seed: int) -> Hostile:
-    """Follow the plan, and compare every answer to the one alone."""
+    """Follow the plan, and compare every answer with that of the request alone."""
     choose = random.Random(seed)
     requests = [request_of(length, choose) for length in lengths]
     program = Hostile()
@@ -155,7 +158,7 @@ some_lengths = st.lists(st.integers(1, 12), min_size=1, max_size=7)
 
 @given(some_lengths, st.randoms(use_true_random=False), st.integers(0, 1000))
 def test_any_chunked_plan_answers_as_each_request_alone(lengths: list[int], choose: random.Random, seed: int) -> None:
-    """Wherever it cuts, whichever rows go on first, however much larger the buckets are, whatever the padding holds."""
+    """This holds for all cuts, orders of rows, larger buckets and values of padding."""
     plan = any_chunked_plan(lengths, choose)
     program = check(plan, lengths, seed)
 
@@ -166,7 +169,7 @@ def test_any_chunked_plan_answers_as_each_request_alone(lengths: list[int], choo
 
 @given(chunk_problems(max_size=8, longest=20), st.integers(0, 1000))
 def test_plans_over_a_grid_are_followed(problem: tuple[BucketGrid, CostModel, list[int]], seed: int) -> None:
-    """Of the planner that serves: rows in fixed shapes, sequences longer than the longest piece among them."""
+    """The serving planner's plans have fixed numbers of rows; some sequences exceed the longest chunk."""
     grid, cost, lengths = problem
 
     program = check(make_planner("chunk", grid, cost).plan(lengths), lengths, seed)
@@ -177,7 +180,7 @@ def test_plans_over_a_grid_are_followed(problem: tuple[BucketGrid, CostModel, li
 
 @given(free_problems(max_size=8), st.integers(0, 1000))
 def test_plans_for_any_shape_are_followed(problem: tuple[DynamicShape, CostModel, list[int]], seed: int) -> None:
-    """Of the planner that serves, and nothing is computed beyond its limits."""
+    """The serving planner's plans are followed, and no call exceeds the planner's limits."""
     shape, cost, lengths = problem
 
     program = check(make_planner("chunk", shape, cost).plan(lengths), lengths, seed)
@@ -187,12 +190,12 @@ def test_plans_for_any_shape_are_followed(problem: tuple[DynamicShape, CostModel
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 4), st.integers(0, 1000))
 def test_plans_of_one_bucket_alone_are_followed(lengths: list[int], steps: int, seed: int) -> None:
-    """As verification runs each compiled piece."""
+    """Verification runs each compiled chunk in this way."""
     check(single_bucket_plan(Bucket(3, steps), lengths, "chunk"), lengths, seed)
 
 
 def test_a_piece_as_large_as_everything_keeps_to_its_own_rows() -> None:
-    """A fixed shape may span rows that go on by themselves, before and after it."""
+    """A fixed shape may have space for rows that run in a call of their own, before or after it."""
     lone, three = ProgramCall(Bucket(1, 2), (2,)), ProgramCall(Bucket(3, 4), (0, 1))
     heads = (ProgramCall(Bucket(3, 1), (0, 1, 2)),)
 
@@ -200,8 +203,8 @@ def test_a_piece_as_large_as_everything_keeps_to_its_own_rows() -> None:
     check(Plan((three, lone), heads), [4, 3, 2], seed=0)
 
 
-def test_answers_are_nobody_elses_memory() -> None:
-    """Neither a later call nor another batch changes an answer that was given."""
+def test_later_calls_do_not_change_answers() -> None:
+    """A later call or another batch does not change an answer."""
     lengths = [4, 3]
     choose = random.Random(0)
     requests = [request_of(length, choose) for length in lengths]
@@ -215,7 +218,7 @@ def test_answers_are_nobody_elses_memory() -> None:
 
 
 def test_a_model_without_final_answers_has_no_head_to_run() -> None:
-    """Nor one that begins with numbers a start."""
+    """A model that begins with constants has no start program either."""
     running = TensorSpec("sums", "int64", ("batch", "time"))
     pieces = ChunkSignature((IDS,), (running,), (CarriedValue(TensorSpec("sum", "int64", ("batch",)), 100.0),))
 
@@ -232,7 +235,7 @@ def test_a_model_without_final_answers_has_no_head_to_run() -> None:
 
 
 def test_no_requests_have_no_answers() -> None:
-    """And nothing is run."""
+    """No program runs."""
     program = Hostile()
 
     assert execute_chunks(Plan(()), [], [], SIGNATURE, program) == []
@@ -260,7 +263,7 @@ PLANS = {
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
 def test_a_plan_that_leaves_something_out_is_a_bug(plan: Plan) -> None:
-    """Nobody is answered with what stood in memory: it is said before anything is run."""
+    """The error is raised before any program runs."""
     lengths = [4, 2]
     choose = random.Random(0)
     program = Hostile()
@@ -295,7 +298,7 @@ def rounded(answers: list[torch.Tensor]) -> list[torch.Tensor]:
 def test_a_program_that_breaks_its_declaration_is_a_bug(
     part: ProgramRole, spoil: Callable[[list[torch.Tensor]], list[torch.Tensor]]
 ) -> None:
-    """In number, shape or dtype, in every part."""
+    """Number, shape and dtype of the outputs are checked, in every part."""
     lengths = [3, 2]
     choose = random.Random(0)
     program = Hostile()
@@ -312,7 +315,7 @@ def test_a_program_that_breaks_its_declaration_is_a_bug(
 
 
 def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
-    """It is told apart from a broken program by the class of its error."""
+    """The class of the error differs from that of a broken program."""
     ids, salt, marks = request_of(3, random.Random(0))
 
     with pytest.raises(ValueError, match=r"marks, item 0: expected int64 \[time<=3, 2\], got int64 \[3, 1\]"):
@@ -325,7 +328,7 @@ def test_a_request_that_is_not_as_declared_is_not_a_bug_of_ours() -> None:
 def test_sequences_that_come_in_pieces_are_answered_as_whole_ones(
     lengths: list[int], choose: random.Random, seed: int
 ) -> None:
-    """However each is cut, and whichever pieces of whichever sequences run together."""
+    """This holds for all cuts of the sequences, and for all batches of chunks."""
     draw = random.Random(seed)
     requests = [request_of(length, draw) for length in lengths]
     done = [0] * len(lengths)

@@ -57,7 +57,7 @@ def test_every_cell_is_an_items_own_or_the_pad_value(problem: Problem) -> None:
 
 
 def test_an_item_that_is_its_bucket_is_handed_on_as_it_is() -> None:
-    """Without a batch dimension, a sequence as long as its bucket is the padded tensor."""
+    """Without a batch dimension, a sequence as long as its bucket is itself the padded tensor."""
     item = torch.rand(5, 2)
 
     assert pad([item], UNBATCHED, Bucket(1, 5)) is item
@@ -74,7 +74,7 @@ def test_a_single_item_that_fills_its_bucket_is_not_copied() -> None:
 
 
 def test_a_scattered_item_is_made_contiguous() -> None:
-    """Engines read memory in order, so what fits by shape alone is copied."""
+    """Engines read memory in order, so a tensor of the right shape may still be copied."""
     item = torch.rand(2, 5).t()
 
     padded = pad([item], UNBATCHED, Bucket(1, 5))
@@ -97,7 +97,7 @@ def test_padding_is_new_each_time(problem: Problem) -> None:
 
 @pytest.mark.parametrize("shape", [("batch", "time"), ("time", "batch", 2), ("batch", 2, "time"), ("time",)])
 def test_a_bucket_may_be_of_any_length(shape: tuple[int | Axis, ...]) -> None:
-    """Longer than any before it, or shorter."""
+    """It may be longer or shorter than the buckets before."""
     spec = TensorSpec("x", "float32", shape, pad_value=-1)
     item = torch.ones([1 if isinstance(size, str) else size for size in spec.item_shape])
 
@@ -123,7 +123,7 @@ def test_unpadded_parts_survive_the_next_run(problem: Problem) -> None:
 
 @given(padding_problems())
 def test_each_part_is_its_owners(problem: Problem) -> None:
-    """Writing into one part changes no other."""
+    """A write to one part does not change another."""
     spec, bucket, items, lengths = problem
     parts = unpad(pad(items, spec, bucket), spec, lengths)
 
@@ -143,7 +143,7 @@ def test_each_part_is_its_owners(problem: Problem) -> None:
     ],
 )
 def test_an_item_of_another_shape_or_dtype_is_named(spec: TensorSpec, item: torch.Tensor, message: str) -> None:
-    """It would otherwise be broadcast or converted without a word."""
+    """Without the check it would be broadcast or converted silently."""
     good = torch.zeros(
         [1 if size == "time" else int(size) for size in spec.item_shape], dtype=getattr(torch, spec.dtype)
     )
@@ -154,7 +154,7 @@ def test_an_item_of_another_shape_or_dtype_is_named(spec: TensorSpec, item: torc
 
 @pytest.mark.parametrize(("spec", "count"), [(IDS, 3), (IDS, 0), (UNBATCHED, 2)])
 def test_items_that_are_more_than_the_rows_are_refused(spec: TensorSpec, count: int) -> None:
-    """The message has both numbers; a bucket for nobody is refused as well."""
+    """The message has both numbers; a bucket without items is refused as well."""
     item = torch.zeros(
         [4 if size == "time" else int(size) for size in spec.item_shape], dtype=getattr(torch, spec.dtype)
     )
@@ -165,7 +165,7 @@ def test_items_that_are_more_than_the_rows_are_refused(spec: TensorSpec, count: 
 
 
 def test_unpad_refuses_what_the_tensor_does_not_have() -> None:
-    """More rows or more timesteps than there are would otherwise come back short."""
+    """Without the check, fewer rows or timesteps would be returned."""
     padded = torch.zeros(2, 4, dtype=torch.int64)
 
     with pytest.raises(ValueError, match="ids: 3 lengths for 2 rows"):
@@ -195,7 +195,7 @@ def test_lengths_outside_the_bucket_are_refused(lengths: list[int]) -> None:
 
 @pytest.mark.parametrize("shape", [("time", "batch"), ("batch", "time")])
 def test_a_pad_value_that_is_no_float_is_kept(shape: tuple[int | Axis, ...]) -> None:
-    """Whichever way a layout is filled."""
+    """This holds for every way to fill a layout."""
     spec = TensorSpec("ids", "int64", shape, pad_value=2**53 + 1)
 
     padded = pad([torch.tensor([1, 2])], spec, Bucket(2, 3))

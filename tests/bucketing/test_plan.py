@@ -18,7 +18,7 @@ def test_useful_and_padded_timesteps_add_up_to_what_is_computed() -> None:
 
 
 def test_a_plan_costs_what_its_runs_cost() -> None:
-    """Runs follow each other, so their times add up."""
+    """Calls follow each other, so their times add up."""
     cost = CostModel({Bucket(4, 8): 1.5, Bucket(1, 16): 0.25})
 
     assert Plan((ProgramCall(Bucket(4, 8), (0, 2)), ProgramCall(Bucket(1, 16), (1,)))).milliseconds(cost) == 1.75
@@ -32,7 +32,7 @@ def test_a_row_that_ends_inside_a_chunk_is_useful_to_its_end() -> None:
 
 
 def test_heads_are_counted_apart() -> None:
-    """They run another program: neither their cells nor their cost are among those of the runs."""
+    """They run another program: its cells and its cost are counted separately."""
     with_heads = Plan((ProgramCall(Bucket(1, 4), (0,)),), heads=(ProgramCall(Bucket(1, 1), (0,)),))
     without = Plan(with_heads.runs)
     cost = CostModel({Bucket(1, 4): 1.0, Bucket(1, 1): 5.0})

@@ -1,7 +1,7 @@
 """Laws of every planner.
 
-Every timestep of every request is computed once, and in order. Refused are exactly the lengths that fit nothing. The
-order of the requests changes nothing, and neither does what was planned before.
+Every timestep of every request is computed once, and in order. Only lengths that fit no bucket are refused. Neither the
+order of the requests nor earlier plans change the calls.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def assert_fits(run: ProgramCall, lengths: Sequence[int]) -> None:
 
 @given(sequence_problems())
 def test_every_request_is_in_one_run_that_holds_it(problem: Problem) -> None:
-    """Batches far larger than the largest bucket are split; nobody is lost or answered twice."""
+    """Batches far larger than the largest bucket are split; every request is answered once."""
     planner, lengths = problem
 
     result = planner.plan(lengths)
@@ -90,7 +90,7 @@ def test_every_request_is_in_one_run_that_holds_it(problem: Problem) -> None:
 
 @given(staircase_problems())
 def test_the_chunks_of_a_request_follow_each_other_to_its_end(problem: Problem) -> None:
-    """From timestep 0, without a gap, in the order of the plan, and none after its end."""
+    """Chunks begin at timestep 0 and have no gap, in the order of the plan; none is after the end."""
     planner, lengths = problem
     reached = [0] * len(lengths)
 
@@ -105,7 +105,7 @@ def test_the_chunks_of_a_request_follow_each_other_to_its_end(problem: Problem) 
 
 @given(staircase_problems())
 def test_rows_stand_together_in_the_longest_first_order(problem: Problem) -> None:
-    """A run and a head take a stretch of it, so that states can be kept in that order and never be gathered."""
+    """A call's rows are consecutive in that order, so that states keep the order and are never gathered."""
     planner, lengths = problem
     order = longest_first(lengths)
 
@@ -118,7 +118,7 @@ def test_rows_stand_together_in_the_longest_first_order(problem: Problem) -> Non
 
 @given(staircase_problems())
 def test_every_request_is_in_one_head(problem: Problem) -> None:
-    """After its last chunk comes its answer, and buckets of the head have no time."""
+    """The head runs after the last chunk, and buckets of heads have no time."""
     planner, lengths = problem
 
     heads = planner.plan(lengths).heads
@@ -142,7 +142,7 @@ def test_all_real_timesteps_are_computed_once(problem: Problem) -> None:
 
 @given(all_problems(), st.randoms(use_true_random=False))
 def test_the_order_of_the_requests_does_not_change_the_calls(problem: Problem, random: Random) -> None:
-    """The same lengths in another order are run in the same buckets at the same times, the same ones together."""
+    """The same lengths in another order run in the same buckets, at the same times, with the same rows."""
     planner, lengths = problem
     shuffled = random.sample(lengths, len(lengths))
 
@@ -154,7 +154,7 @@ def test_the_order_of_the_requests_does_not_change_the_calls(problem: Problem, r
 
 @given(all_problems())
 def test_the_same_batch_is_planned_the_same_again(problem: Problem) -> None:
-    """A planner keeps nothing of the batches it planned before."""
+    """A planner keeps no state of earlier batches."""
     planner, lengths = problem
 
     first = planner.plan(lengths)
@@ -165,7 +165,7 @@ def test_the_same_batch_is_planned_the_same_again(problem: Problem) -> None:
 
 @pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
 def test_planners_of_the_same_shapes_and_costs_are_equal(make: Callable[[], Planner]) -> None:
-    """Two built alike are one value, and plan alike."""
+    """Planners of equal arguments are equal values, and plan alike."""
     lengths = [3, 16, 9, 9, 1, 12, 2]
 
     assert make() == make()
@@ -181,7 +181,7 @@ def test_an_empty_batch_needs_no_run(make: Callable[[], Planner]) -> None:
 @pytest.mark.parametrize("bad", [0, -1])
 @pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
 def test_an_empty_sequence_is_named_by_its_place(make: Callable[[], Planner], bad: int) -> None:
-    """Engines refuse a length of 0, so none may reach them."""
+    """Engines refuse a length of 0."""
     with pytest.raises(ValueError, match=f"request 1 has {bad} timesteps"):
         make().plan([3, bad, 8])
 
@@ -210,7 +210,7 @@ def test_chunks_have_no_limit_unless_one_is_given(problem: tuple[BucketGrid, Cos
 
 
 def test_requests_of_one_length_keep_their_order() -> None:
-    """Among equals the one that came first stands first, beginning with the longest."""
+    """Requests are sorted longest first; requests of equal length keep the order of arrival."""
     for make in EXAMPLES.values():
         assert [row for run in make().plan([5, 8, 5, 8, 5]).runs for row in run.rows if run.start == 0] == [
             1,

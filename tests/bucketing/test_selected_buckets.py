@@ -1,4 +1,4 @@
-"""Where the user chooses each request's length, cost chooses nothing but the batch sizes."""
+"""Plans with a bucket selector: the user chooses each length, and cost decides the batch sizes only."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ Problem = tuple[BucketGrid, CostModel, list[int]]
 
 @st.composite
 def chosen_problems(draw: st.DrawFn) -> tuple[BucketGrid, CostModel, list[int], tuple[int, ...]]:
-    """A grid, its costs, lengths that fit it, and any table that holds them, also one that jumps back and forth."""
+    """A grid, its costs, lengths that fit it, and any table of bucket lengths that hold them.
+
+    The table need not be monotonic.
+    """
     grid, cost, lengths = draw(problems())
     table = tuple(
         draw(st.sampled_from([own for own in grid.lengths if own >= length]))
@@ -32,7 +35,7 @@ def chosen_problems(draw: st.DrawFn) -> tuple[BucketGrid, CostModel, list[int], 
 def test_every_request_runs_once_in_the_length_chosen_for_it(
     problem: tuple[BucketGrid, CostModel, list[int], tuple[int, ...]],
 ) -> None:
-    """In a bucket of the grid that has rows enough, the longest first, equal ones in their order."""
+    """The bucket has enough rows; requests run longest first, and equal lengths keep their order."""
     grid, cost, lengths, table = problem
 
     plan = make_planner("sequence", grid, cost, table=table).plan(lengths)
@@ -49,7 +52,7 @@ def test_every_request_runs_once_in_the_length_chosen_for_it(
 def test_the_batch_sizes_are_the_cheapest(
     problem: tuple[BucketGrid, CostModel, list[int], tuple[int, ...]],
 ) -> None:
-    """As for a model that takes exact lengths, of requests that are as long as their buckets."""
+    """They are those of a model with exact lengths, for requests as long as their buckets."""
     grid, cost, lengths, table = problem
 
     ours = make_planner("sequence", grid, cost, table=table).plan(lengths)
@@ -59,7 +62,7 @@ def test_the_batch_sizes_are_the_cheapest(
 
 
 def test_a_sequence_beyond_the_grid_is_refused_as_ever() -> None:
-    """Nobody was asked about it."""
+    """The selector is not called for it."""
     grid = BucketGrid((1,), (2, 4))
     planner = make_planner("sequence", grid, CostModel.proportional(grid), table=(2, 2, 4, 4))
 

@@ -12,7 +12,7 @@ from .strategies import grids
 
 @pytest.mark.parametrize("sizes", [(), (0, 1), (2, 1), (1, 1), (-1,)])
 def test_sizes_that_do_not_ascend_from_one_are_refused(sizes: tuple[int, ...]) -> None:
-    """Both axes are held to it, and the message shows what was given."""
+    """Both axes are checked, and the message has the given sizes."""
     with pytest.raises(ValueError, match=r"batches: expected (ascending sizes, each once|sizes of 1 or more), got \["):
         BucketGrid(batches=sizes, lengths=(1,))
     with pytest.raises(ValueError, match=r"lengths: expected (ascending sizes, each once|sizes of 1 or more), got \["):
@@ -21,7 +21,7 @@ def test_sizes_that_do_not_ascend_from_one_are_refused(sizes: tuple[int, ...]) -
 
 @given(grids(), st.integers(1, 20))
 def test_the_smallest_length_that_fits_is_found_or_the_request_is_refused(grid: BucketGrid, length: int) -> None:
-    """Never a shorter one, never the largest in place of one that is missing."""
+    """A shorter bucket, or the largest in the place of a missing one, is never returned."""
     fitting = [edge for edge in grid.lengths if edge >= length]
 
     if fitting:
@@ -33,14 +33,14 @@ def test_the_smallest_length_that_fits_is_found_or_the_request_is_refused(grid: 
 
 
 def test_a_sequence_too_long_is_told_the_longest_bucket_and_all_buckets() -> None:
-    """Whoever sent it learns what would be accepted."""
+    """The client learns the accepted lengths."""
     with pytest.raises(SequenceTooLong, match=r"33 timesteps fits no bucket: the longest holds 32 \(buckets: 16, 32\)"):
         BucketGrid((1,), (16, 32)).bucket_length_for(33)
 
 
 @given(grids(), st.integers(1, 20))
 def test_only_the_grids_own_lengths_are_exact(grid: BucketGrid, length: int) -> None:
-    """A length between two buckets is refused with both facts."""
+    """A length between two buckets is refused with both lengths."""
     if length in grid.lengths:
         assert grid.require_bucket_length(length) == length
     else:

@@ -1,4 +1,4 @@
-"""The folder `chaos/` as a package, without anything else of the repository's root becoming importable."""
+"""The folder `chaos/` as a package, without making the repository's other files importable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A careful client against servers of ours that fail in every way."""
+"""A careful client against test servers that fail in every way."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ MODEL = make_model()
 EXPECTED = expect(MODEL, SCRIPT)
 
 Fails = Callable[[int], bytes | None]
-"""What is sent in the place of an answer to the request of this number: None for the answer."""
+"""A function from a request's number to the bytes sent instead of the answer; None for the answer."""
 
 
 @dataclass
 class Server:
-    """Answers as the model does, wherever `fails` does not say otherwise. It reads what the client counts on."""
+    """A server that answers as the model does, unless `fails` says otherwise.
+
+    It checks the headers that the client sends.
+    """
 
     fails: Fails
     asked: list[int] = field(default_factory=list)
     """The step of every request."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Serve one connection."""
         try:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
@@ -52,7 +55,7 @@ class Server:
 
 
 def right_answer(step: int) -> bytes:
-    """To the piece that begins there."""
+    """The right answer to the chunk that begins at this token."""
     piece = next(piece for piece in SCRIPT.pieces() if piece.begin == step)
     values = {name: value.tolist() for name, value in EXPECTED.of(piece).items()}
     body = json.dumps({**values, ID: SCRIPT.id, STEP: piece.end})
@@ -61,12 +64,12 @@ def right_answer(step: int) -> bytes:
 
 
 def refusal(status: int, body: str = "{}") -> bytes:
-    """With a body."""
+    """A refusal with a body."""
     return f"HTTP/1.1 {status} No\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
 def served(*servers: Server, hang_ups: float = 0.0, patience: float = 30.0, expected: Expected = EXPECTED) -> Tally:
-    """What came of the session."""
+    """The tally of the session."""
     tally = Tally()
 
     async def run() -> None:
@@ -80,8 +83,8 @@ def served(*servers: Server, hang_ups: float = 0.0, patience: float = 30.0, expe
     return tally
 
 
-def test_without_trouble_each_piece_is_sent_once() -> None:
-    """In order, each with the step that comes before it."""
+def test_each_chunk_is_sent_once_without_failures() -> None:
+    """Chunks are in order, each with the step before it."""
     server = Server(lambda number: None)
     tally = served(server)
 
@@ -90,7 +93,7 @@ def test_without_trouble_each_piece_is_sent_once() -> None:
 
 
 def test_a_piece_without_an_answer_is_sent_again_with_the_same_step() -> None:
-    """After an error of the server, a lost connection, and half an answer."""
+    """The failures are an error of the server, a lost connection, and half an answer."""
     failing = {1: refusal(500), 2: refusal(507), 4: b"", 6: right_answer(0)[:-5]}
     server = Server(failing.get)
     tally = served(server)
@@ -100,8 +103,8 @@ def test_a_piece_without_an_answer_is_sent_again_with_the_same_step() -> None:
     assert (tally.finished, tally.answers[Verdict.RIGHT], sum(tally.retries.values())) == (1, 8, 4)
 
 
-def test_a_refusal_for_good_loses_the_session() -> None:
-    """410 and 409 say that something was lost; it is told, and nothing more is sent."""
+def test_a_permanent_refusal_loses_the_session() -> None:
+    """410 and 409 mean a loss: it is recorded, and no further request is sent."""
     for lost in (refusal(410), refusal(409, '{"type": "StepGap"}')):
         server = Server({3: lost}.get)
         tally = served(server)
@@ -111,21 +114,21 @@ def test_a_refusal_for_good_loses_the_session() -> None:
 
 
 def test_two_pieces_at_once_are_no_loss() -> None:
-    """The one that was sent again may meet the one before it."""
+    """A repeated request may overlap with the one before it."""
     tally = served(Server({3: refusal(409, '{"type": "SessionBusy"}')}.get))
 
     assert (tally.finished, tally.retries) == (1, Counter({"409": 1}))
 
 
 def test_a_server_that_never_answers_loses_the_session() -> None:
-    """Patience ends."""
+    """The time limit ends the session."""
     tally = served(Server(lambda number: refusal(503)), patience=0.5)
 
     assert (tally.finished, len(tally.lost)) == (0, 1)
 
 
 def test_a_client_that_hangs_up_sends_the_piece_again() -> None:
-    """Whether or not it was applied."""
+    """This holds whether or not the chunk was applied."""
     server = Server(lambda number: None)
     tally = served(server, hang_ups=1.0)
 
@@ -134,7 +137,7 @@ def test_a_client_that_hangs_up_sends_the_piece_again() -> None:
 
 
 def test_servers_are_asked_in_turns_and_a_dead_one_is_passed_over() -> None:
-    """Each gets about half of the pieces; where one refuses everything, the other answers all."""
+    """Each server gets about half of the requests; if one refuses all, the other answers all."""
     both = Server(lambda number: None), Server(lambda number: None)
     served(*both)
     dead, alive = Server(lambda number: b""), Server(lambda number: None)
@@ -145,7 +148,7 @@ def test_servers_are_asked_in_turns_and_a_dead_one_is_passed_over() -> None:
 
 
 def test_a_wrong_answer_is_told_and_the_session_goes_on() -> None:
-    """All of them are counted."""
+    """All wrong answers are counted."""
     wrong = Expected(EXPECTED.tags + 1, EXPECTED.topics)
     tally = served(Server(lambda number: None), expected=wrong)
 

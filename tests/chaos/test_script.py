@@ -1,4 +1,4 @@
-"""What clients will send."""
+"""The sessions that clients send."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chaos.script import LONGEST_PIECE, draw_scripts
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_pieces_of_a_session_are_its_tokens_in_order(seed: int) -> None:
-    """None is empty or too long, none is left out, and only the last one ends the session."""
+    """None is empty or too long, none is missing, and only the last one ends the session."""
     for script in draw_scripts(sessions=5, pieces=30, tokens=50, seed=seed):
         pieces = list(script.pieces())
 
@@ -19,11 +19,11 @@ def test_the_pieces_of_a_session_are_its_tokens_in_order(seed: int) -> None:
 
 
 def test_a_seed_draws_the_same_again_and_another_one_other_sessions() -> None:
-    """What failed once can be run once more."""
+    """A failed run can be repeated."""
     assert draw_scripts(3, 4, 50, seed=1) == draw_scripts(3, 4, 50, seed=1)
     assert draw_scripts(3, 4, 50, seed=1) != draw_scripts(3, 4, 50, seed=2)
 
 
 def test_sessions_have_ids_of_their_own() -> None:
-    """Two sessions of one id would be one."""
+    """Sessions with one id would be one session."""
     assert len({script.id for script in draw_scripts(100, 1, 50, seed=0)}) == 100

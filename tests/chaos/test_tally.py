@@ -1,4 +1,4 @@
-"""When a trial has shown what it should."""
+"""The criteria of a successful trial."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ GOOD = Tally(answers=Counter({Verdict.RIGHT: 20}), finished=4, worker_kills=3, s
 
 
 def found(tally: Tally) -> list[str]:
-    """Of four sessions with five pieces each, under three kills of workers and one of a server."""
+    """The failures of four sessions of five chunks, with three kills of workers and one of a server."""
     return failures(tally, sessions=4, pieces=5, kills=3, servers=1)
 
 
 def test_a_trial_without_a_loss_and_with_enough_kills_holds() -> None:
-    """Nothing is said of it."""
+    """There are no failures."""
     assert found(GOOD) == []
 
 
@@ -34,5 +34,5 @@ def test_a_trial_without_a_loss_and_with_enough_kills_holds() -> None:
     ],
 )
 def test_each_thing_that_is_missing_is_told(tally: Tally, told: str) -> None:
-    """By itself."""
+    """Each has a line of its own."""
     assert found(tally) == [told]

@@ -1,4 +1,4 @@
-"""A judge that lets nothing pass."""
+"""A check that accepts right answers only."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PIECE = list(SCRIPT.pieces())[3]
 
 
 def served(script: Script, piece: Piece) -> dict[str, Any]:
-    """The answer that a server should give."""
+    """The right answer of a server."""
     answer = expect(MODEL, script).of(piece)
     return {**{name: value.tolist() for name, value in answer.items()}, ID: script.id, STEP: piece.end}
 
 
 def verdict(body: dict[str, Any], headers: dict[str, str] | None = None) -> Verdict:
-    """On an answer whose headers say what its body says, unless others are given."""
+    """The verdict on an answer, whose headers agree with its body unless others are given."""
     said = {ID: str(body.get(ID)), STEP: str(body.get(STEP))} if headers is None else headers
     expected = expect(MODEL, SCRIPT).of(PIECE)
     return judge(json.dumps(body).encode(), said, SCRIPT.id, PIECE, expected, lambda: doubled(MODEL, SCRIPT, PIECE))
@@ -40,28 +40,28 @@ def test_the_right_answer_is_right_within_the_tolerance() -> None:
 
 @pytest.mark.parametrize("output", ["tags", "topic"])
 def test_a_value_beyond_the_tolerance_is_wrong(output: str) -> None:
-    """In either output."""
+    """This holds for both outputs."""
     answer = served(SCRIPT, PIECE)
 
     assert verdict({**answer, output: (torch.tensor(answer[output]) + 1e-3).tolist()}) is Verdict.WRONG
 
 
 def test_an_answer_of_another_length_is_wrong() -> None:
-    """Even if what is there is right."""
+    """Its values may be right."""
     answer = served(SCRIPT, PIECE)
 
     assert verdict({**answer, "tags": answer["tags"][:-1]}) is Verdict.WRONG
 
 
 @pytest.mark.parametrize("change", [{ID: "another"}, {STEP: PIECE.begin}, {ID: None}, {"topic": "none"}])
-def test_what_is_said_of_the_session_must_be_true(change: dict[str, Any]) -> None:
-    """Its id, its step, and that there is an answer at all."""
+def test_the_session_fields_must_be_right(change: dict[str, Any]) -> None:
+    """The id, the step, and the existence of an answer are checked."""
     assert verdict({**served(SCRIPT, PIECE), **change}) is Verdict.WRONG
 
 
 @pytest.mark.parametrize("headers", [{}, {ID: SCRIPT.id}, {ID: SCRIPT.id, STEP: "0"}, {ID: "x", STEP: str(PIECE.end)}])
 def test_headers_must_say_the_same(headers: dict[str, str]) -> None:
-    """A body alone is not enough."""
+    """The body alone is not sufficient."""
     assert verdict(served(SCRIPT, PIECE), headers) is Verdict.WRONG
 
 
@@ -75,7 +75,7 @@ def test_a_piece_that_was_applied_twice_is_told_by_its_step_and_by_its_values() 
 
 
 def test_the_answer_to_another_piece_is_wrong() -> None:
-    """Nobody else's answer passes."""
+    """An answer to any other chunk is refused."""
     (other,) = draw_scripts(sessions=1, pieces=6, tokens=50, seed=1)
     theirs = served(other, list(other.pieces())[3])
 
@@ -83,14 +83,14 @@ def test_the_answer_to_another_piece_is_wrong() -> None:
 
 
 def test_a_body_that_is_no_json_is_wrong() -> None:
-    """The judge itself does not fail."""
+    """The check itself does not fail."""
     expected = expect(MODEL, SCRIPT).of(PIECE)
 
     assert judge(b"oops", {}, SCRIPT.id, PIECE, expected, lambda: doubled(MODEL, SCRIPT, PIECE)) is Verdict.WRONG
 
 
 def test_what_is_expected_of_each_piece_is_the_uninterrupted_run() -> None:
-    """Tags of the whole sequence at once, and the topic of the text so far."""
+    """It has tags of the whole sequence at once, and the topic of the text so far."""
     expected = expect(MODEL, SCRIPT)
     with torch.inference_mode():
         tags, topic = MODEL(torch.tensor([SCRIPT.tokens]), torch.tensor([len(SCRIPT.tokens)]))

@@ -1,4 +1,4 @@
-"""Lengths that are chosen: how they are asked for, what they come to, and what is wrong with them."""
+"""Chosen bucket lengths: their YAML forms, their values, and refusals."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def loaded(folder: Path, length: str, more: str = "") -> ServingConfig:
 
 
 def refusal(folder: Path, length: str, more: str = "") -> str:
-    """What is said about one, without the folder."""
+    """The text of the refusal, without the folder."""
     with pytest.raises(ConfigError) as refused:
         loaded(folder, length, more)
     return str(refused.value).replace(f"{folder}/", "")
 
 
 def test_lengths_are_chosen_for_a_histogram_beside_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its path is relative to the YAML, wherever the command runs; fewest timesteps are chosen without measuring."""
+    """The histogram's path is relative to the YAML; the objective `timesteps` needs no measurement."""
     monkeypatch.chdir("/")
     config = loaded(folder, "{auto: 3, histogram: lengths.txt, objective: timesteps}")
 
@@ -58,7 +58,7 @@ def test_lengths_are_chosen_for_a_histogram_beside_the_file(folder: Path, monkey
 
 
 def test_without_a_histogram_lengths_are_evenly_spaced_in_proportion(folder: Path) -> None:
-    """Up to the longest; there is nothing to measure for."""
+    """They go up to the longest; no measurement is needed."""
     config = loaded(folder, "{auto: 5, longest: 200}")
 
     assert config.grid.lengths == geometric_lengths(200, 5)
@@ -67,7 +67,7 @@ def test_without_a_histogram_lengths_are_evenly_spaced_in_proportion(folder: Pat
 
 
 def test_by_cost_is_the_default_and_waits_for_measurements(folder: Path) -> None:
-    """Until then the fewest timesteps stand in; afterwards nothing is left to measure."""
+    """Before the measurement the fewest timesteps decide; after it the lengths are fixed."""
     config = loaded(folder, "{auto: 2, histogram: lengths.txt}")
     assert config.needs_measurement
     assert config.grid.lengths == optimal_lengths(SEEN, 2)
@@ -87,7 +87,7 @@ def test_by_cost_is_the_default_and_waits_for_measurements(folder: Path) -> None
 
 @pytest.mark.parametrize("objective", ["cost", "timesteps"])
 def test_the_longest_that_is_accepted_need_not_have_been_seen(folder: Path, objective: str) -> None:
-    """It is the last length all the same."""
+    """It is always the last length."""
     config = loaded(folder, f"{{auto: 3, histogram: lengths.txt, longest: 64, objective: {objective}}}")
 
     assert config.grid.lengths[-1] == 64
@@ -96,8 +96,8 @@ def test_the_longest_that_is_accepted_need_not_have_been_seen(folder: Path, obje
         assert config.with_measured_lengths(float).grid == config.grid
 
 
-def test_longer_sequences_than_are_accepted_have_no_say(folder: Path) -> None:
-    """They are refused; where they are cut instead, they count for the longest."""
+def test_longer_sequences_than_are_accepted_do_not_count(folder: Path) -> None:
+    """They are refused; if they are truncated, they count as the longest."""
     auto = "{auto: 1, histogram: lengths.txt, longest: 9, objective: timesteps}"
     two = auto.replace("1,", "2,")
 
@@ -108,7 +108,7 @@ def test_longer_sequences_than_are_accepted_have_no_say(folder: Path) -> None:
 
 
 def test_lengths_can_be_set_from_outside(folder: Path) -> None:
-    """In place of those that the file asks for; the rest stays."""
+    """They replace the lengths of the file; other values are unchanged."""
     config = loaded(folder, "{auto: 2, histogram: lengths.txt}")
 
     other = config.with_lengths((8, 40))
@@ -148,15 +148,15 @@ def test_lengths_can_be_set_from_outside(folder: Path) -> None:
     ],
 )
 def test_wrong_lengths_are_named_with_their_line(folder: Path, length: str, said: str) -> None:
-    """In the words of the form that was meant, and nothing besides."""
+    """The message is for the intended form only."""
     message = refusal(folder, length)
 
     assert message.startswith(f"model-config.yaml:5: neuron_lstm.buckets.length{said}")
     assert "\n" not in message
 
 
-def test_everything_wrong_is_said_at_once(folder: Path) -> None:
-    """A malformed histogram does not hide the rest, nor the rest the histogram."""
+def test_all_errors_are_reported_at_once(folder: Path) -> None:
+    """A malformed histogram and other errors are reported together."""
     (folder / "lengths.txt").write_text("12\n13\nfourteen\n")
     length = "\n      auto: 0\n      histogram: lengths.txt\n      objective: speed"
 
@@ -173,14 +173,14 @@ def test_everything_wrong_is_said_at_once(folder: Path) -> None:
 
 
 def test_an_empty_histogram_is_refused(folder: Path) -> None:
-    """There is nothing to choose by."""
+    """There is no data to choose lengths by."""
     (folder / "lengths.txt").write_text("# to come\n")
 
     assert refusal(folder, "{auto: 8, histogram: lengths.txt}").endswith("histogram: lengths.txt: holds no lengths")
 
 
 def test_a_model_without_time_has_no_lengths_to_choose() -> None:
-    """As it has none to write down."""
+    """It has no lengths in the YAML either."""
     text = written("{auto: 1, longest: 4}").replace("time", "3")
 
     with pytest.raises(ConfigError, match="length: expected none: no input has a time dimension"):
@@ -188,7 +188,7 @@ def test_a_model_without_time_has_no_lengths_to_choose() -> None:
 
 
 def test_what_is_made_in_python_is_checked_alike(folder: Path) -> None:
-    """A configuration is itself when made again from its values, and not without its histogram."""
+    """A configuration can be made again from its values, but not without its histogram."""
     config = loaded(folder, "{auto: 3, histogram: lengths.txt}")
     values = {name: getattr(config, name) for name in ServingConfig.model_fields}
 
@@ -201,7 +201,7 @@ def test_what_is_made_in_python_is_checked_alike(folder: Path) -> None:
 
 @given(st.dictionaries(st.integers(1, 100), st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 9))
 def test_chosen_lengths_are_always_a_grid(observed: dict[int, int], count: int) -> None:
-    """Whatever was seen."""
+    """This holds for any histogram."""
     auto = AutoLengths(auto=count, histogram="f")
 
     for lengths in (
@@ -221,7 +221,7 @@ _anything = st.recursive(
 
 @given(_anything)
 def test_anything_for_lengths_is_loaded_or_refused(value: object) -> None:
-    """A grid, or a ConfigError about lines of the file."""
+    """The result is a grid, or a ConfigError about lines of the file."""
     lines = [5]
     try:
         assert parse_config(written(json.dumps(value)), "f").grid.lengths
@@ -246,5 +246,5 @@ def test_anything_for_lengths_is_loaded_or_refused(value: object) -> None:
     ],
 )
 def test_an_editor_knows_both_forms(length: str, good: bool) -> None:
-    """The JSON Schema takes and refuses what the loader does."""
+    """The JSON Schema accepts and refuses the same values as the loader."""
     assert jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(written(length))) == good

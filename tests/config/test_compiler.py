@@ -1,4 +1,4 @@
-"""What the YAML says to a compiler, and to the partitioner: both forms, defaults, every contradiction with its path."""
+"""YAML keys of the compiler and the partitioner: both forms, defaults, and refusals with their path."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def text_of(**keys: str) -> str:
 
 
 def parsed(**keys: str) -> ServingConfig:
-    """The same, read, and taken by an editor's schema too."""
+    """The same configuration, parsed and valid for an editor's schema."""
     text = text_of(**keys)
     jsonschema.validate(yaml.safe_load(text), json_schema())
     return parse_config(text, "f")
 
 
 def complaints(**keys: str) -> list[str]:
-    """What is said about one, without the lines."""
+    """The messages of a refusal, without line numbers."""
     with pytest.raises(ConfigError) as refused:
         parse_config(text_of(**keys), "f")
     return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]
@@ -34,13 +34,13 @@ def complaints(**keys: str) -> list[str]:
 
 @pytest.mark.parametrize("written", ["--target trn1 '-O 1'", "[--target, trn1, -O 1]"])
 def test_arguments_are_a_text_or_a_list(written: str) -> None:
-    """A text is cut as a shell would."""
+    """A text is split as a shell would."""
     config = parsed(backend="neuronx", compiler_args=f'"{written}"' if written.startswith("-") else written)
     assert config.compiler_args == ("--target", "trn1", "-O 1")
 
 
 def test_a_text_that_no_shell_would_take_is_refused() -> None:
-    """A quote that never ends, and something that is no text at all."""
+    """Examples are an open quotation, and a value that is no text."""
     (message,) = complaints(backend="neuronx", compiler_args='"--target \'trn1"')
     assert message.startswith("neuron_lstm.compiler_args: expected arguments as a shell takes them, got ")
     (message,) = complaints(backend="neuronx", compiler_args="[1]")
@@ -49,7 +49,7 @@ def test_a_text_that_no_shell_would_take_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["sort", "1x::2\u00e9", "aten::2", "aten::sort.stable"])
 def test_an_operator_name_that_no_operator_has_is_refused(name: str) -> None:
-    """As `PartitionerConfig` of the tracing API does."""
+    """`PartitionerConfig` of the tracing API does the same."""
     (message,) = complaints(backend="eager", partitioner_config=f"{{ops_to_partition: ['{name}']}}")
     assert message.startswith(
         "neuron_lstm.partitioner_config.ops_to_partition[0]: expected an operator as in aten::sort"
@@ -57,7 +57,7 @@ def test_an_operator_name_that_no_operator_has_is_refused(name: str) -> None:
 
 
 def test_they_are_for_one_compiler() -> None:
-    """`auto` tries several, and each key says so."""
+    """`auto` tries several compilers, and each key is refused."""
     keys = ("compiler_workdir", "compiler_args", "compiler_python")
     told = complaints(**dict.fromkeys(keys, "x"), partitioner_config="{}")
     assert [line.split(":")[0].split(".")[1] for line in told] == [*keys, "partitioner_config"]
@@ -65,7 +65,7 @@ def test_they_are_for_one_compiler() -> None:
 
 
 def test_the_partitioner_has_the_defaults_of_the_tracing_api() -> None:
-    """{} is enough, and leaving it out is none."""
+    """{} enables it with defaults; a missing key disables it."""
     assert parsed(backend="eager").partitioner_config is None
     assert parsed(backend="eager", partitioner_config="{}").partitioner_config == PartitionerBlock(
         trace_kwargs=None,
@@ -78,7 +78,7 @@ def test_the_partitioner_has_the_defaults_of_the_tracing_api() -> None:
 
 
 def test_every_wrong_option_of_the_partitioner_is_told_at_once() -> None:
-    """With its path."""
+    """Each message has the path."""
     wrong = (
         "{model_support_percentage_threshold: 2, min_subgraph_size: 0, max_subgraph_count: -2,"
         " ops_to_partition: [sort], analyze_parameters: {max_worker: 3}, trace_kwargs: {compiler_arg: x}}"

@@ -1,4 +1,4 @@
-"""Lengths are changed in the text of a configuration; all else stays as its author wrote it."""
+"""Lengths are changed in the text of a configuration; other text stays as the author wrote it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ neuron_lstm:
     ],
 )
 def test_only_the_value_changes(written: str, expected: str) -> None:
-    """Whatever the style, with the comments around it."""
+    """This holds for every YAML style, with the comments around it."""
     changed = replace_lengths(f"{HEAD}  {written}", "f", (4, 16))
 
     assert changed == f"{HEAD}  {expected}"
@@ -72,8 +72,8 @@ def test_only_the_value_changes(written: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize("written", ["{batch: &b [8], length: *b}", "{length: &b [8], batch: *b}"])
-def test_what_hangs_together_is_left_to_its_author(written: str) -> None:
-    """An alias or its anchor cannot be changed without the other."""
+def test_aliased_values_are_not_changed(written: str) -> None:
+    """An alias and its anchor cannot be changed separately."""
     with pytest.raises(
         ConfigError, match=r"f:1: neuron_lstm.buckets.length: cannot be changed .* write \[4, 16\] there"
     ):
@@ -81,7 +81,7 @@ def test_what_hangs_together_is_left_to_its_author(written: str) -> None:
 
 
 def test_a_model_without_time_has_no_lengths() -> None:
-    """There is nothing to change."""
+    """There is no value to change."""
     text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [batch]}}, buckets: {batch: [1]}}"
 
     with pytest.raises(ConfigError, match="no input has a time dimension"):
@@ -89,13 +89,13 @@ def test_a_model_without_time_has_no_lengths() -> None:
 
 
 def test_a_configuration_that_is_wrong_already_is_refused() -> None:
-    """With all that is wrong."""
+    """All errors are reported."""
     with pytest.raises(ConfigError, match="threads: expected 1 or more"):
         replace_lengths(f"{HEAD}  buckets: {{batch: [1], length: [8]}}\n  threads: 0\n", "f", (4, 16))
 
 
-def test_a_histogram_stays_where_it_is(tmp_path: Path) -> None:
-    """The lengths take the place of the wish for them, which is read from the folder that is given."""
+def test_lengths_replace_the_histogram(tmp_path: Path) -> None:
+    """The lengths replace the `auto` form, whose histogram is read from the given folder."""
     (tmp_path / "lengths.txt").write_text("1 2 3")
     text = f"{HEAD}  buckets: {{batch: [1], length: {{auto: 3, histogram: lengths.txt}}}}\n"
 

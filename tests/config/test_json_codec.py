@@ -40,7 +40,7 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Layer:
-    """Every form that a field can have."""
+    """A class with every form of field."""
 
     name: str
     kind: Literal["lstm", "gru"]
@@ -84,7 +84,7 @@ models = st.builds(Model, st.lists(layers, max_size=2).map(tuple), st.just(Size(
 
 @given(models)
 def test_a_value_is_read_back_as_it_was_written(model: Model) -> None:
-    """Through the text, and with the types of numbers."""
+    """The text is parsed, and numbers keep their types."""
     text = json.dumps(to_json(Model, model), allow_nan=False)
     found = from_json(Model, parse_json(text))
 
@@ -108,7 +108,7 @@ LAYER = {
 
 
 def test_keys_are_those_of_the_fields() -> None:
-    """Except where a field has another key."""
+    """A field may define another key."""
     layer = from_json(Layer, LAYER)
 
     assert layer.in_tree == "*"
@@ -136,14 +136,14 @@ def test_keys_are_those_of_the_fields() -> None:
     ],
 )
 def test_a_wrong_value_is_named_by_its_path(change: dict[str, Any], message: str) -> None:
-    """Whatever the form of the field."""
+    """This holds for every form of field."""
     with pytest.raises(JsonError) as refused:
         from_json(Model, {"layers": [LAYER | change], "exact": {"rows": 1, "columns": 2}})
     assert str(refused.value) == message
 
 
 def test_other_keys_are_refused_only_where_the_annotation_says_so() -> None:
-    """They are ignored in a layer."""
+    """A layer ignores them."""
     written = {"layers": [LAYER | {"more": 1}], "exact": {"rows": 1, "columns": 2}}
     assert from_json(Model, written).layers == (from_json(Layer, LAYER),)
     with pytest.raises(JsonError, match=r"^exact: expected rows, columns, got rows, columns, more$"):
@@ -151,20 +151,20 @@ def test_other_keys_are_refused_only_where_the_annotation_says_so() -> None:
 
 
 def test_the_top_level_is_named_too() -> None:
-    """It has no path."""
+    """The top level has no path."""
     with pytest.raises(JsonError, match=r"^top level: expected an object, got \[\]$"):
         from_json(Model, [])
 
 
 @pytest.mark.parametrize("text", ["", "{", "NaN", "[-Infinity]", '{"a": 1, "a": 2}', "[" * 100_000])
 def test_text_that_is_not_json_is_refused(text: str) -> None:
-    """Also what the standard library accepts: constants and duplicate keys."""
+    """Constants and duplicate keys, which the standard library accepts, are refused too."""
     with pytest.raises(ValueError, match=r"."):
         parse_json(text)
 
 
 def test_a_damaged_file_is_named_with_advice(tmp_path: Path) -> None:
-    """Missing, not JSON, and of other values."""
+    """The file may be missing, not JSON, or have other values."""
     path = tmp_path / "size.json"
     write_json(Size, Size(1, 2), path)
     assert read_json(Size, path) == Size(1, 2)

@@ -1,4 +1,4 @@
-"""From YAML text to a configuration, or to a list of everything that is wrong with it."""
+"""Parsing of YAML text: a configuration, or a list of all errors."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def block(**replaced: str) -> str:
 
 
 def complaints(text: str) -> str:
-    """What is said about a text that is refused."""
+    """The message for a text that is refused."""
     with pytest.raises(ConfigError) as refused:
         parse_config(text, "model-config.yaml")
     return str(refused.value)
@@ -94,7 +94,7 @@ def test_every_key_is_read() -> None:
 def test_what_is_left_out_of_the_tolerance_follows_from_the_precision(
     written: str, bounds: tuple[float, float]
 ) -> None:
-    """A hundredth where bfloat16 is allowed, and what is written stands."""
+    """The default is a hundredth if bfloat16 is allowed; a written value is kept."""
     config = parse_config(f"{SMALL}  {written}\n", "a.yaml")
 
     assert (config.tolerance.atol, config.tolerance.rtol) == bounds
@@ -121,7 +121,7 @@ def test_a_configuration_does_not_change() -> None:
 
 
 def test_a_configuration_made_in_python_is_checked_alike() -> None:
-    """The models refuse what the file would be refused for."""
+    """The models refuse the same values as the loader of files."""
     config = parse_config(FULL, "a.yaml")
     values = {name: getattr(config, name) for name in ServingConfig.model_fields}
 
@@ -210,12 +210,12 @@ model-config.yaml:29: neuron_lstm.yes: expected a text as key, but YAML reads 'y
 
 
 def test_every_problem_is_reported_at_once_with_its_line() -> None:
-    """One run names everything that is wrong, in the order of the file."""
+    """One run reports all errors, in the order of the file."""
     assert complaints(EVERYTHING_WRONG) == EVERYTHING_SAID.rstrip("\n")
 
 
 def test_problems_are_there_as_values() -> None:
-    """Path, line and message can be had without parsing the text."""
+    """Path, line and message are available without parsing the text."""
     with pytest.raises(ConfigError) as refused:
         parse_config(block(threads="0"), "a.yaml")
 
@@ -257,7 +257,7 @@ def test_what_is_no_configuration_at_all_is_refused(text: str, said: str) -> Non
 
 
 def test_a_tab_is_explained() -> None:
-    """The commonest slip in YAML says what to do."""
+    """The message says what to do."""
     assert complaints("a:\n\t- b\n").endswith("that cannot start any token: indent with spaces")
 
 
@@ -271,12 +271,12 @@ def test_a_tab_is_explained() -> None:
     ],
 )
 def test_absurd_nesting_is_refused(text: str) -> None:
-    """Depth is refused before anything recursive sees it."""
+    """Depth is refused before any recursive code runs."""
     assert "nested at most 32 deep" in complaints(text)
 
 
 def test_a_bomb_of_aliases_is_refused() -> None:
-    """Ten levels of ten aliases stay a refusal, not ten thousand million values."""
+    """Ten levels of ten aliases are refused before they are expanded."""
     levels = "".join(f"    a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
     text = f"neuron_lstm:\n  model:\n   args:\n    a0: &a0 [1]\n{levels}"
 
@@ -284,12 +284,12 @@ def test_a_bomb_of_aliases_is_refused() -> None:
 
 
 def test_an_alias_to_itself_is_refused() -> None:
-    """A list that contains itself has no end."""
+    """The list contains itself."""
     assert "nested 32 deep" in complaints(block(model="{args: {x: &x [*x]}}"))
 
 
 def test_an_oversized_file_is_refused() -> None:
-    """A file far beyond any configuration is not even parsed."""
+    """A file far larger than any configuration is not parsed."""
     assert complaints("#" * 100_000) == "model-config.yaml:1: expected at most 65536 characters, got 100000"
 
 
@@ -301,7 +301,7 @@ def test_anchors_and_aliases_work() -> None:
 
 
 def test_duplicate_keys_are_refused_wherever_they_are() -> None:
-    """YAML would silently keep the last of them."""
+    """YAML would silently keep the last one."""
     assert complaints(SMALL + "neuron_lstm: {}\nhandler: {a: 1, b: {c: 1, c: 2}}\n").splitlines() == [
         "model-config.yaml:4: neuron_lstm: is given twice, first on line 1: expected each key once",
         "model-config.yaml:5: handler.b.c: is given twice, first on line 5: expected each key once",
@@ -327,12 +327,12 @@ def test_values_that_yaml_reads_otherwise_than_people_are_refused(value: str) ->
     ],
 )
 def test_a_key_that_is_no_text_is_refused(key: str, said: str) -> None:
-    """Also the ones that look like text but are booleans to YAML."""
+    """This includes keys that look like text but are booleans in YAML."""
     assert said in complaints(block(**{key: "{}"}))
 
 
 def test_other_blocks_are_left_alone() -> None:
-    """What belongs to another program is neither checked nor refused."""
+    """Blocks of other programs are neither checked nor refused."""
     others = "handler: {3: !x y, on: 010}\nmicro_batching: {parallelism: {a: 1}}\npt2: {compile: {enable: false}}\n"
 
     assert parse_config(SMALL + others + "torchrun: {nnodes: 1}\n", "f").frontend.torchrun == {"nnodes": 1}

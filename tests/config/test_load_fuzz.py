@@ -1,4 +1,4 @@
-"""Whatever the text, a configuration or a ConfigError comes out."""
+"""Arbitrary text gives a configuration or a ConfigError."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ TEXTS = st.one_of(st.text(max_size=200), st.lists(st.one_of(AWKWARD, st.text(max
 
 @st.composite
 def mutations(draw: st.DrawFn) -> str:
-    """A preset with some stretches cut out, repeated, or replaced by awkward pieces."""
+    """A preset with some parts removed, repeated, or replaced by awkward texts."""
     text = draw(st.sampled_from(PRESETS))
     for _ in range(draw(st.integers(1, 6))):
         start = draw(st.integers(0, len(text)))
@@ -84,7 +84,7 @@ def mutations(draw: st.DrawFn) -> str:
 
 
 def refusal(text: str) -> ConfigError | None:
-    """Why a text is refused; None where it is a configuration."""
+    """The reason for the refusal of a text; None for a valid configuration."""
     try:
         config = parse_config(text, "f.yaml")
     except ConfigError as refused:
@@ -95,7 +95,7 @@ def refusal(text: str) -> ConfigError | None:
 
 
 def check(text: str) -> None:
-    """Either it loads, or each problem is one line of words about a line of the file."""
+    """Check that it loads, or that each problem is one line of words about a line of the file."""
     refused = refusal(text)
     if refused is not None:
         lines = 1 + sum(map(text.count, ("\n", "\r", "\x85", "\u2028", "\u2029"))) - text.count("\r\n")

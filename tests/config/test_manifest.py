@@ -1,4 +1,4 @@
-"""variants.json: its bytes, the way back, and everything that is refused on loading."""
+"""variants.json: its bytes, reading it back, and refusals on loading."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ GOLDEN = """\
 
 
 def refusal(directory: Path, text: str) -> str:
-    """What is said about a manifest with this text."""
+    """The message for a manifest with this text."""
     (directory / "variants.json").write_text(text)
     with pytest.raises(RuntimeError) as refused:
         read_manifest(directory)
@@ -245,7 +245,7 @@ def test_the_bytes_are_these(tmp_path: Path) -> None:
     assert (tmp_path / "variants.json").read_bytes() == GOLDEN.encode()
 
 
-def test_the_order_of_mappings_does_not_reach_the_bytes(tmp_path: Path) -> None:
+def test_the_order_of_mappings_does_not_change_the_bytes(tmp_path: Path) -> None:
     """Equal manifests give equal bytes."""
     shuffled: dict[str, Any] = {
         name: dict(reversed(getattr(EXAMPLE, name).items())) for name in ("host", "files", "produced_by")
@@ -373,7 +373,7 @@ def test_what_is_written_is_read_back(tmp_path: Path, manifest: Manifest) -> Non
     ],
 )
 def test_what_could_not_be_read_is_not_written(tmp_path: Path, wrong: dict[str, Any], said: str) -> None:
-    """Packaging stops instead, and no file is there."""
+    """Packaging stops, and no file is written."""
     with pytest.raises(ManifestError) as refused:
         write_manifest(replace(EXAMPLE, **wrong), tmp_path)
 
@@ -494,15 +494,15 @@ def test_a_wrong_value_is_named(tmp_path: Path, path: str, value: Any, said: str
 
 
 def test_numbers_beyond_all_floats_are_refused(tmp_path: Path) -> None:
-    """JSON can write what becomes an infinity."""
+    """JSON can contain numbers that become an infinity."""
     text = GOLDEN.replace('"milliseconds": 0.5', '"milliseconds": 1e999')
 
     assert refusal(tmp_path, text).startswith("variants.json: costs[0].milliseconds: expected a finite number, got inf")
 
 
 @pytest.mark.parametrize("part", ["sequence", "chunk"])
-def test_what_padding_costs_is_of_programs_that_choose_it(part: ProgramRole) -> None:
-    """Whole sequences in every shape; the costs of anything else would plan wrongly."""
+def test_only_programs_for_every_shape_have_padding_costs(part: ProgramRole) -> None:
+    """Only programs for whole sequences in every shape have them; other costs would plan wrongly."""
     whole = replace(
         EXAMPLE, kind="sequence", shapes="any", carried=(), variants=(Variant("sequence", None, "programs/any"),)
     )
@@ -519,17 +519,17 @@ def test_what_padding_costs_is_of_programs_that_choose_it(part: ProgramRole) -> 
     ["", "{", "[" * 100_000, '{"format": NaN}', '{"format": 1, "format": 1}', GOLDEN[:-3], "1" * 5000, "\ufeff{}"],
 )
 def test_malformed_json_is_refused(tmp_path: Path, text: str) -> None:
-    """Also what json would let through: constants and repeated keys."""
+    """Constants and repeated keys, which json accepts, are refused too."""
     assert refusal(tmp_path, text).startswith("variants.json is not JSON (")
 
 
 def test_a_manifest_that_is_no_object_is_refused(tmp_path: Path) -> None:
-    """A list is valid JSON, and no manifest."""
+    """A list is valid JSON, but no manifest."""
     assert refusal(tmp_path, "[]") == "variants.json: top level: expected an object, got []; package the model again"
 
 
 def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
-    """The version that wrote the archive, where it says so."""
+    """The message has the version that wrote the archive, if the archive has it."""
     assert refusal(tmp_path, GOLDEN.replace('"format": 5', '"format": 1')) == (
         "variants.json has format 1, and this code reads format 5: serve the archive with "
         "torchserve-neuron-lstm 0.1.0, which wrote it, "
@@ -539,7 +539,7 @@ def test_another_format_says_which_version_reads_it(tmp_path: Path) -> None:
 
 
 def test_a_missing_or_unreadable_manifest_is_refused(tmp_path: Path) -> None:
-    """The path is named."""
+    """The message has the path."""
     with pytest.raises(ManifestError, match=r"variants\.json cannot be read"):
         read_manifest(tmp_path)
 
@@ -566,7 +566,7 @@ def archive(tmp_path: Path) -> Path:
 
 
 def test_digests_are_those_of_the_files_that_are_archived(archive: Path) -> None:
-    """Neither of the manifests, nor what the archiver leaves out."""
+    """The manifests, and files that the archiver leaves out, have no digest."""
     assert digest_files(archive) == {
         "programs/inductor/b1_t16/model.so": "a1d9890884c1b4b960c279cfe7554a900d169422d6cec980beef67761487d3b9",
         "weights.pt": "50e721e49c013f00c62cf59f2163542a9d8df02464efeb615d31051b0fddc326",
@@ -582,17 +582,17 @@ def test_an_untouched_archive_is_accepted_with_files_besides(archive: Path) -> N
 
 
 def remove(path: Path) -> None:
-    """Take a file away."""
+    """Remove a file."""
     path.unlink()
 
 
 def append(path: Path) -> None:
-    """Let a file grow."""
+    """Append bytes to a file."""
     path.write_text(path.read_text() + "!")
 
 
 def replace_by_folder(path: Path) -> None:
-    """Put a folder in the place of a file."""
+    """Replace a file by a folder."""
     path.unlink()
     path.mkdir()
 
@@ -601,7 +601,7 @@ def replace_by_folder(path: Path) -> None:
     ("damage", "said"), [(remove, "is missing"), (append, "was changed"), (replace_by_folder, "is missing")]
 )
 def test_every_damaged_file_is_named(archive: Path, damage: Callable[[Path], None], said: str) -> None:
-    """A RuntimeError names all of them at once."""
+    """One RuntimeError names all of them."""
     damage(archive / "weights.pt")
     damage(archive / "programs/inductor/b1_t16/model.so")
 
@@ -614,13 +614,13 @@ def test_every_damaged_file_is_named(archive: Path, damage: Callable[[Path], Non
 
 
 def test_weights_without_a_digest_are_refused(archive: Path) -> None:
-    """What is loaded must have been listed."""
+    """A file that is loaded must be listed."""
     with pytest.raises(ManifestError, match=r"weights\.pt has no digest"):
         verify_files(archive, replace(EXAMPLE, files={}))
 
 
 def test_only_the_standard_library_is_imported() -> None:
-    """The file is copied into archives that are served where pydantic and yaml are not."""
+    """The file is copied into archives, which are served without pydantic and yaml."""
     check = (
         "import sys; import torchserve_neuron_lstm.config.manifest; "
         "print([name for name in ('pydantic', 'yaml', 'torch', 'numpy') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""What the models accept, one key at a time, and the JSON Schema that editors get."""
+"""The accepted values of each key, and the JSON Schema for editors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def parsed(around: str = "", **keys: str) -> ServingConfig:
 
 
 def refusal(around: str = "", **keys: str) -> str:
-    """All that is said about one, without the lines."""
+    """All messages of a refusal, without line numbers."""
     with pytest.raises(ConfigError) as refused:
         parsed(around, **keys)
     return "\n".join(f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics)
@@ -92,7 +92,7 @@ def test_a_grid_has_the_dimensions_that_the_inputs_have(shape: str, buckets: str
     ],
 )
 def test_buckets_that_do_not_fit_the_inputs_are_refused(inputs: str, buckets: str, said: str) -> None:
-    """Sizes are positive, ascending, and there for exactly the dimensions that exist."""
+    """Sizes are positive and ascending, and exist for exactly the dimensions of the inputs."""
     assert refusal(inputs=inputs, buckets=buckets) == f"neuron_lstm.{said}"
 
 
@@ -123,7 +123,7 @@ def test_a_batch_may_exceed_the_largest_bucket() -> None:
     ],
 )
 def test_a_pad_value_of_the_dtype_is_kept(dtype: str, pad_value: str, kept: float) -> None:
-    """Whole numbers may be written with a point, and booleans as true and false."""
+    """Whole numbers may have a decimal point, and booleans are true and false."""
     config = parsed(inputs=f"{{x: {{dtype: {dtype}, shape: [batch, time], pad_value: {pad_value}}}}}")
 
     assert config.input_specs[0].pad_value == kept
@@ -145,7 +145,7 @@ def test_a_pad_value_of_the_dtype_is_kept(dtype: str, pad_value: str, kept: floa
     ],
 )
 def test_a_pad_value_that_the_dtype_cannot_hold_is_refused(dtype: str, pad_value: str, said: str) -> None:
-    """Neither fractions, nor overflows, nor what is not finite."""
+    """Fractions, overflows and values that are not finite are refused."""
     inputs = f"{{x: {{dtype: {dtype}, shape: [batch, time], pad_value: {pad_value}}}}}"
 
     assert refusal(inputs=inputs) == f"neuron_lstm.inputs.x.pad_value: {said}"
@@ -163,7 +163,7 @@ def test_a_pad_value_that_the_dtype_cannot_hold_is_refused(dtype: str, pad_value
     ],
 )
 def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
-    """Everything else in it is a positive size."""
+    """Other elements are positive sizes."""
     inputs = f"{{x: {{dtype: float32, shape: {shape}}}}}"
 
     assert (
@@ -204,7 +204,7 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
     ],
 )
 def test_keys_of_the_block_are_checked(keys: dict[str, str], said: str) -> None:
-    """Each refusal names the key and what it wants."""
+    """Each refusal has the key and the expected value."""
     assert refusal(**keys).startswith(f"neuron_lstm.{said}")
 
 
@@ -238,12 +238,12 @@ def test_keys_of_the_block_are_checked(keys: dict[str, str], said: str) -> None:
     ],
 )
 def test_what_torchserve_would_silently_ignore_is_refused(text: str, said: str) -> None:
-    """Wrong types, halves of pairs, unknown devices, and slips of its keys."""
+    """Examples are wrong types, halves of pairs, unknown devices, and misspelt keys."""
     assert refusal(f"{text}\n").startswith(said)
 
 
 def test_a_preset_is_there_for_each_way_of_serving() -> None:
-    """The files that the documentation names."""
+    """The documentation names these files."""
     assert [path.name for path in PRESETS] == [
         "cpu-low-latency.yaml",
         "cpu.yaml",
@@ -258,7 +258,7 @@ def test_a_preset_is_there_for_each_way_of_serving() -> None:
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)
 def test_presets_are_valid(path: Path) -> None:
-    """To the loader and to an editor that has the JSON Schema."""
+    """The loader accepts them, and so does the JSON Schema."""
     config = load_config(path)
 
     assert config.frontend.minWorkers == config.frontend.maxWorkers is not None
@@ -266,13 +266,13 @@ def test_presets_are_valid(path: Path) -> None:
 
 
 def test_the_json_schema_is_one() -> None:
-    """It holds to the draft it names."""
+    """The schema is valid for the draft that it names."""
     assert json_schema()["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     jsonschema.Draft202012Validator.check_schema(json_schema())
 
 
 def test_every_key_of_the_json_schema_is_described() -> None:
-    """So that an editor can explain what it completes."""
+    """An editor shows the descriptions."""
     schema = json_schema()
     keys = {
         f"{place}.{key}": entry
@@ -304,7 +304,7 @@ def test_every_key_of_the_json_schema_is_described() -> None:
     ],
 )
 def test_an_editor_sees_what_the_loader_refuses(change: dict[str, Any]) -> None:
-    """Of the single-value mistakes at least."""
+    """The schema refuses the same single-value errors as the loader."""
     text = yaml.safe_dump({**yaml.safe_load(PRESETS[0].read_text()), **change})
 
     assert not jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(text))
@@ -313,7 +313,7 @@ def test_an_editor_sees_what_the_loader_refuses(change: dict[str, Any]) -> None:
 
 
 def test_slips_do_not_reach_into_other_blocks() -> None:
-    """Keys that other programs are known to put at the top are none of TorchServe's misspelt."""
+    """Known top-level keys of other programs are not reported as misspelt keys of TorchServe."""
     for key in (
         "handler",
         "micro_batching",

@@ -1,4 +1,4 @@
-"""What variants.json says of streaming is read back as written, and refused by name where it is not."""
+"""Streaming settings of variants.json are read back as written, and wrong ones are refused by name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ CONFIG = StreamingConfig.model_validate({"store": "redis", "redis": {"url": "red
 
 
 def written() -> dict[str, Any]:
-    """The manifest of a streaming archive, as JSON has it."""
+    """The manifest of a streaming archive, as a JSON value."""
     found: dict[str, Any] = json.loads(manifest_text(streaming_manifest(CONFIG.settings(STATE))))
     return found
 
 
 def refusal(manifest: dict[str, Any]) -> str:
-    """What is said about it."""
+    """The text of the refusal."""
     with pytest.raises(ManifestError) as refused:
         parse_manifest(json.dumps(manifest))
     return str(refused.value)
@@ -74,7 +74,7 @@ def test_settings_are_written_under_their_own_names() -> None:
     ],
 )
 def test_a_value_of_another_kind_is_refused_by_name(key: str, value: Any, said: str) -> None:
-    """With what was expected."""
+    """The refusal has the expected kind."""
     manifest = written()
     if isinstance(value, dict):
         manifest["streaming"][key].update(value)
@@ -86,7 +86,7 @@ def test_a_value_of_another_kind_is_refused_by_name(key: str, value: Any, said: 
 
 @pytest.mark.parametrize("key", sorted(written()["streaming"]))
 def test_a_setting_that_is_missing_is_named(key: str) -> None:
-    """None has a default here: packaging wrote them all."""
+    """There are no defaults: packaging writes all settings."""
     manifest = written()
     del manifest["streaming"][key]
 
@@ -95,7 +95,7 @@ def test_a_setting_that_is_missing_is_named(key: str) -> None:
 
 @pytest.mark.parametrize("fields", [{"id": "a"}, {**written()["streaming"]["fields"], "colour": "b"}])
 def test_field_names_are_those_five(fields: dict[str, str]) -> None:
-    """None fewer, and none that nobody knows."""
+    """Fewer names and unknown names are refused."""
     manifest = written()
     manifest["streaming"]["fields"] = fields
 
@@ -106,7 +106,7 @@ def test_field_names_are_those_five(fields: dict[str, str]) -> None:
     ("key", "value"), [("idle_seconds", 0), ("idle_seconds", -1), ("max_sessions", 0), ("max_bytes", -5)]
 )
 def test_limits_are_positive(key: str, value: int) -> None:
-    """Else no session could begin."""
+    """Otherwise no session could begin."""
     manifest = written()
     manifest["streaming"][key] = value
 
@@ -114,7 +114,7 @@ def test_limits_are_positive(key: str, value: int) -> None:
 
 
 def test_a_server_belongs_to_its_store() -> None:
-    """Neither without the other: the store is chosen by it."""
+    """The address of a server is required for its store, and refused for others."""
     manifest = written()
     manifest["streaming"]["redis"] = None
     assert "streaming.redis: expected with store redis and with no other" in refusal(manifest)
@@ -124,7 +124,7 @@ def test_a_server_belongs_to_its_store() -> None:
 
 
 def test_only_a_model_in_chunks_of_time_can_stream() -> None:
-    """A whole sequence has nothing to go on from."""
+    """A program for whole sequences has no state to continue from."""
     manifest = written()
     manifest["kind"] = "sequence"
     for variant in manifest["variants"]:

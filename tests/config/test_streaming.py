@@ -1,4 +1,4 @@
-"""`streaming:` of the YAML: defaults, every contradiction with its path, and nothing that serving would refuse."""
+"""`streaming:` of the YAML: defaults, refusals with their path, and only values that can be served."""
 
 from __future__ import annotations
 
@@ -34,32 +34,32 @@ def text_of(streaming: str, **keys: str) -> str:
 
 
 def parsed(streaming: str, **keys: str) -> ServingConfig:
-    """The same, read."""
+    """The same configuration, parsed."""
     return parse_config(text_of(streaming, **keys), "f")
 
 
 def settings(streaming: str) -> SessionSettings:
-    """What the serving half is told."""
+    """The settings for serving."""
     config = parsed(streaming).streaming
     assert config is not None
     return config.settings(STATE)
 
 
 def complaints(streaming: str, **keys: str) -> list[str]:
-    """What is said about one, without the lines."""
+    """The messages of a refusal, without line numbers."""
     with pytest.raises(ConfigError) as refused:
         parsed(streaming, **keys)
     return [f"{problem.path}: {problem.message}" for problem in refused.value.diagnostics]
 
 
 def test_without_the_block_nothing_streams() -> None:
-    """A request is a whole sequence, as ever."""
+    """A request is a whole sequence."""
     assert parse_config(text_of("null"), "f").streaming is None
     assert parse_config(text_of("{}").replace("  streaming: {}\n", ""), "f").streaming is None
 
 
 def test_an_empty_block_takes_all_the_defaults() -> None:
-    """On disk, for ten minutes, ten thousand of them, by TorchServe's own names."""
+    """The defaults are the disk, ten minutes, ten thousand sessions, and TorchServe's own names."""
     found = settings("{}")
 
     assert (found.store, found.directory, found.redis, found.key_env) == ("disk", None, None, None)
@@ -69,7 +69,7 @@ def test_an_empty_block_takes_all_the_defaults() -> None:
 
 
 def test_the_serving_half_gets_what_was_written() -> None:
-    """Every key."""
+    """Every key is checked."""
     found = settings(
         "{store: redis, redis: {url: 'rediss://cache:6380/2', username: lstm, password_env: SECRET, "
         "ca_file: /etc/ca.pem, timeout_seconds: 0.5}, idle_seconds: 30, max_sessions: 7, max_bytes: 4096, "
@@ -121,7 +121,7 @@ CONTRADICTIONS = [
 
 @pytest.mark.parametrize(("streaming", "said"), CONTRADICTIONS)
 def test_what_does_not_go_together_is_refused_with_its_path(streaming: str, said: str) -> None:
-    """One complaint, at the key that has to change."""
+    """One message is given, at the key that has to change."""
     (complaint,) = complaints(streaming)
 
     assert complaint.startswith(f"neuron_lstm.streaming.{said}")
@@ -142,7 +142,7 @@ def test_what_does_not_go_together_is_refused_with_its_path(streaming: str, said
     ],
 )
 def test_an_address_that_the_server_could_not_use_is_refused(url: str) -> None:
-    """While packaging, not when the archive is loaded."""
+    """The refusal happens while packaging, not when the archive is loaded."""
     (complaint,) = complaints(f"{{store: redis, redis: {{url: '{url}'}}}}")
 
     assert complaint.startswith("neuron_lstm.streaming.redis.url: expected redis://HOST:PORT/DATABASE, or rediss://")
@@ -150,7 +150,7 @@ def test_an_address_that_the_server_could_not_use_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["redis://me:secret@cache:6379/0", "redis://me@cache/0", "redis://@cache/0"])
 def test_an_address_with_a_secret_is_refused_without_repeating_it(url: str) -> None:
-    """Everyone can read an archive, and its log."""
+    """An archive and its log can be read by others."""
     (complaint,) = complaints(f"{{store: redis, redis: {{url: '{url}'}}}}")
 
     assert "expected no user and no password in the address" in complaint
@@ -170,7 +170,7 @@ urls = st.builds(
 def test_what_is_packaged_can_be_opened(
     url: str, username: str | None, password_env: str | None, ca_file: str | None
 ) -> None:
-    """The rules of the YAML are those of the store: nothing that passes here fails on the serving host."""
+    """The rules of the YAML are those of the store: every accepted value works on the serving host."""
     server = {"url": url, "username": username, "password_env": password_env, "ca_file": ca_file}
     try:
         config = StreamingConfig.model_validate({"store": "redis", "redis": server})
@@ -180,14 +180,14 @@ def test_what_is_packaged_can_be_opened(
 
 
 def test_a_cut_request_would_leave_a_gap_in_its_sequence() -> None:
-    """So overflow: truncate is refused."""
+    """`overflow: truncate` is refused."""
     (complaint,) = complaints("{}", overflow="truncate")
 
     assert complaint.startswith("neuron_lstm.overflow: expected reject: timesteps cut from a request")
 
 
 def test_a_codecs_body_has_no_place_for_a_session() -> None:
-    """With the client as the store it would never get one."""
+    """With the client as the store, the client would never get its session."""
     (complaint,) = complaints("{store: client}", codec="codec:Codec")
 
     assert complaint.startswith("neuron_lstm.streaming.store: expected disk or redis")
@@ -195,7 +195,7 @@ def test_a_codecs_body_has_no_place_for_a_session() -> None:
 
 
 def test_a_field_is_no_output_either() -> None:
-    """They stand beside each other in an answer."""
+    """An answer has both side by side."""
     (complaint,) = complaints("{fields: {step: tags}}", outputs="[tags]")
 
     assert complaint.startswith("neuron_lstm.streaming.fields.step: expected a name of its own, got that of the input")
@@ -206,12 +206,12 @@ def test_a_field_is_no_output_either() -> None:
     "streaming", ["{fields: {step: tags}}", "{fields: {step: 7}}", "{fields: 7}", "7", "{store: 7}"]
 )
 def test_values_of_other_kinds_are_refused_like_any(streaming: str, outputs: str) -> None:
-    """Whatever else is looked at beside them."""
+    """Other checks of the same values do not interfere."""
     assert complaints(streaming, outputs=outputs, overflow="truncate", codec="codec:Codec")
 
 
 def is_valid(text: str) -> bool:
-    """To an editor that has the JSON Schema."""
+    """Whether the JSON Schema accepts the text, as an editor would check it."""
     return bool(jsonschema.Draft202012Validator(json_schema()).is_valid(yaml.safe_load(text)))
 
 
@@ -219,7 +219,7 @@ def is_valid(text: str) -> bool:
     "streaming", ["{}", "null", "{store: client, key_env: KEY}", f"{{{REDIS}}}}}", "{fields: {id: X-Session}}"]
 )
 def test_an_editor_takes_what_the_loader_takes(streaming: str) -> None:
-    """Every way to write it."""
+    """Every form is checked."""
     parsed(streaming)
 
     assert is_valid(text_of(streaming))
@@ -230,7 +230,7 @@ def test_an_editor_takes_what_the_loader_takes(streaming: str) -> None:
     ["{store: memory}", "{idle_seconds: 0}", "{max_sessions: 0}", "{stoer: disk}", "{fields: {id: 'a b'}}", "[]"],
 )
 def test_an_editor_sees_single_values_that_the_loader_refuses(streaming: str) -> None:
-    """What goes with what is for the loader alone."""
+    """Combinations of keys are checked by the loader only."""
     complaints(streaming)
 
     assert not is_valid(text_of(streaming))
@@ -244,7 +244,7 @@ seconds = st.floats(1e-3, 1e9, allow_nan=False)
 def test_settings_come_back_from_a_manifest_as_they_were(
     store: str, max_sessions: int, max_bytes: int, idle_seconds: float
 ) -> None:
-    """Of every store, whatever the limits."""
+    """This holds for every store and all limits."""
     from streaming_archive import streaming_manifest
 
     values: dict[str, Any] = {"store": store, "max_sessions": max_sessions, "max_bytes": max_bytes}

@@ -1,4 +1,4 @@
-"""Archives of the contract tests: those made now, and those kept from before."""
+"""Archives of the contract tests: those of the current code, and those of an earlier release."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def call(*words: object) -> str:
 
 
 class Packaged:
-    """Archives made by the code as it is now, each once for all test processes, and what packaging said."""
+    """Archives made by the current code, each once for all test processes, with the report of packaging."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -70,14 +70,14 @@ class Packaged:
 
 @pytest.fixture(scope="session")
 def packaged(tmp_path_factory: pytest.TempPathFactory) -> Packaged:
-    """Shared by all processes of a run."""
+    """The archives of the current code, shared by all processes of a run."""
     base = tmp_path_factory.getbasetemp()
     return Packaged((base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "contracts")
 
 
 @pytest.fixture(autouse=True)
 def no_cores_named(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a command sets in the environment is undone."""
+    """Remove the core variables, and undo changes of the environment by a command."""
     before = dict(os.environ)
     for variable in ("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES", "NEURON_DOUBLE_CORES"):
         monkeypatch.delenv(variable, raising=False)

@@ -1,13 +1,13 @@
-"""Serves archives as a TorchServe worker does, in an interpreter that sees nothing of this repository.
+"""Serve archives as a TorchServe worker does, in an interpreter without this repository.
 
-Run as `python -I -S host.py SITE... < jobs.json > results.json`. SITE are folders with packages; no `.pth` file in them
-is read. Each job is answered in a process of its own, forked once torch is imported:
+Run as `python -I -S host.py SITE... < jobs.json > results.json`. SITE are folders with packages, whose `.pth` files are
+not read. Each job runs in a process of its own, which is forked after the import of torch:
 
     {"folder": an unpacked archive, "name": of the model, "batches": [[{"body", "headers"}, ...], ...],
      "environment": {...}, "paths": [...], "metrics": a metrics file or null}
 
-Its result has `batches` (status, headers, body in latin-1 for each row), `log` (messages by logger), and `files`, those
-from which the modules of the serving half came; or `error`.
+Its result has `batches` (status, headers, body in latin-1 for each row), `log` (messages by logger), and `files` (the
+files of the imported serving modules); or `error`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 
 class Context:
-    """`ts.context.Context`, as far as a handler needs it."""
+    """A double of `ts.context.Context` with the members that a handler needs."""
 
     def __init__(self, job: dict[str, Any], headers: list[dict[str, str]]) -> None:
         self.model_name = job["name"]
@@ -41,20 +41,20 @@ class Context:
         return self.given[idx]
 
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
-        """Of a row."""
+        """Record the status of a row."""
         self.statuses[idx] = code
 
     def set_response_content_type(self, idx: int, value: str) -> None:
-        """Of a row."""
+        """Record the content type of a row."""
         self.told[idx]["content-type"] = value
 
     def set_response_header(self, idx: int, key: str, value: str) -> None:
-        """Of a row."""
+        """Record a header of a row."""
         self.told[idx][key] = value
 
 
 class Metrics:
-    """Every metric of a file, as TorchServe hands them to a handler."""
+    """Every metric of a file, in the form in which TorchServe gives them to a handler."""
 
     def __init__(self, file: str) -> None:
         import yaml
@@ -63,29 +63,29 @@ class Metrics:
         self.known = {(one["name"], kind): one for kind, metrics in declared.items() for one in metrics}
 
     def get_metric(self, metric_name: str, metric_type: Any) -> Any:
-        """One that is declared.
+        """A declared metric.
 
         Raises:
-            KeyError: it is not.
+            KeyError: the metric is not declared.
         """
         found = self.known[metric_name, metric_type.value]
         return type("Metric", (), {"unit": found["unit"], "dimension_names": found["dimensions"]})()
 
 
 def metrics_of(job: dict[str, Any]) -> Metrics | None:
-    """What the server's metrics file declares."""
+    """The metrics that the server's metrics file declares."""
     return None if job["metrics"] is None else Metrics(job["metrics"])
 
 
 class Messages(logging.Handler):
-    """Everything that is logged."""
+    """A log handler that collects all messages."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
+        """Collect the message."""
         self.lines += record.getMessage().splitlines()
 
 
@@ -143,7 +143,7 @@ def main() -> None:
     jobs = json.load(sys.stdin)
     sys.path[:] = [entry for entry in sys.path if Path(entry) != Path(__file__).parent] + sys.argv[1:]
     warnings.simplefilter("ignore")
-    with tempfile.TemporaryFile() as noise:  # what engines print is no result
+    with tempfile.TemporaryFile() as noise:  # the output of engines is no result
         results = os.dup(1)
         os.dup2(noise.fileno(), 1)
         import torch

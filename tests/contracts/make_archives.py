@@ -1,4 +1,4 @@
-"""Makes what data/ holds of archives: run by hand, on the commit whose archives are to be kept. See data/README.md.
+"""Make the archives of data/. Run by hand, on the commit whose archives are kept. See data/README.md.
 
 python -m tests.contracts.make_archives [NAME ...]
 """
@@ -31,7 +31,7 @@ def main(names: list[str]) -> None:
 
 
 def keep(name: str, place: Path) -> None:
-    """Write what is kept of one project."""
+    """Write the kept files of one project."""
     file = place / "store" / f"{name}.mar"
     with ZipFile(file) as opened:
         manifest = json.loads(opened.read("variants.json"))

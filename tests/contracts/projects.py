@@ -1,6 +1,6 @@
-"""User projects of the contract tests: small models with their configurations, and how they are packaged.
+"""User projects of the contract tests: small models with their configurations and packaging.
 
-Nothing here imports the package: projects are files and a command line, as users have them.
+This file does not import the package: projects are files and a command line, like those of users.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 DATA = HERE / "data"
 ARCHIVES = DATA / "archives"
 DOUBLES = HERE.parent / "support" / "doubles"
-"""Packages that stand in for those of AWS."""
+"""Doubles of AWS's packages."""
 ARCHIVER = Path(sys.executable).with_name("torch-model-archiver")
 
 _HEAD = """\
@@ -144,7 +144,7 @@ class Project:
     block: str
     extra: Mapping[str, str] = field(default_factory=dict)
     doubles: bool = False
-    """Whether the packages that stand in for those of AWS must be importable."""
+    """Whether the doubles of AWS's packages must be importable."""
     archive: bool = False
     """Whether an archive of it is kept in data/archives."""
 
@@ -222,7 +222,7 @@ def archived_names() -> list[str]:
 
 
 def write_project(name: str, folder: Path, seed: int = 0) -> nn.Module:
-    """Lay out a project's files in a new folder, with weights of that seed; returns the model in eval mode."""
+    """Write a project's files to a new folder, with weights of the seed; return the model in eval mode."""
     project = PROJECTS[name]
     folder.mkdir(parents=True)
     (folder / "model.py").write_text(project.model)
@@ -250,7 +250,7 @@ def make_model(file: Path, seed: int) -> nn.Module:
 
 
 def archive_words(name: str, store: Path) -> list[str]:
-    """The options of torch-model-archiver for a project, to be given in its folder."""
+    """The options of torch-model-archiver for a project, for a call in its folder."""
     extra = ["--extra-files", ",".join(PROJECTS[name].extra)] if PROJECTS[name].extra else []
     return [
         *("--model-name", name, "--version", "1.0", "--model-file", "model.py", "--serialized-file", "weights.pt"),
@@ -259,7 +259,7 @@ def archive_words(name: str, store: Path) -> list[str]:
 
 
 def environment_of(name: str) -> dict[str, str]:
-    """This process's environment, in which the stand-ins can be imported where the project needs them."""
+    """This process's environment, in which the doubles can be imported if the project needs them."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     for variable in ("NEURON_RT_NUM_CORES", "NEURON_RT_VISIBLE_CORES", "NEURON_DOUBLE_CORES"):
         environment.pop(variable, None)
@@ -270,12 +270,12 @@ def environment_of(name: str) -> dict[str, str]:
 
 
 def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, whatever that is."""
+    """Run a command to its end, with any result."""
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
 def package(name: str, work: Path, store: Path) -> nn.Module:
-    """Package a project with the stock command into `store`; returns its model."""
+    """Package a project with the standard command into `store`; returns its model."""
     model = write_project(name, work / name)
     done = run([str(ARCHIVER), *archive_words(name, store)], work / name, environment_of(name))
     assert done.returncode == 0, done.stdout + done.stderr

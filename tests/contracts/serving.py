@@ -1,4 +1,4 @@
-"""Has archives served by `host.py`, and takes them apart."""
+"""Serving of archives by `host.py`, and reading of the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .projects import DOUBLES, HERE, PROJECTS
 JSON = {"Content-Type": "application/json"}
 OURS = ("torchserve_neuron_lstm", "_editable_impl_torchserve_neuron_lstm", "__editable__")
 LENGTHS = (1, 4, 6, 3)
-"""Of the requests that every archive gets, but for one that takes its buckets' own lengths alone."""
+"""The lengths of the requests of every archive, except one that takes its buckets' lengths only."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Job:
 
     @property
     def text(self) -> dict[str, Any]:
-        """As `host.py` reads it."""
+        """The job in the form that `host.py` reads."""
         doubles = self.name in PROJECTS and PROJECTS[self.name].doubles
         return {
             "folder": str(self.folder),
@@ -50,7 +50,7 @@ class Job:
 
 
 def serve(jobs: Sequence[Job], place: Path) -> list[dict[str, Any]]:
-    """The result of each job, from an interpreter whose packages are linked in `place`: all but this project."""
+    """The result of each job, from an interpreter without this project; its packages are links in `place`."""
     site = place / "site"
     if not site.exists():
         site.mkdir()
@@ -108,14 +108,14 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 
 def values(answer: Any) -> Any:
-    """An answer without what differs from run to run: the ids of sessions."""
+    """An answer without the parts that differ from run to run: the ids of sessions."""
     if isinstance(answer, dict):
         return {key: values(value) for key, value in answer.items() if key != "ts_request_sequence_id"}
     return answer
 
 
 def assert_close(answer: Any, expected: Any) -> None:
-    """The same nesting, keys and texts; numbers within the default tolerance."""
+    """Check for the same nesting, keys and texts, with numbers within the default tolerance."""
     if isinstance(expected, dict):
         assert list(answer) == list(expected)
         for key, value in expected.items():

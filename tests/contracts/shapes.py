@@ -1,4 +1,4 @@
-"""What of a JSON value is promised: keys and plain facts exactly, measurements and wording by their kind."""
+"""The promised parts of a JSON value: keys and plain facts exactly, measurements and wording by kind."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def flags(help_text: str) -> list[str]:
 
 
 def dump(value: Any) -> str:
-    """JSON as the data files have it."""
+    """JSON in the form of the data files."""
     return json.dumps(value, indent=1, ensure_ascii=False, sort_keys=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Archives that an earlier release made: each is still served by its own code, and read by the commands of today."""
+"""Archives of an earlier release: their own code serves them, and the current commands read them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("contract archiv
 KEYS = json.loads((DATA / "keys.json").read_text())
 NAMES = archived_names()
 REFUSED = {"tagger_neuron": "replace-weights", "exact_eager": "tune"}
-"""Weights that are compiled into the programs, and lengths that are the user's to say."""
+"""Commands that refuse an archive: compiled-in weights, and lengths that the user chooses."""
 
 
 @dataclass(frozen=True)
 class Renewed:
-    """An archive that was calibrated and given other weights by the commands of today."""
+    """An archive that was calibrated and given other weights by the current commands."""
 
     archive: Path
     model: torch.nn.Module
     told: dict[str, Any]
-    """What each command said as JSON, by its name."""
+    """The JSON output of each command, by its name."""
 
 
 def manifest_of(archive: Path) -> Any:
@@ -47,7 +47,7 @@ def manifest_of(archive: Path) -> Any:
 
 
 def answers(name: str, result: dict[str, Any]) -> list[Any]:
-    """The values of all answers of a host, none of which is a refusal."""
+    """The values of all answers of a host; none may be a refusal."""
     assert "error" not in result, result
     (batch,) = result["batches"]
     assert [answer["status"] for answer in batch] == [200] * len(batch), batch
@@ -56,7 +56,7 @@ def answers(name: str, result: dict[str, Any]) -> list[Any]:
 
 
 def served(archives: dict[str, Path], place: Path) -> dict[str, dict[str, Any]]:
-    """What a host that knows nothing of this repository says to the requests of each archive."""
+    """The answers of a host without this repository to the requests of each archive."""
     environment = {"NEURON_LSTM_SESSIONS": str(place / "sessions")}
     jobs = [
         Job(unpack(archive, place / "unpacked" / name), name, [rows(name)], environment)
@@ -67,7 +67,7 @@ def served(archives: dict[str, Path], place: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def as_they_are(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The archives served as they were made."""
+    """The archives served unchanged."""
     return served({name: ARCHIVES / f"{name}.mar" for name in NAMES}, tmp_path_factory.mktemp("old"))
 
 
@@ -105,7 +105,7 @@ def commands(name: str, archive: Path, user: Path) -> dict[str, tuple[object, ..
 
 @contextmanager
 def modules_of(name: str) -> Iterator[None]:
-    """A project's own modules, and the stand-ins it needs, can be imported in the block, and are forgotten after."""
+    """Make a project's modules and doubles importable in the block, and remove them after it."""
     forgotten = {"torch_neuronx", "torch_neuron", *(Path(file).stem for file in PROJECTS[name].extra)}
     with pytest.MonkeyPatch.context() as patch:
         if PROJECTS[name].doubles:
@@ -119,13 +119,13 @@ def modules_of(name: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def served_anew(renewed: dict[str, Renewed], tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The archives served by their own old code, with what the commands of today wrote into them."""
+    """The archives served by their own old code, after changes by the current commands."""
     return served({name: one.archive for name, one in renewed.items()}, tmp_path_factory.mktemp("new"))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_old_archive_answers_as_it_did(name: str, as_they_are: dict[str, dict[str, Any]]) -> None:
-    """By its own serving half alone."""
+    """Only the archive's own serving code is used."""
     expected = json.loads((ARCHIVES / f"{name}.json").read_text())
 
     assert_close(answers(name, as_they_are[name]), expected)
@@ -143,7 +143,7 @@ def test_an_old_archive_answers_as_it_did(name: str, as_they_are: dict[str, dict
     ],
 )
 def test_a_command_reads_it_and_says_what_it_said(name: str, command: str, renewed: dict[str, Renewed]) -> None:
-    """With the same keys."""
+    """The JSON output has the same keys."""
     assert keys(renewed[name].told[command]) == KEYS[command][name]
 
 
@@ -151,7 +151,7 @@ def test_a_command_reads_it_and_says_what_it_said(name: str, command: str, renew
 def test_what_a_command_cannot_do_for_an_archive_is_refused(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With one message, and the archive stays as it is."""
+    """There is one message, and the archive is not changed."""
     archive = Path(shutil.copy(ARCHIVES / f"{name}.mar", tmp_path))
     write_project(name, tmp_path / "user", seed=1)
     words = commands(name, archive, tmp_path / "user")[REFUSED[name]]
@@ -164,7 +164,7 @@ def test_what_a_command_cannot_do_for_an_archive_is_refused(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_inspect_prints_the_manifest_as_it_is(name: str, renewed: dict[str, Renewed]) -> None:
-    """A stream's with what its steps take."""
+    """The manifest of a streaming archive is printed with the times of its steps."""
     told = dict(renewed[name].told["inspect"])
 
     assert ("step_times" in told) == (told["streaming"] is not None)
@@ -176,7 +176,7 @@ def test_inspect_prints_the_manifest_as_it_is(name: str, renewed: dict[str, Rene
 def test_its_old_code_serves_what_the_commands_wrote(
     name: str, renewed: dict[str, Renewed], served_anew: dict[str, dict[str, Any]]
 ) -> None:
-    """The new weights' own answers, and the new milliseconds."""
+    """The answers are those of the new weights, and the milliseconds are the new ones."""
     before, after = manifest_of(ARCHIVES / f"{name}.mar"), manifest_of(renewed[name].archive)
 
     assert set(key_paths({**after, "files": None})) == set(key_paths({**before, "files": None}))
@@ -194,7 +194,7 @@ def test_its_old_code_serves_what_the_commands_wrote(
 
 
 def outputs(answer: Any) -> list[Any]:
-    """The values of an answer without the fields of its session; of classes, the scores in order of the classes."""
+    """The values of an answer without its session fields; for classes, the scores in the order of classes."""
     if "high" in answer:
         return [[answer[label] for label in ("low", "middle", "high", "highest")]]
     return [value for key, value in answer.items() if not key.startswith("ts_request")]
@@ -202,7 +202,7 @@ def outputs(answer: Any) -> list[Any]:
 
 @torch.no_grad()
 def own_answers(name: str, model: torch.nn.Module) -> list[Any]:
-    """What the model itself says to each request alone."""
+    """The answers of the model itself to each request alone."""
     found = []
     for body in requests(name):
         tensors = [torch.tensor(value)[None] for value in body.values()]
@@ -222,7 +222,7 @@ def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_sessions_of_an_old_archive_are_counted(sessions: Path, tmp_path: Path) -> None:
-    """Those that its own code left in the folder that the environment names."""
+    """The counted sessions are those that the archive's own code left in the folder of the environment."""
     archive = ARCHIVES / "stream_disk.mar"
     environment = {"NEURON_LSTM_SESSIONS": str(sessions)}
     (result,) = serve(

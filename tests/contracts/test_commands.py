@@ -50,7 +50,7 @@ class Twin:
 
 
 def help_of(*words: str) -> str:
-    """What `--help` prints."""
+    """The output of `--help`."""
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.setenv("COLUMNS", "300")
@@ -61,20 +61,20 @@ def help_of(*words: str) -> str:
 
 
 def test_the_commands_are_those_that_were_kept() -> None:
-    """In the order of `--help`."""
+    """The order is that of `--help`."""
     listed = [line.split()[0] for line in help_of().splitlines() if line.startswith("    ")]
     assert [name for name in listed if name in COMMANDS] == list(COMMANDS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_takes_the_options_that_were_kept(command: str) -> None:
-    """And its arguments, in order; more of them would be no breach, but is written down too."""
+    """The arguments are kept in order; additional options are recorded too."""
     text = help_of(command)
     assert {"flags": flags(text), "arguments": arguments(text)} == COMMANDS[command]
 
 
 def test_analyze_says_it_with_the_same_keys(tmp_path: Path) -> None:
-    """Of an engine that takes all, and of one of another distribution that lacks something."""
+    """The keys are the same for an engine without gaps and for a third-party engine with gaps."""
     write_project("tagger_eager", tmp_path / "user")
     site = tmp_path / "site"
     info = site / "twin-1.0.dist-info"
@@ -94,12 +94,12 @@ def test_analyze_says_it_with_the_same_keys(tmp_path: Path) -> None:
 
 
 def test_the_schema_is_the_one_that_was_kept() -> None:
-    """Keys, types, defaults and choices of the YAML; not its prose."""
+    """Keys, types, defaults and choices of the YAML are kept; descriptions may change."""
     assert schema_facts(json.loads(call("schema"))) == json.loads((DATA / "schema.json").read_text())
 
 
 def test_what_init_writes_is_good(tmp_path: Path) -> None:
-    """By verify-config, which says how many buckets there are."""
+    """The command verify-config accepts the file and prints the number of buckets."""
     write_project("tagger_eager", tmp_path / "user")
     file = tmp_path / "made.yaml"
     call("init", "--model-file", tmp_path / "user" / "model.py", "-o", file)
@@ -107,7 +107,7 @@ def test_what_init_writes_is_good(tmp_path: Path) -> None:
 
 
 def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One message for what is refused, and 1; 2 for a wrong command line."""
+    """A refusal has one message and exit code 1; a wrong command line has exit code 2."""
     (tmp_path / "bad.yaml").write_text("neuron_lstm: {inputs: {}}\n")
 
     assert main(["verify-config", str(tmp_path / "bad.yaml")]) == 1
@@ -119,7 +119,7 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_entry_points_are_the_same_command() -> None:
-    """`neuron-lstm`, and the module run as a program."""
+    """The entry points are `neuron-lstm`, and the module run as a program."""
     told = [
         run([*command, "schema"], Path.cwd(), environment_of("tagger_eager")).stdout
         for command in (

@@ -1,4 +1,4 @@
-"""`variants.json` of small projects: what serving halves that are in archives and programs of users read."""
+"""`variants.json` of small projects, as read by the serving code in archives and by users' programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .shapes import golden, keys
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PROJECTS)
 def test_a_manifest_is_the_one_that_was_kept(name: str, packaged: Packaged) -> None:
-    """But for digests, versions, measurements and the wording of reasons."""
+    """Digests, versions, measurements and the wording of reasons may differ."""
     manifest = packaged.manifest(name)
     kept = json.loads((DATA / "manifests" / f"{name}.json").read_text())
 

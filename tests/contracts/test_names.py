@@ -1,4 +1,4 @@
-"""Import paths, names and signatures that programs of users and archives go by."""
+"""Import paths, names and signatures that programs of users and archives depend on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES: dict[str, dict[str, Any]] = json.loads((DATA / "names.json").read_text())
 
 
 def facts(value: Any) -> Any:
-    """What is promised of an object: a signature, the members of a class, the choices of a Literal."""
+    """The promised parts of an object: a signature, the members of a class, the choices of a Literal."""
     if isinstance(value, type):
         return members(value)
     if inspect.isroutine(value):
@@ -31,7 +31,7 @@ def facts(value: Any) -> Any:
 
 
 def members(value: type) -> Any:
-    """Of an exception the builtin it is; of a class its fields and methods."""
+    """The builtin bases of an exception; the fields and methods of any other class."""
     if issubclass(value, Exception):
         return [base.__name__ for base in value.__mro__ if base.__module__ == "builtins" and base is not object]
     own = {name: signature(one) for name, one in inspect.getmembers(value, inspect.isroutine) if is_public(name)}
@@ -60,7 +60,7 @@ def kept() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("module", "name"), kept())
 def test_a_name_is_where_it_was(module: str, name: str) -> None:
-    """And has the members and parameters that it had; a class may have more."""
+    """A name keeps its members and parameters; a class may have more."""
     found, known = facts(getattr(importlib.import_module(module), name)), NAMES[module][name]
     if isinstance(known, dict):
         assert {member: found.get(member) for member in known} == known
@@ -76,7 +76,7 @@ def test_tracing_exports_what_it_exported() -> None:
 
 
 def test_the_operators_have_the_schemas_of_exported_programs() -> None:
-    """Exported programs in archives, and engines of others, go by them."""
+    """Exported programs in archives, and third-party engines, depend on them."""
     importlib.import_module("torchserve_neuron_lstm.backends.masked")
     kept = json.loads((DATA / "operators.json").read_text())
     found = {name: str(getattr(torch.ops.neuron_lstm, name).default._schema) for name in kept}
@@ -84,7 +84,7 @@ def test_the_operators_have_the_schemas_of_exported_programs() -> None:
 
 
 def test_the_partitioner_logs_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
-    """So that users can silence or raise it."""
+    """Users can silence the logger or raise its level."""
     from torchserve_neuron_lstm import tracing
 
     layer = torch.nn.Linear(2, 2)
@@ -101,6 +101,6 @@ def test_the_partitioner_logs_by_its_name(caplog: pytest.LogCaptureFixture) -> N
 
 
 def test_presets_are_where_they_were() -> None:
-    """Users copy them."""
+    """Users copy the presets."""
     folder = Path(torchserve_neuron_lstm.__path__[0]) / "config" / "presets"
     assert sorted(file.name for file in folder.glob("*.yaml")) == json.loads((DATA / "presets.json").read_text())

@@ -1,4 +1,4 @@
-"""What a client, a monitoring system and the management API are told by archives of the code as it is now."""
+"""Responses to clients, metrics and the management API, by archives of the current code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEY = "00112233445566778899aabbccddeeff" * 2
 
 
 def result_of(packaged: Packaged, name: str, place: Path, *batches: Sequence[Any], **environment: str) -> Any:
-    """What a host makes of rows for an archive that was just packaged."""
+    """The result of a host for rows sent to an archive that was just packaged."""
     folder = packaged.unpacked(name, place / "unpacked")
     given = {"NEURON_LSTM_SESSIONS": str(place / "sessions"), **environment}
     (result,) = serve([Job(folder, name, batches, given, METRICS)], place)
@@ -49,7 +49,7 @@ def refusals(result: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def expected(*kinds: str) -> list[tuple[str, int]]:
-    """The refusals of these types, with the statuses that they are promised with; "" for none."""
+    """The refusals of these types, with their promised statuses; "" for an answer."""
     known = {"": 200, **REFUSALS["README.md"], **REFUSALS["docs/sessions.md"]}
     return [(kind, known[kind]) for kind in kinds]
 
@@ -115,12 +115,12 @@ def declared() -> set[tuple[str, str]]:
 
 
 def test_the_metrics_file_declares_what_it_declared() -> None:
-    """Names, units and dimensions: dashboards go by them, and TorchServe by the order of the dimensions."""
+    """Dashboards depend on names, units and dimensions; TorchServe depends on the order of the dimensions."""
     assert yaml.safe_load(METRICS.read_text()) == json.loads((DATA / "metrics.json").read_text())
 
 
 def test_answers_that_are_too_large(packaged: Packaged, tmp_path: Path) -> None:
-    """By the server's own limit."""
+    """The server's own limit applies."""
     result = result_of(packaged, "tagger_eager", tmp_path, [row([1, 2, 3])], TS_MAX_RESPONSE_SIZE="20")
     assert refusals(result) == expected("AnswerTooLarge")
 
@@ -135,7 +135,7 @@ def test_exact_lengths_and_labels(packaged: Packaged, tmp_path: Path) -> None:
 
 
 def test_a_codec(packaged: Packaged, tmp_path: Path) -> None:
-    """Its own content type; where it fails, the model is at fault."""
+    """A codec has its own content type; an error of the codec is a server error."""
     text = {"Content-Type": "text/plain"}
     bodies = [{"body": body, "headers": text} for body in ("1 2", "19", "one", "1 2 3 4 5 6 7 8 9")]
     result = result_of(packaged, "kernel_openvino", tmp_path, bodies)
@@ -145,7 +145,7 @@ def test_a_codec(packaged: Packaged, tmp_path: Path) -> None:
 
 
 def test_sessions(packaged: Packaged, tmp_path: Path) -> None:
-    """What they are refused with, the keys and headers of their answers, and that a piece is applied once."""
+    """Refusals, keys and headers of the answers are as promised, and a chunk is applied once."""
     piece = [1, 2]
     result = result_of(
         packaged,
@@ -195,7 +195,7 @@ def test_sessions(packaged: Packaged, tmp_path: Path) -> None:
 
 
 def test_tokens(packaged: Packaged, tmp_path: Path) -> None:
-    """Sessions that clients carry: the token of one answer is what the next piece goes on from."""
+    """Clients carry sessions: the token of one answer continues the session in the next request."""
     first = result_of(
         packaged,
         "stream_client",
@@ -224,7 +224,7 @@ def test_tokens(packaged: Packaged, tmp_path: Path) -> None:
 
 
 def test_the_description_of_an_emulated_device(packaged: Packaged, tmp_path: Path) -> None:
-    """With what its programs carry from piece to piece."""
+    """The description includes the values that its programs carry from chunk to chunk."""
     result = result_of(packaged, "speech_neuronx", tmp_path, [DESCRIBE], rows("speech_neuronx"))
     kept = json.loads((DATA / "keys.json").read_text())["describe"]["speech_neuronx"]
     assert keys(json.loads(result["batches"][0][0]["body"])) == kept
@@ -232,7 +232,7 @@ def test_the_description_of_an_emulated_device(packaged: Packaged, tmp_path: Pat
 
 @pytest.mark.parametrize("page", sorted(REFUSALS))
 def test_the_tables_of_refusals_are_those_that_were_kept(page: str) -> None:
-    """Every type that a client can be told, with its status."""
+    """The table has every type of error for clients, with its status."""
     lines = (Path(__file__).parents[2] / page).read_text().splitlines()
     found = {
         kind: int(match[1])

@@ -1,4 +1,4 @@
-"""Archives that an earlier release made, behind a real TorchServe: all engines at once."""
+"""Archives of an earlier release behind a real TorchServe, with all engines at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .serving import assert_close, post, rows, values
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("e2e")
 def test_every_old_archive_answers_as_it_did(tmp_path: Path) -> None:
-    """And is described by the management API."""
+    """The management API describes the archive as well."""
     names = archived_names()
     environment = {"PYTHONPATH": str(DOUBLES), "NEURON_LSTM_SESSIONS": str(tmp_path), "OMP_NUM_THREADS": "1"}
     with serving(

@@ -1,4 +1,4 @@
-"""One TorchServe for all end-to-end tests of a process, with every model packaged by the stock command."""
+"""One TorchServe for all end-to-end tests of a process; the standard command packages every model."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ TAGGER, SCORER = HERE / "models" / "tagger.py", HERE / "models" / "scorer.py"
 
 HAS_COMPILER = get_backend("inductor").unavailable() is None
 COMPILED = "inductor" if HAS_COMPILER else "onnxruntime"
-"""The engine that compiles each bucket, where there is a C++ compiler."""
+"""The engine that compiles each bucket, if there is a C++ compiler."""
 NATIVE = "native" if HAS_COMPILER else "onnxruntime"
-"""The engine that compiles a kernel for recurrences, where there is one."""
+"""The engine that compiles a kernel for recurrences, if there is a C++ compiler."""
 
 LENGTHLESS = """
 inputs: {inputs: {dtype: float32, shape: [time, batch, 3]}}
@@ -62,7 +62,10 @@ MODELS = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in this folder starts servers: mark it, give it time, keep it on one server (`--dist loadgroup`)."""
+    """Mark the tests of this folder, which start servers.
+
+    They get more time, and stay on one server (`--dist loadgroup`).
+    """
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.e2e)
@@ -72,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Store:
-    """Packaged models: the folder that TorchServe reads, and what each was made from."""
+    """Packaged models: the folder that TorchServe reads, and the sources of each."""
 
     folder: Path
     sources: dict[str, Source]
@@ -92,6 +95,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture(scope="session")
 def server(store: Store) -> Iterator[TorchServe]:
-    """A stock TorchServe that serves them."""
+    """An unmodified TorchServe that serves them."""
     with serving(store.folder, {name: f"{name}.mar" for name in store.sources}) as running:
         yield running

@@ -1,4 +1,4 @@
-"""An archive needs nothing of this project on the host, and says what it does need."""
+"""An archive is served on a host without this project, and names the packages that it needs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def answers(running: TorchServe, name: str) -> list[bytes]:
 def test_a_host_without_the_plug_in_gives_the_same_answers_to_the_last_bit(
     server: TorchServe, store: Store, tmp_path: Path
 ) -> None:
-    """The same archives in an environment that cannot import this project: equal bytes."""
+    """The environment cannot import this project; the bytes are equal."""
     python = make_bare_host(tmp_path / "host")
     with serving(store.folder, {name: f"{name}.mar" for name in SERVED}, python=python) as bare:
         for name in SERVED:
@@ -46,7 +46,7 @@ def test_a_host_without_the_plug_in_gives_the_same_answers_to_the_last_bit(
 
 
 def test_a_host_without_the_engine_refuses_to_load_and_names_the_package(store: Store, tmp_path: Path) -> None:
-    """The worker's log says which package to install."""
+    """The worker's log names the package to install."""
     python = make_bare_host(tmp_path / "host", without=("onnxruntime",))
     assert not can_import(python, "onnxruntime")
     with (
@@ -65,7 +65,7 @@ def unpacked(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy_of(unpacked: Path, folder: Path) -> Path:
-    """A model store of our own to damage."""
+    """A copy of the model store that a test may damage."""
     target = folder / "scorer"
     for file in (unpacked / "scorer").rglob("*"):
         if file.is_file():
@@ -76,14 +76,14 @@ def copy_of(unpacked: Path, folder: Path) -> Path:
 
 
 def test_a_folder_is_served_as_the_archive_is(unpacked: Path, server: TorchServe) -> None:
-    """no-archive: the same answers."""
+    """The format is no-archive."""
     with serving(unpacked, {"scorer": "scorer"}) as running:
         assert answers(running, "scorer") == answers(server, "scorer")
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])
 def test_a_damaged_archive_does_not_load_and_the_file_is_named(unpacked: Path, tmp_path: Path, damage: str) -> None:
-    """A file that is not what was packaged stops the load; TorchServe says so of a RuntimeError alone."""
+    """A changed file stops the load; TorchServe reports only a RuntimeError."""
     weights = copy_of(unpacked, tmp_path) / "weights.pt"
     if damage == "missing":
         weights.unlink()

@@ -1,4 +1,4 @@
-"""The benchmark of the whole: two servers, the same answers, both loaded."""
+"""The REST benchmark as a whole: two servers with the same answers under load."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_both_servers_are_measured_and_answer_alike(tmp_path: Path) -> None:
-    """Figures of so short a load say nothing; a floor may be missed."""
+    """The load is too short for the floors, which may be missed."""
     command = [sys.executable, "-m", "benchmarks.rest", "--rounds", "1", "--seconds", "0.5", "--connections", "8"]
     done = subprocess.run(
         [*command, "--json", str(tmp_path / "figures.json")], cwd=ROOT, capture_output=True, text=True, check=False

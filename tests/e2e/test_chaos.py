@@ -1,4 +1,4 @@
-"""`make chaos` in small: nothing is lost while workers and servers are killed."""
+"""`make chaos` in a small size: no session is lost while workers and servers are killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_no_session_is_lost_whatever_is_killed() -> None:
-    """Workers, and the server itself, which is started again."""
+    """Workers are killed, and the server itself, which is started again."""
     size = ["--sessions", "16", "--pieces", "40", "--hang-ups", "0.1", "--kill-seconds", "1.5", "--kills", "1"]
     done = subprocess.run(
         [sys.executable, "-m", "chaos", "--trial", "disk", *size], cwd=ROOT, capture_output=True, text=True, check=False

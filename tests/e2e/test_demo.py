@@ -1,4 +1,4 @@
-"""`make demo`, with less training: from the files of the example to the table."""
+"""`make demo` with less training, from the files of the example to the table."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)%\s+[\d.]+ ms\s+(\S+)\s+[\d.]+ ", re
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A temporary folder of a short name: sockets lie in it."""
+    """A temporary folder with a short path, because it contains sockets."""
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         yield Path(folder)
 
 
 def test_the_demo_serves_what_it_trained_and_cleans_up(temporary: Path) -> None:
-    """Every line of the table fits its bucket and is eager's answer; nothing stays in the temporary folder."""
+    """Every line of the table fits its bucket and is eager's answer; the temporary folder is empty."""
     done = subprocess.run(
         [sys.executable, str(DEMO), "--steps", "30"],
         capture_output=True,
@@ -42,4 +42,4 @@ def test_the_demo_serves_what_it_trained_and_cleans_up(temporary: Path) -> None:
         assert float(difference) <= 2e-4  # bits, of up to 20
     assert "Stopped TorchServe" in done.stdout
     left = {entry.name for entry in temporary.iterdir() if not entry.name.startswith("torchinductor_")}
-    assert left == set()  # torch's own cache, which torch.optim makes, is torch's business
+    assert left == set()  # except torch's own cache, which torch.optim makes

@@ -1,4 +1,4 @@
-"""Many clients at once, some of them wrong: everyone gets their own answer, and the worker lives on."""
+"""Many clients at once, some with bad requests: each gets its own answer, and the worker survives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TOO_LONG = (413,)
 
 @dataclass(frozen=True)
 class Request:
-    """What a client sends, and what it must get: an answer per output, or one of these statuses."""
+    """A request of a client and its result: an answer for each output, or one of these statuses."""
 
     kind: str
     model: str
@@ -58,7 +58,7 @@ def good_scoring(store: Store) -> Request:
 
 
 def spoofed(request: Request, header: str) -> Request:
-    """A good request that pretends to be TorchServe's own; it is answered like any other."""
+    """A good request that looks like one of TorchServe's own; it is answered like any other."""
     return Request(f"spoofed {header}", request.model, request.body, request.expected, {**JSON, header: "True"})
 
 
@@ -68,7 +68,7 @@ def tagging(kind: str, ids: object, frames: object, statuses: tuple[int, ...] = 
 
 
 def bad_requests(store: Store) -> list[Request]:
-    """One of every kind."""
+    """One bad request of every kind."""
     row = [0.0, 0.0, 0.0]
     npy = {"Content-Type": "application/x-npy"}
     form = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -103,7 +103,7 @@ def bad_requests(store: Store) -> list[Request]:
 
 
 def mixture(store: Store) -> Iterator[Request]:
-    """REQUESTS of them in random order, a tenth bad, every kind of bad about equally often."""
+    """REQUESTS requests in random order: a tenth is bad, with all kinds about equally often."""
     good = [make(store) for make in (good_tagging, good_scoring) for _ in range(POOL)]
     bad = bad_requests(store)
     count = round(REQUESTS * BAD_PART)
@@ -112,13 +112,13 @@ def mixture(store: Store) -> Iterator[Request]:
 
 
 def send_all(port: int, requests: list[Request]) -> list[Reply]:
-    """One client: its requests one after the other over a kept connection."""
+    """Send a client's requests one after the other over a kept connection."""
     with closing(Connection(port)) as connection:
         return [connection.post(f"/predictions/{one.model}", one.body, one.headers) for one in requests]
 
 
 def check(request: Request, reply: Reply) -> None:
-    """The reply is this request's own."""
+    """Check that the reply belongs to this request."""
     if isinstance(request.expected, tuple):
         assert_refused(reply, *request.expected)
         return
@@ -130,7 +130,7 @@ def check(request: Request, reply: Reply) -> None:
 
 
 def test_under_load_every_request_gets_its_own_answer(server: TorchServe, store: Store) -> None:
-    """32 connections, a tenth of the requests bad in every way: all good ones right, all bad ones refused alone."""
+    """With 32 connections and a tenth bad requests, good ones get right answers and bad ones refusals."""
     random.seed(5)
     torch.manual_seed(5)
     before = server.worker_pids("tagger"), server.worker_pids("scorer")

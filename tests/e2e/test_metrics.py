@@ -21,14 +21,14 @@ METRICS_FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 DOCUMENT = Path(__file__).parents[2] / "docs" / "metrics.md"
 FRAME = [0.0, 0.0, 0.0]
 SECONDS = 20
-"""Until the frontend has read what a worker printed."""
+"""The longest time until the frontend has read a worker's output."""
 
 SAMPLE = re.compile(r"^(\w+){(.*)} (\S+)$", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def metrics_port() -> int:
-    """Where the server is to show its metrics."""
+    """The port on which the server shows its metrics."""
     return free_ports(1)[0]
 
 
@@ -49,7 +49,7 @@ def measured(store: Store, metrics_port: int) -> Iterator[TorchServe]:
 
 
 def samples(port: int) -> dict[str, float]:
-    """Our metrics of the model as `name{own dimension}`, without what all of them say alike."""
+    """Our metrics of the model as `name{own dimension}`, without the common dimensions."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     found = {}
@@ -62,7 +62,10 @@ def samples(port: int) -> dict[str, float]:
 
 
 def samples_once(port: int, name: str, value: float) -> dict[str, float]:
-    """The metrics as soon as one, the last of a batch, has that value: the frontend reads them while it answers."""
+    """The metrics, once one of them has the value: the frontend reads them while it answers.
+
+    That one is the last of a batch.
+    """
     deadline = time.monotonic() + SECONDS
     while (found := samples(port)).get(name) != value:
         assert time.monotonic() < deadline, found
@@ -100,7 +103,7 @@ def test_what_was_served_shows_at_the_metrics_address(measured: TorchServe, metr
 
 
 def test_each_batch_leaves_its_lengths_in_the_workers_log(measured: TorchServe) -> None:
-    """Where `neuron-lstm tune` finds them, in a line of their own."""
+    """The log has them in a line of their own, which `neuron-lstm tune` reads."""
     reply = post_json(measured.inference, "/predictions/scorer", {"instances": [[FRAME] * n for n in (9, 31, 9)]})
     assert reply.status == 200
 
@@ -112,7 +115,7 @@ def test_each_batch_leaves_its_lengths_in_the_workers_log(measured: TorchServe) 
 
 
 def test_a_server_without_our_metrics_file_serves_all_the_same(server: TorchServe) -> None:
-    """It is not told what it does not declare."""
+    """The server gets no metrics that it does not declare."""
     assert post_json(server.inference, "/predictions/scorer", [FRAME]).status == 200
 
     assert "neuron_lstm_requests_total" not in server.log_file.read_text()

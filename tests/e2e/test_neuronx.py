@@ -1,4 +1,4 @@
-"""A real server with the backend neuronx, on the double of its toolchain: sessions outlive the worker and its core."""
+"""A real server with neuronx, on a double of its toolchain: sessions outlive the worker and its core."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ streaming: {}
 
 @pytest.mark.timeout(300)
 def test_a_stream_goes_on_after_its_worker_was_killed(tmp_path: Path) -> None:
-    """No state is kept on the device: the next piece goes on from what the session's store has, on another core."""
+    """The device keeps no state: the next chunk continues from the session's store, on another core."""
     source = write_source(tmp_path / "source", SCORER, BLOCK)
     config = source.folder / "model-config.yaml"
     config.write_text(config.read_text().replace("Workers: 1", "Workers: 2"))
@@ -57,7 +57,7 @@ def _send(server: TorchServe, frames: torch.Tensor, *, start: bool) -> Reply:
 
 
 def _sent_at_last(server: TorchServe, frames: torch.Tensor) -> Reply:
-    """Once workers are there again."""
+    """Send a request, again and again until workers have started."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         reply = _send(server, frames, start=False)

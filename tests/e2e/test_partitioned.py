@@ -1,4 +1,4 @@
-"""A real server answers with an engine and the CPU together, on a host that knows nothing of this project."""
+"""A real server answers with an engine and the CPU together, on a host without this project."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LENGTHS = (1, 5, 8, 13, 21)
 
 
 def test_requests_of_every_length_are_answered_as_eager_answers_them(tmp_path: Path) -> None:
-    """Together in a batch, with sequences of several pieces, the state going from piece to piece."""
+    """Requests form a batch, with sequences of several chunks and their carry."""
     source = write_source(tmp_path / "source", MODEL, BLOCK.replace("length: [8]", "length: [8], longest: 32"))
     archived(source, "resonator", tmp_path)
     frames = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]

@@ -1,4 +1,4 @@
-"""Workers of a real server keep to cores of their own, and requests to the buckets that the user chooses."""
+"""Workers of a real server run on their own cores, and requests in the buckets that the user chooses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHARES = [CORES[: len(CORES) // 2], CORES[len(CORES) // 2 :]] if len(CORES) > 1 
 
 
 def test_workers_keep_to_their_cores_also_in_a_killed_ones_place(tmp_path: Path) -> None:
-    """Two workers share out all cores; the one that TorchServe starts for a killed one takes over its share."""
+    """Two workers share out all cores; the successor of a killed one takes over its share."""
     source = write_source(tmp_path / "source", SCORER, BLOCK)
     (source.folder / "my_kernel.py").write_text(KERNEL)
     config = source.folder / "model-config.yaml"

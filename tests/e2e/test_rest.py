@@ -31,14 +31,14 @@ def sequences() -> list[torch.Tensor]:
 
 
 def npy_bytes(array: np.ndarray) -> bytes:
-    """The array as a .npy file."""
+    """The array in the format of a .npy file."""
     buffer = io.BytesIO()
     np.save(buffer, array)
     return buffer.getvalue()
 
 
 def test_a_bare_array_is_one_sequence_and_is_answered_by_a_bare_array(server: TorchServe, store: Store) -> None:
-    """JSON array in, nested list out, where the model has one input and one output."""
+    """A JSON array gives a nested list, if the model has one input and one output."""
     for frames in sequences():
         reply = post_json(server.inference, "/predictions/scorer", frames.tolist())
         assert (reply.status, reply.content_type) == (200, "application/json")
@@ -46,7 +46,7 @@ def test_a_bare_array_is_one_sequence_and_is_answered_by_a_bare_array(server: To
 
 
 def test_an_object_names_the_inputs_and_several_outputs_come_back_by_name(server: TorchServe, store: Store) -> None:
-    """JSON object in, JSON object out."""
+    """A JSON object gives a JSON object."""
     ids, frames = torch.randint(50, (9,)), torch.randn(9, 3)
     reply = post_json(server.inference, "/predictions/tagger", {"ids": ids.tolist(), "frames": frames.tolist()})
     with torch.inference_mode():
@@ -58,7 +58,7 @@ def test_an_object_names_the_inputs_and_several_outputs_come_back_by_name(server
 
 
 def test_v1_instances_are_answered_by_predictions_in_order(server: TorchServe, store: Store) -> None:
-    """KServe V1: several sequences of several lengths in one request."""
+    """KServe V1: one request has several sequences of several lengths."""
     frames = sequences()
     reply = post_json(server.inference, "/v1/models/scorer:predict", {"instances": [one.tolist() for one in frames]})
     assert reply.status == 200, reply.body
@@ -68,7 +68,7 @@ def test_v1_instances_are_answered_by_predictions_in_order(server: TorchServe, s
 
 
 def test_v2_inputs_are_answered_by_v2_outputs(server: TorchServe, store: Store) -> None:
-    """KServe V2: a tensor of several sequences of one length in, the output's tensor back."""
+    """KServe V2: a tensor of several sequences of one length gives the output's tensor."""
     frames = torch.randn(3, 6, 3)
     tensor = {"name": "frames", "shape": [3, 6, 3], "datatype": "FP32", "data": frames.flatten().tolist()}
     reply = post_json(server.inference, "/v2/models/scorer/infer", {"id": "42", "inputs": [tensor]})
@@ -92,7 +92,7 @@ def test_npy_comes_in_and_goes_out(server: TorchServe, store: Store) -> None:
 
 
 def test_npy_cannot_hold_several_outputs(server: TorchServe) -> None:
-    """Asked for .npy, a model of two outputs answers 406."""
+    """A request for .npy gets 406 from a model of two outputs."""
     body = json.dumps({"ids": [1], "frames": [[0.0, 0.0, 0.0]]}).encode()
     reply = post(server.inference, "/predictions/tagger", body, {**JSON, "Accept": "application/x-npy"})
     assert_refused(reply, 406)
@@ -108,7 +108,7 @@ def test_describe_tells_what_the_model_takes_and_how_it_was_compiled(server: Tor
 
 @pytest.fixture(scope="module")
 def undecoding(store: Store) -> Iterator[TorchServe]:
-    """A TorchServe that hands JSON over as raw bytes, as SageMaker's configuration does."""
+    """A TorchServe that passes JSON as raw bytes, as in SageMaker's configuration."""
     with serving(store.folder, {"scorer": "scorer.mar"}, settings={"decode_input_request": "false"}) as running:
         yield running
 

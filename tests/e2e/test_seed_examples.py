@@ -1,4 +1,4 @@
-"""The six examples of the torch-neuron LSTM guide: four are served exactly, two are refused in the guide's words."""
+"""The six examples of the torch-neuron LSTM guide: four are served, two refused in the guide's words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def alone(model: nn.Module, frames: torch.Tensor, *, with_lengths: bool) -> list
 def test_a_packed_example_answers_every_length_as_eager_does(
     server: TorchServe, store: Store, name: str, length: int
 ) -> None:
-    """The guide's packed examples, packaged as they stand, give the eager model's padded result and final states."""
+    """The guide's packed examples, unchanged, give the eager model's padded result and final states."""
     frames = torch.randn(length, FEATURES)
     reply = post_json(server.inference, f"/predictions/{name}", frames.tolist())
     assert reply.status == 200, reply.body
@@ -47,7 +47,7 @@ def test_a_packed_example_answers_every_length_as_eager_does(
 def test_the_fixed_length_example_answers_every_length_as_eager_does(
     server: TorchServe, store: Store, length: int
 ) -> None:
-    """A model that is not told the lengths is padded all the same, and its final state is that of its own last step."""
+    """A model without lengths is padded too, and its final state is that of its own last timestep."""
     frames = torch.randn(length, FEATURES)
     reply = post_json(server.inference, "/predictions/fixed_length", {"inputs": frames.tolist()})
     assert reply.status == 200, reply.body
@@ -58,7 +58,7 @@ def test_the_fixed_length_example_answers_every_length_as_eager_does(
 
 @pytest.mark.parametrize(("name", "operator"), [("packed_returned", "prim::Return"), ("packed_used", "aten::max")])
 def test_an_unsupported_example_is_refused_in_the_words_of_the_guide(tmp_path: Path, name: str, operator: str) -> None:
-    """Packed data that leaves the LSTM stops the packaging: the guide's message, its resolution, and no archive."""
+    """Packed data that leaves the LSTM stops the packaging, with the guide's message and its resolution."""
     store = tmp_path / "store"
     store.mkdir()
     source = write_source(tmp_path / name, SEED_MODELS / name / "model.py", PACKED.replace("outputs:", "# outputs:"))

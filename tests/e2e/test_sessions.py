@@ -1,4 +1,4 @@
-"""Streaming sessions over a real TorchServe: their interface, and what becomes of them without a store."""
+"""Streaming sessions over a real TorchServe: their interface, and the behaviour without a store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .conftest import NATIVE, SCORER
 
 ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token"))
 ROUNDS = 12
-"""Of pieces that come at once."""
+"""Rounds of simultaneous requests."""
 RECOVERY_SECONDS = 20
 
 BLOCK = """
@@ -52,7 +52,7 @@ class Streaming:
     redis: RedisServer
 
     def send(self, model: str, body: object = None, **headers: object) -> Reply:
-        """A piece of JSON, or no body; headers by their last word: `id`, `start`, `end`, `step`, `token`."""
+        """Send a chunk as JSON, or no body; headers by their last word: `id`, `start`, `end`, `step`, `token`."""
         named = {f"ts_request_sequence_{word}": str(value) for word, value in headers.items()}
         content = b"" if body is None else json.dumps(body).encode()
         return post(self.server.inference, f"/predictions/{model}", content, {**JSON, **named})
@@ -69,7 +69,7 @@ def streaming(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streaming]:
     """The scorer with every store, and with another engine, on one TorchServe."""
     folder, work = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("sources")
     (program, *_) = server_programs().values()
-    # With less than this, a server that is killed may have lost what it had just confirmed.
+    # with a weaker setting, a killed server may lose a write that it has confirmed
     kept = ("--appendonly", "yes", "--appendfsync", "always")
     redis = RedisServer(program, tmp_path_factory.mktemp("redis"), *kept)
     settings = {
@@ -109,12 +109,12 @@ def draw(length: int) -> torch.Tensor:
 
 
 def cut(frames: torch.Tensor, *ends: int) -> list[list[list[float]]]:
-    """The pieces of a sequence that end there."""
+    """The chunks of a sequence, cut at these timesteps."""
     return [frames[begin:end].tolist() for begin, end in zip((0, *ends), (*ends, len(frames)), strict=True)]
 
 
 def told(reply: Reply) -> tuple[str, int]:
-    """What headers and body say alike: the session's id and its step."""
+    """The session's id and its step, which are the same in headers and body."""
     assert reply.status == 200, reply.body
     said = reply.json[ID], reply.json[STEP]
     assert said == (reply.headers[ID], int(reply.headers[STEP]))
@@ -125,7 +125,7 @@ def told(reply: Reply) -> tuple[str, int]:
 def test_a_session_without_an_id_gets_one_and_pieces_are_answered_as_the_whole(
     streaming: Streaming, model: str
 ) -> None:
-    """Every timestep is the uninterrupted run's, on whichever worker its piece was, and whichever engine runs it."""
+    """Every timestep is as in the uninterrupted run, on any worker and any engine."""
     frames = draw(40)
     pieces = cut(frames, 7, 8, 24)
     first = streaming.send(model, pieces[0])
@@ -143,7 +143,7 @@ def test_a_session_without_an_id_gets_one_and_pieces_are_answered_as_the_whole(
 
 @pytest.mark.parametrize("spelling", [str, str.upper, str.title, lambda name: name.replace("_", "-")])
 def test_headers_may_be_spelled_as_proxies_spell_them(streaming: Streaming, spelling: Any) -> None:
-    """In any case, and with dashes."""
+    """Any case and dashes are accepted."""
     frames = draw(5)
     one, other = cut(frames, 3)
     session, _ = told(streaming.send("disk", one))
@@ -156,7 +156,7 @@ def test_headers_may_be_spelled_as_proxies_spell_them(streaming: Streaming, spel
 
 
 def test_fields_of_the_body_say_the_same_as_headers(streaming: Streaming) -> None:
-    """For gRPC, and for proxies that drop what has underscores."""
+    """The fields are for gRPC, which has no headers, and for proxies that drop names with underscores."""
     frames = draw(6)
     one, other = cut(frames, 2)
     first = streaming.send("disk", {"frames": one, ID: "by-fields", START: True})
@@ -169,7 +169,7 @@ def test_fields_of_the_body_say_the_same_as_headers(streaming: Streaming) -> Non
 
 
 def test_the_open_inference_protocol_has_them_among_its_parameters(streaming: Streaming) -> None:
-    """In and out."""
+    """This holds for requests and responses."""
     frames = draw(6)
     scores: list[float] = []
     for begin, end in ((0, 4), (4, 6)):
@@ -187,7 +187,7 @@ def test_the_open_inference_protocol_has_them_among_its_parameters(streaming: St
 
 
 def test_npy_goes_in_and_out_with_headers_alone(streaming: Streaming) -> None:
-    """The answer is an array and no more; its session stands in the headers."""
+    """The answer is only an array; its session is in the headers."""
     frames = draw(9)
     scores: list[Any] = []
     for piece in (frames[:4], frames[4:]):
@@ -204,7 +204,7 @@ def test_npy_goes_in_and_out_with_headers_alone(streaming: Streaming) -> None:
 
 
 def test_an_unknown_session_is_told_and_never_begins_by_itself(streaming: Streaming) -> None:
-    """410 with or without a step, and on another model that has not seen the id."""
+    """The status is 410 with or without a step, and on another model."""
     frames = draw(3).tolist()
     session, _ = told(streaming.send("disk", frames))
 
@@ -214,7 +214,7 @@ def test_an_unknown_session_is_told_and_never_begins_by_itself(streaming: Stream
 
 
 def test_an_id_that_cannot_stand_in_a_header_is_refused_and_not_repeated(streaming: Streaming) -> None:
-    """Its characters and its length are limited."""
+    """The characters and the length of an id are limited."""
     for session in ("a b", "x" * 129, "<script>"):
         refused = streaming.send("disk", [[0.0, 0.0, 0.0]], id=session, start="true")
         assert_refused(refused, 400)
@@ -223,7 +223,7 @@ def test_an_id_that_cannot_stand_in_a_header_is_refused_and_not_repeated(streami
 
 
 def test_the_same_step_again_is_answered_with_the_same_bytes(streaming: Streaming) -> None:
-    """The first piece, one in the middle, and the last one; the session goes on as if it had come once."""
+    """The first chunk, one in the middle, and the last one are repeated; the session is unaffected."""
     frames = draw(9)
     pieces = cut(frames, 3, 5)
     scores: list[Any] = []
@@ -240,7 +240,7 @@ def test_the_same_step_again_is_answered_with_the_same_bytes(streaming: Streamin
 
 
 def test_a_gap_is_refused_and_nothing_is_lost(streaming: Streaming) -> None:
-    """A step too far on, one long gone, and another piece for one that was applied; then the right one."""
+    """A step too far, an old one, and another chunk for an applied step are refused; the right one works."""
     frames = draw(12)
     pieces = cut(frames, 3, 6, 9)
     session, _ = told(streaming.send("disk", pieces[0]))
@@ -253,7 +253,7 @@ def test_a_gap_is_refused_and_nothing_is_lost(streaming: Streaming) -> None:
 
 
 def in_order(answers: Sequence[Any], frames: Sequence[torch.Tensor], begun: torch.Tensor, eager: Any) -> torch.Tensor:
-    """What was applied, where every answer is that of its frames after those of the others."""
+    """The order of application in which every answer is right."""
     orders = [frames, frames[::-1]]
     for order in orders:
         whole = torch.cat([begun, *order])
@@ -265,7 +265,7 @@ def in_order(answers: Sequence[Any], frames: Sequence[torch.Tensor], begun: torc
 
 
 def test_two_pieces_at_once_are_applied_in_some_order_or_refused(streaming: Streaming) -> None:
-    """Without numbers: none is lost or mixed, and the session is what was applied."""
+    """Without steps, no chunk is lost or mixed, and the session has the applied ones."""
     applied = draw(2)
     session, _ = told(streaming.send("disk", applied.tolist()))
     with ThreadPoolExecutor(2) as clients:
@@ -282,7 +282,7 @@ def test_two_pieces_at_once_are_applied_in_some_order_or_refused(streaming: Stre
 
 
 def test_of_two_pieces_for_one_step_one_is_applied(streaming: Streaming) -> None:
-    """The other one is refused; the same piece sent twice at once is applied once, and answered twice alike."""
+    """The other one is refused; the same chunk sent twice at once is applied once, with equal answers."""
     session, step = told(streaming.send("disk", draw(2).tolist()))
     with ThreadPoolExecutor(2) as clients:
         for _ in range(ROUNDS):
@@ -298,7 +298,7 @@ def test_of_two_pieces_for_one_step_one_is_applied(streaming: Streaming) -> None
 
 
 def test_after_its_end_a_session_is_over_until_it_starts_anew(streaming: Streaming) -> None:
-    """With the last piece, or by an end without a body."""
+    """A session ends with its last chunk, or with an end without a body."""
     frames = draw(4)
     for name, ending in (("ends-with", frames.tolist()), ("ends-alone", None)):
         told(streaming.send("disk", frames.tolist(), id=name, start="true"))
@@ -310,7 +310,7 @@ def test_after_its_end_a_session_is_over_until_it_starts_anew(streaming: Streami
 
 
 def test_beyond_the_most_sessions_a_new_one_is_refused_with_a_time_to_wait(streaming: Streaming) -> None:
-    """Open ones go on, and one that ends makes room."""
+    """Open sessions continue, and the end of one makes room."""
     piece = [[0.0, 0.0, 0.0]]
     sessions = [told(streaming.send("few", piece))[0] for _ in range(2)]
     refused = streaming.send("few", piece)
@@ -322,7 +322,7 @@ def test_beyond_the_most_sessions_a_new_one_is_refused_with_a_time_to_wait(strea
 
 
 def test_a_client_carries_its_session_in_a_token(streaming: Streaming) -> None:
-    """There and back; an old token is answered as before, and a changed one is refused."""
+    """The token is sent back; an old one is answered as before, and a changed one is refused."""
     frames = draw(10)
     pieces = cut(frames, 4, 7)
     first = streaming.send("client", pieces[0])
@@ -346,7 +346,7 @@ def test_a_client_carries_its_session_in_a_token(streaming: Streaming) -> None:
 
 
 def assert_others_are_served(streaming: Streaming, model: str) -> None:
-    """A session that begins and ends with one piece needs no store."""
+    """Check that a session of a single request, which needs no store, is answered."""
     frames = draw(5)
     reply = streaming.send(model, frames.tolist(), start="true", end="true")
     assert reply.status == 200, reply.body
@@ -354,13 +354,13 @@ def assert_others_are_served(streaming: Streaming, model: str) -> None:
 
 
 def assert_unavailable(reply: Reply) -> None:
-    """Told as what it is, and worth another try."""
+    """Check for the right kind of error, which can be retried."""
     assert assert_refused(reply, 503)["type"] == "StoreUnavailable"
     assert int(reply.headers["retry-after"]) >= 1
 
 
 def recovered(streaming: Streaming, model: str, body: object, headers: Mapping[str, object]) -> Reply:
-    """The answer, as soon as it is not 503."""
+    """The answer, once it is not 503."""
     deadline = time.monotonic() + RECOVERY_SECONDS
     while (reply := streaming.send(model, body, **headers)).status == 503 and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -368,7 +368,7 @@ def recovered(streaming: Streaming, model: str, body: object, headers: Mapping[s
 
 
 def test_a_damaged_record_is_told_to_its_own_session_alone(streaming: Streaming) -> None:
-    """500 for that one, in the same batches as others that go on; a new session can begin."""
+    """Its status is 500, while others in the same batches continue; a new session can begin."""
     frames = draw(6)
     damaged, sound = (told(streaming.send("disk", frames[:3].tolist()))[0] for _ in range(2))
     with closing(sqlite3.connect(streaming.sessions / "disk.sessions", timeout=30)) as connection, connection:
@@ -388,7 +388,7 @@ def test_a_damaged_record_is_told_to_its_own_session_alone(streaming: Streaming)
 
 
 def test_a_damaged_store_is_told_and_replaced_without_a_restart(streaming: Streaming) -> None:
-    """Sessions get 503 and pieces by themselves their answers; with the file away, sessions begin again."""
+    """Sessions get 503, and other requests their answers; after removal of the file, sessions begin again."""
     frames = draw(4)
     session, _ = told(streaming.send("disk", frames.tolist()))
     before = streaming.server.worker_pids("disk")
@@ -413,7 +413,7 @@ def test_a_damaged_store_is_told_and_replaced_without_a_restart(streaming: Strea
 
 
 def test_sessions_go_on_when_their_server_is_back(streaming: Streaming) -> None:
-    """Without it they get 503, without a restart of anything; what was applied is applied."""
+    """Without their server they get 503; applied chunks stay applied, and no restart is needed."""
     frames = draw(9)
     pieces = cut(frames, 3, 6)
     session, _ = told(streaming.send("redis", pieces[0]))

@@ -1,4 +1,4 @@
-"""`examples/streaming`, with next to no training: typed byte by byte, plotted, compared, cleaned up."""
+"""`examples/streaming` with little training: typed byte by byte, plotted, compared and cleaned up."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SUMS = re.compile(r"^([\d.]+) bits for (\d+) bytes, one at a time; ([\d.]+) bits
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """A temporary folder of a short name: sockets lie in it."""
+    """A temporary folder with a short path, because it contains sockets."""
     with tempfile.TemporaryDirectory(prefix="type-") as folder:
         yield Path(folder)
 
 
 def test_a_text_is_typed_and_adds_up_to_the_whole(temporary: Path, tmp_path: Path) -> None:
-    """With its worker killed. A line for each byte, the sum of one piece, a picture; nothing else is left."""
+    """A worker is killed. Results are a line for each byte, the sum, and a picture; no other file remains."""
     picture = tmp_path / "surprise.png"
     done = subprocess.run(
         [sys.executable, str(FOLDER / "run.py"), "--steps", "5", "--kill", "--picture", str(picture), TEXT],
@@ -49,11 +49,11 @@ def test_a_text_is_typed_and_adds_up_to_the_whole(temporary: Path, tmp_path: Pat
     assert "typing: 1 of 10000 sessions open" in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
     left = {entry.name for entry in temporary.iterdir() if not entry.name.startswith("torchinductor_")}
-    assert left == set()  # torch's own cache, which torch.optim makes, is torch's business
+    assert left == set()  # except torch's own cache, which torch.optim makes
 
 
 def test_the_readmes_commands_are_those_of_the_example() -> None:
-    """The archiver's words are the program's, and every file that is named is there."""
+    """The words of the archiver are those of the program, and every named file exists."""
     readme = (FOLDER / "README.md").read_text()
     (words,) = re.findall(r"^torch-model-archiver (.*?[^\\])$", readme, re.MULTILINE | re.DOTALL)
     program = (FOLDER / "run.py").read_text()

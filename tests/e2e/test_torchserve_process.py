@@ -1,4 +1,4 @@
-"""What the examples start, they stop; and when TorchServe cannot serve, they say why."""
+"""The servers of the examples: all are stopped, and a failed start is reported with its reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ with serving(Path(sys.argv[1]), {"echo": "echo.mar"}) as server:
 
 
 def plain_archive(folder: Path, initialize: str) -> Path:
-    """A model store with an archive that needs nothing of ours."""
+    """A model store with an archive that does not use this package."""
     (folder / "handler.py").write_text(HANDLER.format(initialize=initialize))
     (folder / "config.yaml").write_text("minWorkers: 1\nmaxWorkers: 1\n")
     words = "--model-name echo --version 1.0 --handler handler.py --config-file config.yaml --export-path ."
@@ -54,7 +54,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.Signals) -> None:
-    """After Ctrl-C, or a polite end turned into an exception, neither the worker nor a temporary folder is left."""
+    """After Ctrl-C, or SIGTERM turned into an exception, no worker and no temporary folder remain."""
     as_exception = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n"
     program = subprocess.Popen(
         [sys.executable, "-c", as_exception + SERVE_FOREVER, str(plain_archive(tmp_path, "pass"))],
@@ -77,7 +77,7 @@ def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.
 
 
 def test_a_model_that_cannot_load_is_told_at_once_with_its_reason(tmp_path: Path) -> None:
-    """TorchServe would try again for minutes; the error has what the handler said."""
+    """TorchServe would retry for minutes; the error has the handler's message."""
     store = plain_archive(tmp_path, 'raise RuntimeError("the engine is on holiday")')
     began = time.monotonic()
     with (
@@ -89,6 +89,6 @@ def test_a_model_that_cannot_load_is_told_at_once_with_its_reason(tmp_path: Path
 
 
 def test_a_missing_archive_is_told_by_name(tmp_path: Path) -> None:
-    """A typing error does not end in a time-out."""
+    """A typing error does not cause a time-out."""
     with pytest.raises(DidNotStart, match=r"nowhere\.mar"), serving(tmp_path, {"echo": "nowhere.mar"}):
         pass

@@ -1,6 +1,6 @@
-"""The C++ examples: compiled by the real compiler, given a real archive, they answer what Python does, to the bit.
+"""The C++ examples: compiled and given a real archive, they answer as Python does, to the bit.
 
-Needs g++ and make, as packaging with inductor does; the example of ONNX Runtime also that library's headers.
+The tests need g++ and make, like packaging with inductor. The example of ONNX Runtime also needs its headers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ backend: {backend}
 
 
 def make_archive(folder: Path, model: str, backend: str, *, safetensors: bool = False) -> Path:
-    """Package a model with the stock command; returns the archive."""
+    """Package a model with the standard command. Returns the archive."""
     folder.mkdir()
     (folder / "given.py").write_text(model)
     block = BLOCK.format(backend=backend, batch=BUCKET.batch, length=BUCKET.length)
@@ -79,20 +79,20 @@ def make_archive(folder: Path, model: str, backend: str, *, safetensors: bool = 
 
 
 def unzipped(archive: Path, into: Path) -> Path:
-    """The archive as a host has it."""
+    """The archive, unzipped as on a host."""
     with zipfile.ZipFile(archive) as file:
         file.extractall(into)
     return into
 
 
 def inputs() -> dict[str, torch.Tensor]:
-    """Three rows of 5, 1 and 4 timesteps, with ids on their padding that are as good as any."""
+    """Three rows of 5, 1 and 4 timesteps, with arbitrary valid ids in their padding."""
     torch.manual_seed(1)
     return {"ids": torch.randint(11, BUCKET), "sequence_lengths": torch.tensor([5, 1, 4])}
 
 
 def python_answers(folder: Path) -> list[np.ndarray]:
-    """What the serving half answers."""
+    """The answers of the serving code in Python."""
     variants = load_archive(folder, threads=1)
     return [answer.numpy() for answer in variants.run("sequence", BUCKET, list(inputs().values()))]
 
@@ -100,7 +100,7 @@ def python_answers(folder: Path) -> list[np.ndarray]:
 def run(
     program: Path, first: Sequence[str], tensors: Mapping[str, torch.Tensor], scratch: Path
 ) -> tuple[subprocess.CompletedProcess[str], list[np.ndarray]]:
-    """Run an example on these tensors; gives its answers."""
+    """Run an example on these tensors. Returns its answers."""
     answers = scratch / "answers"
     answers.mkdir()
     for name, tensor in tensors.items():
@@ -118,7 +118,7 @@ def run(
 
 
 def make(target: str, folder: Path) -> Path:
-    """Build one of the examples as its Makefile does, without a word of the compiler's."""
+    """Build one of the examples with its Makefile. The compiler must not print a warning."""
     words = f"--silent --jobs=2 OUT={folder} CXXFLAGS=-O0 {folder / target}"
     command = ["make", "-C", str(EXAMPLES), f"PYTHON={sys.executable}", *words.split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=250)
@@ -127,13 +127,13 @@ def make(target: str, folder: Path) -> Path:
 
 
 def export(script: str, archive: Path, target: Path) -> subprocess.CompletedProcess[str]:
-    """Run one of the scripts that take an archive's weights out."""
+    """Run one of the export scripts."""
     command = [sys.executable, str(EXAMPLES / script), str(archive), str(target)]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 def assert_same(theirs: Sequence[np.ndarray], ours: Sequence[np.ndarray]) -> None:
-    """To the bit, with shapes and dtypes."""
+    """Check for equality to the bit, with shapes and dtypes."""
     assert len(theirs) == len(ours)
     for their, our in zip(theirs, ours, strict=True):
         assert (their.shape, their.dtype) == (our.shape, our.dtype)
@@ -155,7 +155,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def weights(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The user's own, as the example reads them."""
+    """The user's own weights in the form that the example reads."""
     target = tmp_path_factory.mktemp("weights") / "weights.safetensors"
     done = export("export_weights.py", compiled, target)
     assert done.returncode == 0, done.stderr
@@ -165,7 +165,7 @@ def weights(compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_compiled_bucket_answers_as_in_python(
     run_inductor: Path, compiled: Path, weights: Path, tmp_path: Path
 ) -> None:
-    """LSTM, GRU, RNN and an LSTM in float64, on rows of several lengths; with a constant of the model's code."""
+    """LSTM, GRU, RNN and an LSTM in float64 are right for rows of several lengths, with a code constant."""
     program = compiled / "programs" / "inductor" / "sequence" / "b3_t5"
     calls = json.loads((program / "program.json").read_text())["nodes"]
     done, answers = run(run_inductor, [str(program), str(weights)], inputs(), tmp_path)
@@ -177,7 +177,7 @@ def test_a_compiled_bucket_answers_as_in_python(
 
 
 def test_another_shape_is_refused(run_inductor: Path, compiled: Path, weights: Path, tmp_path: Path) -> None:
-    """Compiled code would run it and answer something."""
+    """Compiled code would run it and give a wrong answer."""
     program = compiled / "programs" / "inductor" / "sequence" / "b3_t5"
     wrong = inputs() | {"ids": torch.zeros(3, 6, dtype=torch.int64)}
     done, answers = run(run_inductor, [str(program), str(weights)], wrong, tmp_path)
@@ -187,7 +187,7 @@ def test_another_shape_is_refused(run_inductor: Path, compiled: Path, weights: P
 
 
 def test_other_weights_are_refused(run_inductor: Path, compiled: Path, weights: Path, tmp_path: Path) -> None:
-    """The library would read beyond them; or nowhere."""
+    """The library would read beyond them, or at an invalid address."""
     program = compiled / "programs" / "inductor" / "sequence" / "b3_t5"
     tensors = load_file(weights)
     name = "lstm.weight_ih_l0"
@@ -203,14 +203,14 @@ def test_other_weights_are_refused(run_inductor: Path, compiled: Path, weights: 
 
 
 def exported(archive: Path, target: Path) -> Path:
-    """The archive's graph with its weights, as the script writes it."""
+    """The archive's graph with its weights, as written by the script."""
     done = export("export_onnx.py", archive, target)
     assert done.returncode == 0, done.stderr
     return target
 
 
 def test_a_graph_with_its_weights_answers_in_openvino(tmp_path: Path) -> None:
-    """Its C++ library reads the one file."""
+    """OpenVINO's C++ library reads the one file."""
     archive = make_archive(tmp_path / "made", LSTM, "openvino", safetensors=True)
     graph = exported(archive, tmp_path / "small.onnx")
     done, answers = run(make("run_openvino", tmp_path / "build"), [str(graph)], inputs(), tmp_path)
@@ -221,7 +221,7 @@ def test_a_graph_with_its_weights_answers_in_openvino(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def for_onnxruntime(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An archive of that engine."""
+    """An archive for onnxruntime."""
     return make_archive(tmp_path_factory.mktemp("onnxruntime") / "made", LSTM, "onnxruntime")
 
 
@@ -238,7 +238,7 @@ def test_a_graph_with_its_weights_needs_no_other_file(for_onnxruntime: Path, tmp
 
 @pytest.mark.skipif(not HEADERS.is_dir(), reason="needs the headers of ONNX Runtime (libonnxruntime-dev)")
 def test_a_graph_with_its_weights_answers_in_onnxruntime(for_onnxruntime: Path, tmp_path: Path) -> None:
-    """The C++ library of the wheel, through headers from elsewhere."""
+    """The library is the wheel's; the headers are from another package."""
     graph = exported(for_onnxruntime, tmp_path / "small.onnx")
     done, answers = run(make("run_onnxruntime", tmp_path / "build"), [str(graph)], inputs(), tmp_path)
 
@@ -247,7 +247,7 @@ def test_a_graph_with_its_weights_answers_in_onnxruntime(for_onnxruntime: Path, 
 
 
 def test_an_archive_without_a_graph_is_refused(compiled: Path, tmp_path: Path) -> None:
-    """What inductor compiled is no ONNX."""
+    """An archive of inductor has no ONNX graph."""
     done = export("export_onnx.py", compiled, tmp_path / "small.onnx")
 
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""`make seeds`: every example runs here on a fast engine, and a row says what ran and whether it holds."""
+"""`make seeds`: every example runs here on a fast engine; each row has the engine and the verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:Deprecation
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_every_example_holds_on_eager(example: Example) -> None:
-    """Its answers are eager's, and what is documented to be refused is refused."""
+    """Its answers are eager's, and documented refusals happen."""
     row = row_of(example.name, example.show, Engine("eager"))
 
     assert (row.status, row.note) == ("ok", "")
@@ -33,7 +33,7 @@ def test_every_example_holds_on_eager(example: Example) -> None:
 
 @pytest.mark.parametrize(("example", "engine"), [(function, "neuron"), (function, "neuronx"), (partitioned, "neuronx")])
 def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: object, engine: str) -> None:
-    """With the options that compiling without a device needs."""
+    """The options are those for compiling without a device."""
     with on_path():
         row = row_of("example", example.show, engine_named(engine))  # type: ignore[attr-defined]
 
@@ -46,7 +46,7 @@ def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: 
 @pytest.mark.skipif(find_spec("vollo_compiler") is None, reason="the extra [vollo] is not installed")
 @pytest.mark.parametrize(("example", "latency_us"), [(lstm, 6.9), (streaming_lstm, 0.7)])
 def test_vollos_examples_hold_on_its_vm(example: object, latency_us: float) -> None:
-    """To a hundredth, in bfloat16; the compiler's own count of microseconds is that of its documentation's model."""
+    """Answers are right to a hundredth, in bfloat16; the compiler's microseconds are the documented ones."""
     row = row_of("example", example.show, engine_named("vollo"))  # type: ignore[attr-defined]
 
     assert (row.status, row.ran) == ("ok", "VM")
@@ -54,21 +54,21 @@ def test_vollos_examples_hold_on_its_vm(example: object, latency_us: float) -> N
 
 
 def off(engine: Engine) -> Shown:
-    """An answer that is too far off."""
+    """An example whose answer differs too much."""
     shown = Shown(engine)
     shown.compare(torch.tensor([1.0]), torch.tensor([1.1]))
     return shown
 
 
 def nothing_refused(engine: Engine) -> Shown:
-    """A call that should have been refused."""
+    """An example with a call that should have been refused."""
     shown = Shown(engine)
     shown.refuses(ValueError, lambda: None)
     return shown
 
 
 def not_a_number(engine: Engine) -> Shown:
-    """An answer that is none."""
+    """An example whose answer is not-a-number."""
     shown = Shown(engine)
     shown.compare(torch.tensor([float("nan")]), torch.tensor([1.0]))
     return shown
@@ -83,7 +83,7 @@ def not_a_number(engine: Engine) -> Shown:
     ],
 )
 def test_what_does_not_hold_is_a_failure_with_its_reason(show: object, note: str) -> None:
-    """And no row of the others is lost."""
+    """The rows of the other examples are kept."""
     row = row_of("example", show, Engine("eager"))  # type: ignore[arg-type]
 
     assert row.status == "failed"
@@ -91,7 +91,7 @@ def test_what_does_not_hold_is_a_failure_with_its_reason(show: object, note: str
 
 
 def test_the_runner_writes_rows_and_counts_only_what_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One row holds; Vollo's is not counted as passed where it is not installed."""
+    """One row is ok; Vollo's is not counted as passed if it is not installed."""
     file = tmp_path / "rows.json"
 
     code = main(
@@ -112,7 +112,7 @@ def test_the_runner_writes_rows_and_counts_only_what_ran(tmp_path: Path, capsys:
 
 
 def test_a_failure_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """So that it cannot be overlooked; running nothing is one."""
+    """A run without any example fails too."""
     monkeypatch.setattr("seeds.__main__.EXAMPLES", (Example("off", off, ("eager",), {}),))
     assert main(["--quick"]) == 1
     assert "0 of 1 that ran hold" in capsys.readouterr().out
@@ -121,7 +121,7 @@ def test_a_failure_is_the_exit_code(monkeypatch: pytest.MonkeyPatch, capsys: pyt
 
 
 def test_an_example_is_run_by_itself_too(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what it saw refused."""
+    """The output has the refusals."""
     assert command_line.main(function.show, ["eager"]) == 0
     told = capsys.readouterr().out
     assert "eager (real engine): max error 0.0e+00, allowed 1e-05" in told

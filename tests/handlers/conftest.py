@@ -15,5 +15,5 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def archive(pristine: Path, tmp_path: Path) -> Path:
-    """A copy of it, to be changed."""
+    """A copy of the archive that a test may change."""
     return Path(shutil.copytree(pristine, tmp_path / "archive"))

@@ -1,4 +1,4 @@
-"""Sequences run together, and alone where that fails: with plans of independent runs, and with staircases."""
+"""Sequences run together, and alone if that fails: with plans of independent runs, and with chunks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STAIRS = make_planner("chunk", SHAPE, CostModel.proportional(SHAPE))
 
 @dataclass
 class Stairs:
-    """The sum of each row's ids, carried from stair to stair; a stair that meets the poison fails with all its rows."""
+    """The sum of each row's ids, carried from chunk to chunk; a chunk with the poison fails all its rows."""
 
     manifest: Manifest = field(default_factory=make_manifest)
     plans: list[Plan] = field(default_factory=list)
@@ -70,19 +70,19 @@ def item(*ids: int) -> SequenceInput:
 
 
 def ticks() -> Iterator[float]:
-    """A clock that goes on by a second each time it is read."""
+    """A clock that advances by a second with each call."""
     return map(float, count())
 
 
 def answered(model: ServedModel, items: Sequence[SequenceInput]) -> tuple[list[float | str], BatchStats]:
-    """The last number of each answer, or the kind of its refusal."""
+    """The last number of each answer, or the kind of its error."""
     answers, work = run_sequences(model, items, ticks().__next__)
     return [one.kind if isinstance(one, RequestError) else float(one[0].flatten()[-1]) for one in answers], work
 
 
 @MODELS
 def test_all_sequences_are_answered_by_one_plan(make: type[ServedModel]) -> None:
-    """Whose seconds are those of planning and running it."""
+    """The seconds are those of planning and running the plan."""
     told, work = answered(make(), [item(1, 2), item(3), item(1, 1, 1, 1, 1)])
 
     assert told == [3.0, 3.0, 5.0]
@@ -93,7 +93,7 @@ def test_all_sequences_are_answered_by_one_plan(make: type[ServedModel]) -> None
 @MODELS
 @given(bad=st.sets(st.integers(0, 8)), lengths=st.lists(st.integers(1, 8), min_size=9, max_size=9))
 def test_only_the_poisoned_sequences_have_no_answer(make: type[ServedModel], bad: set[int], lengths: list[int]) -> None:
-    """Wherever they stand in the batch and however long they are."""
+    """This holds for any position in the batch and any length."""
     items = [
         item(*[1] * (length - 1), POISON) if index in bad else item(*[1] * length)
         for index, length in enumerate(lengths)
@@ -107,7 +107,7 @@ def test_only_the_poisoned_sequences_have_no_answer(make: type[ServedModel], bad
 
 @MODELS
 def test_a_failure_is_logged_once(make: type[ServedModel], caplog: pytest.LogCaptureFixture) -> None:
-    """With its cause, however many fail again."""
+    """The entry has the cause, for any number of further failures."""
     answered(make(), [item(1), item(POISON), item(2), item(POISON)])
 
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
@@ -117,7 +117,7 @@ def test_a_failure_is_logged_once(make: type[ServedModel], caplog: pytest.LogCap
 
 @MODELS
 def test_a_sequence_that_is_alone_is_tried_once(make: type[ServedModel], caplog: pytest.LogCaptureFixture) -> None:
-    """It cannot be another's fault."""
+    """No other sequence can be the cause."""
     model = make()
     told, work = answered(model, [item(1, POISON)])
 
@@ -131,7 +131,7 @@ def test_a_sequence_that_is_alone_is_tried_once(make: type[ServedModel], caplog:
 def test_sequences_that_fail_only_together_are_all_answered(
     make: type[ServedModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a plan cannot be made."""
+    """An example is a plan that cannot be made."""
     plan = make.plan
 
     def alone_only(self: ServedModel, lengths: Sequence[int]) -> Plan:
@@ -147,5 +147,5 @@ def test_sequences_that_fail_only_together_are_all_answered(
 
 
 def test_no_sequences_are_no_work() -> None:
-    """The model is not asked."""
+    """The model is not called."""
     assert run_sequences(FakeModel(), [], ticks().__next__) == ([], BatchStats())

@@ -26,7 +26,7 @@ def counted(lengths: list[int], plan: Plan) -> BatchMetrics:
 
 @given(LENGTHS, PLANNERS)
 def test_padded_timesteps_are_what_the_plan_computes_beside_the_real_ones(lengths: list[int], planner: Planner) -> None:
-    """For plans of either kind."""
+    """This holds for plans of either kind."""
     plan = planner.plan(lengths)
 
     assert counted(lengths, plan).padded_timesteps == plan.padded_timesteps(lengths) >= 0
@@ -34,7 +34,7 @@ def test_padded_timesteps_are_what_the_plan_computes_beside_the_real_ones(length
 
 @given(LENGTHS, PLANNERS)
 def test_every_run_is_counted_in_a_bucket_of_the_grid_that_holds_it(lengths: list[int], planner: Planner) -> None:
-    """So there are never more names than the grid has buckets, whatever shapes an engine takes."""
+    """The number of names is limited by the grid's buckets, for any shapes of an engine."""
     plan = planner.plan(lengths)
     executions = counted(lengths, plan).executions(GRID)
 
@@ -46,7 +46,7 @@ def test_every_run_is_counted_in_a_bucket_of_the_grid_that_holds_it(lengths: lis
 
 @given(LENGTHS)
 def test_the_text_of_the_lengths_says_them_all(lengths: list[int]) -> None:
-    """Ascending, each with how often it came."""
+    """Lengths are ascending, each with its count."""
     pairs = [pair.split(":") for pair in counted(lengths, Plan(())).lengths_text.split()]
 
     assert sorted(lengths) == [int(length) for length, times in pairs for _ in range(int(times))]

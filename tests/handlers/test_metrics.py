@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.handlers.batch import BatchStats
 from torchserve_neuron_lstm.handlers.metrics import METRICS, BatchMetrics, Metric, MetricReporter, declared_units
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", ResourceWarning)  # TorchServe leaves a file of its own open
+    warnings.simplefilter("ignore", ResourceWarning)  # TorchServe does not close a file
     import ts
     from ts.metrics.caching_metric import CachingMetric
     from ts.metrics.metric_type_enum import MetricTypes
@@ -71,7 +71,7 @@ def test_the_shipped_file_declares_every_metric_with_its_dimensions_and_no_other
 
 
 def test_the_shipped_file_declares_what_torchserves_own_file_does() -> None:
-    """It takes that file's place."""
+    """The shipped file replaces it."""
     ours, theirs = (yaml.safe_load(path.read_text()) for path in (FILE, Path(ts.__path__[0]) / "configs/metrics.yaml"))
 
     assert ours["ts_metrics"] == theirs["ts_metrics"]
@@ -79,7 +79,7 @@ def test_the_shipped_file_declares_what_torchserves_own_file_does() -> None:
 
 
 def test_a_line_is_the_one_that_torchserve_writes(caplog: pytest.LogCaptureFixture) -> None:
-    """For each metric and each value of its own dimension."""
+    """Each metric and each value of its own dimension has a line."""
     caplog.set_level(logging.INFO)
     for metric in METRICS:
         for own, value in metric.values(FULL, GRID).items():
@@ -98,7 +98,7 @@ def test_a_line_is_the_one_that_torchserve_writes(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_batch_is_told_in_full() -> None:
-    """Every metric that is not 0, in its unit."""
+    """Every metric that is not 0 is written, in its unit."""
     told = {}
     for line in REPORTER.lines(FULL, 1_700_000_000):
         found = LINE.fullmatch(line)
@@ -132,7 +132,7 @@ def test_a_batch_is_told_in_full() -> None:
 def test_whatever_was_counted_the_frontend_can_read_it(
     seconds: tuple[float, ...], numbers: tuple[int, ...], rejected: dict[str, int]
 ) -> None:
-    """A line it cannot read is an error in its log, for every batch."""
+    """A line that it cannot read is an error in its log, for every batch."""
     counts = BatchMetrics(
         numbers[0], BatchStats((9,), numbers[1], (PLAN,), seconds[0], seconds[1]), rejected, seconds[2]
     )
@@ -142,7 +142,7 @@ def test_whatever_was_counted_the_frontend_can_read_it(
 
 
 def test_what_the_server_does_not_declare_is_not_told() -> None:
-    """It would log every line and drop it."""
+    """The server would log every line and drop it."""
     units = declared_units(lambda metric: caching(metric) if "requests" in metric.name else None)
 
     assert [line.partition(".")[0] for line in MetricReporter("m", GRID, units, "h").lines(FULL, 0)] == [
@@ -154,7 +154,7 @@ def test_what_the_server_does_not_declare_is_not_told() -> None:
 def test_a_metric_that_is_declared_with_other_dimensions_is_left_out_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The frontend would put values under the wrong names."""
+    """The frontend would assign values to the wrong names."""
     other = CachingMetric("neuron_lstm_executions_total", "count", ["ModelName", "Level", "Bucket"])
     units = declared_units(lambda metric: other if metric.name == other.metric_name else caching(metric))
 

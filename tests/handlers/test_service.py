@@ -29,7 +29,7 @@ def make_service(manifest: Manifest | None = None, labels: Labels | None = None,
 
 
 def row(value: object, **headers: str) -> TorchServeRequest:
-    """A row as TorchServe gives it."""
+    """A row in TorchServe's form."""
     return TorchServeRequest({"body": value}, headers)
 
 
@@ -45,7 +45,7 @@ def told(response: RawResponse) -> tuple[int, Any]:
 
 
 def test_every_row_gets_the_answer_it_gets_alone_whoever_else_is_in_the_batch() -> None:
-    """In order; more rows than any bucket has are split."""
+    """Answers are in order; more rows than the largest bucket has are split."""
     service = make_service()
     bodies = [[i, *range(i % 7)] for i in range(11)]
 
@@ -56,7 +56,7 @@ def test_every_row_gets_the_answer_it_gets_alone_whoever_else_is_in_the_batch() 
 
 
 def test_bad_rows_are_refused_alone_between_good_ones() -> None:
-    """Their own status and a body of code, type and message."""
+    """Bad rows have their own status, and a body with code, type and message."""
     answers = ask(make_service(), [1, 2], b"{", [1] * 9, ["x"], [3], {"instances": [[1], [101]]})
 
     assert [status for status, _ in answers] == [200, 400, 413, 400, 200, 400]
@@ -68,7 +68,7 @@ def test_bad_rows_are_refused_alone_between_good_ones() -> None:
 
 
 def test_a_sequence_that_fails_costs_only_its_own_request_the_answer(caplog: pytest.LogCaptureFixture) -> None:
-    """The others are answered; the client is told nothing of the inside, the log is, once."""
+    """The others are answered; the client gets no internal details, and the log has one entry."""
     answers = ask(make_service(), [1] * 8, [66] * 3, *([2] * 8 for _ in range(3)))
 
     assert [status for status, _ in answers] == [200, 500, 200, 200, 200]
@@ -79,7 +79,7 @@ def test_a_sequence_that_fails_costs_only_its_own_request_the_answer(caplog: pyt
 
 
 def test_an_instance_that_fails_costs_its_request_the_other_instances(caplog: pytest.LogCaptureFixture) -> None:
-    """A request is answered whole or not at all; the next one gets what is its own."""
+    """A request is answered whole or not at all; the next request gets its own answer."""
     answers = ask(make_service(), {"instances": [[1], [66], [2]]}, {"instances": [[3], [4, 1]]})
 
     assert [status for status, _ in answers] == [500, 200]
@@ -87,7 +87,7 @@ def test_an_instance_that_fails_costs_its_request_the_other_instances(caplog: py
 
 
 def test_each_batch_is_reported_once_with_what_it_came_to() -> None:
-    """Requests and sequences, the refused by kind, and the seconds of its parts."""
+    """The report has requests and sequences, refusals by kind, and the seconds of its parts."""
     reported: list[BatchMetrics] = []
     service = make_service(report=reported.append, clock=map(float, count()).__next__)
 
@@ -102,7 +102,7 @@ def test_each_batch_is_reported_once_with_what_it_came_to() -> None:
 
 
 def test_a_description_is_not_counted() -> None:
-    """TorchServe asked, not a client."""
+    """The request comes from TorchServe, not from a client."""
     reported: list[BatchMetrics] = []
 
     make_service(report=reported.append).handle([TorchServeRequest({}, {"describe": "True"})])
@@ -111,7 +111,7 @@ def test_a_description_is_not_counted() -> None:
 
 
 def test_a_failure_while_planning_or_encoding_is_a_500_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it reaches TorchServe."""
+    """No exception reaches TorchServe."""
     service = make_service()
     with monkeypatch.context() as patch:
         patch.setattr(FakeModel, "plan", lambda *_: 1 / 0)
@@ -130,14 +130,14 @@ def test_several_outputs_are_an_object_by_name() -> None:
 
 
 def test_v1_is_answered_by_predictions_in_order() -> None:
-    """One for each instance, each as long as its own sequence."""
+    """Each instance has one prediction, as long as its own sequence."""
     assert ask(make_service(), {"instances": [[1, 2], [3], {"ids": [4]}]}) == [
         (200, {"predictions": [[1.0, 3.0], [3.0], [4.0]]})
     ]
 
 
 def test_v2_is_answered_by_one_entry_for_each_sequence_or_one_tensor() -> None:
-    """As the request came."""
+    """The form is that of the request."""
     entry = {"name": "sums", "datatype": "FP32"}
     envelope = {"model_name": "model", "model_version": "1.0"}
     ragged = {"id": "a", "inputs": [TENSOR, TENSOR | {"shape": [1], "data": [5]}]}
@@ -171,7 +171,7 @@ def test_an_error_of_a_v2_request_comes_in_a_v2_response(body: object) -> None:
 
 
 def test_an_answer_that_is_not_finite_is_null_in_json_and_an_error_in_v2() -> None:
-    """V2's numbers cannot say it."""
+    """V2's numbers cannot represent it."""
     manifest = make_manifest(inputs=(FRAMES,))
     frames = [[3e38, 3e38]]
     tensor = {"name": "frames", "shape": [1, 2], "datatype": "FP32", "data": frames[0]}
@@ -183,7 +183,7 @@ def test_an_answer_that_is_not_finite_is_null_in_json_and_an_error_in_v2() -> No
 
 
 def test_npy_is_answered_to_who_accepts_it() -> None:
-    """With its content type."""
+    """The response has the content type of .npy."""
     (response,) = make_service().handle([row([1, 2], accept="application/x-npy")])
 
     assert (response.status, response.content_type) == (200, "application/x-npy")
@@ -191,7 +191,7 @@ def test_npy_is_answered_to_who_accepts_it() -> None:
 
 
 def test_class_names_stand_for_class_numbers_in_json_alone() -> None:
-    """The likeliest first; V2 has the scores."""
+    """The likeliest class is first; V2 has the scores."""
     manifest = make_manifest(outputs=(TOTAL,))
     service = make_service(manifest, Labels(("red", "green", "blue")))
 
@@ -203,7 +203,7 @@ def test_class_names_stand_for_class_numbers_in_json_alone() -> None:
 
 
 def test_an_answer_larger_than_torchserve_sends_is_refused_alone() -> None:
-    """It would cost the whole batch its worker."""
+    """Otherwise the whole batch would lose its worker."""
     answers = ask(make_service(max_response_bytes=30), [1], [1, 2, 3, 4, 5, 6, 7, 8], [2])
 
     assert [status for status, _ in answers] == [200, 413, 200]
@@ -211,7 +211,7 @@ def test_an_answer_larger_than_torchserve_sends_is_refused_alone() -> None:
 
 
 def test_a_description_is_given_to_torchserve_alone() -> None:
-    """A client that sends the header gets the answer to its body; so does everyone in its batch."""
+    """A client that sends the header gets the answer to its body, and so do the others in its batch."""
     service = make_service(description={"backend": "fake"})
     asked = TorchServeRequest({}, {"describe": "True"})
     spoofed = row([1], describe="True")
@@ -222,14 +222,14 @@ def test_a_description_is_given_to_torchserve_alone() -> None:
 
 
 def test_explanations_are_refused_row_by_row() -> None:
-    """501, and the others are answered."""
+    """The status is 501, and the other rows are answered."""
     responses = make_service().handle([row([1], explain="True"), row([2], explain="False")])
 
     assert [response.status for response in responses] == [501, 200]
 
 
 def test_bodies_and_headers_are_never_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """They are the clients' own."""
+    """They belong to the clients."""
     caplog.set_level(logging.DEBUG)
     secret = "c0ffee-secret"
 

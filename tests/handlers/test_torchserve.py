@@ -1,4 +1,4 @@
-"""The handler under TorchServe's own Python half: its loader, its service and its wire format, without Java."""
+"""The handler under TorchServe's own Python code: its loader, service and wire format, without Java."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def service(pristine: Path) -> Iterator[Any]:
 
 @pytest.fixture(autouse=True)
 def same_threads() -> Iterator[None]:
-    """A worker sets its threads for good; a test does not."""
+    """Restore the threads of torch, which a worker sets permanently."""
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)
@@ -49,12 +49,12 @@ def eager(ids: list[int]) -> list[list[float]]:
 
 
 def assert_answers(body: bytes, ids: list[int]) -> None:
-    """JSON says the same as the model alone."""
+    """Check that the JSON answer equals that of the model alone."""
     torch.testing.assert_close(torch.tensor(json.loads(body)), torch.tensor(eager(ids)))
 
 
 def test_every_row_of_a_batch_gets_its_own_status_content_type_and_body(service: Any) -> None:
-    """The reason phrases are those of HTTP, whatever the row holds."""
+    """The reason phrases are those of HTTP, for any row."""
     answers = predict(
         service,
         [
@@ -83,7 +83,7 @@ def test_every_row_of_a_batch_gets_its_own_status_content_type_and_body(service:
 
 
 def test_a_row_without_a_body_asks_what_the_model_is(service: Any) -> None:
-    """That is how TorchServe asks for `GET /models/M?customized=true`."""
+    """TorchServe sends such a row for `GET /models/M?customized=true`."""
     (answer,) = predict(service, [request(None, headers={"describe": "True"})])
 
     told = json.loads(answer.body)
@@ -96,7 +96,7 @@ def test_a_row_without_a_body_asks_what_the_model_is(service: Any) -> None:
 
 @pytest.mark.parametrize("body", [b'{"inputs": []}', b'{"inputs": [{"name": "ids"}]}', b'{"inputs": [1], "id": "x"}'])
 def test_v2_over_grpc_is_told_errors_in_the_envelope_it_needs(service: Any, body: bytes) -> None:
-    """TorchServe reads id, model_name, model_version and outputs without looking whether they are there."""
+    """TorchServe reads id, model_name, model_version and outputs without checking for them."""
     sent = json.dumps({"model_name": "sums", "id": "", **json.loads(body)}).encode()
     (answer,) = predict(service, [request(sent, JSON)])
 
@@ -107,7 +107,7 @@ def test_v2_over_grpc_is_told_errors_in_the_envelope_it_needs(service: Any, body
 
 
 def test_the_user_codec_of_an_archive_is_used(archive: Path) -> None:
-    """With the answer and content type it gives."""
+    """The response has its answer and its content type."""
     write_manifest(replace(read_manifest(archive), codec="codec_of_tests:Codec"), archive)
     with loaded(archive) as service:
         good, bad = predict(service, [request(b"1 2", "text/plain"), request(b"one", "text/plain")])
@@ -128,7 +128,7 @@ def test_the_user_codec_of_an_archive_is_used(archive: Path) -> None:
     ],
 )
 def test_what_cannot_be_loaded_is_one_runtime_error_of_one_line(archive: Path, spoil: Any, told: str) -> None:
-    """TorchServe reports no other kind; it would start the worker again and again."""
+    """TorchServe reports no other kind of error, and would restart the worker again and again."""
     spoil(archive)
 
     with pytest.raises(RuntimeError) as refused, loaded(archive):
@@ -138,7 +138,7 @@ def test_what_cannot_be_loaded_is_one_runtime_error_of_one_line(archive: Path, s
 
 
 def test_any_other_error_while_loading_becomes_a_runtime_error(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With its kind and text."""
+    """The message has the kind and the text of the error."""
 
     def fail(*_: object) -> None:
         raise KeyError("surprise")
@@ -155,7 +155,7 @@ def test_any_other_error_while_loading_becomes_a_runtime_error(archive: Path, mo
 def test_workers_share_the_cores(
     archive: Path, yaml: Mapping[str, object] | None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without maxWorkers TorchServe starts as many workers as there are cores."""
+    """Without maxWorkers, TorchServe starts one worker for each core."""
     monkeypatch.setattr(torchserve, "available_cores", lambda: 8)
 
     service = torchserve.load(FakeContext(model_dir=archive, model_yaml_config=yaml))
@@ -165,7 +165,7 @@ def test_workers_share_the_cores(
 
 
 def told_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The lines that the worker printed of its batches."""
+    """The lines that the worker printed for its batches."""
     mine = (record for record in caplog.records if record.name.endswith("handlers.torchserve"))
     lines = [line for record in mine for line in record.getMessage().splitlines()]
     return [line for line in lines if line.startswith(("neuron_lstm", "[METRICS]"))]
@@ -179,7 +179,7 @@ def batch() -> list[dict[str, Any]]:
 def test_each_batch_is_told_to_the_server_by_the_metrics_it_declares(
     archive: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And its lengths to the log, which `neuron-lstm tune` reads."""
+    """The lengths go to the log, which `neuron-lstm tune` reads."""
     caplog.set_level(logging.INFO)
     with loaded(archive, METRICS_FILE) as service:
         predict(service, batch())
@@ -198,7 +198,7 @@ def test_each_batch_is_told_to_the_server_by_the_metrics_it_declares(
 def test_a_server_whose_metrics_file_knows_nothing_of_us_is_told_nothing(
     service: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would write every line to its log and drop it."""
+    """The server would write every line to its log and drop it."""
     caplog.set_level(logging.INFO)
     predict(service, batch())
     predict(service, [request(b"{", JSON)])
@@ -208,7 +208,7 @@ def test_a_server_whose_metrics_file_knows_nothing_of_us_is_told_nothing(
 
 
 def test_a_batch_that_cannot_be_counted_is_answered(pristine: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Metrics never cost a request."""
+    """An error in the metrics never fails a request."""
 
     def fail(_: object) -> None:
         raise OSError("the log is full")
@@ -251,7 +251,7 @@ with loaded(Path({archive!r})) as service:
 
 
 def test_an_archive_serves_by_its_own_code_wherever_the_plug_in_is_installed(pristine: Path) -> None:
-    """And gives the same bytes."""
+    """The answers have the same bytes."""
     support = str(Path(__file__).parents[1] / "support")
     program = "import sys, ts.model_loader, torch\nbefore = set(sys.modules)\n" + BARE.format(
         archive=str(pristine), support=support
@@ -264,7 +264,7 @@ def test_an_archive_serves_by_its_own_code_wherever_the_plug_in_is_installed(pri
 
 
 def test_an_import_error_in_the_archive_is_told_as_what_it_is(archive: Path) -> None:
-    """TorchServe would say that there is no handler called ts.torch_handler.neuron_lstm."""
+    """TorchServe would report that there is no handler called ts.torch_handler.neuron_lstm."""
     (archive / "torchserve_neuron_lstm" / "handlers" / "torchserve.py").write_text("import no_such_module\n")
     support = str(Path(__file__).parents[1] / "support")
     run = subprocess.run(

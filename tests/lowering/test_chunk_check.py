@@ -1,4 +1,4 @@
-"""Chunked execution on every engine equals eager mode on each request alone, far beyond the longest chunk."""
+"""Chunked execution on every engine equals eager mode on each request alone, for long sequences too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunking: the carried values of models, the reasons of models that cannot be chunked, and equal outputs."""
+"""Chunking: carried values, the reasons of models that cannot be chunked, and equal outputs."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_every_model_of_the_zoo_is_known() -> None:
 
 @pytest.mark.parametrize("case", cases(CARRIED))
 def test_what_is_handed_on_comes_from_the_graph(case: Case) -> None:
-    """States, last steps, sums, maxima and minima; start and head programs only where they compute something."""
+    """States, last steps, sums, maxima and minima are carried; start and head exist only if they compute."""
     program = lowered(case).program
 
     assert program.chunked is not None, program.chunking_reason
@@ -162,7 +162,7 @@ def test_pieces_take_their_weights_by_the_models_own_names(case: Case) -> None:
 
 @pytest.mark.parametrize("case", cases(CARRIED))
 def test_a_model_in_pieces_answers_as_the_model_alone(case: Case) -> None:
-    """For any chunks, for sequences longer than those of the check, with finite and infinite values in the padding."""
+    """This holds for any chunks, for longer sequences than the check's, and for any values of padding."""
     made = lowered(case)
     model, config, program = made.model, made.config, made.program
     run, layout = runner(program)
@@ -318,7 +318,7 @@ def test_what_goes_from_step_to_step_is_cut(function: Callable[[Model, Tensor, T
 def test_what_needs_more_of_the_sequence_is_not_cut(
     function: Callable[[Model, Tensor, Tensor], Any], reason: str
 ) -> None:
-    """Though no short sequence may show it; the reason names this file."""
+    """The reason names this file, although no short sequence may show the error."""
     program = lower(Model(function), parse_config(YAML, "model-config.yaml"))
 
     assert program.chunked is None

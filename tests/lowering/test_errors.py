@@ -213,7 +213,7 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
     ],
 )
 def test_an_input_that_the_model_does_not_take_is_refused(declared: str, expected: str) -> None:
-    """Another size, dtype or number of dimensions shows before anything is compiled, with the model's line."""
+    """Another size, dtype or number of dimensions is reported before compiling, with the model's line."""
 
     class PerStep(Base):
         def forward(self, x: Tensor) -> Any:
@@ -257,7 +257,7 @@ class ShiftedAndSummed(ShiftedByOne):
 
 @pytest.mark.parametrize("buckets", ["{batch: [4], length: [4]}", "{batch: [1, 4], length: [4, 9]}"])
 def test_a_program_with_a_smallest_length_is_measured_within_it(buckets: str) -> None:
-    """`x[:, :-1]` forbids a single timestep: teacher forcing is served all the same, its padded sum is not."""
+    """`x[:, :-1]` forbids a single timestep: teacher forcing is served, its padded sum is refused."""
     yaml = YAML.replace("{batch: [1, 4], length: [4, 9]}", buckets)
     config = parse_config(yaml, "model-config.yaml")
 

@@ -58,7 +58,7 @@ def test_a_program_answers_as_the_model_alone(case: Case) -> None:
 
 
 def test_what_the_layouts_of_the_answers_are_comes_from_the_graph() -> None:
-    """Names follow the nesting, batch and time are found wherever they are."""
+    """Names follow the nesting; batch and time may be any dimension."""
     named = ("FixedLength", "Tagger", "ProjectedFourLayers", "LstmWithState", "SelfAttention", "NoBatch", "NoTime")
     outputs = {case.name: _outputs(case) for case in CASES if case.name in named}
 
@@ -127,7 +127,7 @@ def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
 
 
 def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_are_served() -> None:
-    """Three kinds of models, told apart by the graph."""
+    """The graph distinguishes three kinds of models."""
     kinds: dict[tuple[str, str], set[str]] = {}
     for name in (*PROVED, *MEASURED, "MeanOverTime"):
         case = next(case for case in CASES if case.name == name)

@@ -136,7 +136,7 @@ class StartOfLengths(nn.Module):
 
 
 def test_a_program_for_the_beginning_that_reads_lengths_is_refused() -> None:
-    """Even if the analysis accepted it: serving passes the length of the first chunk."""
+    """It is refused even if the analysis accepts it: serving passes the length of the first chunk."""
     program = program_of(LearnedInitialState())
     rows = torch.export.Dim("rows", min=1, max=8)
     start = torch.export.export(StartOfLengths(), (torch.tensor([3, 2]),), dynamic_shapes=({0: rows},))
@@ -160,7 +160,7 @@ def test_the_same_model_in_other_buckets_goes_on_from_its_sessions(buckets: str)
     )
 
 
-def test_the_state_is_told_by_32_hex_digits() -> None:
+def test_the_state_id_has_32_hex_digits() -> None:
     """The manifest requires this format."""
     told = state_compatibility_id(program_of(Plain()), [])
 
@@ -169,19 +169,19 @@ def test_the_state_is_told_by_32_hex_digits() -> None:
 
 
 @pytest.mark.parametrize("other", [lambda: Plain(2.0), Wider, Shifted])
-def test_a_model_of_other_code_does_not(other: Any) -> None:
+def test_the_state_id_depends_on_the_code(other: Any) -> None:
     """Another factor, other sizes, or another operator change the id."""
     assert state_compatibility_id(program_of(other()), ["abc"]) != state_compatibility_id(program_of(Plain()), ["abc"])
 
 
-def test_nor_does_one_of_other_weights() -> None:
+def test_the_state_id_depends_on_the_weights() -> None:
     """The digests of the weight files are part of the id."""
     program = program_of(Plain())
 
     assert len({state_compatibility_id(program, weights) for weights in ([], ["abc"], ["abd"])}) == 3
 
 
-def test_other_weights_need_no_other_look_at_the_program() -> None:
+def test_the_state_id_of_other_weights_needs_no_program() -> None:
     """The id with other weights follows from the id of the model."""
     program = program_of(Plain())
 
@@ -190,7 +190,7 @@ def test_other_weights_need_no_other_look_at_the_program() -> None:
     )
 
 
-def test_nor_does_one_with_another_number_in_its_code() -> None:
+def test_the_state_id_depends_on_constants_of_the_code() -> None:
     """A tensor that forward() makes is no weight, and the code reads the same."""
     assert state_compatibility_id(program_of(Shifted()), []) != state_compatibility_id(
         program_of(ShiftedElsewhere()), []

@@ -27,7 +27,7 @@ class Place(Protocol):
 
 
 Places = Callable[[], Place]
-"""Makes a new, empty place with every call."""
+"""A function that makes a new, empty place with every call."""
 
 
 @pytest.fixture(params=["memory", "disk", *PROGRAMS], scope="session")

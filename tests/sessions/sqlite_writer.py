@@ -24,7 +24,7 @@ def say(text: object) -> None:
 def rounds(store: SqliteStore, told: int) -> None:
     """Write eight sessions again and again, each with the number of the round in its record.
 
-    A round is lost where somebody takes the file away in the middle of it.
+    A round is lost if the file is removed during it.
     """
     names = [f"{number}" for number in range(8)]
     say("ready")
@@ -69,7 +69,7 @@ def read_only(store: SqliteStore) -> None:
     """Write in a folder without write permission, and then with it."""
     folder = store.file.parent
     folder.mkdir(mode=0o500)
-    if os.geteuid() == 0:  # who may do anything
+    if os.geteuid() == 0:  # root ignores permissions
         os.chown(folder, 65534, 65534)
         os.setegid(65534)
         os.seteuid(65534)

@@ -28,7 +28,7 @@ START = replace(NEXT, start=True, step=0)
 
 
 def kind_of(decision: Decision) -> str:
-    """In one word: what it is, or why it is refused."""
+    """The decision in one word: its kind, or the reason of the refusal."""
     return f"{decision.status} {decision.kind}" if isinstance(decision, Reject) else type(decision).__name__
 
 
@@ -77,12 +77,12 @@ CASES = [
     ("chunk", "session", "expected"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_each_chunk_is_decided_on(chunk: ChunkRequest, session: Session | None, expected: str) -> None:
-    """One line of the table for every rule."""
+    """The table has one line for every rule."""
     assert kind_of(decide(chunk, session, MINE)) == expected
 
 
 def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
-    """The session to go on from, the answer to give again, the step that is due."""
+    """It has the session to continue from, the answer to repeat, or the next step."""
     assert decide(NEXT, OPEN, MINE) == ContinueSession(OPEN)
     assert decide(LAST, OPEN, MINE) == Replay(REPLY)
     gap = decide(replace(NEXT, step=9), OPEN, MINE)
@@ -90,8 +90,8 @@ def test_what_is_decided_holds_what_is_needed_to_do_it() -> None:
     assert gap.message == "this request is for step 9, and the session is at step 7"
 
 
-def test_chunks_without_timesteps_are_do_not_block_the_next_one() -> None:
-    """After an empty chunk the step is the same, and the next chunk still is the next one."""
+def test_chunks_without_timesteps_do_not_block_the_next_one() -> None:
+    """After an empty chunk the step is unchanged, and the next chunk is accepted."""
     empty = replace(OPEN, last_start=7)
 
     assert decide(NEXT, empty, MINE) == ContinueSession(empty)
@@ -106,7 +106,7 @@ class Server:
     applied: list[bytes] = field(default_factory=list)
 
     def answer(self, chunk: ChunkRequest) -> Decision:
-        """Do what is decided."""
+        """Carry out the decision."""
         decision = decide(chunk, self.session, MINE)
         if isinstance(decision, StartSession | ContinueSession):
             before = decision.session.steps if isinstance(decision, ContinueSession) else 0
@@ -127,7 +127,7 @@ class Server:
 def test_a_chunk_is_applied_exactly_once_whatever_the_network_does(
     sizes: list[tuple[int, bytes]], data: st.DataObject, numbered: bool
 ) -> None:
-    """Answers are lost and chunks sent again, old duplicates arrive at any time, contents repeat."""
+    """Answers are lost, chunks are sent again, old duplicates arrive at any time, and contents repeat."""
     server = Server()
     chunks: list[ChunkRequest] = []
     step = 0
@@ -137,7 +137,7 @@ def test_a_chunk_is_applied_exactly_once_whatever_the_network_does(
         step += timesteps
     so_far = b""
     for number, chunk in enumerate(chunks):
-        # Old duplicates first: none of them changes anything.
+        # old duplicates come first, and change no state
         for old in data.draw(st.lists(st.sampled_from(chunks[:number]), max_size=3)) if number else ():
             before = list(server.applied)
             late = server.answer(old)

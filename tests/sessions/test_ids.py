@@ -11,7 +11,7 @@ from .strategies import ID_CHARACTERS, ids
 
 @given(ids())
 def test_an_id_is_taken_as_it_is(text: str) -> None:
-    """Nothing is stripped or folded: two ids are two sessions."""
+    """The id is not stripped or folded: two ids are two sessions."""
     assert check_id(text) == text
 
 
@@ -26,7 +26,7 @@ def test_an_id_is_taken_as_it_is(text: str) -> None:
 @example("a" * 128 + "\0")
 @example("\ud800")
 def test_only_short_ids_of_plain_characters_are_taken(text: str) -> None:
-    """What is not, is refused."""
+    """Any other id is refused."""
     if 1 <= len(text) <= 128 and set(text) <= set(ID_CHARACTERS):
         assert check_id(text) == text
     else:
@@ -39,7 +39,7 @@ def test_only_short_ids_of_plain_characters_are_taken(text: str) -> None:
     [("", "this one has 0"), ("a" * 200, "this one has 200"), ("ab<c>", "character 3 is another one")],
 )
 def test_a_refusal_says_what_is_wrong_and_repeats_nothing(text: str, wrong: str) -> None:
-    """It may stand in a header or a log."""
+    """The message may be in a header or a log."""
     with pytest.raises(ValueError) as refusal:
         check_id(text)
 
@@ -47,7 +47,7 @@ def test_a_refusal_says_what_is_wrong_and_repeats_nothing(text: str, wrong: str)
 
 
 def test_a_made_id_is_an_id_and_never_the_same() -> None:
-    """144 bits of it are random."""
+    """The id has 144 random bits."""
     made = {check_id(make_id()) for _ in range(1000)}
 
     assert len(made) == 1000
@@ -56,7 +56,7 @@ def test_a_made_id_is_an_id_and_never_the_same() -> None:
 
 @given(st.sets(st.tuples(ids(), st.sampled_from(("", "a", "tagger", "型", "x" * 300))), min_size=2, max_size=5))
 def test_each_id_of_each_namespace_has_a_key_of_its_own(named: set[tuple[str, str]]) -> None:
-    """Always the same one, of 16 bytes."""
+    """The key has 16 bytes and never changes."""
     keys = {store_key(*pair) for pair in named}
 
     assert len(keys) == len(named)
@@ -65,5 +65,5 @@ def test_each_id_of_each_namespace_has_a_key_of_its_own(named: set[tuple[str, st
 
 
 def test_a_key_is_the_same_in_every_version() -> None:
-    """Or sessions would be lost with an upgrade."""
+    """Otherwise an upgrade would lose sessions."""
     assert store_key("user-17", "tagger").hex() == "0e00e87456f830f613167f9f80a06e87"

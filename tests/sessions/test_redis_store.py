@@ -36,7 +36,7 @@ MakeStore = Callable[..., RedisStore]
 
 @pytest.fixture(params=PROGRAMS)
 def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
-    """Starts a server with some options."""
+    """A function that starts a server with some options."""
     with ExitStack() as servers:
         yield lambda *options: servers.enter_context(
             running(RedisServer(PROGRAMS[request.param], tmp_path, *OPTIONS, *options))
@@ -45,7 +45,7 @@ def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def store_on() -> Iterator[MakeStore]:
-    """Makes a store of a server by its address, with some settings, and closes it in the end."""
+    """A function that makes a store for a server's address with some settings. It is closed in the end."""
     stores: list[RedisStore] = []
 
     def make(url: str, clock: Clock | None = None, limits: Limits = LIMITS, **settings: Any) -> RedisStore:
@@ -59,19 +59,19 @@ def store_on() -> Iterator[MakeStore]:
 
 
 def write(store: RedisStore, name: str, record: bytes) -> None:
-    """In the place of whatever is there."""
+    """Write a record in the place of the stored one."""
     (found,) = store.read([name])
     assert store.write([RecordUpdate(name, record, found and found.revision)]) == [Written()]
 
 
 def read(store: RedisStore, name: str) -> bytes | None:
-    """What is there."""
+    """The stored record."""
     (found,) = store.read([name])
     return found and found.record
 
 
 def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(start: Start, store_on: MakeStore) -> None:
-    """Meanwhile every call says what is wrong; afterwards the same store goes on."""
+    """During the outage every call reports the error; afterwards the same store continues."""
     server = start()
     store = store_on(server.url)
     for number in range(50):
@@ -88,7 +88,7 @@ def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(start: St
 
 
 def test_a_server_that_cannot_be_reached_is_told(store_on: MakeStore) -> None:
-    """By its address; nothing is raised before the first call."""
+    """The error has its address; no error is raised before the first call."""
     with pytest.raises(StoreUnavailableError, match=r"the session store redis://127\.0\.0\.1:1/0 cannot be used"):
         store_on("redis://127.0.0.1:1").read(["a"])
 
@@ -96,14 +96,14 @@ def test_a_server_that_cannot_be_reached_is_told(store_on: MakeStore) -> None:
 def test_a_host_without_the_client_is_told_what_to_install(
     store_on: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is needed by this store alone."""
+    """Only this store needs the client."""
     monkeypatch.setitem(sys.modules, "redis", None)
     with pytest.raises(StoreUnavailableError, match="need the package redis: pip install redis"):
         store_on("redis://127.0.0.1:1").read(["a"])
 
 
 def test_a_connection_that_was_cut_meanwhile_is_made_again(start: Start, store_on: MakeStore) -> None:
-    """Servers hang up on those who are silent for long."""
+    """Servers close connections that are idle for long."""
     server = start()
     store = store_on(server.url)
     write(store, "a", b"record")
@@ -115,7 +115,7 @@ def test_a_connection_that_was_cut_meanwhile_is_made_again(start: Start, store_o
 
 
 def test_a_write_whose_answer_was_lost_is_made_once(start: Start, store_on: MakeStore) -> None:
-    """It is sent again, and known again."""
+    """The write is sent again, and recognised as a repetition."""
     server = start()
     with lossy_way(server.port) as way:
         store = store_on(f"redis://127.0.0.1:{way.port}", Clock())
@@ -142,7 +142,7 @@ def test_a_write_whose_answer_was_lost_is_made_once(start: Start, store_on: Make
 
 
 def test_a_server_that_hangs_is_told_in_time(start: Start, store_on: MakeStore) -> None:
-    """And answers again when it can."""
+    """The store answers again after the server does."""
     server = start()
     store = store_on(server.url, timeout_seconds=0.2)
     write(store_on(server.url), "a", b"record")
@@ -158,7 +158,7 @@ def test_a_server_that_hangs_is_told_in_time(start: Start, store_on: MakeStore) 
 
 
 def test_a_server_that_has_forgotten_the_scripts_is_told_them_again(start: Start, store_on: MakeStore) -> None:
-    """As after a failover."""
+    """An example is a failover."""
     server = start()
     store = store_on(server.url)
     write(store, "a", b"record")
@@ -170,7 +170,7 @@ def test_a_server_that_has_forgotten_the_scripts_is_told_them_again(start: Start
 
 
 def test_the_password_is_in_the_environment(start: Start, store_on: MakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong one is refused, and shown to nobody; so is none."""
+    """A wrong or missing password is refused, and is not shown."""
     server = start("--requirepass", "s3cret")
     monkeypatch.setenv("SESSIONS_PASSWORD", "s3cret")
     write(store_on(server.url, password_env="SESSIONS_PASSWORD"), "a", b"record")
@@ -191,7 +191,7 @@ def test_the_password_is_in_the_environment(start: Start, store_on: MakeStore, m
 def test_a_user_needs_no_more_rights_than_these(
     start: Start, store_on: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over the store's keys alone."""
+    """The rights are for the store's keys only."""
     server = start()
     commands = (
         "get mget set del getrange pttl pexpire zadd zrem zcard zcount zscore zrange zrangebyscore hget hset hdel"
@@ -239,20 +239,20 @@ def test_a_user_needs_no_more_rights_than_these(
     ids=str,
 )
 def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], wrong: str) -> None:
-    """With what is to be changed, and without the password."""
+    """The message says what to change, without the password."""
     with pytest.raises(ValueError, match=wrong) as refusal:
         RedisSettings(**settings)
     assert "s3cret" not in str(refusal.value)
 
 
 def test_an_address_is_shown_whole() -> None:
-    """As it is understood."""
+    """The address is shown as it was parsed."""
     assert RedisSettings("redis://[::1]:7/3").address == "redis://[::1]:7/3"
     assert RedisSettings("rediss://Host/").address == "rediss://host:6379/0"
 
 
 def test_tls_trusts_nobody_but_the_given_authority(start: Start, store_on: MakeStore, tmp_path: Path) -> None:
-    """Neither another certificate, nor one of another host, nor none."""
+    """A certificate of another authority, one of another host, and no certificate are refused."""
     server = start()
     crt, key = certificate(tmp_path, "localhost")
     other_crt, other_key = certificate(tmp_path, "elsewhere.example")
@@ -277,7 +277,7 @@ def test_tls_trusts_nobody_but_the_given_authority(start: Start, store_on: MakeS
 
 
 def test_a_server_without_memory_refuses_what_does_not_fit(start: Start, store_on: MakeStore) -> None:
-    """One call is written whole or not at all; with room again, all goes on."""
+    """A call is written whole or not at all; the store continues when there is space again."""
     server = start()
     store = store_on(server.url)
     for number in range(20):
@@ -299,7 +299,7 @@ def test_a_server_without_memory_refuses_what_does_not_fit(start: Start, store_o
 def test_a_server_that_throws_sessions_away_is_warned_of(
     start: Start, store_on: MakeStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, and only where it can come to that."""
+    """The warning is given once, and only if the server can remove sessions."""
     server = start("--maxmemory", "100mb")
     with caplog.at_level(logging.WARNING):
         store_on(server.url).read(["a"])
@@ -318,7 +318,7 @@ def test_a_server_that_throws_sessions_away_is_warned_of(
 
 
 def test_records_that_the_server_has_removed_are_counted_right(start: Start, store_on: MakeStore) -> None:
-    """Whether they come again or not."""
+    """This holds whether or not the sessions come again."""
     server, clock = start(), Clock()
     store = store_on(server.url, clock, Limits(3, 18, 900.0))
     store.write([RecordUpdate(name, b"record", None) for name in "abc"])
@@ -336,7 +336,7 @@ def test_records_that_the_server_has_removed_are_counted_right(start: Start, sto
 
 
 def test_everything_is_gone_from_the_server_in_the_end(start: Start, store_on: MakeStore) -> None:
-    """Without anybody's help; the records first, and then what counts them."""
+    """The server expires the records first, and then their counters."""
     server = start()
     short, long = Limits(9, 999, 0.1, 0.1), Limits(9, 999, 100.0, 10.0)
     write(store_on(server.url, None, long), "a", b"record")
@@ -353,7 +353,7 @@ def test_everything_is_gone_from_the_server_in_the_end(start: Start, store_on: M
 
 
 def test_time_is_the_servers(start: Start, store_on: MakeStore) -> None:
-    """Where no other clock is given."""
+    """The server's clock is the default."""
     server = start()
     store = store_on(server.url, None, Limits(9, 999, 1.5, 0.1))
     write(store, "a", b"record")
@@ -367,7 +367,7 @@ def test_time_is_the_servers(start: Start, store_on: MakeStore) -> None:
 
 
 def test_the_server_holds_no_id_and_all_keys_in_one_slot(start: Start, store_on: MakeStore) -> None:
-    """Whoever copies it has nobody's session; and a cluster has the keys of a model together."""
+    """A copy of the data gives no session, and a cluster keeps all keys of a model on one node."""
     server = start()
     write(store_on(server.url), "the-id-of-somebody", b"the record of somebody")
     with server.client() as client:
@@ -379,7 +379,7 @@ def test_the_server_holds_no_id_and_all_keys_in_one_slot(start: Start, store_on:
 
 
 def test_a_key_that_is_none_of_ours_is_no_session(start: Start, store_on: MakeStore) -> None:
-    """Whatever its bytes are; a session can begin in its place."""
+    """This holds for any bytes; a session can begin in its place."""
     server = start()
     store = store_on(server.url)
     write(store, "a", b"record")

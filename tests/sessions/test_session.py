@@ -17,13 +17,13 @@ SESSION = Session(
 
 @given(sessions())
 def test_a_session_is_read_as_it_was_written(session: Session) -> None:
-    """Every field of it, the empty ones too."""
+    """All fields are equal, also empty ones."""
     assert decode_session(encode_session(session)) == session
 
 
 @given(sessions(), st.data())
 def test_a_damaged_byte_is_found(session: Session, data: st.DataObject) -> None:
-    """Wherever it is, whatever it has become."""
+    """This holds for every position and every value."""
     record = bytearray(encode_session(session))
     place = data.draw(st.integers(0, len(record) - 1))
     record[place] ^= data.draw(st.integers(1, 255))
@@ -34,7 +34,7 @@ def test_a_damaged_byte_is_found(session: Session, data: st.DataObject) -> None:
 
 @given(sessions(), st.data())
 def test_a_record_of_another_size_is_found(session: Session, data: st.DataObject) -> None:
-    """Cut short anywhere, or followed by more."""
+    """Examples are truncated records and records with trailing bytes."""
     record = encode_session(session)
 
     with pytest.raises(CorruptRecordError):
@@ -44,7 +44,7 @@ def test_a_record_of_another_size_is_found(session: Session, data: st.DataObject
 
 
 def test_every_bit_of_one_record_counts() -> None:
-    """All of them, one after the other."""
+    """Every bit is tried in turn."""
     record = encode_session(SESSION)
     for bit in range(8 * len(record)):
         damaged = bytearray(record)
@@ -54,13 +54,13 @@ def test_every_bit_of_one_record_counts() -> None:
 
 
 def test_a_record_of_a_later_format_says_so() -> None:
-    """A store that was written by another version is not taken for a damaged one."""
+    """A record of another version is not reported as damaged."""
     with pytest.raises(CorruptRecordError, match="the record has format 2, and this code reads format 1"):
         decode_session(b"\x02" + encode_session(SESSION)[1:])
 
 
 def test_a_record_is_little_more_than_what_it_keeps() -> None:
-    """53 bytes more."""
+    """The overhead is 53 bytes."""
     kept = len(SESSION.last_digest + SESSION.last_reply.body + SESSION.state) + len(SESSION.last_reply.content_type)
 
     assert len(encode_session(SESSION)) == kept + 53
@@ -78,6 +78,6 @@ def test_a_record_is_little_more_than_what_it_keeps() -> None:
     ids=["a short model", "a negative step", "a huge step", "a long digest", "a long content type"],
 )
 def test_a_session_that_fits_no_record_is_refused(session: Session) -> None:
-    """Nothing is cut to fit."""
+    """No field is truncated."""
     with pytest.raises(ValueError):
         encode_session(session)

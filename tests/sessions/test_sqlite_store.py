@@ -27,24 +27,24 @@ WRITER = Path(__file__).with_name("sqlite_writer.py")
 
 
 def store_in(directory: Path) -> SqliteStore:
-    """Of one model."""
+    """A store of one model."""
     return SqliteStore(directory, "tagger", LIMITS)
 
 
 def write(store: SqliteStore, name: str, record: bytes) -> None:
-    """In the place of whatever is there."""
+    """Write a record in the place of the stored one."""
     (found,) = store.read([name])
     assert store.write([RecordUpdate(name, record, found and found.revision)]) == [Written()]
 
 
 def read(store: SqliteStore, name: str) -> bytes | None:
-    """What is there."""
+    """The stored record."""
     (found,) = store.read([name])
     return found and found.record
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """What another process is about to do."""
+    """Wait for an action of another process."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline
@@ -52,13 +52,13 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def files(directory: Path) -> dict[str, str]:
-    """Names and modes."""
+    """The names and modes of the files."""
     return {path.name: oct(stat.S_IMODE(path.stat().st_mode)) for path in directory.iterdir()}
 
 
 @contextmanager
 def umask(mask: int) -> Iterator[None]:
-    """For a while."""
+    """Set the umask for the context."""
     before = os.umask(mask)
     try:
         yield
@@ -68,7 +68,7 @@ def umask(mask: int) -> Iterator[None]:
 
 @contextmanager
 def writer(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of its own that writes, and tells what it has written; killed in the end."""
+    """A separate process that writes and reports its writes; it is killed in the end."""
     command = [sys.executable, str(WRITER), str(directory), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -79,7 +79,7 @@ def writer(directory: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o777], ids=oct)
 def test_nobody_else_can_read_the_files(tmp_path: Path, mask: int) -> None:
-    """Whatever the umask is, and while the log is there too."""
+    """This holds for any umask, also while the log exists."""
     store = store_in(tmp_path / "sessions")
     with umask(mask):
         write(store, "a", b"record")
@@ -91,7 +91,7 @@ def test_nobody_else_can_read_the_files(tmp_path: Path, mask: int) -> None:
 
 
 def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
-    """It may have come from a copy."""
+    """The file may be a copy."""
     store = store_in(tmp_path)
     write(store, "a", b"record")
     store.close()
@@ -102,7 +102,7 @@ def test_a_file_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None
 
 
 def test_sessions_are_not_kept_where_every_user_can_write(tmp_path: Path) -> None:
-    """Somebody else could put a file in the place of ours. The message says what to do."""
+    """Another user could replace our file. The message says what to do."""
     tmp_path.chmod(0o1777)
     with pytest.raises(StoreUnavailableError, match="where every user can write: name a new folder in it"):
         store_in(tmp_path).read(["a"])
@@ -111,7 +111,7 @@ def test_sessions_are_not_kept_where_every_user_can_write(tmp_path: Path) -> Non
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    """Not to a file, not to nothing."""
+    """A link to a file and a link to a missing file are refused."""
     for target in (tmp_path / "elsewhere", tmp_path / "tagger.txt"):
         store_file(tmp_path, "tagger").unlink(missing_ok=True)
         store_file(tmp_path, "tagger").symlink_to(target)
@@ -122,7 +122,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_neither_ids_nor_names_of_models_lead_out_of_the_folder(tmp_path: Path) -> None:
-    """A model's name is in its file's name, and back again."""
+    """A model's name is encoded in its file's name, and can be decoded."""
     for model in ("../up", "a/b", "naïve 型", "100%"):
         SqliteStore(tmp_path / "sessions", model, LIMITS).write([RecordUpdate("a", b"", None)])
 
@@ -132,7 +132,7 @@ def test_neither_ids_nor_names_of_models_lead_out_of_the_folder(tmp_path: Path) 
 
 
 def test_the_file_holds_no_id(tmp_path: Path) -> None:
-    """Whoever copies it has nobody's session."""
+    """A copy of the file gives no session."""
     store = store_in(tmp_path)
     write(store, "the-id-of-somebody", b"the record of somebody")
 
@@ -142,14 +142,14 @@ def test_the_file_holds_no_id(tmp_path: Path) -> None:
 
 
 def test_nothing_is_opened_before_the_first_call(tmp_path: Path) -> None:
-    """A server that has no sessions has no files of them."""
+    """A server without sessions has no files for them."""
     SqliteStore(tmp_path / "sessions", "tagger", LIMITS).close()
 
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_closed_store_leaves_one_file_and_opens_again(tmp_path: Path) -> None:
-    """With everything in it."""
+    """The records are unchanged."""
     store = store_in(tmp_path)
     write(store, "a", b"record")
     store.close()
@@ -159,7 +159,7 @@ def test_a_closed_store_leaves_one_file_and_opens_again(tmp_path: Path) -> None:
 
 
 def test_a_deleted_file_is_made_anew(tmp_path: Path) -> None:
-    """By all who have it open, as one file; whether or not its companions were deleted with it."""
+    """All stores that have it open make one new file, with or without its companion files."""
     for kept in ((), ("-wal",), ("-shm",), ("-wal", "-shm")):
         first, second = store_in(tmp_path), store_in(tmp_path)
         write(first, "a", b"before")
@@ -180,7 +180,7 @@ def test_a_deleted_file_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_deleted_while_others_write_is_whole_when_made_anew(tmp_path: Path) -> None:
-    """Though its companions were left, which the others still have open."""
+    """Its companion files remain, and the other processes still have them open."""
     with writer(tmp_path, "rounds", "0") as process:
         assert process.stdout is not None
         store = store_in(tmp_path)
@@ -202,7 +202,7 @@ def test_a_file_that_is_deleted_while_others_write_is_whole_when_made_anew(tmp_p
 
 
 def test_a_file_that_was_replaced_is_what_counts(tmp_path: Path) -> None:
-    """As with a copy that somebody puts back, after the file and its companions were removed."""
+    """An example is a backup that is restored after the file and its companions were removed."""
     store, other = store_in(tmp_path / "here"), store_in(tmp_path / "there")
     write(store, "a", b"here")
     write(other, "a", b"there")
@@ -219,7 +219,7 @@ def test_a_file_that_was_replaced_is_what_counts(tmp_path: Path) -> None:
     "garbage", [b"\x00" * 50_000, b"no database " * 5000, b"SQLite format 3\x00" + b"\xff" * 20_000]
 )
 def test_garbage_in_its_place_is_told_and_not_overwritten(tmp_path: Path, garbage: bytes) -> None:
-    """Moving it away, as the message says, is all it takes."""
+    """To recover, move the file away, as the message says."""
     store = store_in(tmp_path)
     write(store, "a", b"record")
     store.close()
@@ -237,7 +237,7 @@ def test_garbage_in_its_place_is_told_and_not_overwritten(tmp_path: Path, garbag
 
 
 def test_garbage_under_an_open_connection_is_told(tmp_path: Path) -> None:
-    """When what it overwrote is read; no call fails in any other way."""
+    """The error appears when the overwritten part is read; no call fails in any other way."""
     store = store_in(tmp_path)
     for number in range(100):
         write(store, f"{number}", bytes(6000))
@@ -258,7 +258,7 @@ def test_garbage_under_an_open_connection_is_told(tmp_path: Path) -> None:
 
 
 def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
-    """And so is a database of something else."""
+    """A database of another program is not changed either."""
     store = store_in(tmp_path)
     for statement in ("PRAGMA user_version = 7", "CREATE TABLE something (x)"):
         connection = sqlite3.connect(store.file)
@@ -274,7 +274,7 @@ def test_a_file_of_another_version_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
-    """And when it is gone, all is well."""
+    """The store works after that file was removed."""
     (tmp_path / "sessions").write_text("")
     store = store_in(tmp_path / "sessions")
     with pytest.raises(StoreUnavailableError, match="the server must be able to write to it and to its folder"):
@@ -285,7 +285,7 @@ def test_a_file_in_the_folders_place_is_told(tmp_path: Path) -> None:
 
 
 def test_a_name_that_no_file_can_have_is_told(tmp_path: Path) -> None:
-    """File systems end somewhere."""
+    """File systems limit the length of names."""
     with pytest.raises(StoreUnavailableError, match="File name too long"):
         SqliteStore(tmp_path, "x" * 300, LIMITS).read(["a"])
 
@@ -302,7 +302,7 @@ class SmallDisk(SqliteStore):
 
 
 def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(tmp_path: Path) -> None:
-    """One call is written whole or not at all; with room again, all goes on."""
+    """A call is written whole or not at all; the store continues when there is space again."""
     store = SmallDisk(tmp_path, "tagger", LIMITS)
     for number in range(20):
         write(store, f"{number}", bytes(6000))
@@ -319,7 +319,7 @@ def test_a_full_disk_refuses_what_does_not_fit_and_keeps_what_does(tmp_path: Pat
 
 
 def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After waiting for it; it can be read all the while."""
+    """The store waits for it first; reading is possible meanwhile."""
     monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite_store._BUSY_SECONDS", 0.2)
     store = store_in(tmp_path)
     write(store, "a", b"record")
@@ -335,7 +335,7 @@ def test_a_store_that_another_process_holds_is_told(tmp_path: Path, monkeypatch:
 
 
 def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others do not hang with it."""
+    """Other processes do not hang."""
     monkeypatch.setattr("torchserve_neuron_lstm.sessions.sqlite_store._BUSY_SECONDS", 0.2)
     descriptor = os.open(tmp_path, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -347,7 +347,7 @@ def test_a_process_that_hangs_while_it_opens_the_file_is_told(tmp_path: Path, mo
 
 
 def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
-    """After many calls, among them some that made no change."""
+    """Many calls are made, some of them without any change."""
     clock = Clock()
     store = SqliteStore(tmp_path, "tagger", Limits(50, 20_000, 100.0, 10.0), clock)
     random = Random(0)
@@ -373,7 +373,7 @@ def test_what_is_counted_is_what_is_there(tmp_path: Path) -> None:
 
 
 def test_no_write_removes_more_than_some_sessions(tmp_path: Path) -> None:
-    """Others wait meanwhile, so the rest is left to the next ones."""
+    """Other processes wait during a write, so the rest is left for the next ones."""
     clock = Clock()
     store = SqliteStore(tmp_path, "tagger", LIMITS, clock)
     store.write([RecordUpdate(f"{number}", b"", None) for number in range(500)])
@@ -389,7 +389,7 @@ def test_no_write_removes_more_than_some_sessions(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) -> None:
-    """Killed at any moment, again and again: each call's changes are there together, and the file is whole."""
+    """After kills at any moment, each call's changes are complete or absent, and the file is valid."""
     random = Random(1)
     told = 0
     for _ in range(8):
@@ -407,7 +407,7 @@ def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) ->
         assert len(found) == 1  # all eight of one call, or of the call before
         (record,) = found
         assert record is not None
-        assert int(record[:10]) in (told, told + 1)  # it may have died before it could tell
+        assert int(record[:10]) in (told, told + 1)  # it may have ended before its report
         told = int(record[:10])
         connection = sqlite3.connect(store_file(tmp_path, "tagger"))
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -417,7 +417,7 @@ def test_a_killed_writer_loses_nothing_it_was_told_is_written(tmp_path: Path) ->
 
 
 def test_processes_at_once_lose_no_write(tmp_path: Path) -> None:
-    """All of them make the file, and increment one number."""
+    """All processes create the file, and increment one number."""
     with ExitStack() as stack:
         processes = [stack.enter_context(writer(tmp_path, "add", "40")) for _ in range(3)]
         assert [process.wait(60) for process in processes] == [0, 0, 0]
@@ -426,7 +426,7 @@ def test_processes_at_once_lose_no_write(tmp_path: Path) -> None:
 
 
 def test_a_file_that_must_not_grow_is_told_and_whole_afterwards(tmp_path: Path) -> None:
-    """A real limit of the system's, in a process that has it; there is no other way to fail."""
+    """A real limit of the system is set in a separate process; there is no other way to fail."""
     with writer(tmp_path, "limited") as process:
         assert process.stdout is not None
         first = process.stdout.readline()
@@ -441,8 +441,8 @@ def test_a_file_that_must_not_grow_is_told_and_whole_afterwards(tmp_path: Path) 
 
 
 def test_a_folder_that_cannot_be_written_to_is_told() -> None:
-    """A process without any special right cannot; as soon as it can, it does."""
-    # Not below tmp_path, which other users cannot enter.
+    """A process without special rights cannot write; it can as soon as the folder permits it."""
+    # not below tmp_path, which other users cannot enter
     with TemporaryDirectory() as directory:
         Path(directory).chmod(0o755)
         with writer(Path(directory) / "sessions", "read-only") as process:
@@ -455,7 +455,7 @@ def test_a_folder_that_cannot_be_written_to_is_told() -> None:
 
 
 def test_two_store_objects_in_one_process_hold_each_other_s_locks(tmp_path: Path) -> None:
-    """One that is closed takes nothing from the other: the system gives up locks of a file with any of its closings."""
+    """A closed store takes no locks from the other: the system drops a process's locks with any close."""
     first, second = store_in(tmp_path), store_in(tmp_path)
     write(first, "a", b"record")
     write(second, "a", b"next")

@@ -1,4 +1,4 @@
-"""What every store promises, tried on each of them."""
+"""The promises of every store, tried on each of them."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ WIDE = Limits(sessions=1000, bytes=1_000_000, idle_seconds=900.0, retry_seconds=
 
 
 def begin(store: Store, *names: str, record: bytes = b"record", ended: bool = False) -> None:
-    """Sessions that were not there before."""
+    """Begin new sessions."""
     written = store.write([RecordUpdate(name, record, None, ended) for name in names])
     assert written == [Written()] * len(names)
 
 
 def revision(store: Store, name: str) -> int:
-    """Of a record that is there."""
+    """The revision of an existing record."""
     (found,) = store.read([name])
     assert found is not None
     return found.revision
 
 
 def records(found: Sequence[StoredRecord | None]) -> list[bytes | None]:
-    """What was found, without its revision, which is the store's own affair."""
+    """The records that were found, without their revisions, which belong to the store."""
     return [one and one.record for one in found]
 
 
 def test_a_store_begins_empty(places: Places) -> None:
-    """Nothing is there, and nothing has gone."""
+    """It has no sessions, and none has expired."""
     store = places()(WIDE, Clock())
 
     assert store.read([]) == []
@@ -56,7 +56,7 @@ def test_a_store_begins_empty(places: Places) -> None:
 
 
 def test_what_is_written_is_read_in_the_order_asked_for(places: Places) -> None:
-    """By every store object, whatever the bytes are."""
+    """This holds for every store object and any bytes."""
     place = places()
     first, second = place(WIDE, Clock()), place(WIDE, Clock())
     every_byte = bytes(range(256)) * 40
@@ -66,7 +66,7 @@ def test_what_is_written_is_read_in_the_order_asked_for(places: Places) -> None:
 
 
 def test_a_model_sees_its_own_sessions_only(places: Places) -> None:
-    """Though all lie in one place."""
+    """All models use one place."""
     place = places()
     tagger, scorer = place(WIDE, Clock(), "tagger"), place(WIDE, Clock(), "scorer")
     begin(tagger, "a", record=b"of the tagger")
@@ -79,7 +79,7 @@ def test_a_model_sees_its_own_sessions_only(places: Places) -> None:
 
 @pytest.mark.parametrize("model", ["a/b", "../up", "..", "%2F", "{x}", "naïve 型", "a*?[b]", "-wal", "x" * 60])
 def test_a_model_may_have_any_name(places: Places, model: str) -> None:
-    """Its sessions stay its own."""
+    """The sessions of each model stay separate."""
     place = places()
     store, other = place(WIDE, Clock(), model), place(WIDE, Clock(), "tagger")
     begin(store, "a")
@@ -88,8 +88,8 @@ def test_a_model_may_have_any_name(places: Places, model: str) -> None:
     assert other.read(["a"]) == [None]
 
 
-def test_only_who_has_read_the_last_record_can_write_the_next(places: Places) -> None:
-    """Of two that read the same one, the first."""
+def test_only_a_reader_of_the_last_record_can_write_the_next(places: Places) -> None:
+    """The first of two writers that have read the same record succeeds."""
     place = places()
     first, second = place(WIDE, Clock()), place(WIDE, Clock())
     begin(first, "a", record=b"0")
@@ -101,7 +101,7 @@ def test_only_who_has_read_the_last_record_can_write_the_next(places: Places) ->
 
 
 def test_each_change_stands_alone(places: Places) -> None:
-    """A conflict beside it is none of its business."""
+    """A conflict of another change in the same call does not affect it."""
     store = places()(WIDE, Clock())
     begin(store, "a", "b")
     stale = revision(store, "a")
@@ -120,7 +120,7 @@ def test_each_change_stands_alone(places: Places) -> None:
 
 
 def test_a_session_begins_where_none_is_open(places: Places) -> None:
-    """Over one that has ended, and not over one that has not."""
+    """It can replace a session that has ended, but not one that is open."""
     store = places()(WIDE, Clock())
     begin(store, "a")
     assert store.write([RecordUpdate("a", b"again", None)]) == [Conflict()]
@@ -133,7 +133,7 @@ def test_a_session_begins_where_none_is_open(places: Places) -> None:
 
 
 def test_nothing_is_written_in_the_place_of_a_record_that_is_gone(places: Places) -> None:
-    """Its session is over, and what would go on from it is a conflict."""
+    """Its session is over, and an update that continues it is a conflict."""
     clock = Clock()
     store = places()(WIDE, clock)
     begin(store, "a")
@@ -148,7 +148,7 @@ def test_nothing_is_written_in_the_place_of_a_record_that_is_gone(places: Places
 
 
 def test_a_revision_never_comes_again(places: Places) -> None:
-    """Or a writer that slept through an end would write over another session."""
+    """Otherwise a writer that paused during an end would overwrite another session."""
     store = places()(WIDE, Clock())
     seen = set()
     for _ in range(20):
@@ -160,8 +160,8 @@ def test_a_revision_never_comes_again(places: Places) -> None:
     assert len(seen) == 40
 
 
-def test_a_session_lapses_when_it_was_idle_for_too_long(places: Places) -> None:
-    """To the moment; every request extends it by that long."""
+def test_a_session_expires_when_it_was_idle_for_too_long(places: Places) -> None:
+    """The limit is exact; every request extends the time."""
     clock = Clock()
     store = places()(WIDE, clock)
     begin(store, "a", "b")
@@ -178,7 +178,7 @@ def test_a_session_lapses_when_it_was_idle_for_too_long(places: Places) -> None:
 
 
 def test_an_ended_session_is_kept_so_that_its_last_request_can_be_repeated(places: Places) -> None:
-    """It is not open, takes bytes, and is no expired session when it goes."""
+    """It is not open, takes bytes, and does not count as expired when it is removed."""
     clock = Clock()
     store = places()(WIDE, clock)
     begin(store, "a", ended=True)
@@ -195,7 +195,7 @@ def test_an_ended_session_is_kept_so_that_its_last_request_can_be_repeated(place
 
 
 def test_expired_records_are_removed_and_counted_once(places: Places) -> None:
-    """By whichever object removed it."""
+    """Any store object may remove them."""
     clock = Clock()
     place = places()
     first, second = place(WIDE, clock), place(WIDE, clock)
@@ -210,7 +210,7 @@ def test_expired_records_are_removed_and_counted_once(places: Places) -> None:
 
 
 def test_many_expired_sessions_are_removed_in_the_course_of_some_writes(places: Places) -> None:
-    """Those that are left count as gone all the while."""
+    """The remaining ones count as expired already."""
     clock = Clock()
     store = places()(WIDE, clock)
     begin(store, *(f"{number}" for number in range(500)))
@@ -227,7 +227,7 @@ def test_many_expired_sessions_are_removed_in_the_course_of_some_writes(places: 
 
 
 def test_more_sessions_than_the_limit_are_refused(places: Places) -> None:
-    """With the time after which it is worth trying again; those that are open go on."""
+    """The refusal has the time after which a retry is useful; open sessions continue."""
     clock = Clock()
     store = places()(Limits(2, 1_000_000, 900.0), clock)
     begin(store, "a")
@@ -242,8 +242,8 @@ def test_more_sessions_than_the_limit_are_refused(places: Places) -> None:
     assert store.totals().sessions == 2
 
 
-def test_there_is_room_again_after_an_end_and_after_a_lapse(places: Places) -> None:
-    """At once, though nothing has been swept yet."""
+def test_there_is_room_again_after_an_end_and_after_an_expiry(places: Places) -> None:
+    """The space is free at once, before any record is removed."""
     clock = Clock()
     store = places()(Limits(2, 1_000_000, 900.0), clock)
     begin(store, "a", "b")
@@ -257,7 +257,7 @@ def test_there_is_room_again_after_an_end_and_after_a_lapse(places: Places) -> N
 
 
 def test_the_limit_holds_within_one_call(places: Places) -> None:
-    """The changes are made in order."""
+    """The changes of a call are made in order."""
     store = places()(Limits(2, 1_000_000, 900.0), Clock())
 
     outcomes = store.write([RecordUpdate(name, b"", None) for name in "abc"])
@@ -266,7 +266,7 @@ def test_the_limit_holds_within_one_call(places: Places) -> None:
 
 
 def test_a_session_of_one_request_is_never_open(places: Places) -> None:
-    """So it needs no room among those that are."""
+    """It needs no space among the open sessions."""
     store = places()(Limits(1, 1_000_000, 900.0), Clock())
     begin(store, "a")
 
@@ -276,7 +276,7 @@ def test_a_session_of_one_request_is_never_open(places: Places) -> None:
 
 
 def test_more_bytes_than_the_limit_are_refused_to_new_sessions(places: Places) -> None:
-    """An open one goes on, whatever it has grown to."""
+    """An open session continues at any size."""
     clock = Clock()
     store = places()(Limits(1000, 100, 900.0), clock)
     begin(store, "a", record=bytes(50))
@@ -293,7 +293,7 @@ def test_more_bytes_than_the_limit_are_refused_to_new_sessions(places: Places) -
 
 
 def test_the_bytes_of_expired_records_are_free_space(places: Places) -> None:
-    """As soon as somebody needs it."""
+    """The space is free as soon as a session needs it."""
     clock = Clock()
     store = places()(Limits(1000, 100, 900.0), clock)
     begin(store, "a", record=bytes(60))
@@ -306,8 +306,8 @@ def test_the_bytes_of_expired_records_are_free_space(places: Places) -> None:
     assert store.totals().bytes == 100
 
 
-def test_a_limit_of_nothing_refuses_every_session(places: Places) -> None:
-    """And says when to come back all the same."""
+def test_a_limit_of_zero_refuses_every_session(places: Places) -> None:
+    """The refusal still has a time to retry."""
     assert places()(Limits(0, 100, 900.0), Clock()).write([RecordUpdate("a", b"", None)]) == [
         LimitExceeded("0 sessions", 900.0)
     ]
@@ -316,8 +316,8 @@ def test_a_limit_of_nothing_refuses_every_session(places: Places) -> None:
     ]
 
 
-def test_a_clock_that_was_set_back_loses_nothing(places: Places) -> None:
-    """What seems to have been written later is as fresh as can be."""
+def test_a_clock_that_was_set_back_loses_no_session(places: Places) -> None:
+    """A record with a later time stamp than now counts as new."""
     clock = Clock()
     store = places()(WIDE, clock)
     begin(store, "a")
@@ -330,8 +330,8 @@ def test_a_clock_that_was_set_back_loses_nothing(places: Places) -> None:
     assert store.read(["a"]) == [None]
 
 
-def test_of_writers_at_once_one_goes_first(places: Places) -> None:
-    """Every increment of a number that all of them write is kept."""
+def test_simultaneous_writers_lose_no_increment(places: Places) -> None:
+    """All increments of a shared number are kept."""
     place = places()
     begin(place(WIDE, Clock()), "a", record=b"0")
 
@@ -367,7 +367,7 @@ passing = st.sampled_from((0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 30.0))
 @settings(max_examples=60)
 @given(limits=st.builds(Limits, st.integers(0, 3), st.integers(0, 150), st.just(4.0), st.just(2.0)), data=st.data())
 def test_a_store_does_what_was_promised(places: Places, limits: Limits, data: st.DataObject) -> None:
-    """Through two of its objects, in any order of calls, beside a store in memory."""
+    """Two store objects, with any order of calls, behave like a store in memory."""
     clock = Clock()
     place = places()
     stores = [place(limits, clock), place(limits, clock)]

@@ -22,7 +22,7 @@ keys = st.binary(min_size=32, max_size=32)
 
 @given(states, keys)
 def test_a_token_is_verified_as_it_was_signed(session: TokenState, key: bytes) -> None:
-    """It stands in a header, a URL and a JSON text as it is, and is as long as was said."""
+    """It can be used unchanged in a header, a URL and a JSON text, and has the documented length."""
     token = sign_token(session, key)
 
     assert verify_token(token, key, len(session.state)) == session
@@ -32,7 +32,7 @@ def test_a_token_is_verified_as_it_was_signed(session: TokenState, key: bytes) -
 
 @given(states, st.data())
 def test_a_changed_token_is_refused(session: TokenState, data: st.DataObject) -> None:
-    """Whichever character it is; also one that means the same bytes."""
+    """This holds for every character, also for one that decodes to the same bytes."""
     token = sign_token(session, KEY)
     place = data.draw(st.integers(0, len(token) - 1))
     character = data.draw(st.characters().filter(lambda character: character != token[place]))
@@ -42,7 +42,7 @@ def test_a_changed_token_is_refused(session: TokenState, data: st.DataObject) ->
 
 
 def test_every_character_of_one_token_counts() -> None:
-    """All of them, in the place of all others."""
+    """Every character is replaced by every other one."""
     token = sign_token(SESSION, KEY)
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_+/="
     for place, before in enumerate(token):
@@ -53,7 +53,7 @@ def test_every_character_of_one_token_counts() -> None:
 
 @given(states, st.data())
 def test_a_token_of_another_length_is_refused(session: TokenState, data: st.DataObject) -> None:
-    """Cut short, or followed by more."""
+    """Examples are truncated tokens and tokens with trailing characters."""
     token = sign_token(session, KEY)
 
     with pytest.raises(InvalidTokenError):
@@ -68,21 +68,21 @@ def test_a_token_of_another_length_is_refused(session: TokenState, data: st.Data
 @example("A" * 77)  # no length that base64 has
 @example("\ud800")
 def test_no_text_is_a_token_by_chance(text: str) -> None:
-    """And none fails in another way."""
+    """No other error is raised."""
     with pytest.raises(InvalidTokenError):
         verify_token(text, KEY, 1000)
 
 
 @given(states, keys, keys)
 def test_another_key_opens_nothing(session: TokenState, key: bytes, other: bytes) -> None:
-    """Of hosts that do not belong together."""
+    """The keys are those of unrelated hosts."""
     if key != other:
         with pytest.raises(InvalidTokenError, match="was not made by this server, or was changed"):
             verify_token(sign_token(session, key), other, 1000)
 
 
 def test_a_state_that_is_larger_than_any_of_the_model_is_refused_unread() -> None:
-    """Nothing of a huge text is decoded."""
+    """The text is refused before it is decoded."""
     with pytest.raises(InvalidTokenError, match="has up to 96 characters, this one has 10000000"):
         verify_token("A" * 10_000_000, KEY, len(SESSION.state))
     with pytest.raises(InvalidTokenError, match="has up to 95 characters, this one has 96"):
@@ -91,7 +91,7 @@ def test_a_state_that_is_larger_than_any_of_the_model_is_refused_unread() -> Non
 
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(33)])
 def test_a_key_of_another_length_is_never_used(key: bytes) -> None:
-    """A short one could be guessed."""
+    """A short key could be guessed."""
     with pytest.raises(ValueError, match="a key of 32 bytes"):
         sign_token(SESSION, key)
 
@@ -100,6 +100,6 @@ def test_a_key_of_another_length_is_never_used(key: bytes) -> None:
     "session", [TokenState(-1, bytes(16), b""), TokenState(2**64, bytes(16), b""), TokenState(0, b"short", b"")]
 )
 def test_a_session_that_fits_no_token_is_refused(session: TokenState) -> None:
-    """Nothing is cut to fit."""
+    """No field is truncated."""
     with pytest.raises(ValueError):
         sign_token(session, KEY)

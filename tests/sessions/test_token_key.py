@@ -12,7 +12,7 @@ from torchserve_neuron_lstm.sessions.token import SigningKeyError, signing_key_f
 
 
 def test_a_key_is_made_once(tmp_path: Path) -> None:
-    """And is the same for all who look, and nothing else is left there."""
+    """All readers get the same key, and no other file remains."""
     key = signing_key_from_file(tmp_path / "keys" / "key")
 
     assert len(key) == 32
@@ -23,7 +23,7 @@ def test_a_key_is_made_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mask", [0o000, 0o777], ids=oct)
 def test_nobody_else_can_read_a_key(tmp_path: Path, mask: int) -> None:
-    """Whatever the umask is."""
+    """This holds for any umask."""
     before = os.umask(mask)
     try:
         signing_key_from_file(tmp_path / "key")
@@ -34,7 +34,7 @@ def test_nobody_else_can_read_a_key(tmp_path: Path, mask: int) -> None:
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
-    """They may have read it already, and the operator must know."""
+    """Other users may have read it already, and the operator must know."""
     signing_key_from_file(tmp_path / "key")
     (tmp_path / "key").chmod(0o640)
 
@@ -46,7 +46,7 @@ def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_processes_that_need_a_key_at_once_have_the_same(tmp_path: Path) -> None:
-    """None of them sees half of it, and none makes its own."""
+    """No process reads a partial key, and none makes its own."""
     code = (
         "import sys, pathlib; from torchserve_neuron_lstm.sessions.token import *; sys.stdin.readline();"
         "print([signing_key_from_file(pathlib.Path(file)).hex() for file in sys.argv[1:]])"
@@ -65,7 +65,7 @@ def test_processes_that_need_a_key_at_once_have_the_same(tmp_path: Path) -> None
 
 
 def test_the_key_of_a_file_is_good_for_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second host joins the first."""
+    """A second host can use the key of the first one."""
     key = signing_key_from_file(tmp_path / "key")
     monkeypatch.setenv("TOKEN_KEY", (tmp_path / "key").read_text())
 
@@ -74,7 +74,7 @@ def test_the_key_of_a_file_is_good_for_an_environment(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("text", ["ab" * 31, "ab" * 33, "xy" * 32, "0x" + "ab" * 31, "٠" * 64, "not a key"])
 def test_what_is_no_key_is_refused_and_not_repeated(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be nearly one."""
+    """The text may be nearly a key."""
     monkeypatch.setenv("TOKEN_KEY", text)
     (tmp_path / "key").write_text(text, "utf-8")
     (tmp_path / "key").chmod(0o600)
@@ -91,7 +91,7 @@ def test_what_is_no_key_is_refused_and_not_repeated(text: str, tmp_path: Path, m
 
 
 def test_a_missing_key_is_told_with_the_way_to_make_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the variable; a file that cannot be made says why."""
+    """The message explains the variable; if a file cannot be created, it has the reason."""
     monkeypatch.delenv("TOKEN_KEY", raising=False)
     with pytest.raises(
         SigningKeyError,

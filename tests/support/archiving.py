@@ -1,4 +1,4 @@
-"""Package a model as a user does: files in a folder, and the stock `torch-model-archiver` command as a process."""
+"""Packaging as a user does it: files in a folder, and `torch-model-archiver` as a process."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ FRONTEND = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 32\nmaxBatchDelay: 2\n"
 
 @dataclass(frozen=True)
 class Source:
-    """What a user has before packaging."""
+    """The files of a user before packaging."""
 
     folder: Path
-    """Holds model.py, weights.pt and model-config.yaml."""
+    """The folder with model.py, weights.pt and model-config.yaml."""
     model: nn.Module
     """The eager model with those weights, in eval mode."""
 
 
 def write_source(folder: Path, model_file: Path, block: str) -> Source:
-    """Lay out a user's folder: the model's file, seeded weights, and a config with `block` under `neuron_lstm:`."""
+    """Write a user's folder: the model's file, seeded weights, a config with `block` under `neuron_lstm:`."""
     folder.mkdir()
     shutil.copy(model_file, folder / "model.py")
     torch.manual_seed(0)
@@ -72,6 +72,6 @@ def archive(source: Source, name: str, store: Path, more: Sequence[str] = ()) ->
 
 
 def archived(source: Source, name: str, store: Path, more: Sequence[str] = ()) -> None:
-    """The same, and it must succeed."""
+    """Run the command, which must succeed."""
     done = archive(source, name, store, more)
     assert done.returncode == 0, done.stdout

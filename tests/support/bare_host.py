@@ -1,4 +1,4 @@
-"""An environment that has TorchServe, torch and the engines, but not this project: the host that serves an archive."""
+"""An environment with TorchServe, torch and the engines, but without this project: a serving host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS = ("torchserve_neuron_lstm", "_editable_impl_torchserve_neuron_lstm", "__ed
 def make_bare_host(folder: Path, without: Collection[str] = ()) -> Path:
     """Make the environment in `folder`; returns its interpreter.
 
-    Its packages are links to those of this environment, all but ours and those whose names begin with one of `without`.
+    Its packages are links to those of this environment, except ours and those whose names begin with one of `without`.
     """
     venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
@@ -29,7 +29,7 @@ def make_bare_host(folder: Path, without: Collection[str] = ()) -> Path:
 
 
 def can_import(python: Path, module: str) -> bool:
-    """Whether a program of that environment finds the module; from a folder that has nothing to do with it."""
+    """Whether a program of that environment finds the module, from an unrelated folder."""
     look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
     return (
         subprocess.run(

@@ -1,6 +1,6 @@
 """Models that are causal, and models that only look causal: typical code around a recurrence.
 
-Each comes with its configuration in `zoo.py`. The first half can run in chunks of time, the second half cannot.
+Each has its configuration in `zoo.py`. The first half can run in chunks, the second half cannot.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class OneLstm(nn.Module):
 
 
 class MeanOfUnpacked(OneLstm):
-    """The mean with no mask at all: unpacked outputs are zero on the padding."""
+    """A mean without a mask: unpacked outputs are zero on the padding."""
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> Outputs:
         y, n = self.unpacked(x, lengths)
@@ -113,7 +113,7 @@ class GruGivenState(nn.Module):
 
 
 class LstmGivenState(nn.Module):
-    """An LSTM given (h0, c0) as a tuple argument; time-major."""
+    """An LSTM with (h0, c0) as a tuple argument; time-major."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class LearnedState(nn.Module):
 
 
 class StateOfSpeaker(nn.Module):
-    """An LSTM whose initial state is computed from an input without time, which the output needs again."""
+    """An LSTM whose initial state is computed from an input without time, which the output uses again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class StateOfSpeaker(nn.Module):
 
 
 class SpeakerAtEveryStep(nn.Module):
-    """A vector for each sequence, beside the frames of every timestep: expanded for one layer, repeated for another."""
+    """A vector for each sequence beside the frames: expanded for one layer, repeated for another."""
 
     def __init__(self) -> None:
         super().__init__()

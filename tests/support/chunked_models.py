@@ -1,4 +1,4 @@
-"""Ways of cutting a batch in time, sensible or not: whatever a plan for pieces of time may look like."""
+"""Random chunked plans, sensible or not."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Rows = tuple[int, ...]
 
 
 def any_chunked_plan(lengths: Sequence[int], choose: random.Random, roomy: bool = True) -> Plan:
-    """A plan that advances the rows in stretches which part at any time, taking turns.
+    """A plan that advances the rows in groups, which may split at any time, in turns.
 
-    `roomy` lets buckets be larger than what they are for, in rows and in time, as fixed shapes are.
+    With `roomy`, buckets may be larger than their rows and timesteps, as fixed shapes are.
     """
     order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     runs: list[ProgramCall] = []

@@ -1,4 +1,4 @@
-"""A stand-in for `ts.context.Context` that records what a handler tells it and fails where TorchServe would."""
+"""A fake `ts.context.Context` that records a handler's calls and fails where TorchServe would."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class FakeContext:
-    """One batch as TorchServe tells it: the headers of each row in, statuses and content types out."""
+    """A batch of TorchServe: the headers of each row as inputs, statuses and content types as outputs."""
 
     headers: Sequence[Mapping[str, object]] = ()
     model_dir: Path = Path()
@@ -30,14 +30,14 @@ class FakeContext:
         return self.headers[idx]
 
     def set_response_status(self, code: int = 200, phrase: str = "", idx: int = 0) -> None:
-        """TorchServe loses its worker to a line break in a reason phrase, or a character beyond ASCII."""
+        """Refuse line breaks and non-ASCII characters in a reason phrase: TorchServe would lose its worker."""
         assert 0 <= idx < len(self.headers)
         assert phrase.isascii()
         assert phrase.isprintable()
         self.statuses[idx] = code
 
     def set_response_content_type(self, idx: int, value: str) -> None:
-        """The same for a header."""
+        """Refuse the same in a content type."""
         assert 0 <= idx < len(self.headers)
         assert isinstance(value, str)
         assert value.isascii()
@@ -45,7 +45,7 @@ class FakeContext:
         self.content_types[idx] = value
 
     def set_response_header(self, idx: int, key: str, value: str) -> None:
-        """Nor may it hold anything else but text that a header can hold."""
+        """Refuse values that are not valid text of a header."""
         assert 0 <= idx < len(self.headers)
         assert isinstance(value, str)
         assert value.isascii()

@@ -1,4 +1,4 @@
-"""A compiled model made by hand: its answers are known without an engine, and it punishes whoever trusts padding."""
+"""A fake compiled model with known answers that detects any use of padding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOTAL = TensorSpec("state.0", "float32", ("batch", 3))
 def make_manifest(
     inputs: Sequence[TensorSpec] = (IDS,), outputs: Sequence[TensorSpec] = (SUMS,), **facts: object
 ) -> Manifest:
-    """A manifest over `GRID`, with those facts changed."""
+    """A manifest over `GRID` with some values changed."""
     given: dict[str, object] = {
         "backend": "fake",
         "requires": (),
@@ -54,9 +54,11 @@ def make_manifest(
 
 @dataclass
 class FakeModel:
-    """Answers for each row: `sums`, the running sum over all inputs' features; any other output, its last value.
+    """A model that answers for each row `sums`, the running sum over all inputs' features.
 
-    What lies beyond a row's length is garbage, in the answers as in the inputs. A run that holds `poison` fails.
+    Any other output is its last value.
+
+    Values beyond a row's length are arbitrary, in outputs as in inputs. A call that contains `poison` fails.
     """
 
     manifest: Manifest = field(default_factory=make_manifest)

@@ -1,4 +1,4 @@
-"""A model that runs in pieces of time, made by hand: its answers are known without an engine."""
+"""A fake chunked model with known answers, without an engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CARRIED = (CarriedValue(TensorSpec("sum", "float32", ("batch", 1)), 0.0),)
 
 
 def streaming_manifest(**facts: object) -> Manifest:
-    """Of a model whose answers are the running sum of its ids and the sum so far."""
+    """The manifest of a model that answers the running sum of its ids, and the sum so far."""
     given: dict[str, object] = {
         "outputs": (SUMS, TOTAL),
         "kind": "chunk",
@@ -47,12 +47,12 @@ def streaming_manifest(**facts: object) -> Manifest:
 
 @dataclass
 class FakeStreamingModel:
-    """Sums. A run that holds `poison` fails."""
+    """A model that computes sums. A call that contains `poison` fails."""
 
     manifest: Manifest = field(default_factory=streaming_manifest)
     poison: int = 66
     batches: list[int] = field(default_factory=list)
-    """Sequences of each batch."""
+    """The number of sequences of each batch."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         grid = self.manifest.grid

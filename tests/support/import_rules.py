@@ -1,4 +1,4 @@
-"""Who may import whom in the package: ARCHITECTURE.md's rules, read off the source without running it."""
+"""Import rules of the package: those of ARCHITECTURE.md, read off the source without running it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ALLOWED_SISTERS = {
 FORBIDDEN = {"archiver_ext": ("handlers.torchserve",)}
 
 ONE_DOOR = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
-"""Distributions that enter by one file: that one, or any one file of that folder."""
+"""Distributions that are imported in one place only: that file, or any one file of that folder."""
 
 READS_MANIFEST = (
     "config/manifest.py",
@@ -61,7 +61,7 @@ READS_MANIFEST = (
 )
 
 SERVING = ("handlers/", "bucketing/", "backends/", "sessions/", *READS_MANIFEST, "config/__init__.py")
-"""What is copied into an archive, and so has the standard library, torch and one engine to live on."""
+"""The files that are copied into an archive; they may use the standard library, torch and one engine."""
 
 WITHOUT_TORCH = ("bucketing/", "sessions/", *READS_MANIFEST)
 WITH_TORCH = (
@@ -72,7 +72,7 @@ WITH_TORCH = (
 
 
 def _place(spec: registry.EngineSpec) -> str:
-    """The engine's folder, or its file where it has none."""
+    """The engine's folder, or its file if it has no folder."""
     folder, _, _ = spec.module.partition(".")
     return f"backends/{folder}/" if folder != spec.module else f"backends/{folder}.py"
 
@@ -89,12 +89,12 @@ ENGINES = tuple(sorted({name for _, names in ENGINE_FILES for name in names} - {
 """Heavy or optional packages: imported inside functions, in every room."""
 
 OPTIONAL = ("orjson",)
-"""May be used by the serving half where it is there: inside `try` with an answer to ImportError."""
+"""Packages that serving code may use if installed: inside `try`, with handling of ImportError."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import: of a sister as `bucketing.shapes`, of anything else by its full name."""
+    """One import: of a room's file as `bucketing.shapes`, of anything else by its full name."""
 
     file: str
     line: int
@@ -106,11 +106,11 @@ class Import:
 
     @property
     def top(self) -> str:
-        """The sister folder, or the top-level package."""
+        """The room, or the top-level package."""
         return self.module.partition(".")[0]
 
     def inside(self, *modules: str) -> bool:
-        """Whether it is one of `modules` or below one."""
+        """Whether it is one of `modules`, or below one."""
         return any(self.module == module or self.module.startswith(f"{module}.") for module in modules)
 
     def within(self, *places: str) -> bool:
@@ -119,14 +119,14 @@ class Import:
 
 
 def violations(root: Path) -> list[str]:
-    """Every broken rule below `root`, which holds the source folders, as "file:line: what is wrong"."""
+    """Every broken rule below `root`, which holds the source folders, as "file:line: message"."""
     imports = [found for path in source_files(root) for found in imports_of(path, root)]
     broken = [f"{found.file}:{found.line}: {wrong}" for found in imports for wrong in _broken_rules(found)]
     return sorted(broken) + _second_doors(imports)
 
 
 def source_files(root: Path) -> list[Path]:
-    """The Python files of the source folders that are there."""
+    """The Python files of the existing source folders."""
     return sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
 
 
@@ -137,7 +137,7 @@ def imports_of(path: Path, root: Path) -> list[Import]:
 
 
 def _walk(node: ast.AST, here: Import) -> Iterator[Import]:
-    """The imports below `node`; `here` says what stands around it."""
+    """The imports below `node`; `here` has the surrounding statements."""
     if isinstance(node, ast.Call) and (name := _imported_by_call(node)):
         yield _named(name, replace(here, line=node.lineno))
     if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -173,7 +173,7 @@ def _imported(node: ast.Import | ast.ImportFrom, file: str) -> list[str]:
 
 
 def _imported_by_call(node: ast.Call) -> str | None:
-    """The name in `importlib.import_module("name")`, where it is written out."""
+    """The name in `importlib.import_module("name")`, if it is a literal."""
     called = ast.unparse(node.func).rpartition(".")[2]
     if called in ("import_module", "__import__") and node.args and isinstance(node.args[0], ast.Constant):
         return str(node.args[0].value)
@@ -224,7 +224,7 @@ def _may_travel(found: Import) -> bool:
 
 
 def _second_doors(imports: list[Import]) -> list[str]:
-    """A distribution that may enter by any one file of a folder, but enters by two."""
+    """A distribution that is imported in two files of a folder, although one is allowed."""
     doors = {top: sorted({found.file for found in imports if not found.ours and found.top == top}) for top in ONE_DOOR}
     return [
         f"{file}: {top} already enters by {files[0]}"

@@ -1,4 +1,4 @@
-"""A way to a server on which connections are cut just before an answer comes back: what was asked for has been done."""
+"""A proxy that cuts connections just before an answer arrives: the server has done the work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Way:
-    """What comes next on it."""
+    """The state of the proxy: its port, and the number of answers to lose."""
 
     port: int
     answers_to_lose: int = 0
@@ -20,7 +20,7 @@ class Way:
 
 @contextmanager
 def lossy_way(port: int) -> Iterator[Way]:
-    """A port of this machine that leads to `port`, until answers are to be lost."""
+    """A port of this machine that forwards to `port`, until answers shall be lost."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         way = Way(listener.getsockname()[1])
         threading.Thread(target=_accept, args=(listener, way, port), daemon=True).start()

@@ -1,4 +1,4 @@
-"""In-memory session store, written from the protocol alone: a reference for the others, and a fake for handlers."""
+"""In-memory session store, written from the protocol: a reference for stores, a fake for handlers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Entry:
 
 @dataclass
 class MemoryStore:
-    """Expired records are removed by the next call, whichever it is."""
+    """A store in memory. Every call removes expired records."""
 
     limits: Limits
     clock: Callable[[], float]
@@ -48,25 +48,25 @@ class MemoryStore:
     removed: int = 0
 
     def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
-        """As `Store.read`."""
+        """Read records, as `Store.read`."""
         self._remove_expired()
         entries = [self.entries.get(name) for name in ids]
         return [None if entry is None else StoredRecord(entry.record, entry.revision) for entry in entries]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
-        """As `Store.write`."""
+        """Write records, as `Store.write`."""
         self._remove_expired()
         return [self._write(change) for change in changes]
 
     def totals(self) -> StoreTotals:
-        """As `Store.totals`."""
+        """Count records, as `Store.totals`."""
         self._remove_expired()
         waiting = [max(0.0, self.clock() - entry.last) for entry in self._open()]
         size = sum(len(entry.record) for entry in self.entries.values())
         return StoreTotals(len(waiting), size, max(waiting, default=None))
 
     def expired(self) -> int:
-        """As `Store.expired`."""
+        """Count expired records, as `Store.expired`."""
         removed, self.removed = self.removed, 0
         return removed
 

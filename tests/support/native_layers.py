@@ -1,4 +1,4 @@
-"""The recurrent library of `native` for every instruction set that runs here, and reference layers of torch."""
+"""The recurrent library of `native` on each instruction set of this host, and torch's layers."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from torchserve_neuron_lstm.backends.native.library import LayerStack, Recurrent
 
 CELLS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 PORTABLE = "x86-64"
-"""Without registers of 256 bits: what the recurrent library is on any other processor."""
+"""The instruction set without registers of 256 bits: the recurrent library on any other processor."""
 
 
 def isas_here() -> list[str]:
-    """Those that this processor has, and the portable one."""
+    """The instruction sets that this processor has, and the portable one."""
     ours = [one.isa for one in build.instruction_sets() if one.cpu_flags <= cpp_compiler.cpu_flags()]
     return [*ours, PORTABLE] if platform.machine() == "x86_64" else ours
 
 
 ISAS = [pytest.param(isa, marks=pytest.mark.xdist_group(f"kernel-{isa}")) for isa in isas_here()]
-"""To parametrize tests with: each is compiled once for all of them."""
+"""Parameters of tests: each instruction set is compiled once for all of them."""
 
 
 @cache
 def kernel(isa: str) -> RecurrentLibrary:
-    """The recurrent library for these instructions."""
+    """The recurrent library for this instruction set."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / f"{isa}.so"
         file.write_bytes(build._library(cpp_compiler.compiler(), build.SOURCE, isa))
@@ -45,7 +45,7 @@ def kernel(isa: str) -> RecurrentLibrary:
 
 @cache
 def pool(isa: str, threads: int) -> ThreadPool:
-    """Threads, shared by tests."""
+    """Threads, which tests share."""
     return ThreadPool(kernel(isa), threads)
 
 
@@ -61,7 +61,7 @@ class Shape:
     bias: bool = True
 
     def core(self) -> nn.RNNBase:
-        """Torch's layers, with weights that are the same each time."""
+        """Torch's layers, with weights that are always the same."""
         options: dict[str, Any] = {"nonlinearity": self.cell[4:]} if self.cell.startswith("rnn") else {}
         kind: Callable[..., nn.RNNBase] = {"lstm": nn.LSTM, "gru": nn.GRU}.get(self.cell, nn.RNN)
         torch.manual_seed(self.hidden * 31 + self.inputs)
@@ -72,7 +72,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Batch:
-    """What layers are given: x[B, T, F], int64 lengths[B] and states [L*D, B, H]."""
+    """The inputs of layers: x[B, T, F], int64 lengths[B] and states [L*D, B, H]."""
 
     x: torch.Tensor
     lengths: torch.Tensor
@@ -80,14 +80,14 @@ class Batch:
     c_0: torch.Tensor | None
 
     def row(self, index: int) -> Batch:
-        """One row of it, without padding."""
+        """One row of the batch, without padding."""
         kept, length = slice(index, index + 1), int(self.lengths[index])
         c_0 = None if self.c_0 is None else self.c_0[:, kept].contiguous()
         return Batch(self.x[kept, :length], self.lengths[kept], self.h_0[:, kept].contiguous(), c_0)
 
 
 def batch_for(shape: Shape, lengths: list[int], steps: int, garbage: float = 0.0, scale: float = 1.0) -> Batch:
-    """Random values, and `garbage` on the padding."""
+    """A batch of random values, with `garbage` on the padding."""
     generator = torch.Generator().manual_seed(sum(lengths) + steps)
     x = torch.randn(len(lengths), steps, shape.inputs, generator=generator) * scale
     sizes = (shape.layers * shape.directions, len(lengths), shape.hidden)
@@ -112,14 +112,14 @@ def stack_of(shape: Shape, core: nn.RNNBase, threads: ThreadPool) -> LayerStack:
 
 
 def answers_of(stack: LayerStack, batch: Batch, *, time_major: bool = False) -> list[torch.Tensor]:
-    """y, h_n and for an LSTM c_n."""
+    """The outputs y, h_n and, for an LSTM, c_n."""
     y, h_n, c_n = stack.run(batch.x, batch.lengths, batch.h_0, batch.c_0, time_major=time_major)
     return [y, h_n] if batch.c_0 is None else [y, h_n, c_n]
 
 
 @torch.no_grad()
 def alone(core: nn.RNNBase, batch: Batch, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
-    """What torch answers in `dtype` for each row without its padding, put together."""
+    """The answers of torch in `dtype` for each row without its padding, concatenated."""
     core, steps = copy.deepcopy(core).to(dtype), batch.x.shape[1]
     rows = [_alone(core, batch.row(index), dtype) for index in range(len(batch.x))]
     y = torch.cat([nn.functional.pad(row[0], (0, 0, 0, steps - row[0].shape[1])) for row in rows])
@@ -128,7 +128,7 @@ def alone(core: nn.RNNBase, batch: Batch, dtype: torch.dtype = torch.float64) ->
 
 def _alone(core: nn.RNNBase, row: Batch, dtype: torch.dtype) -> list[torch.Tensor]:
     states = [state.to(dtype) for state in (row.h_0, row.c_0) if state is not None]
-    if row.x.shape[1] == 0:  # torch refuses what the recurrent library answers with the states it was given
+    if row.x.shape[1] == 0:  # torch refuses no timesteps; the library returns the given states
         directions = 2 if core.bidirectional else 1
         return [torch.zeros(1, 0, directions * core.hidden_size, dtype=dtype), *states]
     y, last = core(row.x.to(dtype), tuple(states) if len(states) == 2 else states[0])
@@ -136,7 +136,7 @@ def _alone(core: nn.RNNBase, row: Batch, dtype: torch.dtype) -> list[torch.Tenso
 
 
 def error(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> float:
-    """The largest difference, relative to numbers above 1. NaN where only one has it."""
+    """The largest difference, relative to numbers above 1. NaN if only one of them has it."""
     worst = 0.0
     for mine, other in zip(ours, theirs, strict=True):
         assert mine.shape == other.shape

@@ -18,7 +18,7 @@ _MODULES = ("torch_neuronx", "torch_neuron")
 def on_path(folder: Path = DOUBLES) -> Iterator[pytest.MonkeyPatch]:
     """Make the packages of `folder` importable here and in child processes, and unload them at the end.
 
-    The environment does not configure cores; changes that a test makes to it are undone as well.
+    The environment does not configure cores. Changes of the environment by a test are undone too.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)

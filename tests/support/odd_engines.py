@@ -1,4 +1,4 @@
-"""Engines of another distribution, found by entry point, each of which misbehaves in its own way."""
+"""Engines of another distribution, found by entry point, each with its own kind of error."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ NAMES = ("good", "refuses", "raises", "dies", "slow", "wrong", "crashes", "simul
 
 
 def install(site: Path) -> str:
-    """Lay the distribution out in a folder, for PYTHONPATH."""
+    """Write the distribution to a folder, for PYTHONPATH."""
     site.mkdir()
     (site / "engines_of_others.py").write_text(CODE)
     info = site / "odd_engines-1.0.dist-info"

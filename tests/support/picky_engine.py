@@ -1,4 +1,4 @@
-"""An engine that takes only what its compiler lets pass, and says nothing beforehand."""
+"""An engine whose compiler supports some operators only, without an operator query."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 @dataclass
 class Picky:
-    """Eager with a compiler that refuses some operators, fails on others, and leaves a record of each program."""
+    """Eager with a compiler that refuses some operators, fails on others, and records each program."""
 
     refused: frozenset[str] = frozenset()
     crashing: frozenset[str] = frozenset()
     together: frozenset[str] = frozenset()
-    """Operators that it takes one by one, but not with another of them in one program."""
+    """Operators that are supported alone, but not in one program with another of them."""
     name: str = "picky"
     polymorphic: bool = False
     any_shape: bool = False
@@ -39,15 +39,15 @@ class Picky:
     options: tuple[CompilerOption, ...] = ("compiler_workdir", "compiler_args")
 
     def unavailable(self) -> str | None:
-        """Never."""
+        """Return None: the engine is always available."""
         return None
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Torch."""
+        """Require torch."""
         return Eager().requirements()
 
     def host(self) -> Mapping[str, str]:
-        """Any."""
+        """Return no properties of the host."""
         return {}
 
     def compile(
@@ -57,7 +57,7 @@ class Picky:
         directory: Path,
         settings: CompileSettings = DEFAULTS,
     ) -> None:
-        """Look at the operators, then do as eager does."""
+        """Check the operators, then compile as eager does."""
         assert bucket is not None
         names = [operator_name(node) for node in operators_of(program.graph)]
         for name in names:
@@ -73,16 +73,16 @@ class Picky:
         Eager().compile(program, None, directory)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """As eager does."""
+        """Load as eager does."""
         return Eager().load(directory, weights, host, threads)
 
 
 @dataclass
 class Telling(Picky):
-    """The same, which knows how long each program takes, and why it runs no pieces."""
+    """The same engine, with estimates for its programs and a reason to run no chunks."""
 
     whole_sequences: str = "it keeps its state to itself"
 
     def estimate_us(self, directory: Path) -> float | None:
-        """Two microseconds for an operator."""
+        """Estimate two microseconds for each operator."""
         return 2.0 * len(json.loads((directory / "asked.json").read_text())["operators"])

@@ -1,4 +1,4 @@
-"""Language rules, read off the source: how docstrings begin, their first line, private words, class names."""
+"""Language rules, read off the source: docstring openings, first lines, private words, class names."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ PRIVATE_WORDS = (
     "piece of time",
     "pieces of time",
 )
-"""Words of no meaning in the field, each of which has a standard term: docs/glossary.md."""
+"""Words without a meaning in the field; docs/glossary.md has a standard term for each."""
 
 
 @dataclass(frozen=True)
 class Docstring:
-    """A docstring of the package: the file, its line, the name that it describes, and the text."""
+    """A docstring: the file, its line, the described name, and the text."""
 
     file: str
     line: int

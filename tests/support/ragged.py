@@ -19,7 +19,7 @@ GARBAGE = (0.0, 1e4, 1e30, float("nan"), float("inf"))
 
 @dataclass(frozen=True)
 class Ragged:
-    """Requests of one batch: per request its length and its tensors of item_shape."""
+    """Requests of one batch: for each request its length and its tensors of item_shape."""
 
     lengths: list[int]
     items: list[list[torch.Tensor]]
@@ -39,12 +39,12 @@ def _random(spec: TensorSpec, length: int, generator: torch.Generator) -> torch.
 
 
 def padded(requests: Ragged, spec: TensorSpec, index: int, length: int, garbage: float) -> torch.Tensor:
-    """The batch of one input, with garbage where no request is (a valid id where the input holds ids)."""
+    """The batch of one input, with arbitrary values in the padding (a valid id where the input holds ids)."""
     return pad_with(garbage)([item[index] for item in requests.items], spec, Bucket(len(requests.lengths), length))
 
 
 def pad_with(garbage: float) -> Pad:
-    """`padding.pad` with garbage where no request is, whole rows included; a valid id where the input holds ids."""
+    """`padding.pad` with arbitrary values in the padding, whole rows included; valid ids for id inputs."""
 
     def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
         filler = garbage if spec.dtype.startswith("float") else (spec.vocabulary or 2) - 1
@@ -61,7 +61,7 @@ def pad_with(garbage: float) -> Pad:
 
 
 def alone(model: nn.Module, config: ServingConfig, item: Sequence[torch.Tensor], length: int) -> list[torch.Tensor]:
-    """The model's own eager answer to one request, as it returns it for a batch of one."""
+    """The model's own eager answer to one request, in the form of a batch of one."""
     batch = [
         tensor if spec.batch_dim is None else tensor.unsqueeze(spec.batch_dim)
         for spec, tensor in zip(config.input_specs, item, strict=True)

@@ -1,4 +1,4 @@
-"""One recurrent layer as an abstract masked operator, and the same layer as torch runs it on every row alone."""
+"""One recurrent layer as an abstract masked operator, and the same layer of torch on every row alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GARBAGE = (0.0, 1e4, 1e30, float("inf"), float("nan"))
 
 @dataclass(frozen=True)
 class Case:
-    """One way to call a recurrent layer."""
+    """A configuration of a recurrent layer."""
 
     cell: str = "lstm"
     layers: int = 1
@@ -32,7 +32,7 @@ class Case:
     ragged: bool = True
 
     def __str__(self) -> str:
-        """An id for the test's name."""
+        """Return an id for the test's name."""
         flags = [
             name for name in ("bidirectional", "projected", "given_state", "need_cell", "ragged") if getattr(self, name)
         ]
@@ -59,7 +59,7 @@ CASES = (
 
 
 class Recurrent(nn.Module):
-    """forward(x[B, T, F], lengths[B]) by the abstract operator; states are learned where they are given."""
+    """A layer forward(x[B, T, F], lengths[B]) by the abstract operator; given states are learned."""
 
     def __init__(self, case: Case, hidden: int = HIDDEN) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class Recurrent(nn.Module):
         return answers
 
     def alone(self, x: torch.Tensor, lengths: torch.Tensor) -> list[torch.Tensor]:
-        """What torch's own layer answers for each row without its padding, put together."""
+        """The answers of torch's own layer for each row without its padding, concatenated."""
         case, time = self.case, x.shape[1]
         rows: list[list[torch.Tensor]] = []
         for index, length in enumerate(lengths.tolist() if case.ragged else [time] * len(x)):
@@ -127,7 +127,7 @@ def exported(module: nn.Module, *inputs: torch.Tensor) -> torch.export.ExportedP
 
 
 def largest_error(ours: object, theirs: list[torch.Tensor]) -> float:
-    """The largest absolute difference; shapes must agree and every number be finite."""
+    """The largest absolute difference; shapes must agree and all numbers must be finite."""
     errors = []
     for mine, other in zip(list(ours), theirs, strict=True):  # type: ignore[call-overload]
         assert mine.shape == other.shape
@@ -138,9 +138,9 @@ def largest_error(ours: object, theirs: list[torch.Tensor]) -> float:
 
 
 class Several(nn.Module):
-    """Layers side by side behind a big table, with what else a program may hold or take.
+    """Layers side by side behind a big table, with other operators and inputs of programs.
 
-    That is: a tensor written in the code, a buffer outside the state dict, int32 ids, a bool and an input nobody reads.
+    It has a tensor written in the code, a buffer outside the state dict, int32 ids, a bool and an unused input.
     """
 
     def __init__(self, cases: tuple[Case, ...], rows: int = 5_000_000) -> None:
@@ -162,7 +162,7 @@ class Several(nn.Module):
         return tuple(answer for layer in self.layers for answer in layer(x, lengths))
 
     def alone(self, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-        """What torch answers, each row without its padding."""
+        """The answers of torch for each row without its padding."""
         x = self._prepared(*inputs[:3])
         return [answer for layer in self.layers for answer in layer.alone(x, inputs[4])]  # type: ignore[operator]
 

@@ -39,7 +39,7 @@ def server_programs() -> dict[str, Path]:
 
 
 class RedisServer:
-    """A server with its data in `directory`; it has the same data after a restart, if it is configured to keep them."""
+    """A server with its data in `directory`; it keeps them over a restart if it is configured so."""
 
     def __init__(self, program: Path, directory: Path, *options: str) -> None:
         self.port = _free_port()

@@ -1,4 +1,4 @@
-"""Talk to a server on this machine over HTTP, keeping the connection as real clients do."""
+"""HTTP requests to a server on this machine, over kept connections like those of real clients."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back."""
+    """An HTTP response."""
 
     status: int
     content_type: str
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
-    """By their names in lower case."""
+    """Header values by their names in lower case."""
 
     @property
     def json(self) -> Any:
-        """The body as JSON; anything else fails."""
+        """The body as JSON; any other body is an error."""
         return json.loads(self.body)
 
 
 class Connection:
-    """One kept connection. TorchServe closes it after every refusal; then the next request opens another."""
+    """One kept connection. TorchServe closes it after every refusal; the next request opens another."""
 
     def __init__(self, port: int) -> None:
         self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._http.close()
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
-        """One request."""
+        """Send one request."""
         self._http.request("POST", path, body, dict(headers or {}))
         response = self._http.getresponse()
         headers = {name.lower(): value for name, value in response.getheaders()}
@@ -53,23 +53,23 @@ class Connection:
 
 
 def post(port: int, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
-    """One request over a connection of its own."""
+    """Send one request over a connection of its own."""
     with closing(Connection(port)) as connection:
         return connection.post(path, body, headers)
 
 
 def post_json(port: int, path: str, value: object) -> Reply:
-    """One JSON request over a connection of its own."""
+    """Send one JSON request over a connection of its own."""
     return post(port, path, json.dumps(value).encode(), JSON)
 
 
 def assert_close(answer: object, expected: torch.Tensor) -> None:
-    """Nested lists of an answer against the eager model's tensor, in shape and within the tolerance of the default."""
+    """Compare nested lists of an answer with the eager model's tensor, by shape and default tolerance."""
     torch.testing.assert_close(torch.tensor(answer, dtype=expected.dtype), expected, atol=1e-5, rtol=1e-5)
 
 
 def assert_refused(reply: Reply, *statuses: int) -> dict[str, Any]:
-    """A refusal has one of these statuses and says the same in its body, whose message is for a person."""
+    """Check that a refusal has one of these statuses, also in its body, with a message for people."""
     assert reply.status in statuses, reply.body[:300]
     refusal: dict[str, Any] = reply.json
     assert set(refusal) == {"code", "type", "message"}

@@ -1,4 +1,4 @@
-"""What an archive of a streaming model says of itself, without its programs: enough for whoever only reads it."""
+"""The manifest of a streaming model without its programs, for tests that only read it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ CARRIED = (CarriedValue(TensorSpec("lstm.h", "float32", ("batch", 1, 2)), 0.0),)
 
 
 def streaming_manifest(streaming: SessionSettings | None, **facts: object) -> Manifest:
-    """Of a model with an answer per timestep, in pieces of time: a call takes 1 ms, and 0.1 for each row's timestep."""
+    """The manifest of a chunked model with an answer for each timestep.
+
+    A call takes 1 ms, and 0.1 ms for each timestep of each row.
+    """
     given: dict[str, object] = {
         "kind": "chunk",
         "carried": CARRIED,
@@ -28,12 +31,12 @@ def streaming_manifest(streaming: SessionSettings | None, **facts: object) -> Ma
 
 
 def call_ms(bucket: Bucket) -> float:
-    """As the manifest has it."""
+    """The cost of a call in the manifest."""
     return 1.0 + 0.1 * bucket.batch * bucket.length
 
 
 def write_streaming_archive(folder: Path, manifest: Manifest, name: str = "tiny") -> Path:
-    """Both manifests in a new folder, as `--archive-format no-archive` leaves them."""
+    """Write both manifests to a new folder, as `--archive-format no-archive` does."""
     (folder / "MAR-INF").mkdir(parents=True)
     (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": {"modelName": name}}))
     write_manifest(manifest, folder)

@@ -16,7 +16,7 @@ Graph = Mapping[str, set[str]]
 
 
 def file_graph(root: Path) -> Graph:
-    """For each source file the files that it imports, inside functions too, but not for type checking alone."""
+    """The imported files of each source file, inside functions too, but not for type checking alone."""
     files = {path.relative_to(root).as_posix() for path in source_files(root)}
     graph: dict[str, set[str]] = {file: set() for file in files}
     for path in source_files(root):
@@ -28,7 +28,7 @@ def file_graph(root: Path) -> Graph:
 
 
 def room_graph(files: Graph) -> Graph:
-    """The same between rooms."""
+    """The import graph of the rooms."""
     rooms: dict[str, set[str]] = {}
     for file, imported in files.items():
         room = file.partition("/")[0]

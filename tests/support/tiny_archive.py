@@ -1,4 +1,4 @@
-"""An unpacked archive of a small model, laid out by hand and served by the eager engine: made in a second."""
+"""An unpacked archive of a small model, written by hand for the eager engine: made in a second."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Codec:
 
 
 class Sums(nn.Module):
-    """The running sum of each id's vector, with nothing on the padding: a recurrence that needs no kernel."""
+    """The running sum of each id's vector, zero on the padding: a recurrence without a kernel."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, 3)
 
     def forward(self, ids: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor]:
-        """Ids int64[B, T], lengths int64[B] -> float32[B, T, 3]."""
+        """Map ids int64[B, T] and lengths int64[B] to float32[B, T, 3]."""
         real = torch.arange(ids.shape[1]) < lengths[:, None]
         return ((self.embed(ids) * real[:, :, None]).cumsum(1),)
 
@@ -55,7 +55,7 @@ def make_model() -> Sums:
 
 
 def make_archive(folder: Path, **facts: object) -> Path:
-    """Lay out an archive in `folder`, the serving half included, with those facts of its manifest changed."""
+    """Write an archive to `folder`, with the serving code, and with some values of its manifest changed."""
     model = make_model()
     (folder / "programs" / "eager" / "any").mkdir(parents=True)
     torch.save(model.state_dict(), folder / "weights.pt")

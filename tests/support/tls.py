@@ -1,4 +1,4 @@
-"""TLS in front of a server that speaks none itself, with certificates made for the occasion."""
+"""TLS in front of a server without TLS, with certificates made for the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def certificate(directory: Path, host: str) -> tuple[Path, Path]:
-    """A certificate for `host` that has signed itself, and its private key."""
+    """A self-signed certificate for `host`, and its private key."""
     names = directory / f"{host}.crt", directory / f"{host}.key"
     subprocess.run(
         [
@@ -28,7 +28,7 @@ def certificate(directory: Path, host: str) -> tuple[Path, Path]:
 
 @contextmanager
 def tls_in_front(port: int, certificate_file: Path, key_file: Path) -> Iterator[int]:
-    """A port of this machine that speaks TLS, and hands everything on to `port`."""
+    """A port of this machine with TLS that forwards to `port`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate_file, key_file)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -47,7 +47,7 @@ def _accept(listener: socket.socket, context: ssl.SSLContext, port: int) -> None
 
 
 def _relay(plain: socket.socket, context: ssl.SSLContext, port: int) -> None:
-    """One connection: a client may hang up at any time, and refuses a certificate that it does not trust."""
+    """Serve one connection: a client may close it at any time, and refuse an untrusted certificate."""
     with (
         plain,
         suppress(OSError),

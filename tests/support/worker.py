@@ -1,4 +1,4 @@
-"""TorchServe's own Python worker without its Java half: its loader, its service, its wire format."""
+"""TorchServe's own Python worker without its Java code: its loader, its service, its wire format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WorkerResponse:
-    """What the worker sends for one request."""
+    """The response of the worker to one request."""
 
     status: int
     phrase: str
@@ -24,7 +24,7 @@ class WorkerResponse:
 
 
 def request(body: bytes | None, content_type: str = "", headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """One request as it comes off the wire; without a body there is no parameter."""
+    """One request as read from the wire; without a body there is no parameter."""
     parameter = {"name": "body", "contentType": content_type, "value": parse_body(body or b"", content_type)}
     return {
         "requestId": b"1",
@@ -34,7 +34,7 @@ def request(body: bytes | None, content_type: str = "", headers: Mapping[str, st
 
 
 def parse_body(body: bytes, content_type: str) -> Any:
-    """A body as TorchServe's own decoder hands it on."""
+    """A body in the form of TorchServe's own decoder."""
     from ts.protocol import otf_message_handler as wire
 
     class _Socket:
@@ -59,7 +59,7 @@ def loaded(folder: Path, metrics_file: Path | None = None) -> Iterator[Any]:
     os.chdir(folder)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # it leaves files of its own open
+            warnings.simplefilter("ignore", ResourceWarning)  # it does not close its files
             from ts.metrics.metric_cache_yaml_impl import MetricsCacheYamlImpl
             from ts.model_loader import TsModelLoader
 
@@ -78,7 +78,7 @@ def loaded(folder: Path, metrics_file: Path | None = None) -> Iterator[Any]:
 
 
 def predict(service: Any, requests: Sequence[Mapping[str, Any]]) -> list[WorkerResponse]:
-    """The worker's answers to one batch; an answer for the batch as a whole fails."""
+    """The worker's answers to one batch; an answer for the batch as a whole is an error."""
     numbered = [{**one, "requestId": str(index).encode()} for index, one in enumerate(requests)]
     return list(_decode(bytes(service.predict(numbered)), len(requests)))
 

@@ -1,4 +1,4 @@
-"""Models that must be served exactly: typical code around nn.LSTM and nn.GRU, each with its configuration."""
+"""Models that must be served exactly: typical code around nn.LSTM and nn.GRU, with configurations."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class GruWithState(nn.Module):
 
 
 class LstmWithState(nn.Module):
-    """A bidirectional LSTM given (h0, c0) as a tuple argument; time-major, fixed total length."""
+    """A bidirectional LSTM with (h0, c0) as a tuple argument; time-major, fixed total length."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class VanillaRnn(nn.Module):
 
 
 class MeanOverTime(nn.Module):
-    """A mean over all of time without lengths: padding would change it, so only exact lengths can be served."""
+    """A mean over all timesteps without lengths: padding would change it, so lengths must be exact."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ class NoBatch(nn.Module):
 
 
 class OptionalPacking(nn.Module):
-    """Packs only when a constant argument says so."""
+    """A model that packs only if a constant argument says so."""
 
     def __init__(self, hidden: int = 4) -> None:
         super().__init__()

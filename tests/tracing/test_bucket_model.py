@@ -1,4 +1,4 @@
-"""bucket_model_trace(): the bucket kernel selects the bucket, weights are stored once, the state is shared."""
+"""bucket_model_trace(): the kernel selects the bucket, weights are stored once, the state is shared."""
 
 from __future__ import annotations
 

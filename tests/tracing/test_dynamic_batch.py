@@ -1,4 +1,4 @@
-"""dynamic_batch(): any number of rows equals each row alone; functions without a batch dimension are refused."""
+"""dynamic_batch(): rows are answered as alone; functions without a batch dimension are refused."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_chunks_are_run_at_the_traced_size_and_put_together_again(rows: int, siz
 
 
 def test_it_is_done_in_place_and_given_back() -> None:
-    """The trace is changed in place."""
+    """The trace is changed in place, and returned."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), backend="eager")
 
     assert tracing.dynamic_batch(traced) is traced

@@ -1,4 +1,4 @@
-"""partitioner_config and analyze(): operators that an engine does not support run on the CPU, or are reported."""
+"""partitioner_config and analyze(): unsupported operators run on the CPU, or are reported."""
 
 from __future__ import annotations
 

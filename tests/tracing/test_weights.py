@@ -33,7 +33,7 @@ def test_the_answers_are_those_of_the_new_weights(backend: str, as_module: bool,
         torch.testing.assert_close(run(*EXAMPLE), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_inlined_weights_stay_and_people_are_told() -> None:
+def test_inlined_weights_stay_with_a_warning() -> None:
     """Weights are inlined by default."""
     model, x = Conv().eval(), torch.rand(1, 1, 3, 3)
     traced = tracing.trace(model, x, backend="eager")
@@ -45,7 +45,7 @@ def test_inlined_weights_stay_and_people_are_told() -> None:
         torch.testing.assert_close(traced(x), model(x))
 
 
-def test_weights_kept_apart_are_replaced_without_a_word() -> None:
+def test_separate_weights_are_replaced_without_a_warning() -> None:
     """There is no warning."""
     traced = tracing.trace(Conv(), torch.rand(1, 1, 3, 3), inline_weights_to_neff=False, backend="eager")
 

@@ -9,7 +9,7 @@ from torchserve_neuron_lstm.training import lower
 
 
 class Tagger(nn.Module):
-    """Work before packing and after unpacking that a compiler can fuse."""
+    """A model with operators before packing and after unpacking that a compiler can fuse."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -18,7 +18,7 @@ class Tagger(nn.Module):
         self.out = nn.Linear(3, 2)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Scores of every timestep."""
+        """Compute scores of every timestep."""
         x = self.embed(ids).tanh() * 2.0
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         y, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True)
@@ -27,7 +27,7 @@ class Tagger(nn.Module):
 
 
 def compiled_graphs(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], list[int]]:
-    """What the compiled model answers, and how many operators are in each graph that was compiled for it."""
+    """The answers of the compiled model, and the number of operators in each compiled graph."""
     sizes: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, example: list[Tensor]) -> torch.fx.GraphModule:
@@ -48,7 +48,7 @@ def batches() -> list[tuple[Tensor, Tensor]]:
 
 
 def test_compiled_models_answer_as_the_model(batches: list[tuple[Tensor, Tensor]]) -> None:
-    """Answers and gradients, in batches of every shape; and no less of the model is compiled than without us."""
+    """Answers and gradients are equal in batches of every shape; as much of the model is compiled."""
     torch.manual_seed(0)
     model = Tagger()
     _, theirs = compiled_graphs(model, batches)

@@ -21,7 +21,7 @@ LENGTHS = torch.tensor([3, 5, 1])
 
 
 class Encoder(nn.Module):
-    """Packs, encodes, unpacks."""
+    """A model that packs, encodes and unpacks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Encoder(nn.Module):
         self.calls = 0
 
     def forward(self, x: Tensor, lengths: Tensor, *, times: float = 1.0) -> Tensor:
-        """Twice the states."""
+        """Compute twice the states."""
         self.calls += 1
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         return pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0] * times
@@ -37,7 +37,7 @@ class Encoder(nn.Module):
 
 @pytest.fixture
 def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Grows by one with every packed recurrence that takes our way."""
+    """A list that grows by one with every packed recurrence of a lowered model."""
     seen: list[bool] = []
     stack = recurrence._stack
 
@@ -50,14 +50,14 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def test_the_package_offers_it() -> None:
-    """Under its own name, and nothing else that is not there."""
+    """The package exports it under its name, and other names raise."""
     assert torchserve_neuron_lstm.lower is lower
     with pytest.raises(AttributeError, match="has no attribute 'raise_'"):
         _ = torchserve_neuron_lstm.raise_
 
 
 def test_it_is_the_same_model(used: list[bool]) -> None:
-    """One state under two views: the class, the parameters, the keys, and whatever is set on either."""
+    """Both views share one state: the class, the parameters, the keys, and attributes set on either."""
     model = Encoder()
     faster = lower(model)
     faster.eval()
@@ -74,8 +74,8 @@ def test_it_is_the_same_model(used: list[bool]) -> None:
     assert lower(faster) is faster
 
 
-def test_the_model_itself_goes_torchs_way(used: list[bool]) -> None:
-    """Before and after, and torch's files are as they were."""
+def test_the_model_itself_uses_torchs_implementation(used: list[bool]) -> None:
+    """This holds before and after lowering, and torch's modules are unchanged."""
     model = Encoder()
     faster = lower(model)
     model(X, LENGTHS)
@@ -88,7 +88,7 @@ def test_the_model_itself_goes_torchs_way(used: list[bool]) -> None:
 
 
 def test_optimizers_made_for_the_model_train_the_lowered_one() -> None:
-    """They hold the same parameters, and a checkpoint of one fits the other."""
+    """The parameters are the same objects, and checkpoints are interchangeable."""
     model = Encoder()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = copy.deepcopy(model.state_dict())
@@ -101,7 +101,7 @@ def test_optimizers_made_for_the_model_train_the_lowered_one() -> None:
 
 
 def test_copies_and_pickles_are_lowered_models_of_their_own(used: list[bool]) -> None:
-    """With equal parameters that are not the same ones."""
+    """Their parameters are equal, but not the same objects."""
     faster = lower(Encoder())
     file = io.BytesIO()
     torch.save(faster, file)
@@ -116,7 +116,7 @@ def test_copies_and_pickles_are_lowered_models_of_their_own(used: list[bool]) ->
 
 
 def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
-    """The keys stay what they were, and lowering the whole as well changes nothing."""
+    """The keys are unchanged, and lowering the whole model as well changes nothing."""
     whole = nn.ModuleDict({"encoder": Encoder()})
     keys = list(whole.state_dict())
     whole["encoder"] = lower(whole["encoder"])
@@ -136,21 +136,21 @@ def test_a_part_of_a_model_can_be_lowered(used: list[bool]) -> None:
     ids=["scripted", "compiled", "no module"],
 )
 def test_what_cannot_be_lowered_is_refused(make: Any, message: str) -> None:
-    """With the reason, and with what to do instead."""
+    """The message has the reason and a remedy."""
     with pytest.raises(TypeError, match=message):
         lower(make())
 
 
 def test_a_forward_that_fails_leaves_no_trace() -> None:
-    """Torch's files are as they were."""
+    """Torch's modules are unchanged."""
     with pytest.raises(RuntimeError):
         lower(Encoder())(X, LENGTHS + 9)
 
     assert rnn_modules._VF is rnn_utils._VF is torch._VF  # type: ignore[attr-defined]
 
 
-def test_other_threads_keep_torchs_way(used: list[bool]) -> None:
-    """While a lowered model runs here, a model that is not lowered runs there as ever."""
+def test_other_threads_use_torchs_implementation(used: list[bool]) -> None:
+    """While a lowered model runs in one thread, an ordinary model runs unchanged in another."""
     inside, done = threading.Event(), threading.Event()
 
     class Waiting(Encoder):
@@ -172,7 +172,7 @@ def test_other_threads_keep_torchs_way(used: list[bool]) -> None:
 
 
 def test_rows_of_one_length_are_left_to_torch_without_gradients(used: list[bool]) -> None:
-    """It is as fast with those; on the way back it is not."""
+    """Torch is as fast without gradients, and slower with them."""
     model = Encoder()
     even = torch.full((3,), 4)
     with torch.no_grad():
@@ -185,7 +185,7 @@ def test_rows_of_one_length_are_left_to_torch_without_gradients(used: list[bool]
 
 
 class Own(nn.Module):
-    """Uses of packed data other than recurrences."""
+    """A model with uses of packed data other than recurrences."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -195,7 +195,7 @@ class Own(nn.Module):
         self.second = nn.LSTM(4, 3, bidirectional=True)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Any:
-        """Embeds, normalizes and drops on packed data, and makes PackedSequences by hand."""
+        """Embed, normalise and drop on packed data, and make PackedSequences by hand."""
         packed = pack_padded_sequence(ids, lengths.tolist(), batch_first=True, enforce_sorted=False)
         x = PackedSequence(self.embed(packed.data), *packed[1:])
         y, h = self.first(x)
@@ -213,7 +213,7 @@ class Own(nn.Module):
 
 
 def test_packed_data_may_be_used_as_torchs(used: list[bool]) -> None:
-    """Its data, its numbers, its parts; made by hand; and as an answer."""
+    """Its data, sizes and parts can be read, made by hand, and returned."""
     torch.manual_seed(0)
     model = Own()
     ids = torch.randint(0, 9, (3, 5))
@@ -229,19 +229,19 @@ def test_packed_data_may_be_used_as_torchs(used: list[bool]) -> None:
 
 
 class Lists(nn.Module):
-    """Sequences in a list, packed and unpacked as such."""
+    """A model over lists of sequences, packed and unpacked as lists."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rnn = nn.RNN(4, 3)
 
     def forward(self, sequences: list[Tensor]) -> list[Tensor]:
-        """The outputs of each."""
+        """Compute the outputs of each sequence."""
         return unpack_sequence(self.rnn(pack_sequence(sequences, enforce_sorted=False))[0])
 
 
 def test_lists_of_sequences_are_packed_too(used: list[bool]) -> None:
-    """By pack_sequence and unpack_sequence."""
+    """The functions are pack_sequence and unpack_sequence."""
     model = Lists()
     sequences = [X[0, :2], X[1], X[2, :3]]
 
@@ -250,7 +250,7 @@ def test_lists_of_sequences_are_packed_too(used: list[bool]) -> None:
 
 
 def test_recorded_programs_hold_torchs_own_operators(used: list[bool]) -> None:
-    """A trace is of the model, not of the way one batch took."""
+    """A trace is of the model, not of the path of one batch."""
     model = Encoder()
     with torch.no_grad():
         traced = torch.jit.trace(lower(model), (X, LENGTHS.sort(descending=True).values), check_trace=False)

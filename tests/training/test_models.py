@@ -1,4 +1,4 @@
-"""Every model of the zoo trains as with torch's own packing: outputs, gradients, and where training ends."""
+"""Every model of the zoo trains as with torch's packing: outputs, gradients, limits of training."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ SORTED_BEFORE = (PackedSorted, FinalStateOnly)
 
 @pytest.fixture(autouse=True)
 def cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small batches are not worth a cut; here they are cut all the same."""
+    """Cut small batches too, which would not be worth a cut."""
     monkeypatch.setattr(recurrence, "call_overhead", lambda weights: 8)
 
 
 def call_of(case: Case, lengths: list[int], seed: int = 0) -> dict[str, Any]:
-    """The arguments of forward() for a random batch of these lengths, in any order where the model takes any."""
+    """The arguments of forward() for a random batch of these lengths, in any order if the model allows it."""
     if case.make not in SORTED_BEFORE:
         lengths = [lengths[place] for place in SHUFFLED if place < len(lengths)]
     config = parse_config(case.yaml, "model-config.yaml")
@@ -46,7 +46,7 @@ def answers(model: nn.Module, arguments: dict[str, Any]) -> list[Tensor]:
 
 
 def loss_of(tensors: list[Tensor]) -> Tensor:
-    """A number in which every finite answer has a weight of its own."""
+    """A loss in which every finite value has its own weight."""
     generator = torch.Generator().manual_seed(0)
     weights = [torch.randn(tensor.shape, generator=generator) for tensor in tensors]
     finite = [(t * w)[t.isfinite()].mean() for t, w in zip(tensors, weights, strict=True)]
@@ -54,7 +54,7 @@ def loss_of(tensors: list[Tensor]) -> Tensor:
 
 
 def without_dropout(model: nn.Module) -> nn.Module:
-    """Numbers to drop are drawn in another order by every way to compute."""
+    """Disable dropout: every way to compute draws its random numbers in another order."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -64,7 +64,10 @@ def without_dropout(model: nn.Module) -> nn.Module:
 
 
 def gradients(model: nn.Module, answers: list[Tensor]) -> list[Tensor] | str:
-    """Of every parameter, zeros where it has none; or why there are none: two models write to what gradients need."""
+    """The gradients of every parameter, zeros where there is none; or the reason why they do not exist.
+
+    Two models write to values that gradients need.
+    """
     try:
         return list(torch.autograd.grad(loss_of(answers), list(model.parameters()), materialize_grads=True))
     except RuntimeError as error:
@@ -74,7 +77,7 @@ def gradients(model: nn.Module, answers: list[Tensor]) -> list[Tensor] | str:
 @pytest.mark.parametrize("case", [case for case in CASES if case.make is not NoTime], ids=lambda case: case.name)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_outputs_and_gradients_are_those_of_the_model(case: Case, training: bool) -> None:
-    """To 1e-5, and to 1e-5 of each gradient's norm."""
+    """Outputs are equal to 1e-5, and gradients to 1e-5 of their norm."""
     torch.manual_seed(0)
     model = without_dropout(case.make().train(training))
     for lengths in LENGTHS:
@@ -89,12 +92,12 @@ def test_outputs_and_gradients_are_those_of_the_model(case: Case, training: bool
             continue
         largest = max(float(gradient.norm()) for gradient in wanted)
         for mine, other in zip(found, wanted, strict=True):
-            # A gradient of zero is nothing but rounding: that of a bias before a softmax, say.
+            # a gradient of zero, as of a bias before a softmax, has only rounding errors
             assert float((mine - other).norm()) <= 1e-5 * max(float(other.norm()), 1e-3 * largest)
 
 
 class Classifier(nn.Module):
-    """The sum over time of scores for every timestep."""
+    """A classifier that sums scores over all timesteps."""
 
     def __init__(self, kind: type[nn.LSTM | nn.GRU]) -> None:
         super().__init__()
@@ -103,14 +106,14 @@ class Classifier(nn.Module):
         self.out = nn.Linear(32, 2)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Scores float32[B, 2]."""
+        """Compute scores float32[B, 2]."""
         packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
         scores: Tensor = self.out(pad_packed_sequence(self.recurrence(packed)[0], batch_first=True)[0])
         return scores.sum(1)
 
 
 def trained(model: nn.Module, steps: int) -> float:
-    """The loss after so many steps of a task with an answer: whether the first id is above the last."""
+    """The loss after `steps` steps of a learnable task: whether the first id is above the last."""
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loss = torch.zeros(())
@@ -128,7 +131,7 @@ def trained(model: nn.Module, steps: int) -> float:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU], ids=lambda kind: kind.__name__)
 def test_training_ends_where_it_ends_with_torchs_packing(kind: type[nn.LSTM | nn.GRU]) -> None:
-    """The loss after 200 steps, to 1e-4; and something was learned."""
+    """The loss after 200 steps is equal to 1e-4, and is lower than at the beginning."""
     torch.manual_seed(0)
     model = Classifier(kind)
     other = copy.deepcopy(model)

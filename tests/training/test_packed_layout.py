@@ -17,7 +17,7 @@ def steps(lengths: list[int]) -> PackedLayout:
 
 @given(LENGTHS)
 def test_lengths_and_batch_sizes_tell_the_same(lengths: list[int]) -> None:
-    """Either is had from the other, and they are torch's."""
+    """Each can be computed from the other, and both equal torch's."""
     of = steps(lengths)
     packed = torch.nn.utils.rnn.pack_padded_sequence(torch.zeros(lengths[0], len(lengths)), torch.tensor(lengths))
 
@@ -29,7 +29,7 @@ def test_lengths_and_batch_sizes_tell_the_same(lengths: list[int]) -> None:
 
 @given(LENGTHS)
 def test_places_are_the_real_timesteps_in_packed_order(lengths: list[int]) -> None:
-    """Step by step, in each the rows that are alive."""
+    """They go step by step, with the active rows of each."""
     step, row = steps(lengths).positions(CPU)
 
     assert list(zip(step.tolist(), row.tolist(), strict=True)) == [
@@ -39,7 +39,7 @@ def test_places_are_the_real_timesteps_in_packed_order(lengths: list[int]) -> No
 
 @given(LENGTHS)
 def test_reversal_turns_each_row_and_is_its_own_inverse(lengths: list[int]) -> None:
-    """Timestep t of a row of n changes places with n - 1 - t of the same row."""
+    """Timestep t of a row of n is exchanged with n - 1 - t of the same row."""
     of = steps(lengths)
     step, row = of.positions(CPU)
     mirror = of.reversal(CPU)
@@ -51,7 +51,7 @@ def test_reversal_turns_each_row_and_is_its_own_inverse(lengths: list[int]) -> N
 
 @given(LENGTHS, st.integers(0, 20))
 def test_segments_hold_the_timesteps_of_packed_data_in_order(lengths: list[int], overhead: int) -> None:
-    """Each has its own, at their places in a padded block, and knows which of them are the last of a row."""
+    """Each has its timesteps at their places in a padded block, and the ends of the rows among them."""
     of = steps(lengths)
     step, row = of.positions(CPU)
     met, ended = 0, []
@@ -68,7 +68,7 @@ def test_segments_hold_the_timesteps_of_packed_data_in_order(lengths: list[int],
 
 
 def test_batch_sizes_that_were_written_to_are_read_again() -> None:
-    """A cached layout holds as long as nobody changes the tensor."""
+    """A cached layout is valid until the tensor is changed."""
     batch_sizes = torch.tensor([2, 2])
     before = packed_layout(batch_sizes)
     again = packed_layout(batch_sizes)

@@ -31,7 +31,7 @@ def outcome(function: Callable[..., tuple[Tensor, Tensor]], x: Tensor, lengths: 
 def test_pack_is_that_of_torch(
     lengths: list[int], batch_first: bool, turned: bool, longer: int, features: tuple[int, ...]
 ) -> None:
-    """Data, batch sizes and gradients, to the bit, however the input lies in memory."""
+    """Data, batch sizes and gradients are equal to the bit, for any memory layout of the input."""
     x = batch(lengths, batch_first, longer, features)
     if turned:
         x = x.transpose(0, 1).contiguous().transpose(0, 1)
@@ -64,7 +64,7 @@ def test_unpack_is_that_of_torch(lengths: list[int], batch_first: bool, longer: 
 
 
 def test_ids_stay_ids() -> None:
-    """Whole numbers are packed and unpacked as such."""
+    """Integers are packed and unpacked as integers."""
     ids = torch.tensor([[5, 6, 7], [8, 9, 0]])
     data, sizes = pack(ids, torch.tensor([3, 2]), True)
     back, _ = unpack(data, sizes, True, 0.0, 3)
@@ -75,7 +75,7 @@ def test_ids_stay_ids() -> None:
 
 @pytest.mark.parametrize("lengths", [[3, 3], [3, 2]], ids=str)
 def test_writing_to_packed_or_unpacked_data_changes_nothing_else(lengths: list[int]) -> None:
-    """They are copies, as torch's are, even where all rows are of one length."""
+    """They are copies as in torch, even if all rows have one length."""
     x = torch.zeros(2, 3, 1)
     data, sizes = pack(x, torch.tensor(lengths), True)
     data += 1
@@ -92,14 +92,14 @@ def test_writing_to_packed_or_unpacked_data_changes_nothing_else(lengths: list[i
     "lengths", [[2, 3], [3, 0], [3, 2, 1], [4, 2], [[3, 2]], []], ids=["unsorted", "zero", "rows", "long", "2d", "none"]
 )
 def test_what_torch_refuses_is_refused_by_torch(lengths: list[int]) -> None:
-    """With torch's own message, or whatever it does."""
+    """The error is torch's own."""
     x, n = torch.zeros(2, 3, 1), torch.tensor(lengths, dtype=torch.int64)
 
     assert outcome(pack, x, n) == outcome(_VF._pack_padded_sequence, x, n)
 
 
 def test_gradients_of_gradients() -> None:
-    """Each step is differentiable as often as one likes."""
+    """Each operation is differentiable any number of times."""
     index = torch.tensor([3, 0, 1])
     values = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
     padded = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
@@ -109,6 +109,6 @@ def test_gradients_of_gradients() -> None:
     assert torch.autograd.gradgradcheck(lambda p: gather(p, index).square(), padded)
 
 
-def test_the_flag_stands_where_no_values_do() -> None:
-    """One column more, 1 on padding."""
+def test_the_flag_is_one_on_padding() -> None:
+    """It is an additional column, which is 1 on padding."""
     assert scatter_with_mask(torch.tensor([[5.0], [6.0]]), torch.tensor([2, 0]), 3).tolist() == [[6, 0], [0, 1], [5, 0]]

@@ -17,14 +17,14 @@ LENGTHS = ([9, 9, 6, 5, 5, 1], [4, 4, 4], [7], [1, 1])
 
 @pytest.fixture(params=["one segment", "many segments"], autouse=True)
 def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small batches are not worth a cut; here they are cut all the same."""
+    """Cut small batches too, which would not be worth a cut."""
     if request.param == "many segments":
         monkeypatch.setattr(recurrence, "call_overhead", lambda weights: 3)
         monkeypatch.setattr(recurrence, "max_segment", lambda gates: 13)
 
 
 def packed(lengths: list[int], dtype: torch.dtype = torch.float32) -> PackedSequence:
-    """Random rows that want gradients."""
+    """Random rows that require gradients."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(lengths[0], len(lengths), FEATURES, generator=generator).to(dtype)
     sequence = pack_padded_sequence(x, torch.tensor(lengths))
@@ -33,7 +33,7 @@ def packed(lengths: list[int], dtype: torch.dtype = torch.float32) -> PackedSequ
 
 
 def states(layer: nn.RNNBase, rows: int) -> Any:
-    """Random ones that want gradients, as forward() takes them."""
+    """Random states that require gradients, in the form of forward()'s argument."""
     generator = torch.Generator().manual_seed(1)
     number = layer.num_layers * (2 if layer.bidirectional else 1)
     widths = [layer.proj_size or layer.hidden_size, layer.hidden_size][: 2 if isinstance(layer, nn.LSTM) else 1]
@@ -42,14 +42,14 @@ def states(layer: nn.RNNBase, rows: int) -> Any:
 
 
 def leaves(value: Any) -> list[Tensor]:
-    """Tensors of answers and states in any nesting, without the numbers of packed data."""
+    """Tensors of answers and states in any nesting, without the sizes of packed data."""
     if isinstance(value, PackedSequence):
         return [value.data]
     return [value] if isinstance(value, Tensor) else [leaf for part in value or () for leaf in leaves(part)]
 
 
 def answers_and_gradients(layer: nn.RNNBase, x: PackedSequence, state: Any) -> tuple[list[Tensor], list[Tensor]]:
-    """All that a layer gives, and the gradients of a sum in which every number has another weight."""
+    """All outputs of a layer, and the gradients of a sum in which every number has its own weight."""
     answers = leaves(layer(x, state))
     weighted = [answer * torch.linspace(-1, 2, answer.numel()).view(answer.shape) for answer in answers]
     loss = torch.cat([answer.flatten() for answer in weighted]).sum()
@@ -78,7 +78,7 @@ LAYERS = [
 @pytest.mark.parametrize(("kind", "options"), LAYERS)
 @pytest.mark.parametrize("given", [False, True], ids=["zeros", "given state"])
 def test_answers_and_gradients_are_those_of_torch(kind: Any, options: dict[str, Any], given: bool) -> None:
-    """Outputs, both states after each row's own end, and every gradient."""
+    """Outputs, both states after each row's own end, and every gradient are compared."""
     torch.manual_seed(0)
     layer = kind(FEATURES, HIDDEN, **options)
     for lengths in LENGTHS:
@@ -95,7 +95,7 @@ def test_answers_and_gradients_are_those_of_torch(kind: Any, options: dict[str, 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16], ids=str)
 def test_other_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
-    """A layer in double or half precision answers in it, as near to torch's as it allows."""
+    """A layer in double or half precision keeps its dtype, and is as near to torch's as the dtype allows."""
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, 2, bidirectional=True).to(dtype)
     theirs = layer(packed(LENGTHS[0], dtype))[0].data
@@ -113,7 +113,7 @@ def test_other_dtypes_stay_what_they_are(dtype: torch.dtype) -> None:
 def test_autocast_gives_the_dtypes_of_torch(
     kind: Any, options: dict[str, Any], narrow: torch.dtype, given: bool
 ) -> None:
-    """The same dtypes, nearly the same numbers, and gradients too."""
+    """The dtypes are equal, the numbers nearly equal, and gradients exist."""
     torch.manual_seed(0)
     layer = kind(FEATURES, HIDDEN, **options)
     state = states(layer, len(LENGTHS[0])) if given else None
@@ -130,7 +130,7 @@ def test_autocast_gives_the_dtypes_of_torch(
 
 
 def test_gradients_of_gradients() -> None:
-    """A penalty on gradients has the gradients that it has with torch."""
+    """A penalty on gradients has the same gradients as with torch."""
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN)
     penalties = []
@@ -146,7 +146,7 @@ def test_gradients_of_gradients() -> None:
 
 
 def test_dropout_stands_between_layers_in_training_alone() -> None:
-    """With all dropped, the last layer sees zeros; in eval nothing is dropped."""
+    """With full dropout the last layer gets zeros; in eval mode no value is dropped."""
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, 2, dropout=0.5)
     silenced = nn.LSTM(FEATURES, HIDDEN, 2, dropout=1.0)
@@ -164,8 +164,8 @@ def test_dropout_stands_between_layers_in_training_alone() -> None:
     torch.testing.assert_close(silent_state, torchs_state)
 
 
-def test_what_stands_in_the_padding_has_no_influence() -> None:
-    """Neither on answers nor on gradients, not even where it is infinite."""
+def test_values_in_the_padding_have_no_influence() -> None:
+    """Answers and gradients do not change, not even for infinite values."""
     torch.manual_seed(0)
     layer = nn.LSTM(FEATURES, HIDDEN, batch_first=True, bidirectional=True)
     clean = torch.randn(3, 5, FEATURES)
@@ -186,7 +186,7 @@ def test_what_stands_in_the_padding_has_no_influence() -> None:
 
 
 def test_packed_outputs_may_be_written_to() -> None:
-    """As torch's may: the gradients do not need them."""
+    """Torch permits this too: the gradients do not need the outputs."""
     layer = nn.LSTM(FEATURES, HIDDEN)
     for lengths in LENGTHS:
         with patch_vf():
@@ -197,7 +197,7 @@ def test_packed_outputs_may_be_written_to() -> None:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 def test_what_torch_refuses_is_refused(kind: Any) -> None:
-    """A state for other rows than there are, with torch's own message."""
+    """An example is a state for another number of rows, with torch's own message."""
     layer = kind(FEATURES, HIDDEN)
     x, state = packed(LENGTHS[0]), states(layer, 7)
     with pytest.raises(RuntimeError) as theirs:

@@ -14,7 +14,7 @@ LIMITS = st.sampled_from([1, 40, 97, 10**6])
 def test_segments_follow_each_other_from_the_first_step_to_the_last(
     active: list[int], overhead: int, limit: int
 ) -> None:
-    """Every step is in one of them, and each begins with the rows that survived the one before."""
+    """Every timestep is in one of them, and each begins with the rows that are still active."""
     segments = list(time_segments(active, overhead, limit))
 
     assert [step for segment in segments for step in range(segment.start, segment.end)] == list(range(len(active)))
@@ -27,7 +27,7 @@ def test_segments_follow_each_other_from_the_first_step_to_the_last(
 
 @given(ACTIVE, OVERHEADS, LIMITS)
 def test_no_segment_wastes_more_than_a_call_costs(active: list[int], overhead: int, limit: int) -> None:
-    """Its padding is below the overhead, and its size within the limit, unless it is a single step."""
+    """Its padding is below the cost of a call and its size within the limit, unless it is one timestep."""
     for segment in time_segments(active, overhead, limit):
         assert (
             segment.timesteps == 1
@@ -39,7 +39,7 @@ def test_no_segment_wastes_more_than_a_call_costs(active: list[int], overhead: i
 
 @given(st.integers(1, 40), st.integers(1, 60))
 def test_rows_of_one_length_are_not_split(rows: int, steps: int) -> None:
-    """No row ends early, so one call computes all, and it is full."""
+    """No row ends early, so one full call computes all."""
     (segment,) = time_segments([rows] * steps, 1, 10**6)
 
     assert segment.full
@@ -47,7 +47,7 @@ def test_rows_of_one_length_are_not_split(rows: int, steps: int) -> None:
 
 
 def test_larger_layers_are_cut_more_often_and_hold_less() -> None:
-    """A call is cheaper beside them, and they keep more of each timestep."""
+    """A call is cheap compared with them, and they keep more memory for each timestep."""
     sizes = (32, 256, 2048)
 
     assert sorted([call_overhead(8 * hidden**2) for hidden in sizes], reverse=True) == [

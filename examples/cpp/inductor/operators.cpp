@@ -30,10 +30,10 @@ using MaybeLengths = std::optional<Tensor>;
 // One layer in one direction: x[T, B, F], its states [B, H] and its weights to y[T, B, H] and the states at the end.
 using Layer = std::function<std::pair<Tensor, Tensors>(const Tensor&, const Tensors&, const Tensors&)>;
 
-// Shuts a gate, or opens it, for good.
+// Closes a gate, or opens it, completely.
 constexpr double kShut = 1e4;
 
-// Where the real timesteps of a padded batch are; everything is time-major.
+// The positions of the real timesteps of a padded batch; all tensors are time-major.
 class Rows {
  public:
   Rows(const Tensor& x, const MaybeLengths& lengths) : lengths_(lengths) {

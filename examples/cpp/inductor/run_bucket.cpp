@@ -41,7 +41,7 @@ void write(const std::string& path, const at::Tensor& answer) {
   throw std::runtime_error("answers of this dtype are not written by this example");
 }
 
-// Points the library at the weights, which it reads where they lie: `weights` must live as long as `program`.
+// Points the library at the weights, which it does not copy: `weights` must live as long as `program`.
 void give_weights(AOTIModelContainerRunnerCpu& program, const Signature& signature, Weights& weights) {
   for (const auto& wanted : signature.weights) {
     if (!weights.contains(wanted.name)) throw std::runtime_error("the weights have no '" + wanted.name + "'");

@@ -1,5 +1,5 @@
-// What a program was compiled for, from the signature.json beside it. Compiled code checks nothing by itself: other
-// shapes run and answer something, other dtypes end the process.
+// The inputs for which a program was compiled, from the signature.json beside it. Compiled code does not check them:
+// with other shapes it runs and returns wrong values, with other dtypes it ends the process.
 
 #pragma once
 

@@ -1,4 +1,4 @@
-"""An archive's files on disk, out of each of its formats, and nothing left of them afterwards."""
+"""An archive's files on disk, from each of its formats; no file remains afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def temporary(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go, once the archive is there: torch leaves some of its own."""
+    """The folder of temporary files, set after the archive was made: torch leaves files of its own."""
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     return tmp_path / "temporary"
@@ -46,7 +46,7 @@ def as_tar(folder: Path) -> Path:
 
 @pytest.mark.parametrize("pack", [as_mar, as_tar])
 def test_a_packed_archive_is_unpacked_for_as_long_as_it_is_needed(folder: Path, temporary: Path, pack: Pack) -> None:
-    """Whole, in a place of its own."""
+    """The files are complete, in a temporary folder."""
     archive = pack(folder)
     with ArchiveReader(archive).unpacked() as directory:
         verify_files(directory, read_manifest(directory))
@@ -56,15 +56,15 @@ def test_a_packed_archive_is_unpacked_for_as_long_as_it_is_needed(folder: Path, 
 
 
 def test_a_folder_is_used_where_it_is(folder: Path) -> None:
-    """Nothing is copied, and it stays."""
+    """The folder is neither copied nor removed."""
     with ArchiveReader(folder).unpacked() as directory:
         assert directory == folder
 
     assert (folder / "variants.json").is_file()
 
 
-def test_what_is_no_archive_of_ours_is_told(tmp_path: Path) -> None:
-    """Nothing, a text, a damaged file, an archive of another handler."""
+def test_a_file_that_is_no_archive_of_ours_is_refused(tmp_path: Path) -> None:
+    """Examples are a missing file, a text, a damaged file, and an archive of another handler."""
     text, cut, beginning, other = (tmp_path / name for name in ("text.mar", "cut.tar.gz", "beginning.mar", "other.mar"))
     text.write_text("hello")
     with tarfile.open(cut, "w:gz") as file:
@@ -87,7 +87,7 @@ def test_what_is_no_archive_of_ours_is_told(tmp_path: Path) -> None:
 
 
 def test_a_file_that_would_land_outside_is_refused(tmp_path: Path, temporary: Path) -> None:
-    """A tar file names its files as it likes."""
+    """A tar file may contain any names."""
     archive = tmp_path / "evil.tar.gz"
     with tarfile.open(archive, "w:gz") as file:
         file.add(__file__, "../outside")

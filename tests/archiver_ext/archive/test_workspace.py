@@ -1,4 +1,4 @@
-"""A private place to work in, gone afterwards with all that refers to it."""
+"""A private working directory, removed afterwards with all references to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.archiver_ext.archive.workspace import (
 
 
 def test_a_private_directory_is_for_its_user_alone_and_goes_with_all_in_it(tmp_path: Path) -> None:
-    """Even when what ran in it failed."""
+    """It is removed even after an error."""
     with suppress(KeyError), private_directory(tmp_path) as directory:
         (directory / "deep").mkdir()
         assert directory.stat().st_mode & 0o777 == 0o700
@@ -30,7 +30,7 @@ def test_a_private_directory_is_for_its_user_alone_and_goes_with_all_in_it(tmp_p
 
 
 def test_temporary_files_go_there_for_as_long_as_it_lasts(tmp_path: Path) -> None:
-    """For Python and for programs; what engines noted in the environment meanwhile is forgotten."""
+    """This holds for Python and for programs; environment variables set by engines are removed too."""
     before, directory = dict(os.environ), tempfile.gettempdir()
     with temporary_files_in(tmp_path):
         assert tempfile.gettempdir() == os.environ["TMPDIR"] == str(tmp_path)
@@ -42,7 +42,7 @@ def test_temporary_files_go_there_for_as_long_as_it_lasts(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_termination_unwinds_the_stack(tmp_path: Path, number: signal.Signals) -> None:
-    """So that directories go; afterwards the signal means what it did."""
+    """The directories are removed, and then the signal has its former effect."""
     before = signal.getsignal(number)
     with pytest.raises(Terminated) as end, raise_on_termination(), private_directory(tmp_path):
         os.kill(os.getpid(), number)

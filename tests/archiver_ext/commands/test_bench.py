@@ -29,13 +29,13 @@ def archive(tmp_path: Path) -> Path:
 
 
 def flags(archive: Path, *more: str) -> list[str]:
-    """The command's arguments, with so few rounds that it is quick."""
+    """The command's arguments, with few rounds."""
     lengths = str(archive.with_name("lengths.txt"))
     return ["bench", str(archive), "--lengths", lengths, "--batch", "3", "--rounds", "1", *more]
 
 
 def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
-    """As JSON, run as a process: every length of the list is in a batch, and each way has answered all."""
+    """The JSON of a process has every length of the list in a batch, and answers of each way."""
     command = [str(Path(sys.executable).with_name("neuron-lstm")), *flags(archive, "--json", "--threads", "1")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -50,7 +50,7 @@ def test_the_command_tells_what_an_archive_does_here(archive: Path) -> None:
 
 
 def test_people_get_a_table(archive: Path, capsys: Capture) -> None:
-    """With the same three ways."""
+    """The table has the same three ways."""
     assert cli.main(flags(archive)) == 0
     told = capsys.readouterr().out
     assert "as served" in told
@@ -58,7 +58,7 @@ def test_people_get_a_table(archive: Path, capsys: Capture) -> None:
 
 
 def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -> None:
-    """As are files without lengths, and archives that cannot be loaded."""
+    """Files without lengths, and archives that cannot be loaded, are named too."""
     (archive.with_name("lengths.txt")).write_text("9")
     assert cli.main(flags(archive)) == 1
     assert "does not serve all of these lengths: a sequence of 9 timesteps" in capsys.readouterr().err
@@ -72,7 +72,7 @@ def test_lengths_that_are_not_served_are_named(archive: Path, capsys: Capture) -
 
 
 def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, capsys: Capture) -> None:
-    """A sequence beyond the longest bucket is served by its beginning."""
+    """The beginning of a sequence beyond the longest bucket is served."""
     (tmp_path / "sums").mkdir()
     (tmp_path / "lengths.txt").write_text("100")
     archive = make_archive(tmp_path / "sums", overflow="truncate")
@@ -82,7 +82,7 @@ def test_an_archive_that_cuts_is_measured_with_what_it_cuts_to(tmp_path: Path, c
 
 @pytest.mark.parametrize("wrong", [["--batch", "0"], ["--batch", "x"], ["--rounds", "-1"], ["--threads", "1.5"]])
 def test_a_number_must_be_one(archive: Path, capsys: Capture, wrong: list[str]) -> None:
-    """As any wrong command line it ends with 2."""
+    """The exit code is 2, as for any wrong command line."""
     with pytest.raises(SystemExit) as ended:
         cli.main(flags(archive, *wrong))
     assert ended.value.code == 2
@@ -94,7 +94,10 @@ HISTOGRAMS = st.dictionaries(st.integers(1, 400), st.integers(1, 20), min_size=1
 
 @given(HISTOGRAMS, st.integers(1, 40), st.integers(1, 5))
 def test_lengths_are_dealt_as_often_as_they_were_seen(histogram: dict[int, int], size: int, most: int) -> None:
-    """Full batches, never more than asked for; before the cards run out, none comes more often than it was seen."""
+    """Batches are full and at most as many as requested.
+
+    Until every length was drawn, no length is drawn more often than it was seen.
+    """
     batches = sample_batches(histogram, size, most)
     dealt = [length for batch in batches for length in batch]
 
@@ -107,7 +110,7 @@ def test_lengths_are_dealt_as_often_as_they_were_seen(histogram: dict[int, int],
 
 
 def test_a_histogram_of_a_whole_year_is_dealt_from_at_once() -> None:
-    """Its sequences are never written out."""
+    """The list of its sequences is never built."""
     assert sample_batches({7: 10**14}, size=2, most=1) == ((7, 7),)
 
 
@@ -117,6 +120,6 @@ def test_a_histogram_of_a_whole_year_is_dealt_from_at_once() -> None:
 def test_the_bucket_for_all_is_the_smallest_there_is(
     tmp_path: Path, rows: int, longest: int, bucket: tuple[int, int]
 ) -> None:
-    """For more rows or timesteps than any bucket has, the largest."""
+    """The largest bucket is used for more rows or timesteps than any bucket has."""
     manifest = read_manifest(make_archive(tmp_path))
     assert smallest_bucket(manifest, rows, longest) == Bucket(*bucket)

@@ -1,4 +1,4 @@
-"""`neuron-lstm calibrate`: this host's milliseconds in an archive, and nothing else of it."""
+"""`neuron-lstm calibrate`: it writes this host's milliseconds into an archive, and changes only those."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ COSTS = tuple(MeasuredCost("sequence", bucket, ABSURD_MS) for bucket in GRID.buc
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Path:
-    """For every shape, with measurements that no host would make."""
+    """An archive for every shape, with measurements that are impossible on any host."""
     return make_archive(tmp_path / "archive", shapes="any", costs=COSTS)
 
 
 @pytest.fixture
 def ragged(tmp_path: Path) -> Path:
-    """The same, of an engine that knows what padding costs by itself."""
+    """The same archive, with measured costs of padding."""
     return make_archive(tmp_path / "ragged", shapes="any", costs=COSTS, padding_costs=COSTS[:1])
 
 
 def calibrated(archive: Path, *words: object) -> Manifest:
-    """What is in the archive after the command."""
+    """The manifest of the archive after the command."""
     assert cli.main(["calibrate", str(archive), "--threads", "1", *map(str, words)]) == 0
     return read_manifest(archive)
 
 
 def buckets(costs: tuple[MeasuredCost, ...]) -> set[Bucket]:
-    """What was measured, all of it here."""
+    """The buckets of the costs, which must all be measured on this machine."""
     assert {cost.part for cost in costs} == {"sequence"}
     assert all(0 < cost.milliseconds < ABSURD_MS for cost in costs)
     return {cost.bucket for cost in costs}
 
 
 def test_full_calls_are_measured_again_and_nothing_else_changes(archive: Path) -> None:
-    """What padding costs stays unknown for an engine to which it is data."""
+    """The cost of padding stays unknown for an engine that computes padding as data."""
     before = read_manifest(archive)
 
     after = calibrated(archive)
@@ -54,7 +54,7 @@ def test_full_calls_are_measured_again_and_nothing_else_changes(archive: Path) -
 
 
 def test_what_padding_costs_is_measured_again_where_it_was_known(ragged: Path) -> None:
-    """In the same shapes as full calls: plans are made by it."""
+    """The shapes are those of the full calls, because plans use both."""
     before = read_manifest(ragged)
 
     after = calibrated(ragged)
@@ -66,7 +66,7 @@ def test_what_padding_costs_is_measured_again_where_it_was_known(ragged: Path) -
 def test_another_archive_may_be_written_and_machines_are_told_both(
     archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The one that was given stays as it was."""
+    """The given archive is not changed."""
     before = read_manifest(archive)
 
     assert calibrated(archive, "-o", tmp_path / "other", "--json") == before

@@ -1,4 +1,4 @@
-"""Commands that only read what an archive says of itself: one message for each kind of damage."""
+"""Commands that only read an archive's metadata: one message for each kind of damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Damage = Callable[[Path], Path]
 
 @pytest.fixture(autouse=True)
 def sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep sessions away from the user's own."""
+    """Set another directory for sessions than the user's own."""
     monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path / "kept"))
 
 
@@ -48,7 +48,7 @@ def cut(archive: Path) -> Path:
 
 
 def with_other_bytes(archive: Path) -> Path:
-    """The file with every byte in a stretch of compressed data inverted: a checksum no longer holds."""
+    """The file with a range of compressed bytes inverted: a checksum no longer holds."""
     content = bytearray(archive.read_bytes())
     middle = content.index(b"variants.json") + 100 if archive.suffix == ".mar" else len(content) // 2
     content[middle : middle + 20] = bytes(byte ^ 0xFF for byte in content[middle : middle + 20])
@@ -57,7 +57,7 @@ def with_other_bytes(archive: Path) -> Path:
 
 
 def with_manifest(content: bytes) -> Damage:
-    """Overwrites variants.json."""
+    """Overwrite variants.json."""
 
     def damage(folder: Path) -> Path:
         (folder / "variants.json").write_bytes(content)
@@ -80,7 +80,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 def is_refused(read: Callable[[ArchiveReader], str], archive: Path, expected: str) -> bool:
-    """Whether an archive is refused; else what is read must be what was written."""
+    """Whether an archive is refused; otherwise the read values must be the written ones."""
     try:
         assert read(ArchiveReader(archive)) == expected
     except PackagingError:
@@ -91,7 +91,7 @@ def is_refused(read: Callable[[ArchiveReader], str], archive: Path, expected: st
 @pytest.mark.parametrize("command", ["inspect", "sessions"])
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_archive_is_a_refusal(damage: Damage, command: str, folder: Path, capsys: Capture) -> None:
-    """With its name, not a traceback."""
+    """The message has its name, without a traceback."""
     archive = damage(folder)
 
     assert cli.main([command, str(archive)]) == 1
@@ -102,7 +102,7 @@ def test_a_damaged_archive_is_a_refusal(damage: Damage, command: str, folder: Pa
 
 @pytest.mark.parametrize("content", [b"\xff", b"{", b"[" * 100_000])
 def test_a_damaged_manifest_of_torchserve_is_a_refusal(content: bytes, folder: Path, capsys: Capture) -> None:
-    """With what to do: the archive's own name is not needed."""
+    """The message has the remedy; commands do not need the archive's own name."""
     (folder / "MAR-INF" / "MANIFEST.json").write_bytes(content)
 
     assert cli.main(["sessions", str(as_mar(folder))]) == 1
@@ -113,8 +113,8 @@ def test_a_damaged_manifest_of_torchserve_is_a_refusal(content: bytes, folder: P
 
 
 @pytest.mark.parametrize("pack", [as_mar, as_tar])
-def test_whatever_bytes_are_damaged(pack: Damage, folder: Path) -> None:
-    """Bytes anywhere, and every tenth length: what is read is the same, or refused."""
+def test_any_damaged_bytes_are_refused_or_harmless(pack: Damage, folder: Path) -> None:
+    """Bytes anywhere and every tenth length are damaged: the read values are the same, or refused."""
     archive = pack(folder)
     content, text = archive.read_bytes(), ArchiveReader(archive).manifest_json()
     draw = random.Random(0)

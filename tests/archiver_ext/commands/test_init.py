@@ -1,4 +1,4 @@
-"""A starting configuration from a look at the model."""
+"""A starting configuration, derived from the model."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ from torchserve_neuron_lstm.config.schema import ServingConfig
 
 
 def started(model: type[nn.Module], **args: Any) -> tuple[str, ServingConfig]:
-    """The text, and what it says."""
+    """The text of the file, and its configuration."""
     text = starting_config(model, args)
     return text, parse_config(text, "model-config.yaml")
 
 
 NOT_FOUND = {"LstmWithState", "LstmGivenState", "NoBatch", "SpeakerAtEveryStep"}
 FOUND = [case for case in CASES if case.name not in NOT_FOUND]
-"""All but tuple arguments, and layouts that no signature tells from others: of a sequence alone, of two inputs side by
-side that give a layer its features together."""
+"""All cases but tuple arguments and layouts that no signature tells apart.
+
+Those are layouts of a single sequence, and of two inputs that are concatenated as a layer's features.
+"""
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_model_gets_a_configuration_that_loads(case: Case) -> None:
-    """Whatever could be found out, the file is valid."""
+    """The file is valid in all cases."""
     text, config = started(case.make)  # type: ignore[arg-type]
 
     assert config.grid.buckets
@@ -42,7 +44,7 @@ def test_every_model_gets_a_configuration_that_loads(case: Case) -> None:
 
 @pytest.mark.parametrize("case", FOUND, ids=lambda case: case.name)
 def test_inputs_and_lengths_of_ordinary_models_are_found(case: Case) -> None:
-    """Dtypes, layouts, feature sizes and the argument for lengths, as a person wrote them down."""
+    """Dtypes, layouts, feature sizes and the argument for lengths equal those of a hand-written file."""
     text, config = started(case.make)  # type: ignore[arg-type]
     written = parse_config(case.yaml, "zoo")
 
@@ -53,7 +55,7 @@ def test_inputs_and_lengths_of_ordinary_models_are_found(case: Case) -> None:
 
 
 class Padded(nn.Module):
-    """An embedding with a padding id, an optional mask, a required constant, and arguments of its own."""
+    """A model with a padding id, an optional mask, a required constant, and arguments of its own."""
 
     def __init__(self, vocabulary: int, rate: float = 0.1) -> None:
         super().__init__()
@@ -67,7 +69,7 @@ class Padded(nn.Module):
 
 
 def test_what_the_layers_tell_is_written_down() -> None:
-    """The vocabulary in a comment, the padding id, arguments of the class, constants, and what has a default."""
+    """The text has the vocabulary as a comment, the padding id, class arguments, constants, and defaults."""
     text, config = started(Padded, vocabulary=50, rate=1e-5)
 
     assert config.input_specs == (TensorSpec("ids", "int64", ("batch", "time"), 3),)
@@ -79,7 +81,7 @@ def test_what_the_layers_tell_is_written_down() -> None:
 
 
 class Switch(nn.Module):
-    """An argument whose name YAML takes for a boolean."""
+    """A model with an argument whose name is a boolean in YAML."""
 
     def __init__(self, off: int = 6) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class Switch(nn.Module):
 
 
 def test_names_that_yaml_takes_for_booleans_are_quoted() -> None:
-    """They stay names, of inputs and of arguments."""
+    """Names of inputs and of arguments are read back as names."""
     _, config = started(Switch, off=5)
 
     assert config.input_specs == (TensorSpec("on", "float32", ("batch", "time", 5)),)
@@ -98,14 +100,14 @@ def test_names_that_yaml_takes_for_booleans_are_quoted() -> None:
 
 
 class Opaque(nn.Module):
-    """A model that accepts nothing that could be guessed."""
+    """A model that does not accept any guessed input."""
 
     def forward(self, signal: torch.Tensor, lengths: torch.Tensor) -> Any:
         raise RuntimeError("expected\nsomething: else # entirely {" + "x" * 500)
 
 
 def test_what_was_not_found_out_is_said() -> None:
-    """The guess is marked as one, with what the model said about it."""
+    """The guess is marked, with the model's error."""
     text, config = started(Opaque)
 
     assert "# Not inferred: write the inputs of forward()" in text
@@ -121,7 +123,7 @@ class Bare(nn.Module):
 
 
 def test_a_model_without_arguments_gets_a_placeholder() -> None:
-    """It cannot be served, but the file shows what is wanted."""
+    """Such a model cannot be served, but the file shows the required form."""
     text, config = started(Bare)
 
     assert "Not inferred" in text
@@ -129,13 +131,13 @@ def test_a_model_without_arguments_gets_a_placeholder() -> None:
 
 
 def test_a_class_that_cannot_be_made_is_refused() -> None:
-    """With the arguments that it wants."""
+    """The message has the required arguments."""
     with pytest.raises(PackagingError, match="vocabulary"):
         starting_config(Padded, {})
 
 
 def test_arguments_without_a_plain_form_are_refused() -> None:
-    """YAML has no way to write them."""
+    """YAML has no form for them."""
     with pytest.raises(PackagingError, match="cannot be written in YAML"):
         starting_config(Padded, {"vocabulary": 50, "rate": 1j})
 
@@ -150,7 +152,7 @@ plain = st.recursive(
 @given(plain)
 @example({"TRUE": None, "no": 1, "a b": [1e16, -0.0], "\ud800\x7f\U0001f600": "1e5"})
 def test_plain_values_are_read_back_as_they_were(value: Any) -> None:
-    """Numbers stay numbers to YAML 1.1 and texts stay texts."""
+    """Numbers are numbers in YAML 1.1, and texts are texts."""
     block = "inputs: {x: {dtype: int64, shape: [batch]}}, buckets: {batch: [1]}"
     config = parse_config(f"neuron_lstm: {{model: {{args: {{x: {flow(value)}}}}}, {block}}}", "f")
 

@@ -1,4 +1,4 @@
-"""What `neuron-lstm inspect` says of a stream: a step beside a whole sequence."""
+"""The output of `neuron-lstm inspect` for a streaming archive: a step beside a whole sequence."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ANY_SHAPE = {"shapes": "any", "variants": (Variant("chunk", None, "programs/fake
 
 
 def times_of(manifest: Manifest) -> list[StepTime]:
-    """As the command has them."""
+    """The times in the form of the command."""
     return step_times(json.loads(manifest_text(manifest)))
 
 
 def test_an_engine_that_takes_every_shape_computes_one_timestep() -> None:
-    """A point on the line through the measured ones."""
+    """The time is on the line through the measured ones."""
     times = times_of(streaming_manifest(SETTINGS, **ANY_SHAPE))
 
     assert [time.sessions for time in times] == [1, 4]
@@ -42,7 +42,7 @@ def test_an_engine_of_fixed_shapes_computes_its_smallest_bucket() -> None:
 
 
 def test_answers_without_time_cost_a_call_of_their_own() -> None:
-    """A stream gives them with every piece."""
+    """A stream gives them with every chunk."""
     heads = tuple(MeasuredCost("head", Bucket(batch, 1), 0.25 * batch) for batch in GRID.batches)
     plain = streaming_manifest(SETTINGS, **ANY_SHAPE)
     headed = streaming_manifest(
@@ -59,7 +59,7 @@ def test_answers_without_time_cost_a_call_of_their_own() -> None:
 
 
 def test_the_command_tells_people_and_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A table of its own, and beside the manifest's own keys."""
+    """The output has a separate table, and keys beside those of the manifest."""
     manifest = streaming_manifest(SETTINGS, **ANY_SHAPE)
     archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
 
@@ -79,7 +79,7 @@ def test_the_command_tells_people_and_machines(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_what_does_not_stream_is_told_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The manifest to the letter, and no such table."""
+    """The JSON equals the manifest, and there is no table of steps."""
     manifest = streaming_manifest(None, **ANY_SHAPE)
     archive = str(write_streaming_archive(tmp_path / "tiny", manifest))
 

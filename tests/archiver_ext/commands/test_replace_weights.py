@@ -1,4 +1,4 @@
-"""Other weights in an archive's programs answer as a rebuilt archive does, or nothing is written."""
+"""New weights in an archive's programs give the answers of a rebuilt archive, or no file is written."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """A copy of it, to work in."""
+    """A copy of the user's folder, which a test may change."""
     made = Project(tmp_path / "project", tmp_path / "temporary")
     shutil.copytree(built, made.folder)
     made.temporary.mkdir()
@@ -76,7 +76,7 @@ def project(built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pro
 
 @pytest.fixture
 def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
-    """Packages the folder; gives the archive."""
+    """Package the folder. Returns the archive."""
 
     def run(name: str) -> Path:
         given = [*project.flags(), "--handler", "neuron_lstm", "--export-path", str(project.folder)]
@@ -90,7 +90,7 @@ def package(project: Project, capfd: pytest.CaptureFixture[str]) -> Package:
 
 @pytest.fixture
 def replace_weights(project: Project, capfd: pytest.CaptureFixture[str]) -> Replace:
-    """Runs the command in the folder; gives exit code, standard output and error."""
+    """Run the command in the folder. Returns exit code, standard output and error."""
 
     def run(*words: object) -> Said:
         return cli.main(["replace-weights", *map(str, words)]), *capfd.readouterr()
@@ -108,7 +108,7 @@ def trained_further(folder: Path) -> None:
 
 
 def as_format(archive: Path, suffix: str) -> Path:
-    """The same archive in another format, as `--archive-format` makes it."""
+    """The same archive in another format, as made by `--archive-format`."""
     with ArchiveReader(archive).unpacked() as folder:
         if suffix == "":
             return Path(shutil.copytree(folder, archive.with_suffix("")))
@@ -124,7 +124,7 @@ def as_format(archive: Path, suffix: str) -> Path:
 
 
 def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
-    """Of one batch of ragged sequences."""
+    """The answers to one batch of ragged sequences."""
     lengths = [4, 1, 3, 2]
     with ArchiveReader(archive).unpacked() as folder:
         variants = load_archive(folder, threads=1)
@@ -134,7 +134,7 @@ def answers(archive: Path) -> list[tuple[torch.Tensor, ...]]:
 
 
 def manifest_of(archive: Path) -> Manifest:
-    """What is written in an archive, whose files are as it says."""
+    """The manifest of an archive, whose files must match its digests."""
     with ArchiveReader(archive).unpacked() as folder:
         manifest = read_manifest(folder)
         assert manifest.files == digest_files(folder)
@@ -142,7 +142,7 @@ def manifest_of(archive: Path) -> Manifest:
 
 
 def entries(archive: Path) -> dict[str, object]:
-    """Every file of an archive, with how it is packed."""
+    """Every file of an archive, with its form of compression."""
     if archive.is_dir():
         return {
             path.relative_to(archive).as_posix(): path.read_bytes() for path in archive.rglob("*") if path.is_file()
@@ -160,7 +160,7 @@ def entries(archive: Path) -> dict[str, object]:
 def test_the_answers_are_those_of_a_rebuilt_archive_bit_for_bit(
     project: Project, package: Package, replace_weights: Replace, backend: str
 ) -> None:
-    """The old archive stays as it was, and so do the measured costs."""
+    """The old archive and the measured costs are unchanged."""
     model = project.folder / "model.py"
     model.write_text(model.read_text().replace("self.head(answers), state[-1]", "self.head(answers)"))
     project.configure(backend=backend, batch=[1], length=[4])
@@ -193,7 +193,7 @@ def test_the_answers_are_those_of_a_rebuilt_archive_bit_for_bit(
 def test_every_other_file_of_an_archive_stays_as_it_was(
     project: Project, replace_weights: Replace, suffix: str, in_place: bool
 ) -> None:
-    """In each format, in the place of the old archive or beside it; nothing else is left anywhere."""
+    """Each format is tried, in the place of the old archive or beside it; no other file remains."""
     old = as_format(project.folder / "tiny.mar", suffix)
     known, listing = entries(old), project.listing()
     target = old if in_place else old.with_name(f"other-{old.name}")
@@ -211,7 +211,7 @@ def test_every_other_file_of_an_archive_stays_as_it_was(
 
 
 def test_weights_of_another_format_are_written_in_the_archives(project: Project, replace_weights: Replace) -> None:
-    """The archive names its file, and so it keeps the name."""
+    """The archive names its weights file, so the name is kept."""
     save_file(torch.load("new.pt"), "new.safetensors")
 
     assert replace_weights("tiny.mar", "new.pt", "-o", "one.mar")[0] == 0
@@ -222,7 +222,7 @@ def test_weights_of_another_format_are_written_in_the_archives(project: Project,
 
 
 def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace_weights: Replace) -> None:
-    """It computes the same with others; given the old ones again, it goes on from the old sessions again."""
+    """Other weights change the id of the state; with the old ones, old sessions can continue again."""
     old = Path("tiny.mar")
     state = with_weight_digests("0123456789abcdef" * 2, [manifest_of(old).files["weights.pt"]])
     settings = StreamingConfig().settings(state)
@@ -238,14 +238,14 @@ def test_a_stream_is_told_from_that_of_the_old_weights(project: Project, replace
 
 
 def state_of(archive: Path) -> str:
-    """Which sessions it goes on from."""
+    """The digest of the state: it decides which sessions the archive can continue."""
     streaming = manifest_of(archive).streaming
     assert streaming is not None
     return streaming.state
 
 
 def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """One name lost, another unknown, a shape and a dtype changed."""
+    """Remove a name, add an unknown one, and change a shape and a dtype."""
     return {
         **{name: tensor for name, tensor in weights.items() if name != "head.bias"},
         "head.scale": torch.zeros(3),
@@ -255,7 +255,7 @@ def renamed(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def test_all_that_differs_is_named_at_once(project: Project, replace_weights: Replace) -> None:
-    """Names, shapes and dtypes, with what was expected."""
+    """Names, shapes and dtypes are listed with the expected ones."""
     old = Path("tiny.mar")
     torch.save(renamed(torch.load("new.pt")), "new.pt")
     before, listing = old.read_bytes(), project.listing()
@@ -275,29 +275,29 @@ def test_all_that_differs_is_named_at_once(project: Project, replace_weights: Re
 
 
 def no_file(archive: Path) -> Sequence[object]:
-    """The new weights are not there."""
+    """Remove the new weights."""
     return [archive, "nowhere.pt"]
 
 
 def rubbish(archive: Path) -> Sequence[object]:
-    """They are no weights."""
+    """Write a file that contains no weights."""
     Path("new.pt").write_bytes(b"rubbish")
     return [archive, "new.pt"]
 
 
 def not_a_number(archive: Path) -> Sequence[object]:
-    """The model has no answer with them."""
+    """Write weights for which the model has no finite answer."""
     torch.save({name: tensor * float("nan") for name, tensor in torch.load("weights.pt").items()}, "new.pt")
     return [archive, "new.pt"]
 
 
 def no_archive(archive: Path) -> Sequence[object]:
-    """The archive is none."""
+    """Write a file that is no archive."""
     return ["new.pt", "new.pt"]
 
 
 def damaged(archive: Path) -> Sequence[object]:
-    """A file of the archive is not as it was packaged."""
+    """Change a file of the archive."""
     with zipfile.ZipFile(archive) as old, zipfile.ZipFile("damaged.mar", "w") as new:
         for entry in old.infolist():
             new.writestr(entry, b"# other" if entry.filename == "model.py" else old.read(entry))
@@ -305,13 +305,13 @@ def damaged(archive: Path) -> Sequence[object]:
 
 
 def no_weights(archive: Path) -> Sequence[object]:
-    """The model was packaged without any."""
+    """Package the model without weights."""
     rewrite_manifest(archive, manifest_text(replace(manifest_of(archive), weights=None)), Path("none.mar"))
     return ["none.mar", "new.pt"]
 
 
 def no_place(archive: Path) -> Sequence[object]:
-    """There is no such folder."""
+    """Name a folder that does not exist."""
     return [archive, "new.pt", "-o", "nowhere/new.mar"]
 
 
@@ -330,7 +330,7 @@ def no_place(archive: Path) -> Sequence[object]:
 def test_a_refusal_is_one_message_and_writes_nothing(
     project: Project, replace_weights: Replace, spoil: Callable[[Path], Sequence[object]], complaint: str
 ) -> None:
-    """The archive that was there is there as it was, and nothing beside it."""
+    """The old archive is unchanged, and there is no new file beside it."""
     old = Path("tiny.mar")
     words = spoil(old)
     before, listing = old.read_bytes(), project.listing()
@@ -356,7 +356,7 @@ def test_programs_with_weights_inside_are_refused(
     engine: str,
     complaint: str,
 ) -> None:
-    """By what the engine says of itself, and where it says nothing, by what the programs answer."""
+    """The engine's property decides or, without it, the programs' answers."""
     install_engines(tmp_path / "site", monkeypatch)
     folder = as_format(project.folder / "tiny.mar", "")
     for program in (folder / "programs" / "eager").glob("*/*"):
@@ -373,7 +373,7 @@ def test_programs_with_weights_inside_are_refused(
 
 
 def install_engines(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As another distribution."""
+    """Install engines of another distribution."""
     (site / "stubborn-1.dist-info").mkdir(parents=True)
     (site / "stubborn_engines.py").write_text(ENGINES)
     (site / "stubborn-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: stubborn\nVersion: 1\n")

@@ -1,4 +1,4 @@
-"""`neuron-lstm sessions`: what the store of an archive holds, asked where its workers keep it."""
+"""`neuron-lstm sessions`: the contents of an archive's store, read from the place that workers use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIMITS = Limits(sessions=3, bytes=100_000, idle_seconds=60)
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the host keeps sessions."""
+    """The directory in which the host keeps sessions."""
     directory = tmp_path / "kept"
     monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(directory))
     return directory
@@ -32,7 +32,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def packaged(tmp_path: Path) -> Packaged:
-    """Makes an archive of a model called tiny, with these settings under `streaming`."""
+    """A function that makes an archive of a model called tiny, with these settings under `streaming`."""
 
     def package(**settings: object) -> str:
         config = StreamingConfig.model_validate(settings)
@@ -43,26 +43,26 @@ def packaged(tmp_path: Path) -> Packaged:
 
 @pytest.fixture
 def archive(packaged: Packaged) -> str:
-    """One for at most 3 sessions."""
+    """An archive for at most 3 sessions."""
     return packaged(max_sessions=3, max_bytes=100_000, idle_seconds=60)
 
 
 def open_in(directory: Path, model: str, *names: str) -> None:
-    """Sessions of 100 bytes each, as a worker would have left them."""
+    """Write sessions of 100 bytes each, as a worker would."""
     store = SqliteStore(directory, model, LIMITS)
     store.write([RecordUpdate(name, b"x" * 100, None) for name in names])
     store.close()
 
 
 def told(capsys: Capture, *arguments: str) -> dict[str, object]:
-    """What the command prints for machines."""
+    """The JSON output of the command."""
     assert cli.main(["sessions", *arguments, "--json"]) == 0
     figures: dict[str, object] = json.loads(capsys.readouterr().out)
     return figures
 
 
 def test_sessions_of_the_archives_own_name_are_counted(archive: str, directory: Path, capsys: Capture) -> None:
-    """How many, their bytes, how long one waits, the limits, and where that is."""
+    """The number, the bytes, the age of the oldest session, the limits and the location are reported."""
     open_in(directory, "tiny", "a", "b")
     figures = told(capsys, archive)
 
@@ -84,7 +84,7 @@ def test_sessions_of_the_archives_own_name_are_counted(archive: str, directory: 
 def test_an_archive_that_is_served_under_another_name_has_other_sessions(
     archive: str, directory: Path, capsys: Capture
 ) -> None:
-    """The name is the server's to give."""
+    """The server sets the name."""
     open_in(directory, "tiny", "a")
     open_in(directory, "other", "a", "b", "c")
 
@@ -92,7 +92,7 @@ def test_an_archive_that_is_served_under_another_name_has_other_sessions(
 
 
 def test_people_get_a_sentence(archive: str, directory: Path, capsys: Capture) -> None:
-    """With the same figures."""
+    """It has the same figures."""
     open_in(directory, "tiny", "a")
 
     assert cli.main(["sessions", archive]) == 0
@@ -101,8 +101,8 @@ def test_people_get_a_sentence(archive: str, directory: Path, capsys: Capture) -
     assert sentence.endswith(f"in {directory / 'tiny.sessions'}\n")
 
 
-def test_looking_makes_no_store(archive: str, directory: Path, capsys: Capture) -> None:
-    """Who looks may be someone whose files the server could not write."""
+def test_reading_creates_no_store(archive: str, directory: Path, capsys: Capture) -> None:
+    """The reader may be a user whose files the server could not write."""
     figures = told(capsys, archive)
 
     assert (figures["sessions"], figures["bytes"], figures["oldest_seconds"]) == (0, 0, None)
@@ -110,7 +110,7 @@ def test_looking_makes_no_store(archive: str, directory: Path, capsys: Capture) 
 
 
 def test_an_archive_that_does_not_stream_says_so(tmp_path: Path, capsys: Capture) -> None:
-    """One message, and exit code 1."""
+    """There is one message, and exit code 1."""
     archive = write_streaming_archive(tmp_path / "tiny", streaming_manifest(None))
 
     assert cli.main(["sessions", str(archive)]) == 1
@@ -118,13 +118,13 @@ def test_an_archive_that_does_not_stream_says_so(tmp_path: Path, capsys: Capture
 
 
 def test_sessions_that_clients_carry_are_nowhere_to_count(packaged: Packaged, capsys: Capture) -> None:
-    """The same."""
+    """There is one message, and exit code 1."""
     assert cli.main(["sessions", packaged(store="client")]) == 1
     assert "keeps no sessions: with `store: client` each client keeps its own" in capsys.readouterr().err
 
 
 def test_an_archive_without_a_name_asks_for_one(archive: str, directory: Path, capsys: Capture) -> None:
-    """An archive that was put together by hand."""
+    """The archive was made by hand."""
     (Path(archive) / "MAR-INF" / "MANIFEST.json").unlink()
 
     assert cli.main(["sessions", archive]) == 1
@@ -133,7 +133,7 @@ def test_an_archive_without_a_name_asks_for_one(archive: str, directory: Path, c
 
 
 def test_a_store_that_cannot_be_read_is_a_refusal(archive: str, directory: Path, capsys: Capture) -> None:
-    """With what the store says about it, not a traceback."""
+    """The message has the store's error, without a traceback."""
     directory.mkdir()
     (directory / "tiny.sessions").write_bytes(b"no database " * 100)
 
@@ -145,7 +145,7 @@ def test_a_store_that_cannot_be_read_is_a_refusal(archive: str, directory: Path,
 
 @pytest.mark.parametrize("program", server_programs().values(), ids=server_programs())
 def test_a_server_is_asked_over_the_network(packaged: Packaged, program: Path, tmp_path: Path, capsys: Capture) -> None:
-    """With `store: redis`, what all hosts have open, whatever lies on this one's disk."""
+    """With `store: redis`, the sessions of all hosts count, and those on this host's disk do not."""
     with running(RedisServer(program, tmp_path)) as server:
         store = RedisStore(RedisSettings(server.url, timeout_seconds=30.0), "tiny", LIMITS)
         store.write([RecordUpdate("a", b"x" * 100, None)])
@@ -157,13 +157,13 @@ def test_a_server_is_asked_over_the_network(packaged: Packaged, program: Path, t
 
 
 def test_a_server_that_is_not_there_is_a_refusal(packaged: Packaged, capsys: Capture) -> None:
-    """Nothing listens on that port."""
+    """No server listens on that port."""
     assert cli.main(["sessions", packaged(store="redis", redis={"url": "redis://127.0.0.1:1/0"})]) == 1
     assert "the session store redis://127.0.0.1:1/0 cannot be used" in capsys.readouterr().err
 
 
 def test_a_server_at_port_0_is_a_refusal(packaged: Packaged, capsys: Capture) -> None:
-    """No server listens there, and the archive does not mean another port."""
+    """No server can listen there, and the archive does not mean another port."""
     manifest = Path(packaged(store="redis", redis={"url": "redis://127.0.0.1:6379/0"})) / "variants.json"
     manifest.write_text(manifest.read_text().replace(":6379/0", ":0/0"))
 

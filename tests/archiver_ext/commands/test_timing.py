@@ -1,4 +1,4 @@
-"""Taking turns: everyone rests, warms up, and goes first now and then."""
+"""Interleaved timing: all calls pause, warm up, and go first in turn."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, ti
 
 
 class Day:
-    """Seconds that pass while something runs or rests; what happened is written down."""
+    """Simulated seconds that pass during calls and pauses, with a record of the events."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -22,7 +22,7 @@ class Day:
         self.now += seconds
 
     def costing(self, name: str, *seconds: float) -> Callable[[], None]:
-        """A call that takes each time in turn, the last one for ever."""
+        """A call that takes each of the times in turn, and then the last one."""
         left = list(seconds)
 
         def call() -> None:
@@ -33,7 +33,7 @@ class Day:
 
 
 def test_the_first_call_of_a_turn_is_not_counted_and_a_slow_moment_hardly() -> None:
-    """What is told is the median of the turn, without the call that wakes the threads and without the rest."""
+    """The result is the median of the turn, without the call that wakes the threads and the pauses."""
     day = Day()
     seconds = time_interleaved(
         {"a": day.costing("a", 99, 2, 50, 2, 2, 2)}, TimingConfig(1, slice_s=57, pause_s=7), day, day.rest
@@ -43,7 +43,7 @@ def test_the_first_call_of_a_turn_is_not_counted_and_a_slow_moment_hardly() -> N
 
 
 def test_every_round_begins_with_another_one() -> None:
-    """None always follows the same one, and before each is a rest."""
+    """The order changes in every round, and a pause precedes each call."""
     day = Day()
     calls = {name: day.costing(name, 1) for name in "abc"}
     seconds = time_interleaved(calls, TimingConfig(rounds=4, slice_s=1), day, day.rest)

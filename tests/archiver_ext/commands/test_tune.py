@@ -1,4 +1,4 @@
-"""`neuron-lstm tune` from the command line: what is read, what is printed, what is written."""
+"""`neuron-lstm tune` on the command line: its inputs, its output, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def figures(capsys: Capture, *arguments: str) -> dict[str, Any]:
-    """What --json prints."""
+    """The output of the command with --json."""
     assert cli.main(["tune", *arguments, "--json"]) == 0
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
 def failure(capsys: Capture, *arguments: str) -> str:
-    """What is said on standard error by a command that fails."""
+    """The standard error of the command, which must fail."""
     assert cli.main(["tune", *arguments]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -62,13 +62,13 @@ def failure(capsys: Capture, *arguments: str) -> str:
 
 
 def run(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """The command as a process of its own."""
+    """Run the command as a process of its own."""
     command = [str(Path(sys.executable).with_name("neuron-lstm")), "tune", *arguments]
     return subprocess.run(command, input=given, capture_output=True, text=True, check=False, timeout=100)
 
 
 def test_lengths_are_tuned_in_place(folder: Path) -> None:
-    """The table, the picture, and the configuration with nothing but its lengths changed."""
+    """There are a table and a picture, and only the lengths of the configuration are changed."""
     done = run(
         str(SAMPLE), "--config", "model-config.yaml", "--count", "8", "-o", "model-config.yaml", "--picture", "a.html"
     )
@@ -85,7 +85,7 @@ def test_lengths_are_tuned_in_place(folder: Path) -> None:
 
 
 def test_without_a_configuration_the_lines_to_copy_are_printed() -> None:
-    """From standard input as well."""
+    """Standard input is read too."""
     done = run("-", "--count", "2", given="3 3 3 9\n")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -94,13 +94,13 @@ def test_without_a_configuration_the_lines_to_copy_are_printed() -> None:
 
 
 def test_a_picture_can_be_a_png(folder: Path) -> None:
-    """With matplotlib, which is installed here."""
+    """The picture needs matplotlib, which is installed here."""
     assert run("lengths.txt", "--picture", "grid.png").returncode == 0
     assert (folder / "grid.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_log_of_one_model_is_read(capsys: Capture, folder: Path) -> None:
-    """Several models are told apart, and files are added up."""
+    """Models are separated, and files are added up."""
     (folder / "model_log.log").write_text(LOG)
 
     assert failure(capsys, "model_log.log").endswith("say which of scorer, tagger is meant: give --model\n")
@@ -113,7 +113,7 @@ def test_the_log_of_one_model_is_read(capsys: Capture, folder: Path) -> None:
 
 
 def test_lengths_of_a_log_can_be_kept_for_packaging(capsys: Capture, folder: Path) -> None:
-    """As the file that `histogram:` names."""
+    """The file has the format of `histogram:`."""
     (folder / "model_log.log").write_text(LOG)
     assert cli.main(["tune", "model_log.log", "--model", "tagger", "--save-lengths", "kept.txt"]) == 0
     capsys.readouterr()
@@ -125,7 +125,7 @@ def test_lengths_of_a_log_can_be_kept_for_packaging(capsys: Capture, folder: Pat
 
 
 def test_figures_are_there_for_programs(capsys: Capture) -> None:
-    """Today and proposed, with nothing else on standard output."""
+    """Current and proposed figures are the only standard output."""
     found = figures(capsys, str(SAMPLE), "--config", "model-config.yaml", "--count", "16", "--longest", "324")
 
     assert found["today"]["computed_timesteps"] == 367178
@@ -135,7 +135,7 @@ def test_figures_are_there_for_programs(capsys: Capture) -> None:
 
 
 def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path: Path) -> None:
-    """The milliseconds of its largest batch decide, unless timesteps shall."""
+    """The milliseconds of its largest batch decide, unless timesteps are requested."""
     costs = tuple(
         MeasuredCost("sequence", Bucket(batch, length), milliseconds)
         for batch, lengths in ((1, ((4, 1.0), (8, 9.0))), (4, ((4, 8.0), (6, 8.0), (8, 24.0))))
@@ -175,7 +175,7 @@ def test_an_archive_tells_its_lengths_and_their_costs(capsys: Capture, tmp_path:
 def test_an_archive_that_pads_less_is_told(
     capsys: Capture, tmp_path: Path, facts: dict[str, object], note: str
 ) -> None:
-    """So that nobody packages again for nothing."""
+    """The message prevents packaging without a gain."""
     archive = str(make_archive(tmp_path / "archive", **facts))
 
     assert cli.main(["tune", "lengths.txt", "--archive", archive]) == 0
@@ -183,7 +183,7 @@ def test_an_archive_that_pads_less_is_told(
 
 
 def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_path: Path) -> None:
-    """A model that must not be padded, one without time, another's archive and one that is damaged."""
+    """Examples are a model without padding, one without time, another handler's archive and a damaged one."""
     exact = make_archive(tmp_path / "exact", padding="exact_lengths", padding_reason="model.py:3")
     timeless = make_archive(tmp_path / "timeless", inputs=(TensorSpec("x", "float32", ("batch", 3)),))
     (tmp_path / "damaged").mkdir()
@@ -199,7 +199,7 @@ def test_archives_without_lengths_to_choose_are_refused(capsys: Capture, tmp_pat
 
 
 def test_sequences_beyond_the_largest_length_may_be_served_all_the_same(capsys: Capture, folder: Path) -> None:
-    """The largest length stays the largest piece then."""
+    """Then the largest length stays the length of the largest chunk."""
     text = CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]\n    longest: 100")
     (folder / "model-config.yaml").write_text(text)
 
@@ -212,7 +212,7 @@ def test_sequences_beyond_the_largest_length_may_be_served_all_the_same(capsys: 
 
 
 def test_cut_sequences_count_where_they_are_cut(capsys: Capture, folder: Path) -> None:
-    """With overflow: truncate, nothing is refused."""
+    """With overflow: truncate, no sequence is refused."""
     (folder / "model-config.yaml").write_text(CONFIG.replace("[16, 32, 64, 128, 256, 330]", "[4, 8]"))
     refusing = figures(capsys, "lengths.txt", "--config", "model-config.yaml")
     assert refusing["today"]["refused_sequences"] == 13
@@ -238,7 +238,7 @@ def test_cut_sequences_count_where_they_are_cut(capsys: Capture, folder: Path) -
     ],
 )
 def test_what_cannot_be_done_is_told(capsys: Capture, arguments: list[str], said: str) -> None:
-    """One message, exit code 1, nothing on standard output and nothing written."""
+    """There is one message, exit code 1, no standard output and no file."""
     before = Path("lengths.txt").read_text(), Path("model-config.yaml").read_text()
 
     assert said in failure(capsys, *arguments)
@@ -246,7 +246,7 @@ def test_what_cannot_be_done_is_told(capsys: Capture, arguments: list[str], said
 
 
 def test_a_model_without_time_has_no_lengths_to_tune(capsys: Capture, folder: Path) -> None:
-    """Neither has its configuration."""
+    """Its configuration has no lengths either."""
     text = "neuron_lstm: {inputs: {x: {dtype: bool, shape: [batch]}}, buckets: {batch: [1]}}"
     (folder / "model-config.yaml").write_text(text)
 
@@ -254,7 +254,7 @@ def test_a_model_without_time_has_no_lengths_to_tune(capsys: Capture, folder: Pa
 
 
 def test_a_picture_without_matplotlib_is_refused_at_once(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is read."""
+    """The refusal comes before any file is read."""
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 
     assert "torchserve-neuron-lstm[plot]" in failure(capsys, "none.txt", "--picture", "a.png")
@@ -274,7 +274,7 @@ def test_a_picture_without_matplotlib_is_refused_at_once(capsys: Capture, monkey
     ],
 )
 def test_a_wrong_command_line_ends_with_2(capsys: Capture, arguments: list[str]) -> None:
-    """As argparse does, with the usage."""
+    """The usage is printed, as argparse does."""
     with pytest.raises(SystemExit) as ended:
         cli.main(["tune", *arguments])
 

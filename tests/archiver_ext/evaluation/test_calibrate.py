@@ -1,4 +1,4 @@
-"""Measuring: the median, fairly interleaved, within its budget."""
+"""Measurement of costs: the median, interleaved, within a time budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchserve_neuron_lstm.config.manifest import Variant
 
 
 class Clock:
-    """Seconds that pass only while something runs."""
+    """Simulated seconds, which pass only during calls."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -23,7 +23,7 @@ class Clock:
         return self.now
 
     def costing(self, name: str, *milliseconds: float) -> Callable[[], None]:
-        """A call that takes each time in turn, the last one for ever."""
+        """A call that takes each of the times in turn, and then the last one."""
         left = list(milliseconds)
 
         def call() -> None:
@@ -34,7 +34,7 @@ class Clock:
 
 
 def test_the_quickest_run_counts_after_warming_up() -> None:
-    """Neither a warm-up nor what other work on the machine made slow."""
+    """Warm-up calls, and calls slowed down by other load, do not count."""
     clock = Clock()
     measured = measure({"a": clock.costing("a", 1, 1, 90, 2, 3, 40)}, budget_ms=100, clock=clock)
 
@@ -42,7 +42,7 @@ def test_the_quickest_run_counts_after_warming_up() -> None:
 
 
 def test_the_calls_take_turns() -> None:
-    """A slow moment of the machine falls on all."""
+    """A slow moment of the machine affects all calls."""
     clock = Clock()
     measure({"a": clock.costing("a", 1), "b": clock.costing("b", 1)}, budget_ms=4, clock=clock)
 
@@ -50,7 +50,7 @@ def test_the_calls_take_turns() -> None:
 
 
 def test_a_slow_call_is_measured_three_times_and_a_fast_one_within_the_budget() -> None:
-    """The time taken stays within reason for both."""
+    """The total time is limited for both."""
     clock = Clock()
     measure({"slow": clock.costing("slow", 1000), "fast": clock.costing("fast", 0.5)}, budget_ms=60, clock=clock)
 
@@ -59,7 +59,7 @@ def test_a_slow_call_is_measured_three_times_and_a_fast_one_within_the_budget() 
 
 
 def test_programs_of_fixed_shapes_are_measured_in_each() -> None:
-    """Pieces in every bucket, what begins and what ends for every batch."""
+    """Chunks are measured in every bucket, start and head programs for every batch size."""
     manifest = make_manifest()
 
     assert buckets_to_measure("sequence", manifest) == GRID.buckets
@@ -68,7 +68,7 @@ def test_programs_of_fixed_shapes_are_measured_in_each() -> None:
 
 
 def test_programs_for_any_shape_are_measured_where_it_tells_most() -> None:
-    """Some numbers of rows up to the largest; of pieces a few and many timesteps, but none beyond the longest."""
+    """Row counts up to the largest, and for chunks a few and many timesteps, none beyond the longest."""
     variants = (Variant("sequence", None, "programs/any"),)
     manifest = make_manifest(shapes="any", variants=variants, grid=BucketGrid((2, 10), (50, 200)), longest=200)
 

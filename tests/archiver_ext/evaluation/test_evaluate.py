@@ -1,4 +1,4 @@
-"""Which programs an engine compiles, where they lie in the archive, and what a trial measures of them."""
+"""Evaluation of an engine: the programs that it compiles, their paths, and the measured costs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GRID = BucketGrid((1, 4), (8, 16))
 
 
 def compiled(backend: str, *parts: ProgramRole) -> dict[str, str]:
-    """The folder of each program that is compiled, with its file."""
+    """The folder of each compiled program, with its file."""
     programs = {part: Path(f"{part}.pt2") for part in parts}
     jobs = compile_jobs([get_backend(backend)], programs, GRID, Path("work"))
     assert all(job.program == programs[job.part] for job in jobs)
@@ -36,12 +36,12 @@ def compiled(backend: str, *parts: ProgramRole) -> dict[str, str]:
 
 @pytest.mark.parametrize("parts", [("sequence",), ("chunk",), ("chunk", "head"), ("chunk", "start", "head")])
 def test_an_engine_for_every_shape_compiles_each_part_once(parts: tuple[ProgramRole, ...]) -> None:
-    """Whatever the grid."""
+    """This holds for any grid."""
     assert compiled("eager", *parts) == {f"work/programs/eager/{part}/any": f"eager {part} any shape" for part in parts}
 
 
 def test_an_engine_of_fixed_shapes_compiles_pieces_by_the_grid_and_ends_by_its_batches() -> None:
-    """What begins and what ends has no time."""
+    """Start and head programs have one timestep."""
     assert compiled("inductor", "chunk", "start", "head") == {
         "work/programs/inductor/chunk/b1_t8": "inductor chunk 1 x 8",
         "work/programs/inductor/chunk/b1_t16": "inductor chunk 1 x 16",
@@ -58,7 +58,7 @@ SLOW_S = 0.02
 
 
 class SlowWherePadded(Eager):
-    """Eager over whole sequences, which takes its time where any row ends before the others."""
+    """Eager over whole sequences, slowed down where a row ends before the others."""
 
     whole_sequences = "its rows end by themselves"
     ragged = True
@@ -81,13 +81,13 @@ class SlowWherePadded(Eager):
 
 
 class InTheGrid(SlowWherePadded):
-    """Which has no say in how much padding there is."""
+    """An engine for which the amount of padding in a call is fixed."""
 
     any_shape = False
 
 
 class NotRagged(SlowWherePadded):
-    """Which computes padding as it does data."""
+    """An engine that computes padding as it does data."""
 
     ragged = False
 
@@ -95,7 +95,7 @@ class NotRagged(SlowWherePadded):
 def attempted(
     engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[CandidateResult, BuildInput]:
-    """The trial of an engine with a model over whole sequences, and what was tried."""
+    """The trial of an engine with a model over whole sequences, and the build."""
     monkeypatch.setattr("torchserve_neuron_lstm.handlers.runtime.loader.get_backend", lambda name: engine)
     case = next(case for case in CASES if case.name == "AttentionPooling")
     torch.manual_seed(0)
@@ -110,16 +110,16 @@ def attempted(
         engine.compile(exported, None, directory)
     monkeypatch.setattr(
         evaluate, "verify_archive", lambda variants, cases, report: {}
-    )  # what it answers is not in question
+    )  # its answers are not under test
 
     def report(done: int, total: int, text: str) -> None:
-        """Nobody waits here."""
+        """Ignore the progress."""
 
     return evaluate.evaluate_engine(build, make_candidate(engine, program, streams=False), (), (), report), build
 
 
 def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches of lengths spread evenly, as they are planned: not by the sum of calls in which every row is full."""
+    """The cost is that of planned batches with evenly spread lengths, not the sum of full calls."""
     found, build = attempted(InTheGrid(), tmp_path, monkeypatch)
 
     assert build.config.grid.lengths == (4, 9, 16)
@@ -128,7 +128,10 @@ def test_an_engine_is_judged_by_what_it_takes_to_answer(tmp_path: Path, monkeypa
 
 
 def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one full row and all others of one timestep, in the shapes of the full calls; and it is written."""
+    """Padding costs are measured in the shapes of the full calls, with one full row, and are written.
+
+    All other rows have one timestep.
+    """
     engine = SlowWherePadded()
     found, build = attempted(engine, tmp_path, monkeypatch)
     evaluate.write_final_manifest(build, found)
@@ -147,7 +150,7 @@ def test_what_padding_costs_is_measured_by_itself(tmp_path: Path, monkeypatch: p
 def test_padding_is_not_measured_where_it_costs_as_data_does_or_is_not_chosen(
     engine: SlowWherePadded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Plans go by whole calls then."""
+    """Then plans use the costs of full calls."""
     found, build = attempted(engine, tmp_path, monkeypatch)
     evaluate.write_final_manifest(build, found)
 

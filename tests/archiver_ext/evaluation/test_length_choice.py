@@ -1,4 +1,4 @@
-"""Lengths chosen by measured cost, with an engine that takes every shape standing in for the one that is packaged."""
+"""Lengths chosen by measured cost, with an engine for every shape in the place of the packaged one."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def configured(tmp_path: Path, name: str, length: str, backend: str = "auto") ->
 
 @pytest.mark.parametrize("backend", ["inductor", "eager"])
 def test_lengths_are_chosen_for_every_engine(tmp_path: Path, backend: str) -> None:
-    """Those that were seen, as many as asked for, up to the longest; nothing is left to choose."""
+    """They are observed lengths, as many as requested, up to the longest; the grid is then fixed."""
     config, program = configured(tmp_path, "Tagger", "{auto: 3, histogram: lengths.txt}", backend)
 
     settled = choose_lengths(program, config, 1, tmp_path / "scratch", QUIET)
@@ -80,7 +80,7 @@ def test_lengths_are_chosen_for_every_engine(tmp_path: Path, backend: str) -> No
 
 
 def test_the_largest_batch_is_measured_from_the_shortest_to_the_longest(tmp_path: Path) -> None:
-    """Every point has a cost, and the work is told step by step."""
+    """Every point has a cost, and the progress is reported step by step."""
     config, program = configured(tmp_path, "MaskedMeanPooling", "{auto: 3, histogram: lengths.txt}", "eager")
     told: list[tuple[int, int, str]] = []
 
@@ -97,7 +97,7 @@ def test_the_largest_batch_is_measured_from_the_shortest_to_the_longest(tmp_path
     "grid", [BucketGrid((1,), (1,)), BucketGrid((3,), (330,)), BucketGrid((1, 8), (100, 101)), BucketGrid((2,), (1, 2))]
 )
 def test_what_is_measured_lies_within_the_grid(grid: BucketGrid) -> None:
-    """A program that was made for the grid's range runs it."""
+    """A program made for the grid's range can run it."""
     measured = buckets_to_time(grid)
 
     assert [bucket.batch for bucket in measured] == [grid.batches[-1]] * len(measured)
@@ -111,7 +111,7 @@ def test_what_is_measured_lies_within_the_grid(grid: BucketGrid) -> None:
     ["[4, 16, 64]", "{auto: 3, longest: 64}", "{auto: 3, histogram: lengths.txt, objective: timesteps}"],
 )
 def test_lengths_that_are_settled_stay(tmp_path: Path, length: str) -> None:
-    """Nothing is compiled or measured for them."""
+    """No program is compiled or measured for them."""
     config, program = configured(tmp_path, "Tagger", length)
 
     assert choose_lengths(program, config, 1, tmp_path / "scratch", QUIET) is config
@@ -120,7 +120,7 @@ def test_lengths_that_are_settled_stay(tmp_path: Path, length: str) -> None:
 
 @pytest.mark.parametrize("length", ["{auto: 3, longest: 64}", "{auto: 3, histogram: lengths.txt}"])
 def test_a_model_that_must_not_be_padded_gets_no_lengths_chosen(tmp_path: Path, length: str) -> None:
-    """It is served at its bucket lengths only: which those are is not a matter of cost."""
+    """It is served at its bucket lengths only, so cost cannot choose them."""
     config, program = configured(tmp_path, "MeanOverTime", length)
     assert program.padding == "exact_lengths"
 
@@ -132,7 +132,7 @@ def test_a_model_that_must_not_be_padded_gets_no_lengths_chosen(tmp_path: Path, 
 def test_without_an_engine_that_runs_the_model_the_way_out_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, reason: str
 ) -> None:
-    """An engine asked for by name has no stand-in where one program of it would do."""
+    """An engine that is named is not replaced if one program of it would suffice."""
     offered = tmp_path / "picky_engines-1.0.dist-info"
     offered.mkdir()
     (tmp_path / "picky_engines.py").write_text(PICKY_ENGINES)
@@ -148,7 +148,7 @@ def test_without_an_engine_that_runs_the_model_the_way_out_is_told(
 
 
 def test_an_archive_is_packaged_with_lengths_chosen_for_its_traffic(project: Project) -> None:
-    """The stock command measures, chooses, and compiles for what it chose."""
+    """The standard command measures, chooses, and compiles for the chosen lengths."""
     file = project.folder / "model-config.yaml"
     file.write_text(file.read_text().replace("[2, 4]", "{auto: 2, histogram: lengths.txt}"))
     (project.folder / "lengths.txt").write_text("2:9 3:5 6:1")
@@ -164,7 +164,7 @@ def test_an_archive_is_packaged_with_lengths_chosen_for_its_traffic(project: Pro
 
 
 def test_a_histogram_that_cannot_be_read_leaves_no_archive(project: Project) -> None:
-    """The stock command names the file, and the line that asks for it."""
+    """The standard command names the file, and the line that refers to it."""
     file = project.folder / "model-config.yaml"
     file.write_text(file.read_text().replace("[2, 4]", "{auto: 2, histogram: lengths.txt}"))
     before = project.listing()
@@ -180,7 +180,7 @@ def test_a_histogram_that_cannot_be_read_leaves_no_archive(project: Project) -> 
 def test_another_engine_stands_in_for_one_that_may_leave_operators_to_the_cpu(
     tmp_path: Path, partitioner: str, engines: list[str]
 ) -> None:
-    """The whole program may be none of its own; each engine is tried once."""
+    """The engine may be unable to run the whole program alone; each engine is tried once."""
     backend = f"onnxruntime\n  partitioner_config: {partitioner}" if partitioner else "onnxruntime"
     config, _ = configured(tmp_path, CASES[0].name, "{auto: 2, histogram: lengths.txt}", backend)
     assert [engine.name for engine in _engines(config)] == engines

@@ -1,4 +1,4 @@
-"""Packaging with `partitioner_config`: what the engine refuses runs on the CPU, and the archive serves as one model."""
+"""Packaging with `partitioner_config`: unsupported operators run on the CPU, in one served model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LENGTHS = (3, 1, 4)
 
 @pytest.fixture
 def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Package:
-    """Make the archive; gives the exit code, standard output and error."""
+    """Make the archive. Returns exit code, standard output and error."""
     monkeypatch.chdir(project.folder)
 
     def run() -> tuple[int, str, str]:
@@ -40,7 +40,7 @@ def package(project: Project, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
 
 
 def configure(project: Project, backend: str, partitioner: str | None, model: str = HEAD) -> None:
-    """An engine, the options of the partitioner, and what the model's first answer is."""
+    """Configure an engine, the options of the partitioner, and the model's first output."""
     project.configure(backend=backend, batch=(2,), length=(4,))
     if partitioner is not None:
         with (project.folder / "model-config.yaml").open("a") as file:
@@ -50,14 +50,14 @@ def configure(project: Project, backend: str, partitioner: str | None, model: st
 
 
 def unpacked(project: Project) -> Path:
-    """The archive as a host unpacks it."""
+    """An archive, unpacked as on a host."""
     with zipfile.ZipFile(project.folder / "tiny.mar") as archive:
         archive.extractall(project.folder / "host")
     return project.folder / "host"
 
 
 def assert_answers(project: Project, host: Path) -> None:
-    """Each of a batch is answered as the user's model answers it alone."""
+    """Check that each answer of a batch is that of the user's model for the sequence alone."""
     variants = load_archive(host, threads=1)
     rows = [(torch.arange(length) * 7 + length) % 11 for length in LENGTHS]
     ours, _ = variants.run_plan(variants.plan(LENGTHS), [[row] for row in rows], LENGTHS)
@@ -73,7 +73,7 @@ def assert_answers(project: Project, host: Path) -> None:
 
 
 def segments(host: Path) -> dict[str, Sequence[tuple[str, Sequence[str]]]]:
-    """Of each divided program, where each segment runs and what it computes."""
+    """The place and the operators of each segment of each divided program."""
     return {
         file.parent.relative_to(host / "programs").as_posix(): [
             (one["place"], one["operators"]) for one in json.loads(file.read_text())["segments"]
@@ -83,7 +83,7 @@ def segments(host: Path) -> dict[str, Sequence[tuple[str, Sequence[str]]]]:
 
 
 def test_an_operator_that_the_engine_refuses_runs_on_the_cpu(project: Project, package: Package) -> None:
-    """Without the key it is refused, with a word on it; with the key the archive answers as eager does."""
+    """Without the key it is refused with a hint; with the key the archive answers as eager does."""
     configure(project, "onnxruntime", None, BESSEL)
     code, _, error = package()
     assert code == 1
@@ -107,7 +107,7 @@ def test_an_operator_that_the_engine_refuses_runs_on_the_cpu(project: Project, p
 
 
 def test_an_engine_that_takes_the_whole_model_is_packaged_as_ever(project: Project, package: Package) -> None:
-    """The key is an offer: one program for every shape stays one."""
+    """The key is optional for the engine: one program for every shape stays one."""
     configure(project, "onnxruntime", "{}")
     assert package()[0] == 0
     host = unpacked(project)
@@ -117,7 +117,10 @@ def test_an_engine_that_takes_the_whole_model_is_packaged_as_ever(project: Proje
 
 
 def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package) -> None:
-    """The recurrence itself, in pieces of time: its state goes from segment to segment and from piece to piece."""
+    """The recurrence itself runs on the CPU, in chunks.
+
+    Its state is passed from segment to segment and from chunk to chunk.
+    """
     configure(project, "eager", '{ops_to_partition: ["aten::lstm", "aten::embedding"]}')
     assert package()[0] == 0
     host = unpacked(project)
@@ -141,7 +144,7 @@ def test_operators_are_put_on_the_cpu_by_name(project: Project, package: Package
 def test_limits_that_are_not_kept_are_refused_by_their_path(
     options: str, text: str, project: Project, package: Package
 ) -> None:
-    """Before anything is compiled."""
+    """The refusal comes before any program is compiled."""
     configure(project, "eager", options)
     code, _, error = package()
     assert code == 1
@@ -150,7 +153,7 @@ def test_limits_that_are_not_kept_are_refused_by_their_path(
 
 
 def test_too_little_support_is_refused(project: Project, package: Package) -> None:
-    """The threshold is about what the engine takes."""
+    """The threshold counts the operators that the engine supports."""
     configure(project, "onnxruntime", "{model_support_percentage_threshold: 1.0}", BESSEL)
     code, _, error = package()
     assert code == 1

@@ -1,4 +1,4 @@
-"""Which engines are tried, in which precision, and with which programs."""
+"""Selection of the engines that are tried, of their precision, and of their programs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def config(**keys: object) -> ServingConfig:
 
 
 def tried(wanted: str, precision: str) -> set[str]:
-    """The names of engines that are compiled for or told to be unavailable."""
+    """The names of engines that are compiled for or reported as unavailable."""
     engines, dropped = candidate_engines(config(backend=wanted, precision=precision))
     return {engine.name for engine in engines} | {out.backend for out in dropped}
 
 
 def test_auto_tries_bfloat16_only_where_it_is_allowed() -> None:
-    """And never instead of the engines in float32, whose answers are good enough for it."""
+    """The engines in float32 are tried too, because their answers are more exact."""
     assert tried("auto", "float32") == {"native", "inductor", "onnxruntime"}
     assert tried("auto", "bfloat16") == {"native", "inductor", "onnxruntime", "openvino"}
 
@@ -41,13 +41,13 @@ def test_an_engine_by_name_is_used_in_float32_as_well() -> None:
 
 @pytest.mark.parametrize("name", ["native", "inductor", "onnxruntime", "eager"])
 def test_an_engine_by_name_must_compute_in_what_is_asked_for(name: str) -> None:
-    """The refusal says which one does."""
+    """The refusal names an engine that supports it."""
     with pytest.raises(PackagingError, match=f"precision: {name} computes only in float32, not in bfloat16.*openvino"):
         candidate_engines(config(backend=name, precision="bfloat16"))
 
 
 def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:
-    """By its path in the YAML."""
+    """The message has its path in the YAML."""
     with pytest.raises(PackagingError) as refusal:
         candidate_engines(config(backend="eager", compiler_args="-O1", compiler_workdir="work"))
     assert str(refusal.value).splitlines() == [
@@ -57,7 +57,7 @@ def test_every_key_that_the_compiler_does_not_take_is_refused_at_once() -> None:
 
 
 class Whole(Eager):
-    """An engine that would gain nothing by pieces."""
+    """An engine that would gain nothing by chunks."""
 
     name = "whole"
     whole_sequences = "its rows end by themselves"
@@ -71,14 +71,14 @@ def lowered(name: str) -> LoweredModel:
 
 @pytest.fixture(scope="module")
 def split() -> LoweredModel:
-    """A model that can be cut in time."""
+    """A model that can be chunked."""
     program = lowered("ResidualStack")
     assert program.chunked is not None
     return program
 
 
 def test_only_an_engine_that_gains_nothing_by_pieces_is_given_whole_sequences(split: LoweredModel) -> None:
-    """With its own reason; everything else of the program is as it was, and the others keep the pieces."""
+    """The engine's reason is reported; the rest of the program is unchanged, and the others keep chunks."""
     taken = make_candidate(Whole(), split, streams=False).program
 
     assert (taken.chunked, taken.chunking_reason) == (None, "its rows end by themselves")
@@ -88,13 +88,13 @@ def test_only_an_engine_that_gains_nothing_by_pieces_is_given_whole_sequences(sp
 
 
 def test_streams_need_pieces_whatever_an_engine_gains(split: LoweredModel) -> None:
-    """A session's state is what pieces hand on."""
+    """A session's state is the carry of the chunks."""
     assert make_candidate(Whole(), split, streams=True).program is split
 
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_model_that_is_not_cut_keeps_its_own_reason(streams: bool) -> None:
-    """The line that needs the whole sequence, not what the engine would say."""
+    """The reason is the line that needs the whole sequence, not the engine's reason."""
     program = lowered("AttentionPooling")
     assert program.chunked is None
 

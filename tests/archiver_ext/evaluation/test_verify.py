@@ -1,4 +1,4 @@
-"""Verification finds every way in which a program can be wrong, and nothing in one that is right."""
+"""Verification finds every kind of wrong program, and accepts right ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SPLIT = ChunkPrograms(cast(torch.export.ExportedProgram, None), None, None, CARR
 
 
 def program(**changes: Any) -> LoweredModel:
-    """Sums up to every step of x[T, B, 2], and the whole sum: two answers, in two layouts."""
+    """A model with sums up to every timestep of x[T, B, 2] and the whole sum: two outputs of two layouts."""
     facts: dict[str, Any] = {
         "inputs": (
             TensorSpec("x", "float32", ("time", "batch", 2)),
@@ -79,7 +79,7 @@ def program(**changes: Any) -> LoweredModel:
 
 @dataclass
 class Whole:
-    """What is verified, over whole sequences: a function of padded tensors, planned over the grid."""
+    """A verified model over whole sequences: a function of padded tensors, planned over the grid."""
 
     run: Right
     made: LoweredModel = field(default_factory=program)
@@ -104,7 +104,7 @@ class Whole:
 
 @dataclass
 class InPieces:
-    """The same in pieces of time, of any shape."""
+    """The same model in chunks, for any shape."""
 
     run: Piece
     manifest: Manifest = field(default_factory=make_manifest)
@@ -128,13 +128,13 @@ class InPieces:
 
 
 def eager(request: ReferenceRequest) -> ReferenceOutputs:
-    """The reference of `program`."""
+    """The reference for `program`."""
     x, ids = request.inputs
     return x.cumsum(0), x.sum() + ids
 
 
 def right(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """`program` over padded tensors, as it should be."""
+    """`program` over padded tensors, without an error."""
     x, ids, lengths = tensors
     valid = torch.arange(x.shape[0])[:, None] < lengths
     x = torch.where(valid[..., None], x, 0.0)
@@ -142,48 +142,48 @@ def right(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def unmasked(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Lets the padding into the whole sum."""
+    """A program whose whole sum includes the padding."""
     return [right(tensors)[0], tensors[0].sum((0, 2)) + tensors[1]]
 
 
 def last_row_off(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Errs in one row of a batch of several."""
+    """A program with an error in one row of a batch of several."""
     sums, whole = right(tensors)
     whole[-1] += 0.01 * (len(whole) > 1)
     return [sums, whole]
 
 
 def last_step_off(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Errs in the last step of the longest sequences."""
+    """A program with an error in the last timestep of the longest sequences."""
     sums, whole = right(tensors)
     sums[:, -1] += 0.01
     return [sums, whole]
 
 
 def shortest_off(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Errs for sequences of one step."""
+    """A program with an error for sequences of one timestep."""
     sums, whole = right(tensors)
     return [sums, whole + 0.01 * (tensors[2] == 1)]
 
 
 def not_a_number(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Answers nothing sensible."""
+    """A program that returns not-a-number."""
     return [torch.full_like(answer, float("nan")) for answer in right(tensors)]
 
 
 def silent(done: int, total: int, text: str) -> None:
-    """No progress to tell."""
+    """Ignore the progress."""
 
 
 def check(run: Right, made: LoweredModel | None = None) -> list[VerificationResult]:
-    """Every bucket of the grid."""
+    """Verify every bucket of the grid."""
     made = made or program()
     cases = draw_cases(made, GRID, eager, silent)
     return [verify_bucket(Whole(run, made), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
 
 
 def test_a_right_program_passes_in_every_bucket() -> None:
-    """Nothing of what stands in the padding or in rows to spare disturbs it."""
+    """Values in the padding and in dummy rows have no effect."""
     checked = check(right)
 
     assert all(found.passed and found.max_error < 1e-5 for found in checked)
@@ -192,7 +192,7 @@ def test_a_right_program_passes_in_every_bucket() -> None:
 
 @pytest.mark.parametrize("wrong", [unmasked, last_step_off, shortest_off, not_a_number])
 def test_a_wrong_program_is_found_in_every_bucket(wrong: Right) -> None:
-    """The result, the size of the error and the place are told."""
+    """The result, the size of the error and its place are reported."""
     for found in check(wrong):
         assert not found.passed
         assert found.worst_ratio > 1
@@ -201,13 +201,13 @@ def test_a_wrong_program_is_found_in_every_bucket(wrong: Right) -> None:
 
 
 def test_a_program_of_another_shape_is_no_miss_but_broken() -> None:
-    """It is not compared at all."""
+    """The outputs are not compared."""
     with pytest.raises(InvariantError, match="declares output 'sums'"):
         check(lambda tensors: [right(tensors)[0].unsqueeze(-1), right(tensors)[1]])
 
 
 def right_piece(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """The two programs of `program` in pieces, as they should be."""
+    """The two programs of `program` in chunks, without an error."""
     if part == "head":
         ids, _, so_far = tensors
         return [so_far.sum(1) + ids]
@@ -218,50 +218,50 @@ def right_piece(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
 
 
 def forgetful(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Begins anew with every piece."""
+    """A program that resets its state with every chunk."""
     return right_piece(part, tensors if part == "head" else [*tensors[:3], torch.zeros_like(tensors[3])])
 
 
 def heedless(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Lets the padding of a piece into the state."""
+    """A program whose state includes the padding of a chunk."""
     if part == "head":
         return right_piece(part, tensors)
     return right_piece(part, [*tensors[:2], torch.full_like(tensors[2], len(tensors[0])), tensors[3]])
 
 
 def wrong_head(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Takes the wrong lengths to be those of the piece."""
+    """A head that takes the lengths of the chunk for those of the sequence."""
     answers = right_piece(part, tensors)
     return [answers[0] + 0.01 * (tensors[1] > 1)] if part == "head" else answers
 
 
 def check_pieces(run: Piece, longest: int = LONGEST) -> list[VerificationResult]:
-    """Every bucket of the grid, with sequences longer than the longest of them."""
+    """Verify every bucket of the grid, with sequences longer than the longest bucket."""
     made = program(chunked=SPLIT)
     cases = draw_cases(made, GRID, eager, silent, longest=longest)
     return [verify_bucket(InPieces(run), bucket, made, cases, TOLERANCE) for bucket in GRID.buckets]
 
 
 def test_right_pieces_pass_in_every_bucket() -> None:
-    """A bucket is a piece of time: sequences that need several of them are among those it is given."""
+    """A bucket is a chunk; some sequences need several chunks."""
     assert all(found.passed and found.max_error < 1e-5 for found in check_pieces(right_piece))
 
 
 @pytest.mark.parametrize("wrong", [forgetful, heedless, wrong_head])
 def test_wrong_pieces_are_found_in_every_bucket(wrong: Piece) -> None:
-    """State that is dropped or spoilt, and an end that reckons wrongly."""
+    """Examples are a lost state, a wrong state, and a wrong head."""
     assert all(not found.passed for found in check_pieces(wrong))
 
 
 def test_every_piece_hands_its_state_on_where_there_is_a_longer_bucket() -> None:
-    """Without longer sequences, the longest bucket alone is never followed by another piece."""
+    """Without longer sequences, the longest bucket would never be followed by another chunk."""
     found = check_pieces(forgetful, longest=8)
 
     assert [one.passed for one in found] == [False, True, False, True]
 
 
 def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
-    """An error in a shape between the buckets is found there alone."""
+    """An error in a shape between the buckets is found only there."""
     made = program(chunked=SPLIT)
     cases = draw_cases(made, GRID, eager, silent)
     seen: set[int] = set()
@@ -280,7 +280,7 @@ def test_plans_are_tried_in_shapes_that_no_bucket_has() -> None:
 
 
 def test_the_worse_of_two_is_worse_in_every_respect() -> None:
-    """The larger error may not be the one that is farther from what is allowed."""
+    """The larger error and the larger share of the tolerance may be in different results."""
     one = VerificationResult(Bucket(1, 3), 0.5, 0.9, "one")
     other = VerificationResult(Bucket(4, 8), 0.1, 2.0, "other")
 
@@ -289,7 +289,7 @@ def test_the_worse_of_two_is_worse_in_every_respect() -> None:
 
 
 def test_an_error_in_one_row_is_found() -> None:
-    """In buckets of several rows, and only there."""
+    """It is found in buckets of several rows only."""
     assert [found.passed for found in check(last_row_off)] == [True, True, False, False]
 
 
@@ -311,7 +311,7 @@ def test_a_program_that_may_not_be_padded_sees_its_own_lengths_only() -> None:
 
 
 def test_a_model_that_answers_nothing_finite_is_refused() -> None:
-    """Weights of not-a-number agree with themselves; that verifies nothing."""
+    """Not-a-number in both results would prove nothing."""
     with pytest.raises(PackagingError, match="are NaN or infinite"):
         draw_cases(program(), GRID, lambda request: (torch.tensor([float("nan")]),), silent)
 
@@ -324,7 +324,10 @@ def test_a_model_that_answers_nothing_finite_is_refused() -> None:
 def test_every_bucket_sees_its_longest_and_the_shortest_request(
     lengths: tuple[int, ...], batch: int, data: st.DataObject
 ) -> None:
-    """Batches have the bucket's rows, hold what fits, the maximum and length 1, and a request of a smaller bucket."""
+    """Batches have the bucket's rows, lengths that fit, and the required cases.
+
+    Those are the maximum length, length 1, and a request of a smaller bucket.
+    """
     cases = [VerificationCase(ReferenceRequest(length, ()), ()) for length in lengths_to_try(lengths, padded=True)]
     bucket = Bucket(batch, data.draw(st.sampled_from(lengths)))
     batches = compose_batches(bucket, cases_for_bucket(bucket, cases, program()))
@@ -339,7 +342,7 @@ def test_every_bucket_sees_its_longest_and_the_shortest_request(
 
 @given(st.integers(1, 9), st.integers(1, 30))
 def test_a_piece_sees_what_needs_several_of_it(batch: int, length: int) -> None:
-    """But not so many that it takes long."""
+    """The number of chunks is limited, to save time."""
     cases = [
         VerificationCase(ReferenceRequest(timesteps, ()), ())
         for timesteps in lengths_to_try((length, 100), padded=True)
@@ -355,7 +358,7 @@ def test_a_piece_sees_what_needs_several_of_it(batch: int, length: int) -> None:
 
 
 def test_the_same_seed_draws_the_same() -> None:
-    """Two packagings verify the same."""
+    """Verification is reproducible."""
     one, other = (draw_cases(program(), GRID, eager, silent) for _ in range(2))
 
     assert all(
@@ -365,7 +368,7 @@ def test_the_same_seed_draws_the_same() -> None:
 
 @pytest.mark.parametrize("padding", ["pad_value", "large", "random"])
 def test_padding_is_filled_and_requests_are_left(padding: PaddingFill) -> None:
-    """Frames get rubbish, ids one of their vocabulary: an engine may abort on others."""
+    """Frames get arbitrary values, ids a valid one: an engine may abort on others."""
     frames, ids = program().inputs
     pad = poisoned_padding(padding, torch.Generator().manual_seed(0))
     items = [torch.full((length, 2), 0.5) for length in (3, 1)]
@@ -383,7 +386,10 @@ def test_padding_is_filled_and_requests_are_left(padding: PaddingFill) -> None:
 
 @given(st.floats(allow_nan=True), st.floats(allow_nan=True))
 def test_a_difference_is_finite_only_between_finite_numbers_or_equals(ours: float, theirs: float) -> None:
-    """Equal values, infinite and not-a-number alike, differ by nothing; one that is finite alone, by infinity."""
+    """The difference of equal values is 0, also for infinite ones and not-a-number.
+
+    A finite value differs from one that is not finite by infinity.
+    """
     a, b = torch.tensor([ours], dtype=torch.float64), torch.tensor([theirs], dtype=torch.float64)
     error, ratio = difference(a, b, (1e-5, 1e-5))
     same = ours == theirs or (math.isnan(ours) and math.isnan(theirs))

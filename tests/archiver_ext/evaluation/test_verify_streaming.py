@@ -1,4 +1,4 @@
-"""Whatever goes wrong from one piece of a stream to the next is caught; what is right passes, however it is cut."""
+"""Verification of streams: errors between two chunks are found, and right programs pass for any cuts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OUTPUTS = (TensorSpec("sums", "float32", ("batch", "time", 2)), TensorSpec("whol
 
 
 def program() -> LoweredModel:
-    """Sums up to every step of x[T, B, 2], and the whole sum with an id: two answers, in two layouts."""
+    """A model with sums up to every timestep of x[T, B, 2], and the whole sum with an id."""
     nothing = cast(torch.export.ExportedProgram, None)
     return LoweredModel(
         exported=nothing,
@@ -51,7 +51,7 @@ def program() -> LoweredModel:
 
 
 def cases() -> list[VerificationCase]:
-    """Of lengths from 1 on, with the right answers."""
+    """Cases of lengths from 1 to the longest, with the right answers."""
     rng = torch.Generator().manual_seed(0)
     found = []
     for length in (1, 2, 3, 7, 12, LONGEST):
@@ -62,13 +62,13 @@ def cases() -> list[VerificationCase]:
 
 @dataclass
 class Served:
-    """The model as it is served, its programs a function of padded tensors."""
+    """The served model, whose programs are a function of padded tensors."""
 
     run: Piece
     manifest: Manifest = field(default_factory=lambda: streaming_manifest(None, carried=CARRIED))
     pasts: list[ResumedState] = field(default_factory=list)
     swapped: bool = False
-    """Whether it mixes up the sessions of a batch."""
+    """Whether the sessions of a batch are interchanged."""
 
     def plan(self, lengths: Sequence[int]) -> Plan:
         shape = DynamicShape(ROWS, LONGEST)
@@ -91,7 +91,7 @@ class Served:
 
 
 def right(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Both programs, as they should be."""
+    """Both programs, without an error."""
     if part == "head":
         ids, _, so_far = tensors
         return [so_far.sum(1) + ids]
@@ -102,18 +102,18 @@ def right(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
 
 
 def forgetful(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Begins anew with every piece."""
+    """Programs that reset the state with every chunk."""
     return right(part, tensors if part == "head" else [*tensors[:3], torch.zeros_like(tensors[3])])
 
 
 def fading(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Hands on a little less than there was."""
+    """Programs whose carry is a little too small."""
     answers = right(part, tensors)
     return answers if part == "head" else [answers[0], answers[1] * 0.999]
 
 
 def heedless(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Lets what stands beyond the end of a piece into the state."""
+    """Programs whose state includes values beyond the end of a chunk."""
     if part == "head":
         return right(part, tensors)
     x, ids, lengths, so_far = tensors
@@ -123,26 +123,29 @@ def heedless(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
 
 
 def counting_pieces(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Takes the length of the last piece for that of the sequence: at the head both are long, or the piece is all."""
+    """A program that takes the length of the last chunk for the length of the sequence.
+
+    The error shows only at a head with more than one long chunk, or with a single chunk.
+    """
     answers = right(part, tensors)
     return [answers[0] + (tensors[1] == LONGEST)] if part == "head" else answers
 
 
 def not_a_number(part: ProgramRole, tensors: Tensors) -> list[torch.Tensor]:
-    """Hands on nothing sensible."""
+    """Programs whose carry is not-a-number."""
     answers = right(part, tensors)
     return answers if part == "head" else [answers[0], torch.full_like(answers[1], torch.nan)]
 
 
 def check(model: Served, rows: int = ROWS, seed: int = 0) -> VerificationResult:
-    """As packaging does."""
+    """Verify as packaging does."""
     return verify_streaming(model, program(), cases(), rows, TOLERANCE, seed)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("rows", [1, ROWS])
 def test_a_right_program_passes(rows: int, seed: int) -> None:
-    """With batches of one row too."""
+    """This includes batches of one row."""
     found = check(Served(right), rows, seed)
 
     assert found.passed
@@ -151,8 +154,8 @@ def test_a_right_program_passes(rows: int, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("wrong", [forgetful, fading, heedless, counting_pieces, not_a_number])
-def test_a_wrong_hand_on_is_caught(wrong: Piece, seed: int) -> None:
-    """Whatever the cuts are, with the output and the pieces that show it."""
+def test_a_wrong_carry_is_found(wrong: Piece, seed: int) -> None:
+    """It is found for any cuts, and reported with the output and the chunks."""
     found = check(Served(wrong), seed=seed)
 
     assert not found.passed
@@ -162,14 +165,14 @@ def test_a_wrong_hand_on_is_caught(wrong: Piece, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_states_that_go_to_another_session_are_caught(seed: int) -> None:
-    """Each program is right, and the rows are mixed up between them."""
+    """Each program is right, but the rows are interchanged between them."""
     found = check(Served(right, swapped=True), seed=seed)
 
     assert not found.passed
 
 
 def test_a_batch_holds_sessions_that_begin_and_sessions_that_go_on() -> None:
-    """As it will be served; and pasts of different lengths stand side by side."""
+    """Serving has such batches, with sessions of different ages."""
     model = Served(right)
     check(model)
 
@@ -179,7 +182,7 @@ def test_a_batch_holds_sessions_that_begin_and_sessions_that_go_on() -> None:
 
 
 def test_the_same_seed_tries_the_same_cuts() -> None:
-    """What failed once fails again."""
+    """A failure can be reproduced."""
     first, second = Served(right), Served(right)
     check(first)
     check(second)

@@ -14,7 +14,7 @@ from torch import nn
 
 
 class Conv(nn.Module):
-    """The documentation's module."""
+    """The module of AWS's documentation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Conv(nn.Module):
 
 
 class Counting(nn.Module):
-    """A state that grows by what it is given."""
+    """A model with a state that grows by its input."""
 
     state: torch.Tensor
 
@@ -40,12 +40,12 @@ class Counting(nn.Module):
 
 
 def affine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The documentation's function."""
+    """The function of AWS's documentation."""
     return 2 * x + y
 
 
 def sorted_softmax(x: torch.Tensor) -> torch.Tensor:
-    """Ends in an operator that is not supported."""
+    """A function that ends in an unsupported operator."""
     return torch.sort(torch.log_softmax(x.relu() * 2, 1))[0]
 
 
@@ -66,7 +66,7 @@ def neuron() -> Iterator[Any]:
 
 @torch.no_grad()
 def test_a_function_is_traced_saved_and_loaded(neuronx: Any, tmp_path: Path) -> None:
-    """And has the shapes and dtypes of its example from then on."""
+    """The loaded function requires the shapes and dtypes of its example."""
     torch.jit.save(neuronx.trace(affine, (torch.rand(3), torch.rand(3))), tmp_path / "func.pt")
     loaded = torch.jit.load(tmp_path / "func.pt")
     x, y = torch.rand(3), torch.rand(3)
@@ -79,7 +79,7 @@ def test_a_function_is_traced_saved_and_loaded(neuronx: Any, tmp_path: Path) -> 
 
 @torch.no_grad()
 def test_separated_weights_are_replaced_and_inlined_ones_are_not(neuronx: Any) -> None:
-    """For those there is the documented warning."""
+    """Inlined weights cause the documented warning."""
     one, other, x = Conv().eval(), Conv().eval(), torch.rand(1, 1, 3, 3)
     separated = neuronx.trace(one, x, inline_weights_to_neff=False)
     neuronx.replace_weights(separated, other.state_dict())
@@ -94,7 +94,7 @@ def test_separated_weights_are_replaced_and_inlined_ones_are_not(neuronx: Any) -
 
 @torch.no_grad()
 def test_dynamic_batches_are_chunked_and_padded(neuronx: Any) -> None:
-    """In place; another dimension may not differ, nor the batches of two inputs."""
+    """The change is in place; other dimensions, and the batches of two inputs, must be equal."""
     model, eight = Conv().eval(), torch.rand(8, 1, 3, 3)
     traced = neuronx.trace(model, torch.rand(3, 1, 3, 3))
 
@@ -110,7 +110,7 @@ def test_dynamic_batches_are_chunked_and_padded(neuronx: Any) -> None:
 
 
 def test_options_by_position_are_inferred_with_a_warning(neuronx: Any, tmp_path: Path) -> None:
-    """In the documented order."""
+    """The order is the documented one."""
     with pytest.warns(DeprecationWarning, match="by keyword"):
         neuronx.trace(affine, (torch.rand(3), torch.rand(3)), {}, str(tmp_path / "work"), "-O1")
 
@@ -118,7 +118,7 @@ def test_options_by_position_are_inferred_with_a_warning(neuronx: Any, tmp_path:
 
 
 def test_unsupported_operators_are_refused_or_partitioned(neuronx: Any) -> None:
-    """By name; the partitioner's limits are ValueErrors, as are its senseless options."""
+    """The message has the operator's name; limits that fail and invalid options are ValueErrors."""
     x = torch.rand(4, 5)
     with pytest.raises(RuntimeError, match="aten::sort"):
         neuronx.trace(sorted_softmax, x)
@@ -138,14 +138,14 @@ def test_unsupported_operators_are_refused_or_partitioned(neuronx: Any) -> None:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_fused_recurrences_are_refused(neuronx: Any, kind: Callable[..., nn.Module]) -> None:
-    """No compiler takes torch's own layers."""
+    """No compiler supports torch's own layers."""
     with pytest.raises(RuntimeError, match=r"aten::(lstm|gru|rnn_tanh)"):
         neuronx.trace(kind(2, 3).eval(), torch.rand(4, 1, 2))
 
 
 @torch.no_grad()
 def test_an_aliased_output_becomes_the_next_calls_state(neuronx: Any) -> None:
-    """And is not among the answers."""
+    """The output is removed from the results."""
     model = Counting()
     traced = neuronx.trace(model, torch.ones(2), input_output_aliases={model.state: 1})
 
@@ -156,7 +156,7 @@ def test_an_aliased_output_becomes_the_next_calls_state(neuronx: Any) -> None:
 
 @torch.no_grad()
 def test_a_bucket_model_runs_what_its_kernel_chooses(neuronx: Any, tmp_path: Path) -> None:
-    """Saved and loaded as one module."""
+    """The model is saved and loaded as one module."""
 
     def kernel() -> Any:
         @torch.jit.script
@@ -176,7 +176,7 @@ def test_a_bucket_model_runs_what_its_kernel_chooses(neuronx: Any, tmp_path: Pat
 
 
 def test_compiling_without_a_device_needs_a_target(neuronx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the flag that allows it; each without the other is refused."""
+    """The target and the flag are both required."""
     x = torch.rand(3)
     with pytest.raises(ValueError, match="--target"):
         neuronx.trace(affine, (x, x), cpu_backend=True)
@@ -188,7 +188,7 @@ def test_compiling_without_a_device_needs_a_target(neuronx: Any, monkeypatch: py
 
 
 def test_cores_are_those_that_the_environment_leaves(neuronx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted from the first that is visible; VISIBLE_CORES wins, and must be contiguous."""
+    """Cores count from the first visible one; VISIBLE_CORES wins, and must be contiguous."""
     traced = neuronx.trace(affine, (torch.rand(3), torch.rand(3)))
     neuronx.set_neuron_cores(traced, start_nc=1, nc_count=1)
     with pytest.raises(ValueError, match="nc_count"):
@@ -208,7 +208,7 @@ def test_cores_are_those_that_the_environment_leaves(neuronx: Any, monkeypatch: 
 
 @torch.no_grad()
 def test_inf1_falls_back_to_the_cpu_unless_told_not_to(neuron: Any) -> None:
-    """Then the unsupported operator is an AttributeError; compiler arguments are a list."""
+    """Without the fallback, an unsupported operator is an AttributeError; compiler arguments are a list."""
     table, ids = nn.Embedding(5, 2), torch.tensor([1, 4])
 
     assert torch.equal(neuron.trace(table, ids)(ids), table(ids))

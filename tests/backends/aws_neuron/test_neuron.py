@@ -21,7 +21,7 @@ CASE = Case(layers=2, bidirectional=True, given_state=True)
 
 
 class Embedded(nn.Module):
-    """A table, which the compiler for Inf1 does not take."""
+    """A model with an embedding, which the compiler for Inf1 does not support."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ def program(model: Recurrent) -> torch.export.ExportedProgram:
 
 @pytest.fixture(scope="module")
 def directory(program: torch.export.ExportedProgram, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The layer, compiled in an interpreter of the compiler's own."""
+    """The layer, compiled in another interpreter."""
     place = tmp_path_factory.mktemp("neuron")
     python = neuron_doubles.interpreter(tmp_path_factory.mktemp("toolchain"))
     Neuron().compile(program, Bucket(BATCH, TIME), place, CompileSettings(python=python))
@@ -56,7 +56,7 @@ def directory(program: torch.export.ExportedProgram, tmp_path_factory: pytest.Te
 
 @pytest.fixture
 def double() -> Iterator[pytest.MonkeyPatch]:
-    """torch_neuron can be imported."""
+    """Make torch_neuron importable."""
     with neuron_doubles.on_path() as patch:
         patch.delenv(simulation.VARIABLE, raising=False)
         yield patch
@@ -66,7 +66,7 @@ def double() -> Iterator[pytest.MonkeyPatch]:
 def test_equals_every_row_alone_whatever_the_padding_holds(
     double: pytest.MonkeyPatch, model: Recurrent, program: torch.export.ExportedProgram, directory: Path
 ) -> None:
-    """To the last digits of single precision."""
+    """The answers are equal to the last digits of single precision."""
     run = Neuron().load(directory, weights_of(program), {}, 1)
     for garbage in GARBAGE:
         x, lengths = ragged_batch(garbage)
@@ -78,7 +78,7 @@ def test_equals_every_row_alone_whatever_the_padding_holds(
 def test_the_weights_are_in_the_program(
     double: pytest.MonkeyPatch, program: torch.export.ExportedProgram, directory: Path
 ) -> None:
-    """Others change no answer, and the engine says that it is so."""
+    """Other weights do not change the answers, and the engine declares this."""
     inputs = ragged_batch(0.0)
     other = {name: tensor + 1 for name, tensor in weights_of(program).items()}
     answers = [Neuron().load(directory, weights, {}, 1)(inputs)[0] for weights in (weights_of(program), other)]
@@ -88,7 +88,7 @@ def test_the_weights_are_in_the_program(
 
 
 def test_an_unsupported_operator_is_refused_with_what_to_do(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """By default it would run on the CPU without a message; the query for one operator refuses it too."""
+    """Without a refusal it would run on the CPU silently; the operator query reports it too."""
     program = torch.export.export(Embedded(), (torch.zeros(2, dtype=torch.int64),))
 
     with pytest.raises(CompileError, match=r"aten::embedding is not supported\n.*partitioner_config: \{\}"):
@@ -99,7 +99,7 @@ def test_an_unsupported_operator_is_refused_with_what_to_do(double: pytest.Monke
 
 @pytest.mark.parametrize("case", CASES[:3], ids=str)
 def test_recurrences_are_not_refused(case: Case) -> None:
-    """They are unrolled before the compiler sees them, and the operators around them are supported."""
+    """They are unrolled before compilation, and the surrounding operators are supported."""
     program = exported(Recurrent(case), *ragged_batch(0.0))
 
     assert [why for node in program.graph.nodes if (why := Neuron().refusal(node))] == []
@@ -114,14 +114,14 @@ def test_recurrences_are_not_refused(case: Case) -> None:
     ],
 )
 def test_the_compiler_computes_in_the_precision_asked_for(settings: CompileSettings, told: list[str]) -> None:
-    """By itself it would cast to bfloat16."""
+    """The compiler's default would be bfloat16."""
     assert Neuron().trace_options(settings) == {"compiler_args": told, "fallback": False}
 
 
 def test_a_host_without_the_toolchain_says_what_to_install(
     program: torch.export.ExportedProgram, directory: Path
 ) -> None:
-    """The repository, and the torch."""
+    """The message has the package index, and the version of torch."""
     reason = str(Neuron().unavailable())
 
     for told in ("torch-neuron is not installed", "pip.repos.neuron.amazonaws.com", "torch 1.13", "compiler_python"):
@@ -131,6 +131,6 @@ def test_a_host_without_the_toolchain_says_what_to_install(
 
 
 def test_the_placeholder_of_pypi_is_recognised(tmp_path: Path) -> None:
-    """It is empty, and says so."""
+    """The package is empty, and the message says so."""
     with neuron_doubles.on_path(neuron_doubles.placeholder(tmp_path, "torch_neuron")):
         assert "pip uninstall torch-neuron)" in str(Neuron().unavailable())

@@ -57,7 +57,7 @@ class Doubled(nn.Module):
 
 
 class Sorted(nn.Module):
-    """One operator that the compiler does not take."""
+    """A model with one operator that the compiler does not support."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sort(x * 2)[0]
@@ -72,7 +72,7 @@ class Constant(nn.Module):
 
 @pytest.fixture
 def double() -> Iterator[pytest.MonkeyPatch]:
-    """torch_neuronx can be imported, and two cores are there."""
+    """Make torch_neuronx importable, with two cores."""
     with neuron_doubles.on_path() as patch:
         patch.delenv(simulation.VARIABLE, raising=False)
         yield patch
@@ -109,7 +109,7 @@ def small(module: nn.Module, directory: Path, settings: CompileSettings = TARGET
 
 @torch.no_grad()
 def test_equals_every_row_alone_whatever_the_padding_holds(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """To the last digits of single precision, from weights that are handed over at load."""
+    """Answers are equal to the last digits of single precision, with weights given at load."""
     run = NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
     for garbage in GARBAGE:
         inputs = several_inputs(garbage)
@@ -126,7 +126,7 @@ def test_programs_hold_no_weights(compiled: Compiled) -> None:
 
 @torch.no_grad()
 def test_other_weights_need_no_other_program(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """Of the same shapes they are taken at load; of others they are refused by name."""
+    """Weights of the same shapes are accepted at load; weights of other shapes are refused by name."""
     torch.manual_seed(1)
     other = Several(CASES, rows=1_000_000).eval()
     weights = {**weights_of(compiled.program), **other.state_dict()}
@@ -141,7 +141,7 @@ def test_other_weights_need_no_other_program(double: pytest.MonkeyPatch, compile
 def test_another_process_answers_the_same_on_one_core(
     double: pytest.MonkeyPatch, compiled: Compiled, tmp_path: Path
 ) -> None:
-    """A worker takes one core, and needs none of the packaging half's operators."""
+    """A worker takes one core, and needs no operator of the packaging code."""
     weights, inputs = weights_of(compiled.program), several_inputs(0.0)
     here = NeuronX().load(compiled.directory, weights, {}, 1)(inputs)
     double.delenv("NEURON_RT_NUM_CORES")
@@ -160,7 +160,7 @@ def test_another_process_answers_the_same_on_one_core(
 
 
 def test_cores_that_the_user_chose_are_left_to_the_runtime(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """Where the environment names cores, nothing is set."""
+    """No variable is set if the environment names cores."""
     double.setenv("NEURON_RT_VISIBLE_CORES", "1")
     NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
 
@@ -168,7 +168,7 @@ def test_cores_that_the_user_chose_are_left_to_the_runtime(double: pytest.Monkey
 
 
 def test_other_shapes_and_dtypes_are_refused(double: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """By name before the program is called, and by the program itself where it is loaded without us."""
+    """The loader names the input before the call; without the loader, the program itself refuses it."""
     run = NeuronX().load(compiled.directory, weights_of(compiled.program), {}, 1)
     x, ids, *rest = several_inputs(0.0)
 
@@ -181,7 +181,7 @@ def test_other_shapes_and_dtypes_are_refused(double: pytest.MonkeyPatch, compile
 
 
 def test_a_host_without_the_toolchain_says_what_to_install(compiled: Compiled) -> None:
-    """While packaging and while loading: the repository, and the release."""
+    """Packaging and loading name the package index and the release."""
     reason = NeuronX().unavailable()
 
     assert reason is not None
@@ -193,7 +193,7 @@ def test_a_host_without_the_toolchain_says_what_to_install(compiled: Compiled) -
 
 @torch.no_grad()
 def test_a_host_without_the_device_can_emulate_it(monkeypatch: pytest.MonkeyPatch, compiled: Compiled) -> None:
-    """The source of the program runs on the CPU, and the engine says so."""
+    """The source of the program runs on the CPU, and the engine reports the emulation."""
     inputs, engine = several_inputs(0.0), NeuronX()
     monkeypatch.delenv(simulation.VARIABLE, raising=False)
     assert engine.simulation() is None
@@ -206,7 +206,7 @@ def test_a_host_without_the_device_can_emulate_it(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("metadata", [True, False])
 def test_the_placeholder_of_pypi_is_recognised(tmp_path: Path, metadata: bool) -> None:
-    """By its version, or because it has no trace()."""
+    """It is recognised by its version, or by its missing trace()."""
     folder = neuron_doubles.placeholder(tmp_path, "torch_neuronx")
     if not metadata:
         (folder / "torch_neuronx-1.0.dist-info" / "METADATA").unlink()
@@ -219,7 +219,7 @@ def test_the_placeholder_of_pypi_is_recognised(tmp_path: Path, metadata: bool) -
 
 
 def test_without_a_device_a_target_must_be_named(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Else there is nothing to compile for; the refusal names the argument."""
+    """The refusal names the argument."""
     double.setenv("NEURON_DOUBLE_CORES", "0")
 
     with pytest.raises(CompileError, match="compiler_args: --target inf2"):
@@ -227,7 +227,7 @@ def test_without_a_device_a_target_must_be_named(double: pytest.MonkeyPatch, tmp
 
 
 def test_with_a_device_no_target_is_needed(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The program is compiled for the device that is there."""
+    """The program is compiled for the device of this host."""
     small(Doubled(), tmp_path, CompileSettings())
     x = torch.randn(2, 3)
 
@@ -235,7 +235,7 @@ def test_with_a_device_no_target_is_needed(double: pytest.MonkeyPatch, tmp_path:
 
 
 def test_a_host_without_cores_cannot_load(double: pytest.MonkeyPatch, doubled: Path) -> None:
-    """The runtime's own words, and what to look at."""
+    """The message has the runtime's error and a hint."""
     double.setenv("NEURON_DOUBLE_CORES", "0")
 
     with pytest.raises(LoadError, match=r"not available.*neuron-ls"):
@@ -251,12 +251,12 @@ def test_a_host_without_cores_cannot_load(double: pytest.MonkeyPatch, doubled: P
     ],
 )
 def test_matrices_are_multiplied_in_the_precision_asked_for(settings: CompileSettings, told: str) -> None:
-    """The compiler's own default has changed between releases; what the user says to it goes before."""
+    """The compiler's default has changed between releases; the user's arguments take precedence."""
     assert " ".join(NeuronX().trace_options(settings)["compiler_args"]) == told
 
 
 def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What it is told lies in its work directory."""
+    """The compiler's arguments are in the command file of its work directory."""
     for name in ("work", "program"):
         (tmp_path / name).mkdir()
     small(Doubled(), tmp_path / "program", CompileSettings("float32", tmp_path / "work", ("--target", "trn1")))
@@ -265,7 +265,7 @@ def test_arguments_reach_the_compiler(double: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_refusals_of_the_compiler_are_reported_with_its_message(double: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """An operator it does not support, an argument it does not know, no bucket at all."""
+    """Examples are an unsupported operator, an unknown argument, and a missing bucket."""
     with pytest.raises(CompileError, match=r"neuronx cannot compile for 2 x 1: .*aten::sort.*\n.*neuron-lstm analyze"):
         small(Sorted(), tmp_path)
     with pytest.raises(CompileError, match="unrecognized arguments: --no-such-option"):
@@ -277,7 +277,7 @@ def test_refusals_of_the_compiler_are_reported_with_its_message(double: pytest.M
 
 
 def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
-    """One by one, without compiling."""
+    """Each is queried without compiling."""
     program = torch.export.export(Sorted(), (torch.zeros(5, 3),))
     told = {str(node.target): NeuronX().refusal(node) for node in program.graph.nodes}
 
@@ -287,7 +287,7 @@ def test_operators_are_refused_as_the_compiler_refuses_them() -> None:
 
 
 def test_the_compiler_may_be_in_another_interpreter(tmp_path: Path) -> None:
-    """Which alone has it; nothing of this one's paths reaches it."""
+    """Only the other interpreter has the compiler, and no path of this one reaches it."""
     python = neuron_doubles.interpreter(tmp_path)
     (tmp_path / "program").mkdir()
     small(Doubled(), tmp_path / "program", CompileSettings(args=("--target", "inf2"), python=python))
@@ -299,7 +299,7 @@ def test_the_compiler_may_be_in_another_interpreter(tmp_path: Path) -> None:
 
 
 def test_another_interpreter_without_the_toolchain_is_told(tmp_path: Path) -> None:
-    """It is missing there, it is the placeholder, or there is no such interpreter."""
+    """The package is missing there, it is the placeholder, or the interpreter does not exist."""
     bare = neuron_doubles.interpreter(tmp_path, tmp_path)
     with pytest.raises(CompileError, match=r"compiler_python: .* has no working torch_neuronx .*amazonaws"):
         small(Doubled(), tmp_path, CompileSettings(python=bare))
@@ -311,7 +311,7 @@ def test_another_interpreter_without_the_toolchain_is_told(tmp_path: Path) -> No
 
 
 def test_a_toolchain_of_another_line_is_refused(double: pytest.MonkeyPatch, doubled: Path, tmp_path: Path) -> None:
-    """A program is for the torch and the runtime that it was compiled with."""
+    """A program needs the torch and the runtime of its compilation."""
     other = tmp_path / "other"
     shutil.copytree(doubled, other)
     facts = json.loads((other / "compiled.json").read_text())
@@ -324,7 +324,7 @@ def test_a_toolchain_of_another_line_is_refused(double: pytest.MonkeyPatch, doub
 
 @pytest.mark.parametrize("victim", ["program.pt", "compiled.json", "signature.json", "program.py"])
 def test_damaged_programs_are_refused(double: pytest.MonkeyPatch, doubled: Path, tmp_path: Path, victim: str) -> None:
-    """Whichever of the files that are read is missing."""
+    """Each of the files is removed in turn."""
     shutil.copytree(doubled, tmp_path / "copy")
     (tmp_path / "copy" / victim).unlink()
 

@@ -17,7 +17,7 @@ NEW_NAMES = {"_to_copy", "_native_batch_norm_legit_no_training", "_unsafe_view",
 
 
 class Various(nn.Module):
-    """Normalisation, masks, casts, attention, constants."""
+    """A model with normalisation, masks, casts, attention and constants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Various(nn.Module):
 
 
 class Branching(nn.Module):
-    """Control flow that depends on the data."""
+    """A model with control flow that depends on the data."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         chosen: torch.Tensor = torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
@@ -43,7 +43,7 @@ class Branching(nn.Module):
 
 @torch.no_grad()
 def test_operators_go_by_the_names_that_old_compilers_know() -> None:
-    """The source names no device: a compiler traces on its own."""
+    """The source names no device: the compiler traces it on its own."""
     torch.manual_seed(0)
     model = Various().eval()
     model.norm(torch.randn(5, 4, 3))  # not the first values
@@ -53,14 +53,14 @@ def test_operators_go_by_the_names_that_old_compilers_know() -> None:
 
     called = re.findall(r"torch\.ops\.aten\.(\w+)", source_program.source)
     assert not NEW_NAMES & set(called)
-    assert called.count("bitwise_not") == 1  # of numbers; masks are negated as what they are
+    assert called.count("bitwise_not") == 1  # of integers; masks are negated as masks
     assert "cpu" not in source_program.source
     for ours, right in zip(source_program.module(weights_of(program))(*inputs), model(*inputs), strict=True):
         torch.testing.assert_close(ours, right, atol=1e-6, rtol=1e-6)
 
 
 def test_a_program_that_branches_on_data_is_refused() -> None:
-    """A traced program would keep the branch that its example took."""
+    """A traced program would keep the branch of its example."""
     program = torch.export.export(Branching(), (torch.ones(2),), strict=False)
 
     with pytest.raises(CompileError, match="branches on data"):
@@ -79,7 +79,7 @@ class Constant(nn.Module):
 
 
 class Zeros(nn.Module):
-    """Neither inputs nor weights."""
+    """A function with neither inputs nor weights."""
 
     def forward(self) -> torch.Tensor:
         return torch.zeros(2)

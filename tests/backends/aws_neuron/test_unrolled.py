@@ -44,7 +44,7 @@ def source_program(program: torch.export.ExportedProgram) -> SourceProgram:
 def test_a_source_program_equals_every_row_alone(
     module: Several, program: torch.export.ExportedProgram, source_program: SourceProgram
 ) -> None:
-    """All layers, directions, projections, cells and given states, whatever the padding holds."""
+    """This holds for layers, directions, projections, cells, given states, and any padding."""
     ours = source_program.module(weights_of(program))
     for garbage in GARBAGE:
         inputs = several_inputs(garbage)
@@ -63,7 +63,7 @@ def _answers(case: Case) -> int:
 def test_the_source_module_shares_the_weights(
     program: torch.export.ExportedProgram, source_program: SourceProgram
 ) -> None:
-    """The module's parameters lie in the memory of those that it is given."""
+    """The module's parameters share the memory of the given ones."""
     weights = weights_of(program)
     addresses = {tensor.data_ptr() for tensor in weights.values()}
 
@@ -72,7 +72,7 @@ def test_the_source_module_shares_the_weights(
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_a_traced_recurrence_is_made_of_basic_operators(reverse: bool) -> None:
-    """Step by step, with nothing fused and nothing that depends on data but by choosing."""
+    """The timesteps are unrolled; no operator is fused, and data only affects selections."""
     weights = [torch.randn(24, 5), torch.randn(24, 6), torch.randn(24), torch.randn(24)] * (2 if reverse else 1)
     states = torch.zeros(2 if reverse else 1, 3, 6)
 
@@ -87,7 +87,7 @@ def test_a_traced_recurrence_is_made_of_basic_operators(reverse: bool) -> None:
 
 
 def test_names_of_arguments_do_not_matter(tmp_path: Path) -> None:
-    """Inputs may be called as the text calls its own things; the time may come first."""
+    """Inputs may have the names of variables in the source; time may be the first dimension."""
 
     class Awkward(torch.nn.Module):
         def forward(self, torch: torch.Tensor, device: torch.Tensor, lstm: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -103,7 +103,7 @@ def test_names_of_arguments_do_not_matter(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", [unrolled, source_module, compile_job], ids=lambda module: module.__name__[-12:])
 def test_what_goes_to_another_interpreter_stands_alone(module: object, tmp_path: Path) -> None:
-    """It imports torch and the standard library, in Python 3.8's words."""
+    """It imports torch and the standard library only, in the syntax of Python 3.8."""
     import ast
 
     source = Path(str(module.__file__)).read_text()  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""The recurrent library's source to libraries: for which processors, and what a compiler that cannot is told as."""
+"""The recurrent library's build: its processors, and the error of a compiler that fails."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 
 
 def test_every_host_that_is_asked_for_finds_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a processor has beyond the least: the fastest that runs on it was written."""
+    """The fastest library that a processor can run is among the written ones."""
     build.build(tmp_path)
     written = {file.name for file in tmp_path.iterdir()}
     least = cpp_compiler.cpu_target().cpu_flags
@@ -29,7 +29,7 @@ def test_every_host_that_is_asked_for_finds_its_library(tmp_path: Path, monkeypa
 
 @pytest.mark.skipif(len(build.instruction_sets()) == 1, reason="this kind of machine has one set of instructions")
 def test_half_of_the_larger_instructions_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first AVX-512 processors lack some of what the library has."""
+    """The first AVX-512 processors lack some instructions of the library."""
     most, least = build.instruction_sets()
     for flag in most.cpu_flags:
         have = cpp_compiler.cpu_target().cpu_flags | (most.cpu_flags - {flag})
@@ -48,7 +48,7 @@ def test_libraries_are_small_and_hold_nothing_for_debuggers(tmp_path: Path) -> N
 
 
 def test_libraries_need_nothing_but_the_systems_own(tmp_path: Path) -> None:
-    """No OpenMP, nothing of torch's: what any host with Python has."""
+    """They need neither OpenMP nor torch's libraries."""
     build.build(tmp_path)
     for library in tmp_path.iterdir():
         needs = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
@@ -58,7 +58,7 @@ def test_libraries_need_nothing_but_the_systems_own(tmp_path: Path) -> None:
 
 
 def test_a_compiler_that_refuses_the_source_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One without vector extensions, say: its first error, and for which instructions."""
+    """An example is a compiler without vector extensions: its first error and the instructions are shown."""
     compiler = tmp_path / "old-g++"
     compiler.write_text(
         "#!/bin/sh\necho 'note: x' >&2\necho 'k.cpp:42: error: no such attribute vector_size' >&2\nexit 1\n"
@@ -80,7 +80,7 @@ def test_a_compiler_that_refuses_the_source_is_quoted(tmp_path: Path, monkeypatc
 def test_a_compiler_that_says_nothing_is_quoted_by_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed for its memory, say."""
+    """An example is a compiler that was killed for its memory."""
     monkeypatch.setenv("CXX", "false")
 
     with pytest.raises(CompileError, match=r"false does not compile the recurrent library for .*: exit code 1"):

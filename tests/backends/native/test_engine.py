@@ -1,4 +1,4 @@
-"""What is native's own: the compiler it needs, the host it was compiled for, and where its code may lie."""
+"""Properties of the native engine: its compiler, the host of its code, and the location of its code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOST = Native().host()
 
 @pytest.fixture(autouse=True)
 def _threads() -> Iterator[None]:
-    """Loading changes torch's."""
+    """Restore torch's threads, which loading changes."""
     before = torch.get_num_threads()
     yield
     torch.set_num_threads(before)
@@ -32,34 +32,34 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def module() -> Recurrent:
-    """An LSTM of everything that the recurrent library knows."""
+    """An LSTM with every feature that the recurrent library supports."""
     torch.manual_seed(0)
     return Recurrent(Case(layers=2, bidirectional=True, given_state=True)).eval()
 
 
 @pytest.fixture(scope="module")
 def directory(module: Recurrent, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its program."""
+    """The folder of its program."""
     target = tmp_path_factory.mktemp("lstm")
     Native().compile(exported(module, *ragged_batch(0.0)), None, target)
     return target
 
 
 def test_this_machine_can_compile() -> None:
-    """Where the tests run there is a compiler; what it is compiled for is written down."""
+    """The test host has a compiler, and the host that it compiles for is recorded."""
     assert Native().unavailable() is None
     assert {"system", "machine", "isa"} == set(HOST)
 
 
 def test_a_missing_compiler_is_named_with_the_way_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No compiler: what was looked for, and what to install."""
+    """The message has the searched names, and the package to install."""
     monkeypatch.setenv("CXX", "no-such-compiler")
 
     assert "no C++ compiler no-such-compiler here: install one" in str(Native().unavailable())
 
 
 def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One without its headers is found on the path as well, so it is tried."""
+    """A compiler without headers is on the path too, so it is tried."""
     compiler = tmp_path / "broken-g++"
     compiler.write_text("#!/bin/sh\necho 'probe.cpp:1:10: fatal error: atomic: No such file' >&2\nexit 1\n")
     compiler.chmod(0o755)
@@ -69,7 +69,7 @@ def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: p
 
 
 def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine that nobody tried, and on an older CPU, the engine says so instead of trying."""
+    """An untested machine or an older CPU is reported as unsupported."""
     monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: frozenset({"sse2"}))
     assert "CPU lacks" in str(Native().unavailable())
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
@@ -77,7 +77,7 @@ def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_compiler_that_fails_is_quoted(module: Recurrent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What worked before may break in between: the program is refused, not the process."""
+    """A compiler that fails later causes a refusal of the program, not a crash of the process."""
     monkeypatch.setenv("CXX", "false")
 
     with pytest.raises(CompileError, match="false does not compile the recurrent library for"):
@@ -86,7 +86,7 @@ def test_a_compiler_that_fails_is_quoted(module: Recurrent, tmp_path: Path, monk
 
 @pytest.mark.parametrize(("what", "value"), [("system", "darwin"), ("machine", "aarch99"), ("isa", "x86-64-v9")])
 def test_another_host_is_refused(module: Recurrent, directory: Path, what: str, value: str) -> None:
-    """Code for another system, machine or instruction set is refused with what to do."""
+    """Code for another system, machine or instruction set is refused with a remedy."""
     with pytest.raises(LoadError, match=rf"compiled for .*{value}.*package the model again.*onnxruntime"):
         Native().load(directory, module.state_dict(), {**HOST, what: value}, 1)
 
@@ -106,7 +106,7 @@ def test_a_cpu_without_the_instructions_is_refused(
 def test_a_host_of_the_least_kind_is_served(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no more than every host is asked for, and runs the library for that."""
+    """It runs the library for the minimal instruction set."""
     monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: cpp_compiler.cpu_target().cpu_flags)
     for file in directory.iterdir():
         if file.suffix != ".so" or file.name == build.instruction_sets()[-1].library:
@@ -118,10 +118,10 @@ def test_a_host_of_the_least_kind_is_served(
 
 
 @torch.no_grad()
-def test_noexec_folders_are_gone_round(
+def test_code_in_noexec_folders_is_loaded_from_a_copy(
     module: Recurrent, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where code must not be mapped, it is mapped from a copy, and the copy does not stay."""
+    """Code on a noexec file system is loaded from a copy, which is removed."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: place == directory)
     run = Native().load(directory, module.state_dict(), HOST, 1)
@@ -133,7 +133,7 @@ def test_noexec_folders_are_gone_round(
 def test_noexec_everywhere_is_refused_with_the_way_out(
     module: Recurrent, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any place to map code from, the message names TMPDIR."""
+    """The message names TMPDIR."""
     monkeypatch.setattr(cpp_compiler, "_is_noexec", lambda place: True)
 
     with pytest.raises(LoadError, match=r"mounted noexec.*set TMPDIR to a directory"):
@@ -141,7 +141,7 @@ def test_noexec_everywhere_is_refused_with_the_way_out(
 
 
 def test_a_library_that_was_cut_short_is_refused(module: Recurrent, directory: Path, tmp_path: Path) -> None:
-    """By a full disk, say. The process goes on."""
+    """An example is a full disk. The process continues."""
     shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
     library = tmp_path / build.fastest_library()
     library.write_bytes(library.read_bytes()[:40_000])
@@ -164,7 +164,7 @@ def test_other_weights_are_refused_by_name(module: Recurrent, directory: Path) -
 
 
 def test_new_weights_of_the_same_shapes_are_taken(module: Recurrent, directory: Path) -> None:
-    """Nothing of a weight is in the program."""
+    """The program contains no weights."""
     torch.manual_seed(7)
     other = Recurrent(module.case).eval()
     run = Native().load(directory, other.state_dict(), HOST, 1)
@@ -174,7 +174,7 @@ def test_new_weights_of_the_same_shapes_are_taken(module: Recurrent, directory: 
 
 
 def test_loading_leaves_torch_one_thread(module: Recurrent, directory: Path) -> None:
-    """Its others would wait busily on the cores that the recurrent library's compute with."""
+    """Its other threads would spin on the cores of the recurrent library's threads."""
     torch.set_num_threads(2)
     Native().load(directory, module.state_dict(), HOST, 3)
 
@@ -183,7 +183,7 @@ def test_loading_leaves_torch_one_thread(module: Recurrent, directory: Path) -> 
 
 @torch.no_grad()
 def test_the_number_of_threads_changes_no_bit(module: Recurrent, directory: Path) -> None:
-    """Nor do loads beside each other, which have threads of their own."""
+    """This holds for parallel loads too, which have threads of their own."""
     inputs = ragged_batch(0.0, batch=40, time=20)
     runs = [Native().load(directory, module.state_dict(), HOST, threads) for threads in (1, 2, 3, 5)]
     first, *others = [run(inputs) for run in runs]
@@ -194,7 +194,7 @@ def test_the_number_of_threads_changes_no_bit(module: Recurrent, directory: Path
 
 @torch.no_grad()
 def test_every_shape_is_taken_and_answers_stay(module: Recurrent, directory: Path) -> None:
-    """From one row of one timestep; what was answered before does not change."""
+    """Shapes start at one row of one timestep; earlier answers do not change."""
     run = Native().load(directory, module.state_dict(), HOST, 2)
     shapes = [(1, 1), (1, 30), (33, 1), (9, 9), (2, 70)]
     batches = [ragged_batch(float("nan"), *shape) for shape in shapes]
@@ -205,7 +205,7 @@ def test_every_shape_is_taken_and_answers_stay(module: Recurrent, directory: Pat
 
 
 def test_lengths_that_are_none_are_refused(module: Recurrent, directory: Path) -> None:
-    """Instead of reading what is not there."""
+    """Otherwise memory outside the batch would be read."""
     run = Native().load(directory, module.state_dict(), HOST, 2)
     x, lengths = ragged_batch(0.0)
 
@@ -215,7 +215,7 @@ def test_lengths_that_are_none_are_refused(module: Recurrent, directory: Path) -
 
 @torch.no_grad()
 def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
-    """By their names in the program, as weights are."""
+    """They are found by their names in the program, like weights."""
 
     class WithConstants(Recurrent):
         def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -236,7 +236,7 @@ def test_constants_of_the_code_are_taken_at_load(tmp_path: Path) -> None:
 
 
 class Sums(torch.nn.Module):
-    """Nothing that the recurrent library knows, or a large linear layer."""
+    """A model without an operator of the recurrent library, or with a large linear layer."""
 
     def __init__(self, outputs: int) -> None:
         super().__init__()
@@ -249,8 +249,8 @@ class Sums(torch.nn.Module):
 
 @pytest.mark.parametrize(("outputs", "libraries"), [(3, 0), (10_000, len(build.instruction_sets()))])
 @torch.no_grad()
-def test_the_kernel_is_there_where_there_is_work_for_it(outputs: int, libraries: int, tmp_path: Path) -> None:
-    """A part without recurrences, of a model that streams, has neither libraries nor threads."""
+def test_the_kernel_is_loaded_only_for_recurrences(outputs: int, libraries: int, tmp_path: Path) -> None:
+    """A streaming part without recurrences has no libraries and no threads."""
     module, inputs = Sums(outputs).eval(), ragged_batch(0.0)
     program = exported(module, *inputs)
     Native().compile(program, None, tmp_path)

@@ -1,4 +1,4 @@
-"""The recurrent library in a process: files that are none, threads that end, forks, exits and signals."""
+"""The recurrent library in a process: invalid files, ends of threads, forks, exits and signals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_process(file: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a process of its own that has the layers `stack` and the batch `batch`."""
+    """Run code in a separate process that has the layers `stack` and the batch `batch`."""
     begin = f"""
 import gc, os, resource, signal, sys, threading, time
 from pathlib import Path
@@ -47,13 +47,13 @@ stack, batch = stack_of(shape, shape.core(), pool), batch_for(shape, [9, 4] * 12
 
 
 def threads_here() -> set[str]:
-    """Of this process."""
+    """The names of the threads of this process."""
     return {thread.name for thread in Path("/proc/self/task").iterdir()}
 
 
 @pytest.mark.parametrize("part", [0.0, 0.001, 0.1, 0.5, 0.95, 0.9999])
 def test_a_torn_file_is_refused(file: Path, tmp_path: Path, part: float) -> None:
-    """Wherever it ends: the system's loader would map it, and the process be killed where it reads beyond."""
+    """This holds for any length: the system's loader would map it, and a read would kill the process."""
     torn = tmp_path / "torn.so"
     torn.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
 
@@ -62,7 +62,7 @@ def test_a_torn_file_is_refused(file: Path, tmp_path: Path, part: float) -> None
 
 
 def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
-    """A file of something else, and none."""
+    """Examples are a file of another kind, and a missing file."""
     (tmp_path / "text.so").write_bytes(b"\0" * 1000)
     with pytest.raises(LoadError, match=r"text\.so cannot be loaded: .*invalid ELF header"):
         RecurrentLibrary(tmp_path / "text.so")
@@ -81,7 +81,7 @@ def test_another_library_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_relative_path_is_a_file_of_this_folder(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not a library of the system's by that name."""
+    """A system library of that name is not used."""
     monkeypatch.chdir(file.parent)
 
     assert RecurrentLibrary(Path(file.name)).lanes == RecurrentLibrary(file).lanes
@@ -121,14 +121,17 @@ def test_threads_that_fell_asleep_wake_up() -> None:
 
 @pytest.mark.parametrize("code", ["answers_of(stack, batch)", "sys.exit(0)"], ids=["idle", "never used"])
 def test_a_process_ends_with_its_threads(file: Path, code: str) -> None:
-    """Without a crash or a wait, whether they were ever called or not."""
+    """It neither crashes nor waits, whether or not the threads were used."""
     ended = in_process(file, code)
 
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_process_ends_while_another_thread_computes(file: Path) -> None:
-    """What it reads stays until the very end. It calls the recurrent library alone: torch aborts such a process."""
+    """Memory that the thread reads stays valid until the process ends.
+
+    The thread calls only the recurrent library: torch aborts such a process.
+    """
     ended = in_process(
         file,
         """
@@ -150,7 +153,7 @@ time.sleep(0.2)
 
 
 def test_a_fork_computes_alone(file: Path) -> None:
-    """Threads are not inherited: the child waits for none, and may drop what it inherited or open its own."""
+    """Threads are not inherited: the child does not wait for them, and can close or open layers."""
     ended = in_process(
         file,
         """
@@ -171,7 +174,7 @@ print(os.waitpid(child, 0)[1], torch.equal(answers_of(stack, batch)[0], before))
 
 
 def test_signals_change_nothing(file: Path) -> None:
-    """A handler runs between two calls, and the threads go on."""
+    """A handler runs between two calls, and the threads continue."""
     ended = in_process(
         file,
         """
@@ -189,7 +192,7 @@ signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def test_more_threads_than_the_system_has_are_refused(file: Path) -> None:
-    """Those that did start end again, and the message says what to allow."""
+    """Started threads end, and the message names the limit to raise."""
     ended = in_process(
         file,
         """
@@ -210,7 +213,7 @@ print(len(os.listdir("/proc/self/task")) - before)
 
 
 def test_memory_that_is_not_there_is_told(file: Path) -> None:
-    """As Python tells it, and the next call is answered."""
+    """A MemoryError is raised, and the next call is answered."""
     ended = in_process(
         file,
         """

@@ -1,4 +1,4 @@
-"""Torch's weights in the kernel's order, and back."""
+"""Torch's weights in the kernel's order, and the inverse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 def unpacked(packed: torch.Tensor, gates: int, hidden: int, inputs: int, lanes: int, interleave: int) -> torch.Tensor:
-    """[G*H, K] from blocks, number by number, as the kernel walks through them."""
+    """The weights [G*H, K] from blocks, number by number, in the kernel's order."""
     numbers = iter(packed.flatten().tolist())
     weight = torch.full((gates, len(packed) * lanes, inputs), torch.nan)
     for block in range(len(packed)):
@@ -37,7 +37,7 @@ def unpacked(packed: torch.Tensor, gates: int, hidden: int, inputs: int, lanes: 
 def test_weights_are_in_there_once_with_zeros_behind(
     cell: str, inputs: int, hidden: int, lanes: int, interleave: int
 ) -> None:
-    """Blocks hold every weight in the kernel's order; units that fill up the last block have none."""
+    """Blocks hold every weight in the kernel's order; the units that fill the last block are zero."""
     gates = GATES[cell]
     w_ih, w_hh = torch.randn(gates * hidden, inputs), torch.randn(gates * hidden, hidden)
     from_input, from_state, _ = pack_recurrence(cell, [w_ih, w_hh], lanes, interleave)
@@ -50,7 +50,7 @@ def test_weights_are_in_there_once_with_zeros_behind(
 
 @given(cell=st.sampled_from(CELLS), hidden=st.integers(1, 11), lanes=st.sampled_from((1, 4, 8)))
 def test_biases_are_added_where_they_meet(cell: str, hidden: int, lanes: int) -> None:
-    """Both of each gate together, but for a GRU's new state, whose own is multiplied by r."""
+    """Both biases of a gate are added, except for a GRU's new state, whose own is multiplied by r."""
     gates = GATES[cell]
     w_ih, w_hh = torch.zeros(gates * hidden, 1), torch.zeros(gates * hidden, hidden)
     b_ih, b_hh = torch.randn(2, gates, hidden)
@@ -64,7 +64,7 @@ def test_biases_are_added_where_they_meet(cell: str, hidden: int, lanes: int) ->
 
 
 def test_layers_without_biases_begin_at_zero() -> None:
-    """As many sums as with them."""
+    """The number of sums is the same as with biases."""
     without = pack_recurrence("gru", [torch.ones(9, 2), torch.ones(9, 3)], 4, 2)
 
     assert without[2].shape == (1, 4, 4)
@@ -73,7 +73,7 @@ def test_layers_without_biases_begin_at_zero() -> None:
 
 @given(inputs=st.integers(1, 5), outputs=st.integers(1, 20), block=st.sampled_from((4, 8, 16)))
 def test_a_linear_layer_is_one_gate(inputs: int, outputs: int, block: int) -> None:
-    """Its weights in blocks of outputs, its biases, or zeros, in order."""
+    """Its weights are in blocks of outputs, with its biases or zeros, in order."""
     weight, bias = torch.randn(outputs, inputs), torch.randn(outputs)
     packed, begin = pack_linear(weight, bias, block)
 
@@ -84,7 +84,7 @@ def test_a_linear_layer_is_one_gate(inputs: int, outputs: int, block: int) -> No
 
 
 def test_the_given_weights_stay_as_they_are() -> None:
-    """They are the one copy, shared with other programs."""
+    """They are the only copy, which other programs share."""
     weights = [torch.randn(8, 4), torch.randn(8, 2), torch.randn(8), torch.randn(8)]
     before = [weight.clone() for weight in weights]
     for part in pack_recurrence("lstm", weights, 2, 4):

@@ -1,4 +1,4 @@
-"""The recurrent library, for every instruction set: equal to torch's layers on each row alone, on any threads."""
+"""The recurrent library on every instruction set, with any threads: equal to torch's layers per row."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ shapes = st.builds(
 
 @st.composite
 def ragged(draw: st.DrawFn) -> tuple[list[int], int]:
-    """Lengths of 0 and up, and how long the batch is."""
+    """Lengths from 0 on, and the length of the batch."""
     steps = draw(st.integers(0, 9))
     return draw(st.lists(st.sampled_from((0, min(1, steps), steps)) | st.integers(0, steps), max_size=40)), steps
 
 
 def laid_out(x: torch.Tensor, how: str) -> torch.Tensor:
-    """The same numbers elsewhere in memory."""
+    """The same numbers in another memory layout."""
     if how == "time first":
         return x.transpose(0, 1).contiguous().transpose(0, 1)
     if how == "with gaps":
@@ -61,7 +61,7 @@ def laid_out(x: torch.Tensor, how: str) -> torch.Tensor:
 def test_equals_every_row_alone(
     isa: str, shape: Shape, batch: tuple[list[int], int], threads: int, garbage: float, layout: str, time_major: bool
 ) -> None:
-    """Whatever the layers, lengths, threads and layouts, and whatever stands in the padding."""
+    """This holds for all layers, lengths, threads, layouts and values of padding."""
     core, values = shape.core(), batch_for(shape, *batch, garbage=garbage)
     given = Batch(laid_out(values.x, layout), values.lengths, values.h_0, values.c_0)
     ours = answers_of(stack_of(shape, core, pool(isa, threads)), given, time_major=time_major)
@@ -75,7 +75,7 @@ def test_equals_every_row_alone(
 @settings(max_examples=30)
 @given(shape=shapes, lengths=st.lists(st.integers(1, 7), min_size=1, max_size=30))
 def test_a_row_is_the_same_to_the_last_bit_in_any_batch(isa: str, shape: Shape, lengths: list[int]) -> None:
-    """Neither the other rows nor the number of threads change what is computed for it."""
+    """The other rows and the number of threads do not change its answer."""
     core, batch = shape.core(), batch_for(shape, lengths, 7)
     together = answers_of(stack_of(shape, core, pool(isa, 4)), batch)
     stack = stack_of(shape, core, pool(isa, 1))
@@ -89,8 +89,8 @@ def test_a_row_is_the_same_to_the_last_bit_in_any_batch(isa: str, shape: Shape, 
 @per_instructions
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -1e30, 3e38, 1e-42])
-def test_what_one_row_holds_reaches_no_other(isa: str, cell: str, poison: float) -> None:
-    """Rows share registers' neighbours and threads, but no number."""
+def test_values_of_a_row_do_not_affect_other_rows(isa: str, cell: str, poison: float) -> None:
+    """Rows share registers and threads, but no values."""
     shape = Shape(cell, hidden=17, layers=2, directions=2)
     stack, batch = stack_of(shape, shape.core(), pool(isa, 3)), batch_for(shape, [6, 5, 6, 1, 6], 6)
     before = answers_of(stack, batch)
@@ -106,7 +106,7 @@ def test_what_one_row_holds_reaches_no_other(isa: str, cell: str, poison: float)
 @per_instructions
 @pytest.mark.parametrize("cell", CELLS)
 def test_nan_stays_nan(isa: str, cell: str) -> None:
-    """With any bits: an answer that looks like a number would hide it."""
+    """This holds for every bit pattern of NaN."""
     shape = Shape(cell, inputs=1, hidden=3)
     stack = stack_of(shape, shape.core(), pool(isa, 1))
     for bits in (0x7FC00000, 0x7FC00001, 0xFFC00001, 0x7FC01234, 0x7FC001FF, 0x7F800001):
@@ -120,8 +120,8 @@ def test_nan_stays_nan(isa: str, cell: str) -> None:
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
 @pytest.mark.parametrize("size", [20.0, 100.0, 1e4, 1e30, float("inf")])
 @pytest.mark.parametrize("state", [1.0, 1e6])
-def test_gates_close_and_open_for_good(isa: str, cell: str, size: float, state: float) -> None:
-    """Each gate far on either side, beside large states: as torch in double precision, and finite."""
+def test_saturated_gates_are_exact(isa: str, cell: str, size: float, state: float) -> None:
+    """Saturated gates beside large states give torch's answers in double precision, all finite."""
     shape = Shape(cell, inputs=1, hidden=5)
     core, gates = shape.core(), {"lstm": 4, "gru": 3}.get(cell, 1)
     for signs in product((-1.0, 1.0), repeat=gates):
@@ -138,7 +138,7 @@ def test_gates_close_and_open_for_good(isa: str, cell: str, size: float, state: 
 @pytest.mark.parametrize("cell", CELLS)
 @pytest.mark.parametrize("scale", [1e-3, 1e-8, 1e-20])
 def test_small_numbers_keep_their_digits(isa: str, cell: str, scale: float) -> None:
-    """A model may compute in units of its own: what is lost is relative to the numbers, not to 1."""
+    """Errors are relative to the numbers, because a model may use any units."""
     shape = Shape(cell, hidden=9, bias=False)
     core, batch = shape.core(), batch_for(shape, [8, 5], 8, scale=scale)
     batch = Batch(batch.x, batch.lengths, batch.h_0 * scale, None if batch.c_0 is None else batch.c_0 * scale)
@@ -149,7 +149,7 @@ def test_small_numbers_keep_their_digits(isa: str, cell: str, scale: float) -> N
 @per_instructions
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
 def test_errors_do_not_grow_with_time(isa: str, cell: str) -> None:
-    """After thousands of timesteps the answers are as far from exact as torch's own."""
+    """After thousands of timesteps the error is that of torch."""
     shape = Shape(cell, hidden=16)
     core, batch = shape.core(), batch_for(shape, [3000, 2999], 3000)
     exact = alone(core, batch)
@@ -179,7 +179,7 @@ def test_a_linear_layer_equals_torchs(
     time_major: bool,
     whole: bool,
 ) -> None:
-    """With lengths, over a tensor that is zero behind them; and without."""
+    """This holds with lengths, for a tensor that is zero in the padding, and without lengths."""
     lengths, steps = batch
     x = batch_for(Shape(inputs=inputs), lengths, steps).x
     torch.manual_seed(outputs)
@@ -194,7 +194,7 @@ def test_a_linear_layer_equals_torchs(
 
 @per_instructions
 def test_several_threads_may_call_at_once(isa: str) -> None:
-    """Each gets its own answers, from layers and pools that they share."""
+    """Each gets its own answers, from shared layers and threads."""
     threads = pool(isa, 3)
     shapes = (Shape(hidden=17, layers=2, directions=2), Shape("gru", hidden=33))
     stacks = [stack_of(shape, shape.core(), threads) for shape in shapes]
@@ -218,7 +218,7 @@ def test_several_threads_may_call_at_once(isa: str) -> None:
 
 @per_instructions
 def test_answers_are_the_callers(isa: str) -> None:
-    """No later call changes them."""
+    """Later calls do not change them."""
     shape = Shape(layers=3)
     stack = stack_of(shape, shape.core(), pool(isa, 2))
     first = answers_of(stack, batch_for(shape, [9, 4], 9))
@@ -231,7 +231,7 @@ def test_answers_are_the_callers(isa: str) -> None:
 @per_instructions
 @pytest.mark.parametrize("lengths", [[3, 5], [-1, 4]])
 def test_lengths_beyond_the_batch_are_refused(isa: str, lengths: list[int]) -> None:
-    """The recurrent library would read what is not there."""
+    """Otherwise memory outside the batch would be read."""
     shape = Shape()
     stack, batch = stack_of(shape, shape.core(), pool(isa, 2)), batch_for(shape, [4, 4], 4)
     with pytest.raises(ValueError, match=r"lengths must be within 0 to 4, got \[-?\d, \d\]"):
@@ -240,7 +240,7 @@ def test_lengths_beyond_the_batch_are_refused(isa: str, lengths: list[int]) -> N
 
 @per_instructions
 def test_lengths_may_be_a_view(isa: str) -> None:
-    """They are one column of a table, say."""
+    """An example is a column of a table."""
     shape = Shape()
     stack, batch = stack_of(shape, shape.core(), pool(isa, 2)), batch_for(shape, [4, 1, 2], 4)
     column = torch.stack([torch.full((3,), 99), batch.lengths], 1)[:, 1]

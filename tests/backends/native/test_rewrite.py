@@ -1,4 +1,4 @@
-"""Which operators of a program the recurrent library takes, and that the program answers as before."""
+"""Operators that the recurrent library replaces, with unchanged outputs of the program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OURS = (NativeRecurrence, NativeLinear, NativeSequenceLinear)
 
 
 def taken(module: nn.Module) -> list[type]:
-    """What the recurrent library computes."""
+    """The types of the layers that the recurrent library computes."""
     return sorted((type(part) for part in module.modules() if isinstance(part, OURS)), key=str)
 
 
@@ -32,14 +32,14 @@ def rewritten(module: nn.Module, *inputs: Tensor) -> torch.fx.GraphModule:
 
 @torch.no_grad()
 def assert_equal(module: nn.Module, over: torch.fx.GraphModule, *inputs: Tensor) -> None:
-    """The same answers."""
+    """Check that the answers are equal."""
     theirs = module(*inputs)
     for mine, other in zip(over(*inputs), [theirs] if isinstance(theirs, Tensor) else theirs, strict=True):
         torch.testing.assert_close(mine, other, atol=2e-6, rtol=1e-5)
 
 
 class Over(nn.Module):
-    """A GRU by its operator, before something else."""
+    """A model with a GRU operator before another operator."""
 
     def __init__(self, then: Callable[[Any, Tensor], Any]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Over(nn.Module):
 @pytest.mark.parametrize("case", CASES, ids=str)
 @torch.no_grad()
 def test_the_kernel_takes_all_but_projections(case: Case) -> None:
-    """Every cell, with lengths or without, with states or without."""
+    """Every cell is supported, with or without lengths and states."""
     module = Recurrent(case).eval()
     over = rewritten(module, *ragged_batch(0.0))
 
@@ -69,7 +69,7 @@ def test_the_kernel_takes_all_but_projections(case: Case) -> None:
 
 @torch.no_grad()
 def test_double_precision_is_left_to_torch() -> None:
-    """The recurrent library knows single precision alone; answers are exact to the model's own."""
+    """The recurrent library has single precision only; torch's answers are exact to the model's precision."""
     module = Recurrent(Case()).double().eval()
     x, lengths = ragged_batch(0.0)
     over = rewritten(module, x.double(), lengths)
@@ -79,7 +79,7 @@ def test_double_precision_is_left_to_torch() -> None:
 
 
 def test_weights_that_the_program_computes_are_left_to_torch() -> None:
-    """They are not known before a call."""
+    """Their values are unknown before a call."""
 
     class Normed(nn.Module):
         def __init__(self) -> None:
@@ -126,7 +126,7 @@ THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[type]]] = {
 
 @pytest.mark.parametrize("name", THEN)
 def test_what_comes_after_answers_as_before(name: str) -> None:
-    """By the recurrent library where it gains, by torch where it does not or cannot."""
+    """The recurrent library computes it if that is faster, and otherwise torch."""
     then, wanted = THEN[name]
     torch.manual_seed(1)
     module, inputs = Over(then).eval(), ragged_batch(0.0)
@@ -139,7 +139,7 @@ def test_what_comes_after_answers_as_before(name: str) -> None:
 
 
 def test_autocast_in_the_model_stays() -> None:
-    """What is computed in another precision before a recurrence still is."""
+    """Operators before a recurrence keep their precision."""
 
     class Mixed(Over):
         def forward(self, x: Tensor, lengths: Tensor) -> Any:
@@ -155,7 +155,7 @@ def test_autocast_in_the_model_stays() -> None:
 
 
 def test_states_and_lengths_may_be_views() -> None:
-    """The program slices them out of something larger."""
+    """The program slices them out of larger tensors."""
 
     class Sliced(nn.Module):
         def __init__(self) -> None:

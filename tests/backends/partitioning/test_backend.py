@@ -1,4 +1,4 @@
-"""An engine with CPU fallback: eager's outputs, one copy of the weights, and options that reach the engine."""
+"""An engine with CPU fallback: eager's outputs, one copy of the weights, and options for the engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SORT_ON_CPU = PartitionerConfig(ops_to_partition={"aten::sort"})
 
 
 class Sorted(nn.Module):
-    """A sort in the middle, and an operator that ONNX does not have."""
+    """A model with a sort in the middle, and an operator that ONNX lacks."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Sorted(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """The partitioned example of the documentation of torch_neuronx, smaller."""
+    """The partitioned example of torch_neuronx's documentation, in a smaller size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def targets(directory: Path) -> list[str]:
 
 
 def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolerance: float = 1e-5) -> None:
-    """Check that the program in `directory` computes as the model does, with the model's current weights."""
+    """Check that the program in `directory` has the model's answers, with its current weights."""
     weights = {**model.state_dict(), **weights_of(program_of(model))}
     run = load_compiled(engine, directory, weights, engine.host(), 1)
     with torch.no_grad():
@@ -93,7 +93,10 @@ def assert_answers_of(model: nn.Module, engine: Backend, directory: Path, tolera
 
 @pytest.mark.parametrize("name", ["eager", "onnxruntime", "openvino"])
 def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
-    """Two operators on the CPU, the rest by the engine: the answers are the model's, after other weights too."""
+    """Two operators run on the CPU and the others on the engine, with the model's answers.
+
+    The answers are also right after the weights were replaced.
+    """
     engine = get_backend(name)
     model = Sorted().eval()
     PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
@@ -108,7 +111,7 @@ def test_one_model_from_outside(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.xdist_group("inductor")
 def test_compiled_code_and_the_cpu_together(tmp_path: Path) -> None:
-    """AOTInductor takes every operator, so the sort is put on the CPU by name."""
+    """AOTInductor supports every operator, so the sort is put on the CPU by name."""
     engine, model = get_backend("inductor"), Perceptron().eval()
     PartitionedBackend(engine, SORT_ON_CPU).compile(program_of(model), BUCKET, tmp_path)
     assert targets(tmp_path) == ["device", "cpu"]
@@ -127,7 +130,7 @@ def _double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("_double")
 def test_the_sort_that_neuronx_does_not_take_runs_on_the_cpu(tmp_path: Path) -> None:
-    """With the defaults, as Python source: the torch of its hosts cannot read exported programs of this one."""
+    """The defaults write Python source: the torch of the engine's hosts cannot read this one's exports."""
     engine = get_backend("neuronx")
     settings = CompileSettings(args=("--target", "inf2"))
     with pytest.raises(CompileError, match=r"partitioner_config: \{\}"):
@@ -144,7 +147,7 @@ def _made(directory: Path) -> Path:
 
 
 def test_an_engine_that_says_nothing_is_asked_by_trying(tmp_path: Path) -> None:
-    """Each different operator alone; a compiler that fails on one has not taken it either."""
+    """Each operator is compiled alone; a compiler that fails on one does not support it."""
     engine = Picky(refused=frozenset({"aten::sort"}), crashing=frozenset({"aten::special_bessel_j0"}))
     fixed = specialize(program_of(Sorted()), BUCKET)
     found = {operator_name(node): reason for node, reason in unsupported_operators(engine, fixed, BUCKET).items()}
@@ -157,7 +160,7 @@ def test_an_engine_that_says_nothing_is_asked_by_trying(tmp_path: Path) -> None:
 
 
 def test_operators_are_tried_in_several_processes_where_that_is_asked_for() -> None:
-    """The same answers, `max_workers` at a time."""
+    """The result is the same, with `max_workers` processes."""
     engine = Picky(refused=frozenset({"aten::sort"}))
     fixed = specialize(program_of(Sorted()), BUCKET)
     two = PartitionerConfig(analyze_parameters={"max_workers": 2})
@@ -167,7 +170,7 @@ def test_operators_are_tried_in_several_processes_where_that_is_asked_for() -> N
 
 
 def test_what_was_tried_stays_where_it_was_asked_for(tmp_path: Path) -> None:
-    """`analyze_parameters.compiler_workdir`; what is not asked about is not tried."""
+    """The files stay in `analyze_parameters.compiler_workdir`; ignored operators are not tried."""
     config = PartitionerConfig(
         analyze_parameters={"compiler_workdir": str(tmp_path / "tried"), "additional_ignored_ops": ["aten::sort"]}
     )
@@ -180,7 +183,7 @@ def test_what_was_tried_stays_where_it_was_asked_for(tmp_path: Path) -> None:
 
 
 def test_only_the_engines_segments_are_told_what_trace_kwargs_say(tmp_path: Path) -> None:
-    """Arguments and folders in place of those of the whole, one folder for each segment."""
+    """The segments have their own arguments and folders instead of those of the whole."""
     config = PartitionerConfig(
         ops_to_partition={"aten::sort"},
         trace_kwargs={"compiler_workdir": str(tmp_path / "left"), "compiler_args": "--fast 'a b'"},
@@ -193,14 +196,14 @@ def test_only_the_engines_segments_are_told_what_trace_kwargs_say(tmp_path: Path
 
 
 def test_limits_that_cannot_be_kept_are_refused(tmp_path: Path) -> None:
-    """By the option's path in the YAML."""
+    """The message has the option's path in the YAML."""
     config = PartitionerConfig(ops_to_partition={"aten::sort"}, max_subgraph_count=1)
     with pytest.raises(CompileError, match=r"^partitioner_config\.max_subgraph_count: .* 3 segments"):
         PartitionedBackend(Picky(), config).compile(program_of(MODEL), BUCKET, tmp_path)
 
 
 def test_a_segment_that_is_refused_after_all_names_what_is_in_it(tmp_path: Path) -> None:
-    """And the option that keeps it from the engine."""
+    """The message has the option that moves it to the CPU."""
     engine = Picky(together=frozenset({"aten::linear", "aten::relu"}))
     with pytest.raises(
         CompileError, match=r"picky has no .* \(a segment of aten::linear, aten::relu.*ops_to_partition"
@@ -209,7 +212,7 @@ def test_a_segment_that_is_refused_after_all_names_what_is_in_it(tmp_path: Path)
 
 
 def test_what_an_engine_says_of_itself_holds_for_both_together(tmp_path: Path) -> None:
-    """Estimates are those of its own segments; which operators it takes is settled once it is divided."""
+    """Estimates are those of its own segments; the supported operators are fixed by the partition."""
     both: Backend = PartitionedBackend(Telling(), SORT_ON_CPU)
     assert isinstance(both, WholeSequences)
     assert both.whole_sequences == "it keeps its state to itself"
@@ -223,7 +226,7 @@ def test_what_an_engine_says_of_itself_holds_for_both_together(tmp_path: Path) -
 
 @pytest.mark.parametrize("damage", ["", "[]", '{"inputs": [], "outputs": []}'])
 def test_a_damaged_list_of_segments_is_refused(damage: str, tmp_path: Path) -> None:
-    """With what to do."""
+    """The message has the remedy."""
     PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     (tmp_path / "segments.json").write_text(damage)
     with pytest.raises(LoadError, match="package the model again"):
@@ -231,7 +234,7 @@ def test_a_damaged_list_of_segments_is_refused(damage: str, tmp_path: Path) -> N
 
 
 def test_other_weights_are_refused(tmp_path: Path) -> None:
-    """By name, as every engine does."""
+    """They are refused by name, as in every engine."""
     PartitionedBackend(Picky(), SORT_ON_CPU).compile(program_of(MODEL), BUCKET, tmp_path)
     with pytest.raises(LoadError, match=r"first\.weight: missing"):
         load_compiled(Picky(), tmp_path, {}, {}, 1)

@@ -1,4 +1,4 @@
-"""Programs partitioned between an engine and the CPU: the same outputs, one copy of the weights, limits."""
+"""Programs partitioned between an engine and the CPU: equal outputs, one copy of the weights, limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ FEATURES, WIDTH = 6, 4
 
 
 class Branching(nn.Module):
-    """Values that are used again much later, several results of one operator, a constant, a buffer, tied weights."""
+    """A model with values that are used much later, and an operator with several results.
+
+    It also has a constant, a buffer and tied weights.
+    """
 
     scale: torch.Tensor
     shift: torch.Tensor
@@ -53,7 +56,7 @@ class Branching(nn.Module):
 
 
 def fixed(model: nn.Module, *inputs: torch.Tensor) -> torch.export.ExportedProgram:
-    """A program of the inputs' sizes."""
+    """A program with the sizes of the inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program: torch.export.ExportedProgram = torch.export.export(model.eval(), inputs, strict=False)
@@ -68,7 +71,7 @@ OPERATORS = sorted({operator_name(node) for node in operators_of(PROGRAM.graph)}
 
 
 def run(segments: Segments, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The segments one after the other; a value that has not been computed yet is a KeyError."""
+    """Run the segments in order; a missing value is a KeyError."""
     values: dict[str, torch.Tensor] = dict(zip(segments.inputs, inputs, strict=True))
     for segment in segments.segments:
         with torch.no_grad():
@@ -92,7 +95,7 @@ def targets(segments: Segments) -> list[str]:
 @given(refused=st.sets(st.sampled_from(OPERATORS)))
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refused: set[str]) -> None:
-    """Whichever operators go to the CPU: the same answers, every operator once, where it belongs."""
+    """Any choice of operators on the CPU gives the same answers, with every operator once."""
     segments = partition(PROGRAM, lambda node: operator_name(node) not in refused, ANYTHING)
     assert_same(segments)
     everything = Counter(name for segment in segments.segments for name in segment.operators)
@@ -106,7 +109,7 @@ def test_segments_in_their_order_are_the_program_whatever_the_engine_takes(refus
 
 
 def test_weights_keep_their_names_and_their_memory() -> None:
-    """What a segment needs of the weights is found by name in the model's state dict, and is the very same memory."""
+    """A segment finds its weights by name in the model's state dict, and shares their memory."""
     segments = partition(PROGRAM, lambda node: operator_name(node) != "aten::sort")
     held: dict[str, torch.Tensor] = {}
     for segment in segments.segments:
@@ -119,14 +122,14 @@ def test_weights_keep_their_names_and_their_memory() -> None:
 
 
 def test_an_engine_that_takes_everything_gets_one_segment() -> None:
-    """A program is partitioned only if it must be."""
+    """Partitioning is not forced."""
     segments = partition(PROGRAM, lambda node: True)
     assert targets(segments) == ["device"]
     assert_same(segments)
 
 
 def test_operators_that_nothing_keeps_apart_share_a_segment(caplog: pytest.LogCaptureFixture) -> None:
-    """A sort in the middle makes three segments, not one for each operator; the log tells which."""
+    """A sort in the middle makes three segments, not one for each operator; the log lists them."""
     caplog.set_level("INFO", "torchserve_neuron_lstm.partitioner")
     segments = partition(PROGRAM, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort"}))
     assert targets(segments) == ["device", "cpu", "device"]
@@ -137,7 +140,10 @@ def test_operators_that_nothing_keeps_apart_share_a_segment(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("name", ["aten::lstm", "neuron_lstm::lstm"])
 def test_a_recurrence_is_put_on_the_cpu_by_either_of_its_names(name: str) -> None:
-    """The user wrote nn.LSTM, which torch calls aten::lstm; here it is an operator of our own, and of every length."""
+    """The user wrote nn.LSTM, which torch calls aten::lstm.
+
+    Here it is an operator of this package, with any length.
+    """
     layer = Recurrent(Case(layers=2, bidirectional=True))
     x, lengths = ragged_batch(0.0)
     program = specialize(exported(layer, x, lengths), Bucket(*x.shape[:2]))
@@ -160,7 +166,7 @@ class Decayed(nn.Module):
 
 
 def test_what_needs_no_input_is_made_where_it_is_read() -> None:
-    """Otherwise the engine would have a segment without inputs, before the CPU's."""
+    """Otherwise the engine would have a segment without inputs before the CPU's."""
     program = fixed(Decayed(), torch.rand(2, 3))
     segments = partition(program, lambda node: True, PartitionerConfig(ops_to_partition={"aten::sort", "aten::add"}))
     by_target = {segment.target: set(segment.operators) for segment in segments.segments}
@@ -170,7 +176,7 @@ def test_what_needs_no_input_is_made_where_it_is_read() -> None:
 
 
 def test_what_is_not_asked_about_stays_with_the_engine_and_does_not_count() -> None:
-    """`additional_ignored_ops`: an operator that the engine is said to refuse is not even asked for."""
+    """Operators in `additional_ignored_ops` are not queried, even if the engine refuses them."""
     asked = []
 
     def supported(node: torch.fx.Node) -> bool:
@@ -194,7 +200,7 @@ def test_too_little_support_is_refused() -> None:
 
 
 def test_operators_put_on_the_cpu_by_name_count_as_supported() -> None:
-    """The threshold is about the engine, not about the user's own choice."""
+    """The threshold is for the engine, not for the user's own choice."""
     config = PartitionerConfig(ops_to_partition=set(OPERATORS), model_support_percentage_threshold=1.0)
     segments = partition(PROGRAM, lambda node: True, config)
     assert targets(segments) == ["cpu"]
@@ -234,7 +240,7 @@ class Counting(nn.Module):
 
 
 def test_a_program_that_writes_to_its_buffers_is_refused() -> None:
-    """What a segment returns is all that it does."""
+    """The outputs of a segment must be its only effect."""
     with pytest.raises(CompileError, match="writes to calls"):
         partition(fixed(Counting(), torch.ones(2)), lambda node: True)
 
@@ -268,19 +274,19 @@ WRONG: Sequence[tuple[Mapping[str, Any], str]] = (
 
 @pytest.mark.parametrize(("options", "text"), WRONG, ids=lambda value: str(value)[:40])
 def test_an_option_that_cannot_be_is_a_value_error(options: Mapping[str, Any], text: str) -> None:
-    """Each names the option and what it may be."""
+    """The message has the option and its valid values."""
     with pytest.raises(ValueError, match=text):
         PartitionerConfig(**options)
 
 
 def test_options_are_given_by_name_alone() -> None:
-    """As they are documented."""
+    """This is the documented form."""
     with pytest.raises(TypeError):
         PartitionerConfig(None, 0.5)  # type: ignore[call-arg]
 
 
 def test_arguments_of_the_compiler_are_split_as_a_shell_would() -> None:
-    """A text and a list say the same."""
+    """A text and a list have the same meaning."""
     text = PartitionerConfig(trace_kwargs={"compiler_args": "--target 'inf2 x' -O1"})
     assert text.compiler_args == ("--target", "inf2 x", "-O1")
     assert PartitionerConfig(trace_kwargs={"compiler_args": ["-O1"]}).compiler_args == ("-O1",)

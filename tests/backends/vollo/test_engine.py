@@ -33,7 +33,7 @@ pytestmark = pytest.mark.xdist_group("vollo")
 
 
 class Net(nn.Module):
-    """An LSTM over features and a linear layer, in time."""
+    """A model in time: an LSTM over features and a linear layer."""
 
     def __init__(self, *, batch_first: bool) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Net(nn.Module):
 
 
 class Abstract(Net):
-    """The same with the abstract operator."""
+    """The same model with the abstract operator."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         zeros = x.new_zeros(2, x.shape[0], 256)
@@ -67,7 +67,7 @@ def test_a_whole_sequence_is_near_and_has_an_estimate(tmp_path: Path) -> None:
     run = Vollo().load(tmp_path, module.state_dict(), {}, 1)
 
     torch.testing.assert_close(run([x])[0], module(x), **TOLERANCE)
-    torch.testing.assert_close(run([x])[0], module(x), **TOLERANCE)  # nothing is left of the call before
+    torch.testing.assert_close(run([x])[0], module(x), **TOLERANCE)  # no state remains from the call before
     assert len(list(tmp_path.rglob("program.vollo"))) == 1
     assert Vollo().estimate_us(tmp_path) == pytest.approx(6.9, abs=0.1)
 
@@ -159,7 +159,10 @@ neuron_lstm:
 def test_an_archive_tells_estimates_of_every_bucket(
     streaming: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the manifest, in what packaging prints and in what inspect does; sessions carry their state outside."""
+    """Estimates are in the manifest and in the output of packaging and inspect; sessions work as well.
+
+    The programs of sessions take their state as an input.
+    """
     monkeypatch.chdir(tmp_path)
     Path("model.py").write_text(MODEL, encoding="utf-8")
     Path("model-config.yaml").write_text(YAML + streaming, encoding="utf-8")
@@ -182,5 +185,5 @@ def test_an_archive_tells_estimates_of_every_bucket(
 
 
 def test_it_is_found_by_its_name() -> None:
-    """As users write it."""
+    """The name is the one for users."""
     assert isinstance(get_backend("vollo"), Vollo)

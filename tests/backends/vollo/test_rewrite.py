@@ -32,7 +32,7 @@ MODELS = {
 
 
 def rewrite(module: Answers) -> torch.export.ExportedProgram:
-    """At the sizes of `batch`."""
+    """Rewrite for the sizes of `batch`."""
     return rewrite_program(specialize(program_of(module), BUCKET))
 
 
@@ -44,7 +44,7 @@ def targets(program: torch.export.ExportedProgram) -> list[str]:
 @torch.no_grad()
 @pytest.mark.parametrize("name", MODELS)
 def test_a_rewritten_program_is_the_model(name: str) -> None:
-    """On every real timestep of every row, whatever the padding holds."""
+    """The outputs are equal at every real timestep of every row, for any values in the padding."""
     module = MODELS[name].eval()
     program = rewrite(module).module()
     for garbage in GARBAGE:
@@ -57,7 +57,7 @@ def test_a_rewritten_program_is_the_model(name: str) -> None:
 
 @pytest.mark.parametrize("layers", [1, 2])
 def test_layers_and_what_follows_them_in_time_stay_together(layers: int) -> None:
-    """Masks that nothing depends on are removed, so that all is one program of the device."""
+    """Masks without effect are removed, so that the whole is one program of the device."""
     program = rewrite(InTime(layers))
     segments = partition(program, lambda node: translate.refusal(node) is None, ANY).segments
 
@@ -85,7 +85,7 @@ TAILS: dict[str, Callable[[Answers, torch.Tensor, torch.Tensor], torch.Tensor]] 
 
 
 def again(module: Answers, y: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
-    """The state at the end of a further layer: of the weights h -> gates, which fit on both sides."""
+    """The final state of a further layer, with weights h -> gates, which fit both sides."""
     zeros = y.new_zeros(1, y.shape[0], 16)
     w_hh = module.core.weight_hh_l0
     _, h, _ = torch.ops.neuron_lstm.lstm(y, lengths, zeros, zeros, [w_hh, w_hh], False, 1, False, False)
@@ -176,7 +176,7 @@ OPERATORS: dict[str, Any] = {
 @torch.no_grad()
 @pytest.mark.parametrize("name", OPERATORS)
 def test_a_module_for_the_compiler_computes_what_the_program_does(name: str) -> None:
-    """In torch's own functions and layers."""
+    """It uses torch's own functions and layers."""
     x = torch.randn(BATCH, TIME, FEATURES)
     program = specialize(torch.export.export(OPERATORS[name].eval(), (x,), strict=False), BUCKET)
     refused = {str(node.target): reason for node in program.graph.nodes if (reason := _refusal(node))}

@@ -31,18 +31,18 @@ FORMER, CURRENT = "ia_840f_c3b64", "bittware_ia840f_c3b64"
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> Fakes:
-    """The doubles, and no accelerator."""
+    """Install the doubles, without an accelerator."""
     return fake_vollo.install(monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def program() -> torch.export.ExportedProgram:
-    """Of `InTime()`."""
+    """The program of `InTime()`."""
     return program_of(InTime())
 
 
 def settings(*arguments: str) -> CompileSettings:
-    """In bfloat16."""
+    """Settings for bfloat16."""
     return CompileSettings("bfloat16", args=arguments)
 
 
@@ -62,7 +62,7 @@ def test_its_optional_protocols() -> None:
 def test_a_former_name_is_taken_without_a_warning(
     program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes
 ) -> None:
-    """The compiler itself warns at it."""
+    """The compiler itself would warn."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = vollo_configuration("--config", FORMER)
@@ -73,7 +73,7 @@ def test_a_former_name_is_taken_without_a_warning(
 
 
 def vollo_configuration(*arguments: str) -> str:
-    """What the arguments name."""
+    """The configuration that the arguments name."""
     from torchserve_neuron_lstm.backends.vollo.compiler import accelerator_config
 
     return accelerator_config(arguments)
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused(program: torch.export.ExportedProgram, tmp
 def test_what_the_compiler_does_not_take_is_named(
     program: torch.export.ExportedProgram, tmp_path: Path, fakes: Fakes
 ) -> None:
-    """In one line."""
+    """The message is one line."""
     fakes.unsupported = "unsupported function 'fft_fft'"
     with pytest.raises(CompileError, match=r"NNIR: unsupported function 'fft_fft': found 1$"):
         compiled(program, tmp_path)
@@ -154,7 +154,7 @@ def test_the_licence_is_named_before_anything_is_installed(monkeypatch: pytest.M
 def test_on_the_vm_where_there_is_no_accelerator(
     program: torch.export.ExportedProgram, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Which is said in the log, once."""
+    """The log says it once."""
     module, inputs = InTime(), batch(InTime(), float("nan"))
     for _ in range(2):
         ours = Vollo().load(compiled_once(program, tmp_path), module.state_dict(), {}, 1)(inputs)
@@ -167,13 +167,13 @@ def test_on_the_vm_where_there_is_no_accelerator(
 
 
 def compiled_once(program: torch.export.ExportedProgram, directory: Path) -> Path:
-    """Nothing is written where it has been."""
+    """Compile once; a second call reuses the folder."""
     return directory if any(directory.iterdir()) else compiled(program, directory)
 
 
 @torch.no_grad()
 def test_on_accelerators_where_there_are_enough(tmp_path: Path, fakes: Fakes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One program each, and no emulation; too few accelerators are refused."""
+    """There is one program each, and no emulation; too few accelerators are refused."""
     module, inputs = Answers(), batch(Answers())
     compiled(program_of(module), tmp_path)
     needed = len(list(tmp_path.rglob("program.vollo")))
@@ -189,7 +189,7 @@ def test_on_accelerators_where_there_are_enough(tmp_path: Path, fakes: Fakes, mo
 
 @pytest.mark.usefixtures("fakes")
 def test_other_weights_are_refused(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
-    """They are embedded in the device's programs, which have a digest of theirs."""
+    """The weights are embedded in the device's programs, which have a digest of them."""
     state = InTime().state_dict()
     state["linear.bias"] = state["linear.bias"] + 1
     with pytest.raises(LoadError, match=r"embedded in Vollo.s programs: package the model again"):
@@ -200,7 +200,7 @@ def test_other_weights_are_refused(program: torch.export.ExportedProgram, tmp_pa
 def test_another_release_of_the_compiler_is_refused(
     program: torch.export.ExportedProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its VM may read programs in another way."""
+    """Its VM may read programs differently."""
     compiled(program, tmp_path)
     monkeypatch.setattr(vollo, "version", lambda name: "30.0.0")
     with pytest.raises(LoadError, match=r"compiled by vollo-compiler 29\.0\.0, and the VM here is of 30\.0\.0"):
@@ -209,7 +209,7 @@ def test_another_release_of_the_compiler_is_refused(
 
 @pytest.mark.usefixtures("fakes")
 def test_a_damaged_file_is_named(program: torch.export.ExportedProgram, tmp_path: Path) -> None:
-    """As every file of an archive."""
+    """This holds for every file of an archive."""
     compiled(program, tmp_path)
     next(tmp_path.rglob("vollo.json")).write_text("[", encoding="utf-8")
     with pytest.raises(LoadError, match=r"vollo.json cannot be read .*package the model again"):

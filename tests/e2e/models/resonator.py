@@ -5,7 +5,7 @@ from torch import nn
 
 
 class Resonator(nn.Module):
-    """frames [B, T, 3], lengths [B] -> a score of each step, [B, T, 2]."""
+    """A model that maps frames [B, T, 3] and lengths [B] to a score of each timestep, [B, T, 2]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -13,7 +13,7 @@ class Resonator(nn.Module):
         self.head = nn.Linear(8, 2)
 
     def forward(self, frames: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-        """As the class says."""
+        """Compute the scores."""
         packed = nn.utils.rnn.pack_padded_sequence(frames, lengths, batch_first=True, enforce_sorted=False)
         states, _ = self.lstm(packed)
         states, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True)

@@ -1,11 +1,11 @@
-"""One input, one output: a number for every timestep."""
+"""A model with one input and one output: a score for every timestep."""
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class Scorer(nn.Module):
-    """frames[B, T, 3] -> scores[B, T, 4]."""
+    """A model that maps frames[B, T, 3] to scores[B, T, 4]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -13,7 +13,7 @@ class Scorer(nn.Module):
         self.score = nn.Linear(8, 4)
 
     def forward(self, frames: Tensor, lengths: Tensor) -> Tensor:
-        """Right-padded sequences with their lengths[B]."""
+        """Compute the scores of right-padded sequences with their lengths[B]."""
         packed, _ = self.gru(pack_padded_sequence(frames, lengths, batch_first=True, enforce_sorted=False))
         states, _ = pad_packed_sequence(packed, batch_first=True)
         scores: Tensor = self.score(states)

@@ -1,4 +1,4 @@
-"""Two inputs, two outputs: a tag for every timestep and a label for the sequence."""
+"""A model with two inputs and two outputs: a tag for every timestep and a label for the sequence."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class Tagger(nn.Module):
-    """ids[B, T] and frames[B, T, 3] -> tags[B, T, 5], label[B, 2]."""
+    """A model that maps ids[B, T] and frames[B, T, 3] to tags[B, T, 5] and label[B, 2]."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -16,7 +16,7 @@ class Tagger(nn.Module):
         self.label = nn.Linear(32, 2)
 
     def forward(self, ids: Tensor, frames: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Right-padded sequences with their lengths[B]."""
+        """Compute tags and label of right-padded sequences with their lengths[B]."""
         steps = torch.cat([self.embed(ids), frames], dim=-1)
         packed, (last, _) = self.lstm(pack_padded_sequence(steps, lengths, batch_first=True, enforce_sorted=False))
         states, _ = pad_packed_sequence(packed, batch_first=True)

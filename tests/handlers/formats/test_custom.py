@@ -49,7 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 class Custom:
-    """A codec whose halves a test gives."""
+    """A codec whose two methods are given by a test."""
 
     content_type: Any = "text/plain; charset=utf-8"
 
@@ -76,7 +76,7 @@ def ask(codec: Any, *bodies: object, headers: dict[str, Any] | None = None) -> l
 
 
 def test_a_codec_turns_text_into_inputs_and_outputs_into_its_own_answer(folder: Path) -> None:
-    """It is made in the model's folder, where its other files are."""
+    """The codec is created in the model's folder, next to its other files."""
     before = Path.cwd()
     codec = load_user_codec("words_codec:Words", folder)
 
@@ -90,7 +90,7 @@ def test_a_codec_turns_text_into_inputs_and_outputs_into_its_own_answer(folder: 
 
 
 def test_its_errors_stay_with_their_request(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A ValueError is told to the client; anything else is a 500, and in the log."""
+    """A ValueError is returned to the client; any other error is a 500, with an entry in the log."""
     codec = load_user_codec("words_codec:Words", folder)
 
     responses = ask(codec, b"one", b"four", b"none", b"\xff", b"two two two two two two two two two", b"")
@@ -112,7 +112,7 @@ def test_its_errors_stay_with_their_request(folder: Path, caplog: pytest.LogCapt
     ],
 )
 def test_a_codec_that_cannot_be_made_stops_the_load(reference: str, told: str, folder: Path) -> None:
-    """With the cause, in a RuntimeError."""
+    """The load raises a RuntimeError with the cause."""
     (folder / "lame_codec.py").write_text(
         "class Lame:\n    def decode(self, body, kind): pass\nclass Failing:\n    x = property()\n"
         "    def __init__(self): 1 / 0\n"
@@ -125,7 +125,7 @@ def test_a_codec_that_cannot_be_made_stops_the_load(reference: str, told: str, f
 
 @pytest.mark.parametrize("body", [b'{"a": [1, 2]}', bytearray(b'{"a": [1, 2]}'), '{"a": [1, 2]}', {"a": [1, 2]}])
 def test_a_codec_always_gets_bytes(body: object) -> None:
-    """JSON that TorchServe has parsed is written again; the content type is told without its parameters."""
+    """JSON that TorchServe has parsed is written again; the content type has no parameters."""
     seen: list[object] = []
 
     def decode(body: bytes, content_type: str) -> dict[str, list[int]]:
@@ -140,7 +140,7 @@ def test_a_codec_always_gets_bytes(body: object) -> None:
 
 
 def test_it_may_answer_with_bytes_of_its_own_content_type() -> None:
-    """An answer to one sequence."""
+    """It is an answer to one sequence."""
     (response,) = ask(Custom(ids, lambda outputs, inputs: b"sum: 3"), b"\1\2")
 
     assert response == RawResponse(200, b"sum: 3", "text/plain; charset=utf-8")
@@ -148,7 +148,7 @@ def test_it_may_answer_with_bytes_of_its_own_content_type() -> None:
 
 @pytest.mark.parametrize("content_type", [None, 7, "", "text", "text/plain\r\nx: y", "text/ü"])
 def test_a_content_type_that_would_cost_the_worker_is_a_500(content_type: object) -> None:
-    """TorchServe puts it on the wire as it is."""
+    """TorchServe sends the content type unchanged."""
     codec = Custom(ids, lambda outputs, inputs: b"x")
     codec.content_type = content_type
 
@@ -156,7 +156,7 @@ def test_a_content_type_that_would_cost_the_worker_is_a_500(content_type: object
 
 
 def test_a_list_of_sequences_is_answered_by_a_list() -> None:
-    """In their order, each with its own inputs and outputs; tensors are taken too."""
+    """Answers keep the order, each with its own inputs and outputs; tensors are accepted too."""
 
     def decode(body: bytes, content_type: str) -> list[dict[str, object]]:
         return [{"ids": [1, 2]}, {"ids": torch.tensor([3], dtype=torch.int32)}]
@@ -168,7 +168,7 @@ def test_a_list_of_sequences_is_answered_by_a_list() -> None:
 
 @pytest.mark.parametrize("made", [None, 7, [1], "ids", {"ids": object()}, [{"ids": [1]}, None]])
 def test_a_decode_that_returns_no_inputs_is_refused_alone(made: object) -> None:
-    """400 where a value is no tensor, 500 where it is no mapping."""
+    """The status is 400 if a value is no tensor, and 500 if the result is no mapping."""
     codec = Custom(lambda body, kind: made if body == b"bad" else {"ids": [1]}, lambda outputs, inputs: 1)
 
     assert [response.status in (400, 500) for response in ask(codec, b"bad", b"good")] == [True, False]
@@ -176,12 +176,12 @@ def test_a_decode_that_returns_no_inputs_is_refused_alone(made: object) -> None:
 
 @pytest.mark.parametrize("made", [object(), {1: 2}, float("nan"), [b"bytes"], {"a": {1, 2}}])
 def test_an_answer_that_json_has_not_is_a_500(made: object) -> None:
-    """Never a body that no client can read."""
+    """The body is always valid JSON."""
     assert ask(Custom(ids, lambda outputs, inputs: made), b"\1")[0].status == 500
 
 
 def test_a_value_error_while_encoding_is_told_to_the_client() -> None:
-    """As while decoding, cut where it is endless."""
+    """The message is handled as in decoding, and is truncated if it is very long."""
 
     def encode(outputs: object, inputs: object) -> object:
         raise ValueError("x" * 10_000)

@@ -1,4 +1,4 @@
-"""Whatever arrives: one answer for each row, good rows answered, and nothing raised."""
+"""Arbitrary rows: one answer for each row, right answers for good rows, and no exception."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def mutated(draw: st.DrawFn) -> Any:
 
 @st.composite
 def damaged_bytes(draw: st.DrawFn) -> bytearray:
-    """JSON or .npy with some bytes changed or cut off."""
+    """JSON or .npy with some bytes changed or removed."""
     whole = st.sampled_from([*(json.dumps(body).encode() for body in VALID), write_npy(torch.tensor([1, 2, 3]))])
     content = bytearray(draw(whole))
     for _ in range(draw(st.integers(0, 3))):
@@ -94,7 +94,7 @@ rows = (
 def test_whatever_arrives_every_row_gets_one_answer_and_good_ones_theirs(
     manifest: Manifest, given_rows: list[tuple[Any, Any]], last: bool
 ) -> None:
-    """Statuses and content types are set, a refusal says why, nothing fails inside, and a good row is answered."""
+    """Statuses and content types are set, refusals have a reason, and a good row is answered."""
     good = {"body": {spec.name: [[1, 2]] * 4 if len(spec.shape) == 3 else [1] * 4 for spec in manifest.inputs}}
     place = len(given_rows) if last else 0
     given_rows.insert(place, (good, {}))
@@ -136,7 +136,7 @@ PLACES = [
 
 @st.composite
 def awkward_texts(draw: st.DrawFn) -> bytes:
-    """JSON, or nearly so, with what readers of it disagree about."""
+    """JSON, or nearly JSON, in forms that readers of JSON treat differently."""
     text = draw(st.sampled_from(PLACES))
     while "@" in text:
         text = text.replace("@", ", ".join(draw(st.lists(st.sampled_from(AWKWARD), max_size=3))), 1)
@@ -144,7 +144,7 @@ def awkward_texts(draw: st.DrawFn) -> bytes:
 
 
 def _outcome(body: bytes, manifest: Manifest) -> object:
-    """All of a request, or all of its refusal."""
+    """All parts of a request, or all of its refusal."""
     try:
         request = make_codec(manifest, ModelIdentity("m", "1")).decode(TorchServeRequest({"body": body}))
     except RequestError as error:
@@ -167,13 +167,13 @@ def _check_same_outcome(body: bytes, manifest: Manifest) -> None:
 def test_a_body_is_the_same_request_or_the_same_refusal_with_and_without_orjson(
     manifest: Manifest, body: bytes
 ) -> None:
-    """Down to the message; broken text too."""
+    """Messages are equal too, also for broken text."""
     _check_same_outcome(body, manifest)
 
 
 @pytest.mark.parametrize("value", AWKWARD, ids=lambda value: value[:24])
 def test_what_readers_of_json_disagree_about_is_the_same_with_and_without_orjson(value: str) -> None:
-    """Integers beyond 64 bits, numbers that JSON has not, half a character: wherever in a body they stand."""
+    """Examples are integers beyond 64 bits, NaN and half a character, anywhere in a body."""
     for manifest in MANIFESTS:
         for place in PLACES:
             _check_same_outcome(place.replace("@", value).encode(), manifest)

@@ -26,17 +26,17 @@ TENSOR = {"name": "ids", "shape": [3], "datatype": "INT64", "data": [1, 2, 3]}
 
 
 def decode(raw: TorchServeRequest, manifest: Manifest = ONE) -> InferenceRequest:
-    """The request that the formats of every archive decode."""
+    """The request, decoded by the formats of every archive."""
     return make_codec(manifest, ModelIdentity("model", "1.0")).decode(raw)
 
 
 def row(value: object, content_type: str = "application/json", **headers: str) -> TorchServeRequest:
-    """A row as TorchServe gives it for a body that is no form."""
+    """A row in TorchServe's form, for a body that is not a form."""
     return TorchServeRequest({"body": value}, {"body": {"content-type": content_type}, **headers})
 
 
 def refusal(raw: TorchServeRequest, manifest: Manifest = ONE) -> RequestError:
-    """Why the row is refused; one that is not fails."""
+    """The reason for the refusal of the row, which must be refused."""
     with pytest.raises(RequestError) as refused:
         decode(raw, manifest)
     return refused.value
@@ -50,7 +50,7 @@ def ids_of(request: InferenceRequest) -> list[list[int]]:
 @pytest.mark.parametrize("wrap", [json.loads, str.encode, lambda text: bytearray(text.encode()), str])
 @pytest.mark.parametrize("field", ["body", "data"])
 def test_a_body_is_the_same_however_torchserve_hands_it_over(wrap, field: str) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
-    """Parsed, as text, as bytes or a bytearray, in either field, or with no row around it (an envelope)."""
+    """It may be parsed, text, bytes or a bytearray, in either field, or without a row (an envelope)."""
     body = wrap('{"ids": [1, 2, 3]}')
     for raw in (
         TorchServeRequest({field: body}),
@@ -68,7 +68,7 @@ def test_a_model_of_one_input_takes_a_bare_array_and_one_of_several_does_not() -
 
 
 def test_inputs_come_by_name_in_any_order() -> None:
-    """And leave in the order of their declaration."""
+    """The decoded inputs are in the order of their declaration."""
     request = decode(row({"frames": [[0, 1], [2, 3]], "ids": [1, 2]}), TWO)
 
     assert request.sequences[0].tensors[0].tolist() == [1, 2]
@@ -86,7 +86,7 @@ def test_inputs_come_by_name_in_any_order() -> None:
     ],
 )
 def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str) -> None:
-    """By name, with what was expected."""
+    """The refusal has the name and the expected inputs."""
     assert told in refusal(row(body), TWO).message
 
 
@@ -118,7 +118,7 @@ def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str)
     ],
 )
 def test_a_body_that_cannot_be_read_is_refused_with_the_reason(raw: TorchServeRequest, told: str) -> None:
-    """Whatever is wrong with it."""
+    """The message has the reason."""
     error = refusal(raw)
 
     assert error.status in (400, 413)
@@ -126,7 +126,7 @@ def test_a_body_that_cannot_be_read_is_refused_with_the_reason(raw: TorchServeRe
 
 
 def test_instances_are_sequences_of_their_own_by_name_or_bare() -> None:
-    """KServe V1."""
+    """The protocol is KServe V1."""
     request = decode(row({"instances": [[1, 2], {"ids": [3]}]}), ONE)
 
     assert (request.format.name, ids_of(request)) == ("V1", [[1, 2], [3]])
@@ -143,7 +143,7 @@ def test_an_input_may_be_called_as_a_protocol_calls_its_own(name: str) -> None:
 
 
 def test_v2_sequences_come_one_entry_each_or_as_one_tensor_with_a_batch() -> None:
-    """Ragged ones repeat the input's name."""
+    """Ragged sequences repeat the input's name."""
     ragged = decode(row({"id": "7", "inputs": [TENSOR, TENSOR | {"shape": [1], "data": [9]}]}), ONE)
     batched = decode(row({"inputs": [TENSOR | {"shape": [2, 2], "data": [1, 2, 3, 4]}]}), ONE)
     nested = decode(row({"inputs": [TENSOR | {"shape": [2, 2], "data": [[1, 2], [3, 4]]}]}), ONE)
@@ -179,12 +179,12 @@ def test_v2_sequences_come_one_entry_each_or_as_one_tensor_with_a_batch() -> Non
     ],
 )
 def test_a_bad_v2_entry_is_refused_by_its_place(change: dict[str, object], told: str) -> None:
-    """Every key is checked before anything is allocated by it."""
+    """Every key is checked before memory is allocated."""
     assert told in refusal(row({"inputs": [TENSOR | change]})).message
 
 
 def test_v2_needs_every_input_once_for_each_sequence() -> None:
-    """Counts that differ are told."""
+    """Different counts are reported."""
     body = {"inputs": [TENSOR, TENSOR, {"name": "frames", "shape": [3, 2], "datatype": "FP32", "data": [0.5] * 6}]}
 
     assert "2 of 'ids', 1 of 'frames'" in refusal(row(body), TWO).message
@@ -195,7 +195,7 @@ def test_v2_needs_every_input_once_for_each_sequence() -> None:
 
 
 def test_npy_bodies_are_one_sequence_of_the_one_input() -> None:
-    """Named by the content type, or known by how they begin where there is none."""
+    """They are recognised by the content type or, without one, by their first bytes."""
     content = write_npy(torch.tensor([1, 2, 3]))
 
     for raw in (row(content, "application/x-npy"), row(bytearray(content), ""), TorchServeRequest({"data": content})):
@@ -208,7 +208,7 @@ def test_npy_bodies_are_one_sequence_of_the_one_input() -> None:
 
 @pytest.mark.parametrize("accept", ["application/x-npy", "text/html, Application/X-NPY;q=0.9"])
 def test_npy_is_answered_where_it_can_hold_the_answer(accept: str) -> None:
-    """One sequence and one output; else 406, unless the client takes JSON too."""
+    """One sequence and one output are required; otherwise 406, unless the client accepts JSON too."""
     assert decode(row([1], accept=accept), ONE).npy
     assert decode(row({"instances": [[1]]}, Accept=accept), ONE).npy
     assert decode(row([1], ACCEPT=accept), ONE).npy
@@ -219,7 +219,7 @@ def test_npy_is_answered_where_it_can_hold_the_answer(accept: str) -> None:
 
 
 def test_a_sequence_longer_than_every_bucket_is_refused_or_cut_as_the_model_says() -> None:
-    """413, naming its length and the buckets; with `overflow: truncate` its beginning is taken."""
+    """The status is 413, with its length and the buckets; with `overflow: truncate` its beginning is used."""
     error = refusal(row(list(range(9))))
     cut = decode(
         row({"ids": list(range(9)), "frames": [[0, 0]] * 9}), make_manifest((IDS, FRAMES), overflow="truncate")
@@ -233,7 +233,7 @@ def test_a_sequence_longer_than_every_bucket_is_refused_or_cut_as_the_model_says
 
 
 def test_a_model_that_must_not_be_padded_takes_its_own_lengths_only() -> None:
-    """422 for another length, 413 beyond the longest."""
+    """The status is 422 for another length, and 413 beyond the longest."""
     manifest = make_manifest(padding="exact_lengths")
 
     assert decode(row([1] * 4), manifest).sequences[0].length == 4

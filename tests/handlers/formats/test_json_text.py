@@ -38,7 +38,7 @@ floats32 = st.sampled_from(AWKWARD) | st.floats(width=32, allow_nan=False, allow
 
 
 def few_or_many(numbers: st.SearchStrategy[float]) -> st.SearchStrategy[list[float]]:
-    """Lists that are written in either of the two ways."""
+    """Lists for each of the two algorithms that write them."""
     few = st.lists(numbers, max_size=12)
     return few | few.filter(bool).map(lambda some: some * (json_text._FEW // len(some) + 1))
 
@@ -48,26 +48,26 @@ any_floats = st.floats() | st.sampled_from(AWKWARD)
 
 @contextmanager
 def without_orjson() -> Iterator[None]:
-    """As on a host that does not have it."""
+    """Remove orjson, as on a host without it."""
     with mock.patch.object(json_text, "fast_json", return_value=None):
         yield
 
 
 def bits(numbers: list[float], dtype: torch.dtype) -> list[int]:
-    """The bits of each number, as a whole number."""
+    """The bits of each number, as an integer."""
     width = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     return torch.tensor(numbers, dtype=torch.float64).to(dtype).view(width).tolist()
 
 
 def test_orjson_is_used_where_it_is_installed() -> None:
-    """So that the comparison below compares two writers."""
+    """The comparison below needs two writers."""
     assert json_text.fast_json() is orjson
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @given(numbers=few_or_many(any_floats), columns=st.integers(1, 3))
 def test_the_text_is_the_same_with_and_without_orjson(dtype: torch.dtype, numbers: list[float], columns: int) -> None:
-    """Byte for byte, for every float there is and every shape."""
+    """The texts are equal byte for byte, for every float and every shape."""
     used = len(numbers) // columns * columns
     tensor = torch.tensor(numbers[:used], dtype=torch.float64).to(dtype).reshape(-1, columns)
 
@@ -79,7 +79,7 @@ def test_the_text_is_the_same_with_and_without_orjson(dtype: torch.dtype, number
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @given(numbers=few_or_many(floats32).filter(bool))
 def test_reading_the_text_gives_back_the_same_bits(dtype: torch.dtype, numbers: list[float]) -> None:
-    """As float64 first, as JSON readers do, then rounded to the dtype."""
+    """Readers of JSON parse a float64, which is then rounded to the dtype."""
     tensor = torch.tensor(numbers, dtype=torch.float64).to(dtype)
     tensor = torch.where(torch.isfinite(tensor), tensor, torch.zeros((), dtype=dtype))
 
@@ -89,7 +89,7 @@ def test_reading_the_text_gives_back_the_same_bits(dtype: torch.dtype, numbers: 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @given(numbers=st.lists(any_floats, min_size=1, max_size=12))
 def test_the_text_of_a_number_is_the_same_among_few_and_among_many(dtype: torch.dtype, numbers: list[float]) -> None:
-    """How it is written is nobody's business but the writer's."""
+    """The text does not depend on the algorithm that writes it."""
     few = torch.tensor(numbers, dtype=torch.float64).to(dtype)
     times = json_text._FEW // len(numbers) + 1
 
@@ -98,13 +98,13 @@ def test_the_text_of_a_number_is_the_same_among_few_and_among_many(dtype: torch.
 
 @given(st.lists(st.floats(2**-12, 1e8, width=32), min_size=1))
 def test_a_float32_takes_at_most_nine_digits(numbers: list[float]) -> None:
-    """No more text than is needed to tell it from its neighbours."""
+    """The text has the digits that distinguish it from its neighbours, and no more."""
     for text in to_json(torch.tensor(numbers))[1:-1].split(b","):
         assert len(text.replace(b".", b"").strip(b"0")) <= 9
 
 
 def test_nothing_but_valid_json_is_written() -> None:
-    """NaN and infinity, which JSON has not, are null."""
+    """NaN and infinity, which JSON does not have, are null."""
     odd = torch.tensor([math.nan, math.inf, -math.inf, 1.0])
     for _ in range(2):
         assert to_json({"x": odd}) == b'{"x":[null,null,null,1.0]}'
@@ -128,7 +128,7 @@ def test_nothing_but_valid_json_is_written() -> None:
     ],
 )
 def test_texts_are_these(value: object, text: bytes) -> None:
-    """Some by hand, with and without orjson."""
+    """Some texts are compared with literals, with and without orjson."""
     assert to_json(value) == text
     with without_orjson():
         assert to_json(value) == text
@@ -136,6 +136,6 @@ def test_texts_are_these(value: object, text: bytes) -> None:
 
 @pytest.mark.parametrize("value", [{1: 2}, {"a": object()}, b"bytes", [set()]])
 def test_what_json_has_not_is_a_type_error(value: object) -> None:
-    """Keys that are no strings included: json.dumps would make strings of them."""
+    """Keys that are not strings are refused too: json.dumps would convert them to strings."""
     with pytest.raises(TypeError):
         to_json(value)

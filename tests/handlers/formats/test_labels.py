@@ -21,14 +21,14 @@ SCORES = TensorSpec("scores", "float32", ("batch", 3))
     ],
 )
 def test_every_form_that_torchserve_reads_is_read(mapping: object, tmp_path: Path) -> None:
-    """Names, lists whose last is the name, and the older list."""
+    """The forms are names, lists whose last element is the name, and the older list."""
     (tmp_path / "index_to_name.json").write_text(json.dumps(mapping))
 
     assert read_labels(tmp_path, [SCORES]) == Labels(("a", "b", "c"))
 
 
 def test_no_file_is_no_labels(tmp_path: Path) -> None:
-    """The scores are then the answer."""
+    """The answer has the scores."""
     assert read_labels(tmp_path, [SCORES]) is None
 
 
@@ -48,7 +48,7 @@ def test_no_file_is_no_labels(tmp_path: Path) -> None:
 def test_names_that_do_not_fit_the_model_stop_the_load(
     text: str, outputs: list[TensorSpec], told: str, tmp_path: Path
 ) -> None:
-    """Rather than fail on every request."""
+    """Otherwise every request would fail."""
     (tmp_path / "index_to_name.json").write_text(text)
 
     with pytest.raises(RuntimeError) as refused:
@@ -57,7 +57,7 @@ def test_names_that_do_not_fit_the_model_stop_the_load(
 
 
 def test_the_five_likeliest_are_named_the_likeliest_first() -> None:
-    """As the image classifier of TorchServe does."""
+    """TorchServe's image classifier does the same."""
     scores = torch.tensor([0.0, 5.0, 1.0, 4.0, 2.0, 3.0])
 
     named = Labels(("a", "b", "c", "d", "e", "f")).most_likely(scores)
@@ -67,5 +67,5 @@ def test_the_five_likeliest_are_named_the_likeliest_first() -> None:
 
 
 def test_of_two_classes_of_one_name_the_likelier_is_told() -> None:
-    """ImageNet has such names."""
+    """ImageNet has equal names."""
     assert float(Labels(("crane", "crane")).most_likely(torch.tensor([0.0, 9.0]))["crane"]) > 0.99

@@ -30,7 +30,7 @@ def npy(array: np.ndarray, version: tuple[int, int] | None = None) -> bytes:
 def test_every_array_of_numbers_that_numpy_writes_is_read_as_it_is(
     kind: str, order: str, shape: tuple[int, ...]
 ) -> None:
-    """Either byte order, C and Fortran order, empty arrays and single numbers."""
+    """Examples have either byte order, C and Fortran order, no elements, or no dimensions."""
     count = int(np.prod(shape, dtype=int))
     array = np.arange(count).reshape(shape).astype(order + kind)
     for laid_out in (array, np.array(array, order="F")):
@@ -42,14 +42,14 @@ def test_every_array_of_numbers_that_numpy_writes_is_read_as_it_is(
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 def test_every_version_of_the_format_is_read(version: tuple[int, int]) -> None:
-    """1.0 to 3.0."""
+    """The versions are 1.0 to 3.0."""
     assert read_npy(npy(np.arange(3), version)).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_written_numpy_reads(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    """Without pickle, with dtype, shape and values unchanged."""
+    """The file has no pickle; dtype, shape and values are unchanged."""
     tensor = torch.randint(0, 2, shape).to(dtype)
 
     written = write_npy(tensor)
@@ -62,7 +62,7 @@ def test_what_is_written_numpy_reads(dtype: torch.dtype, shape: tuple[int, ...])
 
 
 def test_a_tensor_with_strides_is_written_in_order_and_bfloat16_as_float32() -> None:
-    """What numpy has no name for becomes the next wider type, exactly."""
+    """A dtype that numpy lacks becomes the next wider one, exactly."""
     tensor = torch.arange(6).reshape(2, 3).t().to(torch.bfloat16)
 
     array = np.load(io.BytesIO(write_npy(tensor)))
@@ -101,7 +101,7 @@ def header(text: str, version: bytes = b"\x01\x00") -> bytes:
     ],
 )
 def test_anything_else_is_refused_and_nothing_in_it_is_executed(content: bytes, told: str) -> None:
-    """A 400 that says what is wrong; Python objects are never read."""
+    """The answer is a 400 with the reason; Python objects are never read."""
     with pytest.raises(RequestError) as refused:
         read_npy(content)
 
@@ -113,7 +113,7 @@ def test_anything_else_is_refused_and_nothing_in_it_is_executed(content: bytes, 
 @pytest.mark.parametrize("spaces", range(4))
 @pytest.mark.parametrize("kind", ["u1", "f4", "i8"])
 def test_the_data_may_begin_anywhere(version: int, spaces: int, kind: str) -> None:
-    """Not every writer fills the header up to 64 bytes; a bytearray is read as bytes are."""
+    """Not every writer pads the header to 64 bytes; a bytearray is read like bytes."""
     array = np.arange(5).astype(kind)
     text = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': (5,)}}" + " " * spaces
     size = len(text).to_bytes(2 * version, "little")
@@ -124,14 +124,14 @@ def test_the_data_may_begin_anywhere(version: int, spaces: int, kind: str) -> No
 
 
 def test_files_of_one_header_keep_their_own_data() -> None:
-    """Headers are remembered, data are not."""
+    """Headers are cached, data are not."""
     files = [bytearray(write_npy(torch.tensor(numbers))) for numbers in ([1, 2], [3, 4])]
 
     assert [read_npy(file).tolist() for file in files] == [[1, 2], [3, 4]]
 
 
 def test_a_bytearray_is_not_copied() -> None:
-    """TorchServe hands one over for each request, and nobody else writes to it."""
+    """TorchServe passes one for each request, and does not write to it later."""
     file = bytearray(write_npy(torch.tensor([1.0, 2.0])))
     start = len(file) - 8
 
@@ -140,7 +140,7 @@ def test_a_bytearray_is_not_copied() -> None:
 
 @given(st.data())
 def test_a_damaged_file_is_read_or_refused(data: st.DataObject) -> None:
-    """Whatever bytes change, or are missing: no other error."""
+    """No other error is raised for any changed or missing bytes."""
     content = bytearray(npy(np.arange(6, dtype=np.float32).reshape(2, 3)))
     for place in data.draw(st.lists(st.integers(0, len(content) - 1), max_size=4)):
         content[place] = data.draw(st.integers(0, 255))

@@ -51,7 +51,7 @@ DEEP = [[[[[1]]]]]
 def test_what_an_input_does_not_take_is_refused_by_its_name_and_the_reason(
     spec: TensorSpec, value: object, told: str
 ) -> None:
-    """Each refusal is a 400 that names the input, the place and what was expected."""
+    """Each refusal is a 400 with the input, the place and the expected value."""
     with pytest.raises(RequestError) as refused:
         tensor_from_lists(value, spec)
 
@@ -62,7 +62,7 @@ def test_what_an_input_does_not_take_is_refused_by_its_name_and_the_reason(
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])
 def test_integers_are_taken_to_the_limits_of_their_dtype_and_no_further(dtype: DType) -> None:
-    """The largest and smallest values arrive unchanged, one beyond is refused."""
+    """The largest and smallest values are unchanged; one beyond is refused."""
     spec = TensorSpec("x", dtype, ("time",))
     limits = torch.iinfo(getattr(torch, dtype))
 
@@ -75,7 +75,7 @@ def test_integers_are_taken_to_the_limits_of_their_dtype_and_no_further(dtype: D
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @given(st.lists(st.floats(-60000, 60000), min_size=1))
 def test_floats_arrive_as_torch_itself_would_round_them(dtype: DType, numbers: list[float]) -> None:
-    """A list of floats gives the tensor that torch makes of it."""
+    """The tensor equals that of torch for the same list of floats."""
     expected = torch.tensor(numbers, dtype=torch.float64).to(getattr(torch, dtype))
 
     assert torch.equal(expected, tensor_from_lists(numbers, TensorSpec("x", dtype, ("batch", "time"))))
@@ -83,7 +83,7 @@ def test_floats_arrive_as_torch_itself_would_round_them(dtype: DType, numbers: l
 
 @pytest.mark.parametrize(("dtype", "largest"), [("float16", 65504.0), ("float32", 3.4028234663852886e38)])
 def test_finite_floats_are_taken_though_their_sum_is_not(dtype: DType, largest: float) -> None:
-    """It is each value that must be finite."""
+    """Each value must be finite."""
     spec = TensorSpec("x", dtype, ("batch", "time"))
 
     assert tensor_from_lists([largest] * 3, spec).tolist() == [largest] * 3
@@ -93,7 +93,7 @@ def test_finite_floats_are_taken_though_their_sum_is_not(dtype: DType, largest: 
 
 
 def test_ids_without_any_features_are_in_every_vocabulary() -> None:
-    """There is none that could be outside."""
+    """There is no id that could be outside."""
     spec = TensorSpec("x", "int64", ("batch", "time", 0), vocabulary=10)
 
     assert tensor_from_lists([[], []], spec).shape == (2, 0)
@@ -101,7 +101,7 @@ def test_ids_without_any_features_are_in_every_vocabulary() -> None:
 
 
 def test_a_float_input_takes_integers_and_a_bool_input_booleans() -> None:
-    """1 is 1.0, and true is true."""
+    """1 is read as 1.0, and true as true."""
     assert tensor_from_lists([[1, 2.5]], FRAMES).tolist() == [[1.0, 2.5]]
     assert tensor_from_lists([True, False], FLAGS).tolist() == [True, False]
 
@@ -120,7 +120,7 @@ def test_an_input_without_time_may_be_a_single_number() -> None:
     st.sampled_from([FRAMES, IDS, FLAGS, TensorSpec("x", "float32", ()), TensorSpec("x", "float32", (2, "time", 1))]),
 )
 def test_any_json_value_is_either_a_tensor_as_declared_or_refused(value: object, spec: TensorSpec) -> None:
-    """There is no third outcome."""
+    """Other results do not occur."""
     with suppress(RequestError):
         tensor = tensor_from_lists(value, spec)
         assert len(tensor.shape) == len(spec.item_shape)
@@ -147,7 +147,7 @@ def test_any_json_value_is_either_a_tensor_as_declared_or_refused(value: object,
     ],
 )
 def test_tensors_are_held_to_the_same_declaration(spec: TensorSpec, tensor: torch.Tensor, told: str) -> None:
-    """What comes as .npy or from a codec is refused for the same reasons as lists."""
+    """Tensors from .npy or from a codec are refused for the same reasons as lists."""
     with pytest.raises(RequestError) as refused:
         convert_tensor(tensor, spec)
 
@@ -163,7 +163,7 @@ def test_tensors_of_another_width_are_taken_where_the_values_fit() -> None:
 
 
 def test_a_tensor_of_the_right_kind_is_taken_as_it_is_and_one_for_training_without_its_history() -> None:
-    """A contiguous one is not copied; what comes out needs no gradient."""
+    """A contiguous tensor is not copied; outputs require no gradient."""
     frames = torch.rand(3, 2)
 
     assert convert_tensor(frames, FRAMES) is frames

@@ -1,4 +1,4 @@
-"""The user's choice of buckets is read from the archive once, and is what batches are planned by."""
+"""The bucket selector is read from the archive once, and batches are planned by it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def too_short(length, lengths):
 
 @pytest.fixture
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An archive with a kernel, and a file of its own beside it."""
+    """An archive with a selector, and a file that it imports."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     folder = tmp_path / "archive"
     folder.mkdir()
@@ -45,7 +45,7 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_batches_are_planned_by_it(archive: Path) -> None:
-    """Each request in a bucket of its own length's choice, and answered as ever."""
+    """Each request runs in the bucket of its own length, with the usual answers."""
     variants, model = load_archive(archive, threads=1), make_model()
     lengths = [3, 2, 8, 1]
     requests = [[torch.arange(length)] for length in lengths]
@@ -58,7 +58,7 @@ def test_batches_are_planned_by_it(archive: Path) -> None:
 
 
 def test_an_archive_without_one_is_planned_by_cost(archive: Path) -> None:
-    """There is nothing to read."""
+    """No selector is read."""
     assert selected_lengths(replace(read_manifest(archive), kernel=None), archive) is None
 
 
@@ -72,7 +72,7 @@ def test_an_archive_without_one_is_planned_by_cost(archive: Path) -> None:
     ],
 )
 def test_one_that_cannot_be_served_by_is_told_while_loading(archive: Path, kernel: str, complaint: str) -> None:
-    """With its name and the cause, as the only kind of error that TorchServe reports."""
+    """The RuntimeError, which TorchServe reports, has its name and the cause."""
     with pytest.raises(RuntimeError) as refused:
         selected_lengths(replace(read_manifest(archive), kernel=kernel), archive)
 
@@ -81,6 +81,6 @@ def test_one_that_cannot_be_served_by_is_told_while_loading(archive: Path, kerne
 
 
 def test_a_manifest_has_one_for_whole_sequences_in_buckets_alone(archive: Path) -> None:
-    """Elsewhere nobody would ask it."""
+    """Other archives would not call it."""
     with pytest.raises(ManifestError, match="kernel: expected none except"):
         manifest_text(replace(read_manifest(archive), shapes="any"))

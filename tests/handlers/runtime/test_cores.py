@@ -10,7 +10,7 @@ from torchserve_neuron_lstm.handlers.runtime.host import available_cores
 
 @pytest.fixture(autouse=True)
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a machine of 8."""
+    """Simulate a machine of 8 cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
 
 
@@ -45,10 +45,10 @@ def groups(folder: Path, membership: str, files: dict[str, str]) -> tuple[Path, 
 def test_a_containers_quota_bounds_the_cores(
     membership: str, files: dict[str, str], cores: int, tmp_path: Path
 ) -> None:
-    """Of version 1 and 2, its own or that of a group around it; whole cores, at least one."""
+    """Quotas of version 1 and 2, of the group or of one around it, give whole cores, at least one."""
     assert available_cores(*groups(tmp_path, membership, files)) == cores
 
 
 def test_without_control_groups_the_affinity_counts(tmp_path: Path) -> None:
-    """And on a machine that has neither, all cores."""
+    """On a machine with neither, all cores count."""
     assert available_cores(tmp_path / "none", tmp_path / "none") == 8

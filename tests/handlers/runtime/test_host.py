@@ -25,7 +25,7 @@ from torchserve_neuron_lstm.handlers.runtime.host import check_requirements, ins
 def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
     backend: str, distribution: str, packaged: str, here: str, runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compiled code is tied to torch's minor version; the rest needs at least what it was packaged with."""
+    """Compiled code needs torch's minor version; other programs need at least the version of packaging."""
     monkeypatch.setattr(host, "installed_version", lambda *_: here)
     needs = [(distribution, distribution, packaged)]
     if runs:
@@ -39,7 +39,7 @@ def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
 
 
 def test_a_module_that_another_distribution_brings_is_found() -> None:
-    """onnxruntime-gpu brings onnxruntime."""
+    """The distribution onnxruntime-gpu contains onnxruntime."""
     assert installed_version("torch", "torch") is not None
     assert installed_version("torch-under-another-name", "torch") == torch.__version__
     assert installed_version("no-such-thing", "no_such_thing") is None

@@ -20,12 +20,12 @@ from torchserve_neuron_lstm.handlers.runtime.loader import (
 
 
 def change_manifest(archive: Path, **facts: object) -> None:
-    """Write the archive's manifest anew with other facts."""
+    """Rewrite the archive's manifest with other values."""
     write_manifest(replace(read_manifest(archive), **facts), archive)  # type: ignore[arg-type]
 
 
 def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:
-    """Whatever lies in the padding."""
+    """This holds for any values in the padding."""
     variants, model = load_archive(pristine, threads=1), make_model()
     ids = torch.randint(0, 20, (3,))
     for bucket in GRID.buckets:
@@ -39,7 +39,7 @@ def test_every_bucket_gives_the_eager_models_answer(pristine: Path) -> None:
 
 
 def test_costs_are_those_measured_or_a_stand_in_until_they_are(archive: Path) -> None:
-    """Packaging loads an archive before it has measured it."""
+    """Packaging loads an archive before it has measured the costs."""
     assert load_archive(archive, threads=1).cost.of(Bucket(4, 8)) == 0.5
 
     change_manifest(archive, costs=())
@@ -48,7 +48,7 @@ def test_costs_are_those_measured_or_a_stand_in_until_they_are(archive: Path) ->
 
 
 def test_each_part_has_its_own_costs(pristine: Path) -> None:
-    """A head costs what heads were measured to cost, not what pieces do."""
+    """A head has the measured costs of heads, not those of chunks."""
     manifest = replace(
         read_manifest(pristine),
         costs=(MeasuredCost("chunk", Bucket(4, 8), 2.0), MeasuredCost("head", Bucket(4, 1), 0.25)),
@@ -69,7 +69,7 @@ def test_each_part_has_its_own_costs(pristine: Path) -> None:
 def test_the_planner_is_told_what_the_programs_take(
     pristine: Path, shapes: Literal["grid", "any"], longest: int, found: Shapes
 ) -> None:
-    """The grid's buckets, or any shape up to its largest batch and the longest sequence."""
+    """It takes the grid's buckets, or any shape up to its largest batch and the longest sequence."""
     manifest = replace(read_manifest(pristine), shapes=shapes, longest=longest)
 
     assert supported_shapes(manifest) == found
@@ -79,7 +79,7 @@ def test_the_planner_is_told_what_the_programs_take(
 
 
 def measured(call_ms: float, step_ms: float, row_step_ms: float) -> tuple[MeasuredCost, ...]:
-    """Costs of calls of 1 to 4 rows that take so long, and so much for each timestep of the call and of each row."""
+    """Costs of calls of 1 to 4 rows: per call, per timestep of the call, and per timestep of each row."""
     shapes = [Bucket(batch, length) for batch in (1, 2, 3, 4) for length in (10, 50)]
     return tuple(MeasuredCost("sequence", b, call_ms + b.length * (step_ms + row_step_ms * b.batch)) for b in shapes)
 
@@ -93,7 +93,10 @@ CHEAP, DEAR = measured(0.05, 0.01, 0.0), measured(0.05, 0.01, 0.01)
 def test_plans_are_made_by_what_padding_costs_where_that_is_known(
     pristine: Path, calls: tuple[MeasuredCost, ...], padding: tuple[MeasuredCost, ...], runs: int
 ) -> None:
-    """One call where padding is cheap, however dear full calls are; several where it is dear, or all that is known."""
+    """One call is planned if padding is cheap, even if full calls are expensive.
+
+    Several are planned if padding is expensive, or if its cost is not known.
+    """
     manifest = replace(read_manifest(pristine), shapes="any", longest=50, costs=calls, padding_costs=padding)
     lengths = [2, 50, 1, 20]
 
@@ -104,7 +107,7 @@ def test_plans_are_made_by_what_padding_costs_where_that_is_known(
 
 
 def test_what_padding_costs_stands_in_for_no_calls_cost(pristine: Path) -> None:
-    """Milliseconds of a part are those of full calls: they are what is told."""
+    """The milliseconds of a part are those of full calls, and are reported as such."""
     manifest = replace(read_manifest(pristine), shapes="any", costs=DEAR, padding_costs=CHEAP)
 
     known = measured_cost(manifest, "sequence")
@@ -114,7 +117,7 @@ def test_what_padding_costs_stands_in_for_no_calls_cost(pristine: Path) -> None:
 
 
 def test_a_program_for_every_shape_is_run_in_any(archive: Path) -> None:
-    """Sequences of every length up to the longest, in runs that no bucket of the grid has."""
+    """Sequences of every length up to the longest run, in calls of shapes outside the grid."""
     change_manifest(archive, shapes="any", longest=50)
     variants, model = load_archive(archive, threads=1), make_model()
     lengths = [37, 50, 3, 1, 12]
@@ -149,7 +152,7 @@ def test_the_weights_are_loaded_once_for_all_variants(archive: Path, monkeypatch
 
 
 def test_a_program_that_answers_other_than_declared_does_not_load(archive: Path) -> None:
-    """It is run once before the first request."""
+    """The program runs once before the first request."""
     output = replace(read_manifest(archive).outputs[0], shape=("batch", "time", 4))
     change_manifest(archive, outputs=(output,))
 
@@ -159,7 +162,7 @@ def test_a_program_that_answers_other_than_declared_does_not_load(archive: Path)
 
 @pytest.mark.parametrize("file", ["weights.pt", "codec_of_tests.py", "torchserve_neuron_lstm/handlers/service.py"])
 def test_a_changed_or_missing_file_stops_the_load_and_is_named(archive: Path, file: str) -> None:
-    """Any file of the archive."""
+    """This holds for any file of the archive."""
     content = (archive / file).read_bytes()
     (archive / file).write_bytes(content + b" ")
     with pytest.raises(RuntimeError, match=file):
@@ -170,7 +173,7 @@ def test_a_changed_or_missing_file_stops_the_load_and_is_named(archive: Path, fi
 
 
 def test_a_missing_engine_stops_the_load_and_says_what_to_install(archive: Path) -> None:
-    """With the version it was packaged with."""
+    """The message has the version of packaging."""
     change_manifest(archive, requires=(("no-such-engine", "no_such_engine", "1.2.3"),))
 
     with pytest.raises(RuntimeError, match=r"pip install no-such-engine==1\.2\.3"):
@@ -178,7 +181,7 @@ def test_a_missing_engine_stops_the_load_and_says_what_to_install(archive: Path)
 
 
 def test_threads_are_the_callers_or_the_manifests_or_all_cores(archive: Path) -> None:
-    """In that order."""
+    """The order of precedence is the one in the name."""
     change_manifest(archive, threads=2)
 
     assert load_archive(archive, threads=1).threads == 1

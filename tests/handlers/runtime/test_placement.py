@@ -1,4 +1,4 @@
-"""Each worker is on cores of its own, and one that takes a killed worker's place takes its cores."""
+"""Each worker runs on cores of its own, and the successor of a killed worker gets its cores."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def _own_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def placed(archive: Path) -> Path:
-    """An archive whose workers are placed."""
+    """An archive with placement of workers."""
     return changed(archive, placement="cores")
 
 
 def changed(archive: Path, **facts: object) -> Path:
-    """The archive with other facts in its manifest."""
+    """The archive with other values in its manifest."""
     write_manifest(replace(read_manifest(archive), **facts), archive)  # type: ignore[arg-type]
     return archive
 
 
 @contextmanager
 def worker(archive: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A worker process, and where it says that it is."""
+    """A worker process, and its report of its cores."""
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, str(archive)],
         stdin=subprocess.PIPE,
@@ -79,12 +79,12 @@ def worker(archive: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 def on(cores: list[int]) -> str:
-    """What a worker on these cores says."""
+    """The output of a worker on these cores."""
     return f"{len(cores)} {cores} None"
 
 
 def test_workers_take_shares_in_turn_and_a_killed_ones_is_free_at_once(placed: Path) -> None:
-    """Of two shares: the third worker begins again with the first one, and so does the killed one's heir."""
+    """With two shares, the third worker gets the first share, and so does the successor of a killed one."""
     with worker(placed) as (first, said), worker(placed) as (_, second), worker(placed) as (_, third):
         assert (said, second, third) == (on(FIRST), on(SECOND), on(FIRST))
         first.kill()
@@ -94,7 +94,7 @@ def test_workers_take_shares_in_turn_and_a_killed_ones_is_free_at_once(placed: P
 
 
 def test_workers_of_another_archive_have_numbers_of_their_own(placed: Path, tmp_path: Path) -> None:
-    """As has every user."""
+    """The workers of another user have their own numbers too."""
     other = changed(placed.rename(tmp_path / "other"), threads=1)
     mine = worker_lock_directory(other)
 
@@ -106,7 +106,7 @@ def test_workers_of_another_archive_have_numbers_of_their_own(placed: Path, tmp_
 
 @pytest.mark.parametrize("squat", ["link", "open", "file"])
 def test_numbers_that_others_could_take_are_refused(placed: Path, tmp_path: Path, squat: str) -> None:
-    """In a directory for everybody somebody may have been there first."""
+    """In a directory that is writable for all users, another user could create the files first."""
     directory = worker_lock_directory(placed)
     directory.rmdir()
     if squat == "link":
@@ -128,7 +128,7 @@ def test_numbers_that_others_could_take_are_refused(placed: Path, tmp_path: Path
     st.none() | st.integers(1, 100),
 )
 def test_every_core_is_in_one_share(cores: set[int], workers: int | None, threads: int | None) -> None:
-    """Shares differ by one core at most, and have as many as the threads, where there are so many."""
+    """Shares differ by one core at most, and have the requested number of threads if there are enough."""
     shares = partition_cores(sorted(cores), workers, threads)
 
     assert sorted(core for share in shares for core in share) == sorted(cores)
@@ -143,13 +143,13 @@ def test_every_core_is_in_one_share(cores: set[int], workers: int | None, thread
 
 @pytest.mark.parametrize("workers", [None, 0, -1, True, "2", 2.0])
 def test_without_a_number_of_workers_there_is_one_a_core(workers: object) -> None:
-    """As TorchServe starts them."""
+    """TorchServe starts that many."""
     assert partition_cores([3, 5], workers, None) == [(3,), (5,)]
 
 
 @pytest.fixture
 def pinned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """Where this process would have been pinned, on a host of 8 cores."""
+    """The cores to which this process would be pinned, on a host of 8 cores."""
     found: list[tuple[int, ...]] = []
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(placement, "available_cores", lambda: 8)
@@ -177,7 +177,7 @@ def test_threads_are_as_many_as_the_cores_of_a_share(
     expected: list[tuple[int, ...]],
     own_threads: int,
 ) -> None:
-    """Unless they are written down, or a container may use fewer."""
+    """Written threads take precedence, and a container may permit fewer."""
     monkeypatch.setattr(placement, "available_cores", lambda: quota)
     manifest = replace(read_manifest(placed), threads=threads)
 
@@ -191,7 +191,7 @@ def test_threads_are_as_many_as_the_cores_of_a_share(
 def test_a_neuron_worker_is_given_a_core_of_the_device(
     placed: Path, pinned: list[tuple[int, ...]], backend: str
 ) -> None:
-    """In turn, as its runtime reads it; unless whoever runs the server has said which."""
+    """Workers get cores in turn, in the form that the runtime reads, unless the environment sets them."""
     manifest: Manifest = replace(read_manifest(placed), backend=backend)
     environments: list[dict[str, str]] = [{}, {"NEURON_RT_NUM_CORES": "2"}, {}, {}, {"NEURON_RT_LOG_LEVEL": "INFO"}]
 
@@ -204,7 +204,7 @@ def test_a_neuron_worker_is_given_a_core_of_the_device(
 def test_neuron_workers_share_no_core_where_nothing_says_how_many_they_are(
     placed: Path, pinned: list[tuple[int, ...]]
 ) -> None:
-    """A server may be told their number over its API, which no worker sees."""
+    """The number of workers may be set over the management API, which no worker sees."""
     manifest: Manifest = replace(read_manifest(placed), backend="neuronx")
     environments: list[dict[str, str]] = [{}, {}, {}]
 
@@ -216,7 +216,7 @@ def test_neuron_workers_share_no_core_where_nothing_says_how_many_they_are(
 
 
 def test_a_worker_is_placed_before_its_programs_are_loaded(placed: Path, pinned: list[tuple[int, ...]]) -> None:
-    """And has the threads of its share."""
+    """The worker has the threads of its share."""
     before = torch.get_num_threads()
     try:
         service = torchserve.load(FakeContext(model_dir=placed, model_yaml_config={"maxWorkers": 4}))
@@ -228,7 +228,7 @@ def test_a_worker_is_placed_before_its_programs_are_loaded(placed: Path, pinned:
 
 
 def test_without_placement_nothing_is_touched(archive: Path, pinned: list[tuple[int, ...]], tmp_path: Path) -> None:
-    """No file, no core."""
+    """No file is written, and no core is set."""
     before = set(tmp_path.iterdir())
 
     assert apply_placement(read_manifest(archive), archive, 2, {}) is None

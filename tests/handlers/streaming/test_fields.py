@@ -1,4 +1,4 @@
-"""Which session a request belongs to is read wherever it can stand, and what is no such thing is a 400."""
+"""Session fields of a request are read from every place, and invalid ones are answered with a 400."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ WHOLE = SessionFieldValues("a", start=True, end=False, step=0, token=None)
 
 
 def read(row: object, headers: dict[str, Any] | None = None, *, json_body: bool = True) -> SessionFieldValues:
-    """What a request says of its session."""
+    """The session fields of a request."""
     return read_session_fields(TorchServeRequest(row, headers or {}), NAMES, lambda _: json_body)[0]
 
 
 def refusal(row: object, headers: dict[str, Any] | None = None) -> str:
-    """Why it says nothing that could be used."""
+    """The reason for the refusal of the fields."""
     with pytest.raises(RequestError) as refused:
         read(row, headers)
     assert refused.value.status == 400
@@ -33,7 +33,7 @@ def refusal(row: object, headers: dict[str, Any] | None = None) -> str:
 
 
 def spelled(spelling: str) -> dict[str, str]:
-    """The session `a` from its beginning, with names in some spelling."""
+    """The fields of the start of session `a`, with names in one spelling."""
     words = {"id": "a", "start": "true", "step": "0"}
     return {getattr(str, spelling)(f"ts_request_sequence_{word}"): value for word, value in words.items()}
 
@@ -41,14 +41,14 @@ def spelled(spelling: str) -> dict[str, str]:
 @pytest.mark.parametrize("spelling", ["lower", "upper", "title", "swapcase"])
 @pytest.mark.parametrize("dash", ["_", "-"])
 def test_headers_are_read_however_they_are_spelled(spelling: str, dash: str) -> None:
-    """Go and proxies write them in their own way."""
+    """Go and proxies change the spelling."""
     headers = {name.replace("_", dash): value for name, value in spelled(spelling).items()}
 
     assert read({"body": b"[1]"}, headers) == WHOLE
 
 
 def test_fields_of_a_form_or_of_grpc_are_read() -> None:
-    """As bytes, beside the body."""
+    """They are bytes, beside the body."""
     fields = {name: value.encode() for name, value in spelled("lower").items()}
 
     assert read({"data": b"[1]", **fields}) == WHOLE
@@ -56,7 +56,7 @@ def test_fields_of_a_form_or_of_grpc_are_read() -> None:
 
 @pytest.mark.parametrize("parsed", [True, False])
 def test_fields_of_a_json_object_are_read_and_taken_out(parsed: bool) -> None:
-    """Whether or not TorchServe has parsed it; what is left is the body that it would be without them."""
+    """This holds whether or not TorchServe has parsed the body, which is left without the fields."""
     value = {
         "ids": [1],
         "ts_request_sequence_id": "a",
@@ -72,14 +72,14 @@ def test_fields_of_a_json_object_are_read_and_taken_out(parsed: bool) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "ts_request_"])
 def test_parameters_of_a_v2_request_are_read(prefix: str) -> None:
-    """By the protocol's usual names too; they stay where they are."""
+    """The protocol's usual names are accepted too; the parameters stay in the request."""
     said = {f"{prefix}sequence_id": "a", f"{prefix}sequence_start": True, f"{prefix}sequence_step": 0}
 
     assert read({"body": {"inputs": [], "parameters": said}}) == WHOLE
 
 
 def test_a_codecs_json_is_not_looked_into() -> None:
-    """It is the user's own: only headers and fields beside it count."""
+    """The body belongs to the codec: only headers and fields beside it count."""
     body = b'{"ts_request_sequence_id": "a"}'
     fields, rest = read_session_fields(TorchServeRequest({"body": body}, JSON), NAMES, lambda _: False)
 
@@ -88,7 +88,7 @@ def test_a_codecs_json_is_not_looked_into() -> None:
 
 
 def test_other_names_take_the_place_of_the_usual_ones() -> None:
-    """All of them, and the usual ones mean nothing then."""
+    """All names are replaced, and the usual ones have no meaning then."""
     names = SessionFields("X-Session", "X-Begin", "X-End", "X-Step", "X-Token")
     headers = {"x-session": "a", "X_BEGIN": "1", "x-step": "0", "ts_request_sequence_end": "true"}
 
@@ -96,7 +96,7 @@ def test_other_names_take_the_place_of_the_usual_ones() -> None:
 
 
 def test_what_is_said_twice_must_be_the_same() -> None:
-    """In a header and in the body; the case of a truth does not count."""
+    """Header and body must agree; the case of `true` does not matter."""
     headers = {"ts_request_sequence_id": "a", "ts_request_sequence_start": "True", "ts_request_sequence_step": "0"}
     body = {"ts_request_sequence_id": "a", "ts_request_sequence_start": True}
 
@@ -107,7 +107,7 @@ def test_what_is_said_twice_must_be_the_same() -> None:
 
 
 def test_ids_that_differ_in_case_are_different() -> None:
-    """An id is what it is: one in a header and another in the body must not pass for one."""
+    """Two ids that differ in case, in header and body, are a contradiction."""
     body = {"ts_request_sequence_id": "abc"}
 
     assert "is given twice" in refusal({"body": body}, {"ts_request_sequence_id": "ABC"})
@@ -131,14 +131,14 @@ def test_ids_that_differ_in_case_are_different() -> None:
     ],
 )
 def test_a_value_of_another_kind_is_refused_by_name(word: str, value: object, said: str) -> None:
-    """With what it must be."""
+    """The refusal has the expected kind."""
     message = refusal({"body": {"ids": [1], f"ts_request_sequence_{word}": value}})
 
     assert message.startswith(f"ts_request_sequence_{word} {said}")
 
 
-def test_null_is_as_if_nothing_was_said() -> None:
-    """Of JSON clients that write every key."""
+def test_null_is_a_missing_field() -> None:
+    """Some JSON clients write every key."""
     body = {"ids": [1], **{f"ts_request_sequence_{word}": None for word in ("id", "start", "end", "step", "token")}}
 
     assert read({"body": body}) == SessionFieldValues(None, start=False, end=False, step=None, token=None)
@@ -148,7 +148,7 @@ def test_null_is_as_if_nothing_was_said() -> None:
     "row", [{}, {"body": b""}, {"body": {}}, {"data": ""}, {"ts_request_sequence_id": b"a"}, b"", None]
 )
 def test_a_request_without_input_has_no_body(row: object) -> None:
-    """Nothing but what it says of its session."""
+    """The body has only session fields."""
     assert not has_body(TorchServeRequest(row, {}))
 
 
@@ -169,7 +169,7 @@ keys = st.sampled_from([*vars(NAMES).values(), "body", "data", "parameters", "se
 @example({"body": {"parameters": {"sequence_id": {}}}}, {}, True)
 @example({"body": "[" * 10_000}, {"Content-Type": "application/json"}, True)
 def test_whatever_comes_is_read_or_refused(row: object, headers: dict[str, Any], json_body: bool) -> None:
-    """By an error that a client can be told, and no other."""
+    """Errors are those for clients only."""
     try:
         fields, rest = read_session_fields(TorchServeRequest(row, headers), NAMES, lambda _: json_body)
         has_body(rest)

@@ -1,4 +1,4 @@
-"""Where an archive's sessions are kept on this host, and what a worker says where it cannot keep them."""
+"""The location of an archive's sessions on this host, and the error if they cannot be kept."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ STATE, KEY = "0" * 32, "ab" * 32
 
 
 def settings(**given: object) -> SessionSettings:
-    """As packaging writes them."""
+    """The settings in the form that packaging writes."""
     return StreamingConfig.model_validate(given).settings(STATE)
 
 
 def manifest(**given: object) -> Manifest:
-    """Of an archive with these settings."""
+    """The manifest of an archive with these settings."""
     return streaming_manifest(settings(**given))
 
 
@@ -45,12 +45,12 @@ def manifest(**given: object) -> Manifest:
     ],
 )
 def test_the_environment_goes_before_the_settings(environment: dict[str, str], directory: str) -> None:
-    """An operator need not package anew."""
+    """An operator need not package again."""
     assert session_directory(settings(directory="/settings"), environment) == Path(directory)
 
 
 def test_without_either_it_is_the_users_own_state() -> None:
-    """As the system says where that is."""
+    """The operating system defines that directory."""
     assert session_directory(settings(), {"XDG_STATE_HOME": "/state"}) == Path("/state/torchserve-neuron-lstm/sessions")
     assert session_directory(settings(), {}) == Path.home() / ".local/state/torchserve-neuron-lstm/sessions"
 
@@ -61,7 +61,7 @@ def test_a_model_that_does_not_stream_has_no_sessions() -> None:
 
 
 def test_a_store_is_touched_by_the_first_piece_alone(tmp_path: Path) -> None:
-    """A server starts although its store is not there yet."""
+    """A server starts even if its store is not reachable yet."""
     environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
     sessions = open_sessions(manifest(), "tagger", environment)
 
@@ -73,7 +73,7 @@ def test_a_store_is_touched_by_the_first_piece_alone(tmp_path: Path) -> None:
 
 
 def test_a_server_that_is_not_there_is_no_reason_not_to_start() -> None:
-    """Nor need its password be set yet: the pieces are refused."""
+    """Its password may be missing too: the requests are refused."""
     server = {"url": "redis://127.0.0.1:1/0", "password_env": "NOT_SET"}
     given = settings(store="redis", redis=server)
 
@@ -81,8 +81,8 @@ def test_a_server_that_is_not_there_is_no_reason_not_to_start() -> None:
     assert isinstance(open_store(settings(), "tagger", {}), SqliteStore)
 
 
-def test_all_workers_of_a_host_seal_with_one_key(tmp_path: Path) -> None:
-    """Made once, and nobody else's to read."""
+def test_all_workers_of_a_host_sign_with_one_key(tmp_path: Path) -> None:
+    """The key is made once, and only its user can read it."""
     environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
     first, second = (open_sessions(manifest(store="client"), "tagger", environment) for _ in range(2))
 
@@ -94,7 +94,7 @@ def test_all_workers_of_a_host_seal_with_one_key(tmp_path: Path) -> None:
 
 
 def test_a_key_of_the_environment_is_that_of_all_hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """And nothing is written here."""
+    """No file is written here."""
     monkeypatch.setenv("SESSIONS_KEY", KEY)
     environment = {"NEURON_LSTM_SESSIONS": str(tmp_path / "kept")}
     sessions = open_sessions(manifest(store="client", key_env="SESSIONS_KEY"), "tagger", environment)
@@ -106,7 +106,7 @@ def test_a_key_of_the_environment_is_that_of_all_hosts(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("key", [None, "", "ab" * 31, "not hex digits" * 5])
 def test_without_a_key_the_archive_is_not_served(monkeypatch: pytest.MonkeyPatch, key: str | None) -> None:
-    """A RuntimeError, which TorchServe shows, and the key is not in it."""
+    """The RuntimeError, which TorchServe shows, does not contain the key."""
     monkeypatch.delenv("SESSIONS_KEY", raising=False)
     if key is not None:
         monkeypatch.setenv("SESSIONS_KEY", key)

@@ -1,4 +1,4 @@
-"""Sessions are answered as if every sequence had come at once, whatever is lost, doubled or mixed on the way."""
+"""Sessions are answered as whole sequences, although requests are lost, repeated or reordered."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_service(sessions: Sessions | None = None, **facts: Any) -> Service:
 
 
 def piece(ids: object, **headers: str) -> TorchServeRequest:
-    """One piece, its fields in headers."""
+    """One chunk, with its fields in headers."""
     return TorchServeRequest({"body": ids}, {f"ts_request_sequence_{name}": value for name, value in headers.items()})
 
 
@@ -63,7 +63,7 @@ def ask(service: Service, *rows: TorchServeRequest) -> list[tuple[int, Any]]:
 
 
 def test_pieces_of_a_session_are_answered_as_its_whole_sequence() -> None:
-    """Per step, and as if it ended with the piece; the id comes back, and the steps so far."""
+    """Answers are for each step, and for the sequence so far; they have the id and the step."""
     service = make_service()
 
     first, second, third = (
@@ -79,7 +79,7 @@ def test_pieces_of_a_session_are_answered_as_its_whole_sequence() -> None:
 
 
 def test_sessions_of_one_batch_run_together() -> None:
-    """Beginning, going on and ending at once."""
+    """Sessions that begin, continue and end are in one batch."""
     service = make_service()
     ask(service, *(piece([n], id=f"s{n}", start="true") for n in range(5)))
 
@@ -90,7 +90,7 @@ def test_sessions_of_one_batch_run_together() -> None:
 
 
 def test_a_session_without_an_id_gets_one() -> None:
-    """That nobody can guess, and with which it goes on."""
+    """The id cannot be guessed, and continues the session."""
     service = make_service()
 
     ((_, first), (_, other)) = ask(service, piece([1]), piece([2]))
@@ -102,7 +102,7 @@ def test_a_session_without_an_id_gets_one() -> None:
 
 
 def test_an_unknown_session_is_never_a_new_one() -> None:
-    """Without start there is no state to go on from: 410, and nothing is computed."""
+    """Without start there is no state to continue from: 410, and no program runs."""
     service = make_service()
 
     assert [(status, body["type"]) for status, body in ask(service, piece([1], id="a"))] == [(410, "SessionUnknown")]
@@ -110,7 +110,7 @@ def test_an_unknown_session_is_never_a_new_one() -> None:
 
 
 def test_the_same_step_again_gets_the_same_bytes_and_a_gap_is_refused() -> None:
-    """A client that got no answer sends its piece again."""
+    """A client without an answer sends its chunk again."""
     service = make_service()
     ask(service, piece([1, 2], id="a", start="true", step="0"))
 
@@ -125,7 +125,7 @@ def test_the_same_step_again_gets_the_same_bytes_and_a_gap_is_refused() -> None:
 
 
 def test_the_end_can_be_sent_again_and_has_its_own_answer_without_a_body() -> None:
-    """Even by itself."""
+    """An end without a chunk can be sent again too."""
     service = make_service()
     ask(service, piece([1], id="a", start="true"))
 
@@ -137,7 +137,7 @@ def test_the_end_can_be_sent_again_and_has_its_own_answer_without_a_body() -> No
 
 
 def test_pieces_of_one_session_in_one_batch_are_applied_in_turn() -> None:
-    """By their numbers where they have any, else as they came."""
+    """Chunks are ordered by their steps or, without steps, by arrival."""
     service = make_service()
     ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
 
@@ -149,7 +149,7 @@ def test_pieces_of_one_session_in_one_batch_are_applied_in_turn() -> None:
 
 
 def test_a_piece_is_not_applied_in_the_place_of_the_failed_one_before_it(caplog: pytest.LogCaptureFixture) -> None:
-    """It would be out of order, and nobody would know."""
+    """It would be applied out of order, without any report."""
     service = make_service()
     ask(service, piece([1], id="a", start="true"))
 
@@ -182,7 +182,7 @@ def test_fields_are_found_in_headers_of_any_case_in_forms_and_in_the_body() -> N
 
 
 def test_an_npy_answer_has_its_session_in_the_headers() -> None:
-    """There is no other place."""
+    """An .npy body has no other place for it."""
     service = make_service(manifest={"outputs": (SUMS_ONLY,), "variants": streaming_manifest().variants[:1]})
 
     (response,) = service.handle(
@@ -213,7 +213,7 @@ SUMS_ONLY = streaming_manifest().outputs[0]
     ],
 )
 def test_what_is_no_piece_is_refused_alone(row: TorchServeRequest, type_: str) -> None:
-    """With 400, and never a word of it in a header."""
+    """The status is 400, and no header contains the rejected text."""
     service = make_service()
 
     bad, good = service.handle([row, piece([1], id="good", start="true")])
@@ -224,7 +224,7 @@ def test_what_is_no_piece_is_refused_alone(row: TorchServeRequest, type_: str) -
 
 
 def test_a_session_goes_on_with_every_model_of_the_same_state_alone() -> None:
-    """After an upgrade: 410, never a state of another model."""
+    """After an upgrade to another model the status is 410."""
     store = make_store()
     same = make_service(StoreSessions(store))
     other = make_service(StoreSessions(store), manifest={"streaming": replace(SETTINGS, state="cd" * 16)})
@@ -237,7 +237,7 @@ def test_a_session_goes_on_with_every_model_of_the_same_state_alone() -> None:
 
 
 def test_a_full_store_refuses_new_sessions_and_serves_the_open_ones() -> None:
-    """429, with the time after which there may be room."""
+    """The status is 429, with the time after which there may be room."""
     service = make_service(StoreSessions(make_store(sessions=1)))
     ask(service, piece([1], id="a", start="true"))
 
@@ -248,7 +248,7 @@ def test_a_full_store_refuses_new_sessions_and_serves_the_open_ones() -> None:
 
 
 class Broken(MemoryStore):
-    """Fails as long as it is told to."""
+    """A store that fails while it is set to fail."""
 
     failure: Exception | None = None
 
@@ -271,7 +271,7 @@ class Broken(MemoryStore):
 def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
     failure: Exception, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What needs no store is answered; what was not kept was not applied; once it is back, all goes on."""
+    """Requests without a store are answered, unsaved chunks are not applied, and sessions continue later."""
     store = Broken(Limits(10, 10**6, 600.0), Clock())
     service = make_service(StoreSessions(store))
     ask(service, piece([1], id="a", start="true"))
@@ -288,7 +288,7 @@ def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
 
 
 def test_a_damaged_record_costs_one_session(caplog: pytest.LogCaptureFixture) -> None:
-    """Others of the batch are answered."""
+    """Other sessions of the batch are answered."""
     store = make_store()
     service = make_service(StoreSessions(store))
     ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
@@ -301,12 +301,12 @@ def test_a_damaged_record_costs_one_session(caplog: pytest.LogCaptureFixture) ->
 
 
 class Racing(MemoryStore):
-    """Another worker is always a moment faster, so often."""
+    """A store in which another worker writes first, several times."""
 
     rivals: list[Callable[[], object]]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
-        rivals, self.rivals = self.rivals, []  # none of a rival's own
+        rivals, self.rivals = self.rivals, []  # rivals have no rivals
         if rivals:
             rivals.pop()()
         self.rivals = rivals
@@ -314,7 +314,7 @@ class Racing(MemoryStore):
 
 
 def test_two_workers_apply_pieces_of_one_session_in_turn() -> None:
-    """Who comes second decides again on the session as the first has left it."""
+    """The second worker decides again, on the session as the first one has left it."""
     store = Racing(Limits(10, 10**6, 600.0), Clock())
     store.rivals = []
     one, other = make_service(StoreSessions(store)), make_service(StoreSessions(store))
@@ -332,8 +332,8 @@ def test_two_workers_apply_pieces_of_one_session_in_turn() -> None:
     assert doubled[1]["total"] == 68
 
 
-def test_who_is_always_outrun_is_told_so() -> None:
-    """And not kept trying for ever."""
+def test_attempts_to_write_are_limited() -> None:
+    """The number of attempts is limited."""
     store = Racing(Limits(10, 10**6, 600.0), Clock())
     store.rivals = []
     one, other = make_service(StoreSessions(store)), make_service(StoreSessions(store))
@@ -344,13 +344,16 @@ def test_who_is_always_outrun_is_told_so() -> None:
 
 
 def carried_service(key: bytes = KEY, state: str = STATE) -> Service:
-    """One whose sessions the clients carry."""
+    """A service whose sessions are carried by the clients."""
     settings = replace(SETTINGS, store="client", state=state)
     return make_service(TokenSessions(key, bytes.fromhex(state), 4), manifest={"streaming": settings})
 
 
 def test_a_client_can_carry_its_session() -> None:
-    """Every answer has the session sealed; any worker goes on with it, and an old token is the session as it was."""
+    """Every answer has the session as a signed token; any worker can continue from it.
+
+    An old token is the session in its old state.
+    """
     ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
 
     for _ in range(2):
@@ -361,7 +364,7 @@ def test_a_client_can_carry_its_session() -> None:
 
 
 def test_a_token_that_is_not_ours_is_refused() -> None:
-    """Changed, sealed with another key, or of another model."""
+    """Examples are a changed token, one signed with another key, and one of another model."""
     ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
     token = first[TOKEN]
     changed = token[:-3] + ("A" if token[-3] != "A" else "B") + token[-2:]
@@ -377,7 +380,7 @@ def test_a_token_that_is_not_ours_is_refused() -> None:
 
 
 def test_what_was_repeated_and_what_was_idle_is_counted() -> None:
-    """For the server's metrics."""
+    """The counts are the server's metrics."""
     counted: list[BatchMetrics] = []
     store = make_store(idle_seconds=10.0)
     service = make_service(StoreSessions(store), report=counted.append)
@@ -391,7 +394,7 @@ def test_what_was_repeated_and_what_was_idle_is_counted() -> None:
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.data())
 def test_every_piece_is_applied_once_whatever_is_lost_or_doubled(ids: list[int], data: st.DataObject) -> None:
-    """A client that numbers its pieces and sends each until it is answered."""
+    """The client numbers its chunks and sends each until it is answered."""
     store = make_store()
     step = 0
     while step < len(ids):

@@ -1,4 +1,4 @@
-"""What is drawn is what was counted, in every format."""
+"""Charts in every format draw the counted timesteps."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ grids = st.just(()) | st.sets(st.integers(1, 400), min_size=1, max_size=20).map(
 
 
 def area(panel: Panel, kind: str) -> float:
-    """What the bars of a panel cover."""
+    """The area that the bars of a panel cover."""
     return math.fsum(getattr(bar, kind) * (bar.right - bar.left) for bar in panel.bars)
 
 
 @given(histograms, grids)
-@example({9: 1}, (4,))  # nothing fits today
+@example({9: 1}, (4,))  # the current lengths fit no sequence
 def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    """Of every grid: real and padded timesteps, on one scale; and in the first panel the sequences."""
+    """The areas of every grid are its real and padded timesteps on one scale; in the first also sequences."""
     proposal = propose(histogram, current=current)
     chart = make_chart(proposal)
 
@@ -57,7 +57,7 @@ def test_areas_are_what_was_counted(histogram: dict[int, int], current: tuple[in
 @given(histograms, grids)
 @example({9: 1}, (4,))
 def test_everything_lies_within_the_frame(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    """Bars stand side by side from left to right, edges and ticks too, and there are not too many to see."""
+    """Bars, edges and ticks are in order from left to right, and few enough to be visible."""
     chart = make_chart(propose(histogram, current=current))
 
     for panel in (chart.sequences, *chart.grids):
@@ -74,7 +74,7 @@ def test_everything_lies_within_the_frame(histogram: dict[int, int], current: tu
 
 @given(histograms, grids)
 def test_a_bar_has_the_padding_of_one_edge(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    """Where a new edge begins, a new bar does: the step is seen."""
+    """A new bar begins at each edge, so that the step is visible."""
     proposal = propose(histogram, current=current)
 
     for grid, panel in zip(proposal.grids, make_chart(proposal).grids, strict=True):
@@ -89,7 +89,7 @@ def tuned() -> tuple[Proposal, Chart]:
 
 
 class Balanced(HTMLParser):
-    """Sees that whatever is opened is closed, and that nothing is fetched from elsewhere."""
+    """A parser that checks that all tags are closed, and that no resource is remote."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Balanced(HTMLParser):
 
 
 def test_a_page_is_whole_and_needs_nothing_else() -> None:
-    """It says what the table on the terminal says, and fetches nothing."""
+    """The page has the text of the terminal's table, and loads no resource."""
     proposal, chart = tuned()
     text = html_page(chart, proposal)
 
@@ -133,8 +133,8 @@ def test_the_drawing_of_a_page_is_what_was_counted() -> None:
     assert {"5", "9", "16", "32", "timesteps of a sequence (logarithmic)"} <= labels
 
 
-def test_what_is_saved_is_said() -> None:
-    """In one line above the panels; sequences that are too long come first."""
+def test_the_page_states_the_saving() -> None:
+    """One line above the panels has it; sequences that are too long come first."""
     assert make_chart(propose({3: 1, 16: 1}, current=(16,), count=2)).result == "40.6 % fewer timesteps to compute"
     assert make_chart(propose({3: 5, 16: 1}, current=(3, 16), count=1)).result == "209.7 % more timesteps to compute"
     assert make_chart(propose({3: 1, 20: 1}, current=(4,))).result == "Too long: 1 sequence now, 0 as proposed"
@@ -143,7 +143,7 @@ def test_what_is_saved_is_said() -> None:
 
 @pytest.mark.parametrize("histogram", AWKWARD, ids=lambda histogram: f"{len(histogram)} lengths")
 def test_awkward_histograms_are_drawn_all_the_same(histogram: dict[int, int], tmp_path: Path) -> None:
-    """A single length, a huge one, a narrow range."""
+    """Examples are a single length, a huge one, and a narrow range."""
     proposal = propose(histogram, current=(16, 32))
 
     assert "<svg" in html_page(make_chart(proposal), proposal)
@@ -162,7 +162,7 @@ def test_a_png_shows_padding_where_there_is_some(tmp_path: Path) -> None:
 
 
 def test_without_matplotlib_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What to install, and what needs nothing."""
+    """The error names the package to install, and the format that needs none."""
     require_matplotlib()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
 

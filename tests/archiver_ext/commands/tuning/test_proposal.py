@@ -1,4 +1,4 @@
-"""What a proposal says of the current lengths and its own."""
+"""The figures of a proposal for the current lengths and for its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ grids = st.sets(st.integers(1, 99), min_size=1, max_size=5).map(lambda sizes: tu
 
 @given(histograms, grids)
 def test_as_many_lengths_as_now_are_never_worse(histogram: dict[int, int], current: tuple[int, ...]) -> None:
-    """And they accept at least what is accepted now and what was observed."""
+    """They accept at least the currently accepted lengths and the observed ones."""
     proposal = propose(histogram, current=current)
 
     assert proposal.current is not None
@@ -27,7 +27,7 @@ def test_as_many_lengths_as_now_are_never_worse(histogram: dict[int, int], curre
 
 
 def test_without_a_current_grid_eight_lengths_are_proposed() -> None:
-    """The optimum for the histogram, up to the longest that was seen."""
+    """They are the optimum for the histogram, up to the longest observed length."""
     histogram = dict.fromkeys(range(1, 30), 1)
 
     proposal = propose(histogram)
@@ -40,7 +40,7 @@ def test_without_a_current_grid_eight_lengths_are_proposed() -> None:
 
 
 def test_the_cost_decides_where_it_is_known() -> None:
-    """Unless timesteps are asked for; both are told either way."""
+    """Timesteps decide if requested; both figures are reported."""
     histogram = {10: 5, 11: 5, 40: 1}
 
     def cost(length: int) -> float:
@@ -57,8 +57,8 @@ def test_the_cost_decides_where_it_is_known() -> None:
         propose(histogram, objective="cost")
 
 
-def test_the_longest_can_be_told() -> None:
-    """What is beyond is refused, or cut where that is what becomes of it."""
+def test_the_longest_length_can_be_given() -> None:
+    """Longer sequences are refused, or truncated if the configuration says so."""
     histogram = {10: 5, 20: 5, 40: 2}
 
     refusing = propose(histogram, count=2, longest=20, current=(16,))
@@ -76,7 +76,7 @@ def test_the_longest_can_be_told() -> None:
 
 
 def test_a_program_can_read_it() -> None:
-    """Plain values, with the shares unrounded."""
+    """The values are plain, with unrounded shares."""
     told = propose({3: 1, 4: 1}, current=(8,), count=1).to_json()
 
     assert told["sequences"] == 2

@@ -1,11 +1,11 @@
 """Test double of torch_neuron (Inf1): the documented contract of `trace`, on a CPU.
 
 - `trace(model, example_inputs, **options)` returns a ScriptModule for `torch.jit.save` and `torch.jit.load`.
-- Operators that neuron-cc does not take run on the CPU, unless `fallback=False`: then `AttributeError` names one.
+- Operators that neuron-cc does not support run on the CPU. With `fallback=False`, `AttributeError` names one.
 - `compiler_args` is a list of strings.
 - Shapes are those of the example; with `dynamic_batch_size` the 0th dimension may differ.
 
-`__double__` tells it from the real one. It needs torch (1.13 or later) and the double of torch_neuronx beside it.
+`__double__` identifies the double. It needs torch (1.13 or later) and the double of torch_neuronx beside it.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
 """Test double of torch_neuronx: the documented contract of the tracing API, on a CPU.
 
-It checks its callers against the documented contract, so that code which passes here calls the real package as
+It checks its callers against the documented contract, so that code that passes here calls the real package as
 documented. Add the directory of this package to PYTHONPATH. It needs only torch (1.13 or later).
 
 The contract:
 - `trace` runs the function and returns a ScriptModule that `torch.jit.save` and `torch.jit.load` take, in any process.
 - The module takes and gives CPU tensors, and refuses another number, shape or dtype of inputs at each call.
 - Options are keywords. By position they are inferred with a warning (`DeprecationWarning`).
-- Operators that the compiler cannot take (`UNSUPPORTED`, and all of other namespaces than aten) raise `RuntimeError`.
-- Compiling needs a device, or `cpu_backend=True` and `--target` among `compiler_args`. `NEURON_DOUBLE_CORES` says how
-  many cores this host has, 2 where it is not set; `NEURON_RT_VISIBLE_CORES` and `NEURON_RT_NUM_CORES` restrict them.
+- Unsupported operators (`UNSUPPORTED`, and all of other namespaces than aten) raise `RuntimeError`.
+- Compiling needs a device, or `cpu_backend=True` and `--target` among `compiler_args`. `NEURON_DOUBLE_CORES` is the
+  number of cores of this host, by default 2; `NEURON_RT_VISIBLE_CORES` and `NEURON_RT_NUM_CORES` restrict them.
 - Weights are separated with `inline_weights_to_neff=False` alone; `replace_weights` warns of others and leaves them.
-- A weight-separated module computes with zeros where its weights are zeros: nothing remembers the old ones.
-- An aliased output goes to its state and is not among the answers. What the documentation leaves open is decided so.
+- A weight-separated module computes with zeros where its weights are zeros: the old ones are not kept.
+- An aliased output is written to its state and is not returned. The documentation leaves this open.
 - Wrong values of the partitioner's and placement's options raise the documented ValueError or RuntimeError.
-- A dynamic batch that cannot be split raises what TorchScript makes of a ValueError: `torch.jit.Error` with that word.
+- A dynamic batch that cannot be split raises TorchScript's form of a ValueError: `torch.jit.Error` with that word.
 
-`__double__` tells it from the real one.
+`__double__` identifies the double.
 """
 
 from ._buckets import BucketModelConfig, bucket_model_trace

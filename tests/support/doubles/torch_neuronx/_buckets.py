@@ -12,7 +12,7 @@ from ._trace import example_tensors, trace
 
 
 class BucketModelConfig:
-    """How inputs choose their bucket. State that buckets share is not part of the double."""
+    """The selection of buckets. State that buckets share is not part of the double."""
 
     def __init__(
         self,

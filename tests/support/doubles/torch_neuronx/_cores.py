@@ -1,4 +1,4 @@
-"""The cores of this host, and those that the runtime's environment leaves visible."""
+"""The cores of this host, and those that the runtime's environment makes visible."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 
 
 def host_cores() -> int:
-    """Cores of the pretended host."""
+    """The cores of the simulated host."""
     return int(os.environ.get("NEURON_DOUBLE_CORES", "2"))
 
 
 def visible_cores() -> int:
-    """Cores of this process: NEURON_RT_VISIBLE_CORES wins over NEURON_RT_NUM_CORES, 0 or neither means all.
+    """Cores of this process: NEURON_RT_VISIBLE_CORES, else NEURON_RT_NUM_CORES; 0 or neither means all.
 
     Raises:
-        RuntimeError: they are not contiguous, or more than there are.
+        RuntimeError: the cores are not contiguous, or do not exist.
     """
     here = host_cores()
     listed = os.environ.get("NEURON_RT_VISIBLE_CORES")

@@ -12,7 +12,7 @@ from ._trace import dynamic_batch
 
 
 class DataParallel(torch.nn.Module):
-    """A traced module that takes larger batches, one part a core."""
+    """A traced module that takes larger batches, with one part for each core."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class DataParallel(torch.nn.Module):
         self.model = dynamic_batch(model) if set_dynamic_batching else model
 
     def disable_dynamic_batching(self) -> None:
-        """From now on every part must have the compiled shape."""
+        """Require the compiled shape of every part from now on."""
         self.model.dynamic = False
 
     def forward(self, *inputs: torch.Tensor) -> Any:

@@ -13,7 +13,7 @@ from ._script import Function
 
 
 class PartitionerConfig:
-    """Which operators go to the CPU, and how much of that is too much."""
+    """The operators for the CPU, and the limits of partitioning."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class PartitionerConfig:
 
 
 def check(config: PartitionerConfig, kinds: Counter[str]) -> None:
-    """Refuse a model by the limits of the configuration, as if each unsupported operator cut the graph once.
+    """Refuse a model by the configured limits, as if each unsupported operator cut the graph once.
 
     Raises:
         ValueError: a limit does not hold.
@@ -68,7 +68,7 @@ def analyze(
     is_hf_transformers: bool = False,
     cleanup: bool = False,
 ) -> dict[str, Any]:
-    """What of a function the compiler takes."""
+    """Report the operators of a function that the compiler supports."""
     examples = _trace.example_tensors(example_inputs)
     model = func if isinstance(func, torch.nn.Module) else Function(func)
     graph = _trace.jit_trace(model, examples).inlined_graph

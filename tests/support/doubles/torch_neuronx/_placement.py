@@ -1,4 +1,4 @@
-"""On which cores a module runs. On a CPU nothing moves; what was asked for is kept and checked."""
+"""Placement of modules on cores. On a CPU modules do not move; requests are recorded and checked."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def set_multicore(trace: Any) -> None:
 
 @contextmanager
 def neuron_cores_context(start_nc: int = -1, nc_count: int = -1) -> Iterator[None]:
-    """Where modules are placed that torch.jit.load reads within it."""
+    """Place the modules that torch.jit.load reads in the context."""
     _check(start_nc, nc_count)
     yield
 
 
 @contextmanager
 def multicore_context() -> Iterator[None]:
-    """Modules that torch.jit.load reads within it go to all visible cores."""
+    """Place modules that torch.jit.load reads in the context on all visible cores."""
     _check(0, visible_cores())
     yield
 
@@ -53,12 +53,12 @@ def move_trace_to_device(trace: Any, device_id: int) -> None:
 
 
 def lazy_load(trace: Any, enable_lazy_load: bool = True) -> None:
-    """Load onto the core at the first call. Before it is saved, in place."""
+    """Load onto the core at the first call. Must be called before saving; in place."""
     _require_neuron(trace)
     trace.lazy = enable_lazy_load
 
 
 def async_load(trace: Any, enable_async_load: bool = True) -> None:
-    """Load onto the core while torch.jit.load returns. Before it is saved, in place."""
+    """Load onto the core while torch.jit.load returns. Must be called before saving; in place."""
     _require_neuron(trace)
     trace.asynchronous = enable_async_load

@@ -1,6 +1,6 @@
-"""Tracing a function into a ScriptModule that checks its inputs, in whatever process it is loaded.
+"""Tracing of a function into a ScriptModule that checks its inputs, in any process that loads it.
 
-Without `from __future__ import annotations`: torch.jit.script reads the annotations.
+This file has no `from __future__ import annotations`, because torch.jit.script reads the annotations.
 """
 
 import linecache
@@ -15,7 +15,7 @@ _numbers = count()
 
 @torch.jit.script
 def checked(x: torch.Tensor, like: torch.Tensor, index: int) -> torch.Tensor:
-    """`x`, if it has the shape and dtype that was compiled for."""
+    """`x`, if it has the compiled shape and dtype."""
     if x.dtype != like.dtype:
         raise RuntimeError("input " + str(index) + " has another dtype than the model was compiled for")
     if x.size() != like.size():
@@ -29,7 +29,7 @@ def checked(x: torch.Tensor, like: torch.Tensor, index: int) -> torch.Tensor:
 
 @torch.jit.script
 def common_batch(inputs: list[torch.Tensor], likes: list[torch.Tensor]) -> int:
-    """The rows of all inputs, which may differ from those compiled for in dimension 0 alone."""
+    """The rows of all inputs, which may differ from the compiled ones in dimension 0 only."""
     batch = inputs[0].size(0)
     for index in range(len(inputs)):
         x = inputs[index]
@@ -68,7 +68,7 @@ class Function(torch.nn.Module):
 
 
 class Guarded(torch.nn.Module):
-    """A module behind checks of its inputs; torch.jit.trace keeps the scripted checks as they are."""
+    """A module with checks of its inputs; torch.jit.trace keeps the scripted checks unchanged."""
 
     def __init__(self, model: torch.nn.Module, examples: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Guarded(torch.nn.Module):
             self.register_buffer(f"like{index}", like, persistent=False)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        """The module's answer, or the refusal of an input."""
+        """The module's answer, or an error for a wrong input."""
         return self.model(*(checked(x, getattr(self, f"like{i}"), i) for i, x in enumerate(inputs)))
 
 
@@ -100,9 +100,9 @@ def forward(self, {parameters}):
 
 
 def scripted(inner: Any, inputs: int, outputs: int, states: dict[int, str], *, separated: bool) -> Any:
-    """The traced module in one that can be told to take every batch, and that writes aliased outputs to their states.
+    """The traced module in a wrapper, which can take every batch and writes aliased outputs to states.
 
-    `states` maps an output's index to the path of the tensor below `inner`. `outputs` is 0 for one tensor alone.
+    `states` maps an output's index to the path of the tensor below `inner`. `outputs` is 0 for a single tensor.
     """
     kept = [index for index in range(max(outputs, 1)) if index not in states]
     parameters = [f"x{i}" for i in range(inputs)]
@@ -140,7 +140,7 @@ def _answers(expressions: Sequence[str], *, single: bool) -> str:
 
 
 def script_module(text: str, namespace: dict[str, Any], **attributes: Any) -> Any:
-    """A scripted module with these attributes and the `forward` that is written in `text`."""
+    """A scripted module with these attributes and the `forward` of `text`."""
     file = f"<torch_neuronx double {next(_numbers)}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     exec(compile(text, file, "exec"), namespace)

@@ -36,7 +36,7 @@ UNSUPPORTED = frozenset(
         "aten::linalg_svd",
     }
 )
-"""Operators that the compiler refuses, beside all of other namespaces than aten."""
+"""Operators that the compiler refuses, in addition to all namespaces other than aten."""
 
 _KEYWORDS = (
     "input_output_aliases",
@@ -130,21 +130,21 @@ def _check_target(words: Sequence[str], *, cpu_backend: bool) -> None:
 
 
 def jit_trace(module: torch.nn.Module, examples: tuple[torch.Tensor, ...]) -> Any:
-    """torch.jit.trace, without its words on what it makes constant: that is the contract."""
+    """torch.jit.trace without its warnings on constants: this is the documented contract."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         return torch.jit.trace(module, examples, check_trace=False)
 
 
 def operators(graph: Any) -> Counter[str]:
-    """How often each operator is in a graph, those of the checks and of control flow left out."""
+    """The number of each operator in a graph, without those of checks and of control flow."""
     return Counter(
         node.kind() for node in graph.nodes() if not node.kind().startswith("prim::") and node.kind() != "aten::Int"
     )
 
 
 def is_supported(kind: str) -> bool:
-    """Whether the compiler takes an operator such as `aten::mul`."""
+    """Whether the compiler supports an operator such as `aten::mul`."""
     return kind.startswith("aten::") and kind not in UNSUPPORTED
 
 
@@ -163,7 +163,7 @@ def _states(model: torch.nn.Module, aliases: Mapping[torch.Tensor, int], outputs
 
 
 def dynamic_batch(neuron_script: Any) -> Any:
-    """Let a traced module take every number of rows; changes it in place and returns it."""
+    """Allow any number of rows for a traced module, in place. Returns it."""
     _require_neuron(neuron_script)
     likes = [tensor for name, tensor in neuron_script.inner.named_buffers() if name.startswith("like")]
     if len({like.shape[0] if like.dim() else None for like in likes}) != 1 or not likes[0].dim():
@@ -173,7 +173,7 @@ def dynamic_batch(neuron_script: Any) -> Any:
 
 
 def replace_weights(neuron_model: Any, weights: torch.nn.Module | Mapping[str, torch.Tensor]) -> None:
-    """Other weights for a module that was traced with `inline_weights_to_neff=False`, in place."""
+    """Replace the weights of a module traced with `inline_weights_to_neff=False`, in place."""
     _require_neuron(neuron_model)
     if not neuron_model.separated:
         warnings.warn("the Neuron model does not contain any separated weights", UserWarning, stacklevel=2)

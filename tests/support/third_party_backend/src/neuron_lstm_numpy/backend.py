@@ -58,7 +58,7 @@ class NumpyEngine:
         return {"byteorder": sys.byteorder}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
-        """Why numpy cannot take this call; None where it can."""
+        """Return the reason why numpy cannot take this call, or None."""
         name = _name(node)
         if name not in OPERATORS and name != _CHECKS:
             return f"numpy has no {name}"

@@ -27,7 +27,7 @@ def lstm(
     bidirectional: bool,
     need_cell: bool,
 ) -> tuple[Array, Array, Array]:
-    """The abstract operator: x[B, T, F] -> y[B, T, D*H], h_n and c_n[L*D, B, H], rows frozen after their own length."""
+    """The abstract operator: x[B, T, F] to y[B, T, D*H], h_n and c_n[L*D, B, H], rows frozen at their end."""
     directions = 2 if bidirectional else 1
     each = len(weights) // (layers * directions)
     real = np.arange(x.shape[1]) < (np.full(len(x), x.shape[1]) if lengths is None else lengths)[:, None]
