@@ -7,10 +7,10 @@ Alone, a request's lengths are known: all of its timesteps. So what a model does
 from __future__ import annotations
 
 import contextlib
+import itertools
 import operator
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ from .export import bind_arguments, example_tensor, export_quietly, replaced_for
 
 _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
 _KNOWN = "_neuron_lstm_known"
-_SAME_SIZE = re.compile(r"(L\[\S+\]\.size\(\)\[\d+\]) == (L\[\S+\]\.size\(\)\[\d+\])")
+_BATCHES, _TIMES = (1, 2, 5), 40
 _EXAMPLE_TIME = 23
 """Timesteps to trace with: unlikely to be a size in the model, and enough for its strides."""
 
@@ -77,19 +77,40 @@ def export_single(model: torch.nn.Module, config: ServingConfig) -> SingleExport
     with replaced_forward(model, traced), explained_export_errors(name, dynamic_shapes=True):
         exported = export_quietly(model, tensors, dims)
         functional = exported.run_decompositions({})
-    reject_guards(exported, name)
+    reject_guards(exported, name, {spec.name.replace(".", "_"): _alone(spec.shape) for spec in specs})
     return SingleExport(functional, notes["output_tree"])
 
 
-def reject_guards(exported: torch.export.ExportedProgram, name: str) -> None:
+def reject_guards(exported: torch.export.ExportedProgram, name: str, sizes: Mapping[str, Sequence[int | str]]) -> None:
     """Refuse a program that holds only for some numbers of timesteps, such as odd ones.
+
+    `sizes` are the shapes of the inputs by name. The conditions of the exporter are evaluated for many sizes.
 
     Raises:
         LoweringError: names the condition.
     """
-    guards = [guard for guard in exported._guards_code if "==" in guard and not _SAME_SIZE.fullmatch(guard)]
-    if guards:
-        raise LoweringError(f"{name} takes another way for some numbers of timesteps: {'; '.join(guards)}")
+    lowest = max((int(bounds.lower) for bounds in exported.range_constraints.values()), default=1)
+    for guard in exported._guards_code:
+        for batch, time in itertools.product(_BATCHES, range(lowest, lowest + _TIMES)):
+            known = {"batch": batch, "time": time}
+            held = {key: _Sized([known.get(str(size), size) for size in shape]) for key, shape in sizes.items()}
+            if "==" in guard and not eval(guard, {"L": held}):  # noqa: S307 - written by torch's exporter
+                raise LoweringError(f"{name} takes another way for some numbers of timesteps: it holds only if {guard}")
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """Stand-in for a tensor in a condition of the exporter."""
+
+    sizes: Sequence[Any]
+
+    def size(self) -> Sequence[Any]:
+        """Return the sizes."""
+        return self.sizes
+
+
+def _alone(shape: Sequence[int | str]) -> list[int | str]:
+    return [1 if size == "batch" else size for size in shape]
 
 
 @contextlib.contextmanager

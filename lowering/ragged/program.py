@@ -54,7 +54,8 @@ def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec]) -> RaggedP
     holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), "sequence_lengths"])  # type: ignore[method-assign]
     with explained_export_errors("a batch of requests", dynamic_shapes=True):
         program = _export(holder, inputs)
-    reject_guards(program, "a batch of requests")
+    shapes = {spec.name.replace(".", "_"): spec.shape for spec in inputs}
+    reject_guards(program, "a batch of requests", {**shapes, "sequence_lengths": ("batch",)})
     return RaggedProgram(program, tuple(_layout(value) for value in found))
 
 
