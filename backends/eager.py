@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket
 from . import masked as _masked  # noqa: F401  registers the operators that programs call
@@ -47,11 +48,7 @@ class Eager:
         return None
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the weight-stripped program."""
         write_signature(signature_of(program, None), directory)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket
 from . import masked
@@ -79,11 +80,7 @@ class OpenVino:
         return missing_translation(node)
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the ONNX graph without weights.
 
@@ -133,9 +130,7 @@ class OpenVino:
         return _run(signature, compiled, kept)
 
 
-def _reject_wrong_outputs(
-    program: torch.export.ExportedProgram, answers: Sequence[torch.Tensor], precision: Precision
-) -> None:
+def _reject_wrong_outputs(program: ExportedProgram, answers: Sequence[torch.Tensor], precision: Precision) -> None:
     """Compare a program of fixed sizes with torch: at fixed sizes the engine was seen to compute wrong
     outputs.
 
@@ -255,11 +250,11 @@ def _lift_weights(model: Any, weights: Weights) -> set[str]:
     return {kind.name for kind in model.graph.input} & set(weights)
 
 
-def _without_lengths(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def _without_lengths(program: ExportedProgram) -> ExportedProgram:
     """The program with masks, and recurrences without lengths, each of one layer in one direction."""
     table = {torch.ops.neuron_lstm.lstm.default: _lstm, torch.ops.neuron_lstm.rnn.default: _rnn}
     with quiet():
-        decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
+        decomposed: ExportedProgram = program.run_decompositions(table)
     return decomposed
 
 

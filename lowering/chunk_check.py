@@ -6,6 +6,7 @@ import random
 from collections.abc import Sequence
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.execute_chunks import ChunkSignature, execute_chunks
 from ..bucketing.padding import pad
@@ -25,10 +26,7 @@ Requests = list[list[torch.Tensor]]
 
 
 def check_chunked_equivalence(
-    exported: torch.export.ExportedProgram,
-    chunked: ChunkPrograms,
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
+    exported: ExportedProgram, chunked: ChunkPrograms, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> None:
     """Run the same requests alone as whole sequences, and together in chunks.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.padding import torch_dtype
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
@@ -25,9 +26,7 @@ _TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of p
 NodeValues = dict[str, Any]
 
 
-def reject_padding_sensitive_outputs(
-    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid
-) -> None:
+def reject_padding_sensitive_outputs(exported: ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid) -> None:
     """Run requests alone and in two longer buckets, and compare the outputs.
 
     Raises:
@@ -65,7 +64,7 @@ def reject_padding_sensitive_outputs(
         )
 
 
-def _allowed(exported: torch.export.ExportedProgram, axes: dict[Axis, Any], axis: Axis, wish: int) -> int:
+def _allowed(exported: ExportedProgram, axes: dict[Axis, Any], axis: Axis, wish: int) -> int:
     """Return the size nearest to `wish` that the program was exported for."""
     size = axes.get(axis)
     allowed = exported.range_constraints.get(size.node.expr) if isinstance(size, torch.SymInt) else None
@@ -139,7 +138,7 @@ class _Layout:
     time: tuple[int, ...]
 
 
-def _layouts(exported: torch.export.ExportedProgram, axes: dict[Axis, Any]) -> dict[str, _Layout]:
+def _layouts(exported: ExportedProgram, axes: dict[Axis, Any]) -> dict[str, _Layout]:
     """Find the nodes whose real part is known: those that do not merge batch and time into one dimension."""
     layouts: dict[str, _Layout] = {}
     for node in exported.graph.nodes:

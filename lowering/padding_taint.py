@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.shapes import TensorSpec
 from .errors import node_line
@@ -31,9 +32,7 @@ from .timestep_rules import (
 )
 
 
-def find_padding_leak(
-    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool
-) -> Tainted | None:
+def find_padding_leak(exported: ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> Tainted | None:
     """Return the first operator through which padding may reach an output; None if there is none."""
     axes = symbolic_sizes(exported, inputs)
     if "time" not in axes:

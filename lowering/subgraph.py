@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from ..backends.exported_program import module_with
 from ..bucketing.shapes import Axis, TensorSpec
@@ -31,10 +32,7 @@ class SubgraphBuilder:
     """
 
     def __init__(
-        self,
-        exported: torch.export.ExportedProgram,
-        axes: Mapping[Axis, Any],
-        inputs: Sequence[TensorSpec | None],
+        self, exported: ExportedProgram, axes: Mapping[Axis, Any], inputs: Sequence[TensorSpec | None]
     ) -> None:
         self._exported, self._axes = exported, dict(axes)
         self._graph = torch.fx.Graph()
@@ -148,7 +146,7 @@ class SubgraphBuilder:
         self._tensors[target] = known
         return self._graph.get_attr(target)
 
-    def export(self, outputs: Sequence[torch.fx.Node], specs: Sequence[TensorSpec]) -> torch.export.ExportedProgram:
+    def export(self, outputs: Sequence[torch.fx.Node], specs: Sequence[TensorSpec]) -> ExportedProgram:
         """Export the subgraph for every shape; `specs` are the layouts of its inputs in order."""
         self._graph.output(tuple(outputs))
         module = torch.fx.GraphModule(module_with(self._tensors, self._exported.state_dict), self._graph)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
+from torch.export import ExportedProgram
 
 from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileSettings
@@ -44,7 +44,7 @@ def partitioner_config(config: ServingConfig, directory: Path) -> PartitionerCon
 
 def with_cpu_fallback(
     engine: Backend,
-    programs: Mapping[ProgramRole, tuple[torch.export.ExportedProgram, Bucket]],
+    programs: Mapping[ProgramRole, tuple[ExportedProgram, Bucket]],
     config: PartitionerConfig,
     settings: CompileSettings,
 ) -> Backend:
@@ -67,11 +67,7 @@ def cpu_operators_in(tree: Path, backend: str) -> tuple[str, ...]:
 
 
 def _segments(
-    engine: Backend,
-    program: torch.export.ExportedProgram,
-    bucket: Bucket,
-    config: PartitionerConfig,
-    settings: CompileSettings,
+    engine: Backend, program: ExportedProgram, bucket: Bucket, config: PartitionerConfig, settings: CompileSettings
 ) -> Segments:
     fixed = specialize(program, bucket)
     refused = {

@@ -42,6 +42,8 @@ from .device import (
 from .source_program import export_source
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram  # not in the torch of Inf1's hosts
+
     from .toolchain import CompileReply
 
 
@@ -74,11 +76,7 @@ class NeuronBackend(ABC):
         return {}
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Trace the program for one bucket and save the ScriptModule, with weights only if they are embedded.
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.export import ExportedProgram
 
 from ..interface import Weights
 from .layers import NativeLinear, NativeRecurrence, NativeSequenceLinear
@@ -24,7 +25,7 @@ any batch.
 """
 
 
-def has_supported_ops(program: torch.export.ExportedProgram) -> bool:
+def has_supported_ops(program: ExportedProgram) -> bool:
     """Whether the program has operators that `replace_recurrent_ops` may replace."""
     calls: Any = [node for node in program.graph.nodes if node.op == "call_function"]
     return any(
@@ -33,9 +34,7 @@ def has_supported_ops(program: torch.export.ExportedProgram) -> bool:
     )
 
 
-def replace_recurrent_ops(
-    program: torch.export.ExportedProgram, weights: Weights, pool: ThreadPool | None
-) -> torch.fx.GraphModule:
+def replace_recurrent_ops(program: ExportedProgram, weights: Weights, pool: ThreadPool | None) -> torch.fx.GraphModule:
     """Build a module of the program's graph, from flat inputs to a tuple of flat outputs.
 
     `pool` is None for a program without supported operators. Unsupported calls (another dtype, projections, weights
@@ -78,7 +77,7 @@ def _remove_no_ops(graph: torch.fx.Graph) -> None:
 
 
 def _keep_weights(
-    module: torch.fx.GraphModule, program: torch.export.ExportedProgram, weights: Weights
+    module: torch.fx.GraphModule, program: ExportedProgram, weights: Weights
 ) -> dict[torch.fx.Node, torch.Tensor]:
     """Replace the placeholders of weights by attributes. Returns the tensor of each attribute."""
     signature = program.graph_signature

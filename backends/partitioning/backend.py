@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch.export import ExportedProgram
 
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import write_json
@@ -77,11 +78,7 @@ class PartitionedBackend:
         return self.engine.host()
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Partition the program for one bucket and write each segment into its own directory.
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.export import ExportedProgram
 
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import JsonError, read_json, write_json
@@ -83,11 +84,7 @@ class Vollo:
         return {}
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the device's programs and the segments of the CPU.
 
@@ -168,11 +165,7 @@ class _Device:
         return refusal(node)
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the device's program, or one for the CPU if the segment only moves data."""
         from .compiler import accelerator_config, build_program
