@@ -6,8 +6,8 @@ API. Each package of AWS requires one old release of torch, so the compiler may 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import torch
 from ...bucketing.shapes import Bucket
 from ..interface import (
     DEFAULTS,
+    Backend,
     CompileError,
     CompilerOption,
     CompileSettings,
@@ -47,8 +48,11 @@ if TYPE_CHECKING:
     from .toolchain import CompileReply
 
 
-class NeuronBackend(ABC):
-    """A Neuron engine; a subclass has the compiler's options and loads the module."""
+class NeuronBackend(Backend):
+    """A Neuron engine; a subclass has the compiler's options and loads the module.
+
+    The runtime itself refuses a program for another kind of device.
+    """
 
     name: str
     polymorphic = False
@@ -70,10 +74,6 @@ class NeuronBackend(ABC):
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch. The toolchain is checked for each program: it may be in another interpreter here."""
         return (Requirement("torch", "torch", self.toolchain.torch),)
-
-    def host(self) -> Mapping[str, str]:
-        """Return nothing: the runtime refuses a program for another kind of device."""
-        return {}
 
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
@@ -125,8 +125,8 @@ class NeuronBackend(ABC):
         """Return the keyword arguments for the toolchain's `trace`; values must be representable in JSON."""
 
     @abstractmethod
-    def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> list[str]:
-        """Return advice for a failed compilation, one line each."""
+    def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> Iterator[str]:
+        """Yield advice for a failed compilation, one line each."""
 
     @abstractmethod
     def load_module(self, package: Any, path: Path, tensors: Sequence[torch.Tensor], core: int) -> torch.nn.Module:

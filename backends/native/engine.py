@@ -17,7 +17,7 @@ from ...bucketing.shapes import Bucket
 from .. import cpp_compiler
 from .. import masked as _masked  # noqa: F401  registers the operators of calls that are not replaced
 from ..exported_program import load_weight_stripped, save_weight_stripped
-from ..interface import DEFAULTS, CompilerOption, CompileSettings, LoadedProgram, Precision, Requirement, Weights
+from ..interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from ..module_program import ModuleProgram
 from ..signature import read_signature, signature_of, write_signature
 from ..versions import torch_requirement
@@ -28,7 +28,7 @@ from .rewrite import has_supported_ops, replace_recurrent_ops
 _PROGRAM = "program.pt2"
 
 
-class Native:
+class Native(Backend):
     """One program for every bucket."""
 
     name = "native"
@@ -37,7 +37,6 @@ class Native:
     ragged = True
     whole_sequences = "native stops each row at its own end, so chunked execution would save nothing"
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
         """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not

@@ -29,6 +29,7 @@ from ...config.json_codec import JsonError, read_json, write_json
 from ..eager import Eager
 from ..interface import (
     DEFAULTS,
+    Backend,
     CompileError,
     CompilerOption,
     CompileSettings,
@@ -59,16 +60,14 @@ _accelerators = count()
 """Index of the next accelerator that this process does not use yet: each holds one program."""
 
 
-class Vollo:
-    """Engine with one program for each bucket, over whole sequences."""
+class _Installed(Backend):
+    """The compiler and its licence, which both engines of this file need."""
 
     name = "vollo"
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("bfloat16",)
     options: tuple[CompilerOption, ...] = ("compiler_args",)
-    inlines_weights = True
-    whole_sequences = "Vollo's LSTMs have no initial state as an input, so they run over whole sequences"
 
     def unavailable(self) -> str | None:
         """Return the missing packages of the compiler, and its licence; None if all are installed."""
@@ -79,9 +78,12 @@ class Vollo:
         """Return torch. The accelerator and the VM are checked when a program is loaded."""
         return Eager().requirements()
 
-    def host(self) -> Mapping[str, str]:
-        """Return nothing: any machine."""
-        return {}
+
+class Vollo(_Installed):
+    """Engine with one program for each bucket, over whole sequences."""
+
+    inlines_weights = True
+    whole_sequences = "Vollo's LSTMs have no initial state as an input, so they run over whole sequences"
 
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
@@ -141,23 +143,8 @@ class Vollo:
         return f"emulated by the VM of vollo-compiler, bit for bit but slowly: {reason}"
 
 
-class _Device:
+class _Device(_Installed):
     """Engine of the device segments of a rewritten program, as `PartitionedBackend` compiles them."""
-
-    name = Vollo.name
-    polymorphic = False
-    any_shape = False
-    precisions = Vollo.precisions
-    options = Vollo.options
-
-    def unavailable(self) -> str | None:
-        return Vollo().unavailable()
-
-    def requirements(self) -> tuple[Requirement, ...]:
-        return Vollo().requirements()
-
-    def host(self) -> Mapping[str, str]:
-        return {}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         from .translate import refusal
