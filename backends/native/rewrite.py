@@ -13,6 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
 from ..interface import Weights
+from ..signature import weight_names
 from .layers import NativeLinear, NativeRecurrence, NativeSequenceLinear
 from .library import LayerStack, LinearLayer, ThreadPool, pack_recurrence
 
@@ -77,12 +78,7 @@ def _remove_no_ops(graph: Graph) -> None:
 
 def _keep_weights(module: GraphModule, program: ExportedProgram, weights: Weights) -> dict[Node, torch.Tensor]:
     """Replace the placeholders of weights by attributes. Returns the tensor of each attribute."""
-    signature = program.graph_signature
-    names: Mapping[str, str] = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
+    names = weight_names(program)
     given = {}
     for node in [node for node in module.graph.nodes if node.op == "placeholder" and node.name in names]:
         tensor = weights.get(names[node.name], program.constants.get(names[node.name]))
@@ -120,9 +116,7 @@ def _replace_recurrence(module: GraphModule, node: Node, given: Mapping[Node, to
 def _supports_weights(weights: Any, bias: Any, layers: Any, both: Any, given: Mapping[Node, torch.Tensor]) -> bool:
     """Whether the weights are constants of float32 without a projection."""
     each = len(weights) // (layers * (2 if both else 1))
-    return each == (4 if bias else 2) and all(
-        weight in given and given[weight].dtype == torch.float32 for weight in weights
-    )
+    return each == (4 if bias else 2) and all(one in given and given[one].dtype == torch.float32 for one in weights)
 
 
 def _are_float32(*tensors: Node) -> bool:

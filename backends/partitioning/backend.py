@@ -89,10 +89,8 @@ class PartitionedBackend:
             raise CompileError("a partitioned program is compiled for one bucket at a time")
         config = self.config or PartitionerConfig()
         fixed = specialize(program, bucket)
-        reasons = unsupported_operators(self.engine, fixed, bucket, config, settings)
-        unsupported = {node.name for node, reason in reasons.items() if reason is not None}
         try:
-            segments = partition(fixed, lambda node: node.name not in unsupported, config)
+            segments = supported_segments(self.engine, fixed, bucket, config, settings)
         except PartitionError as error:
             raise CompileError(f"partitioner_config.{error}") from error
         write_signature(signature_of(program, bucket), directory)
@@ -142,6 +140,19 @@ class PartitionedBackend:
             LoadError: a segment cannot be loaded on this host, a file is damaged, or the weights do not match.
         """
         return load_compiled(self.engine, directory, weights, host, threads)
+
+
+def supported_segments(
+    engine: Backend, fixed: ExportedProgram, bucket: Bucket, config: PartitionerConfig, settings: CompileSettings
+) -> Segments:
+    """Partition a program of fixed sizes by the operators that the engine supports.
+
+    Raises:
+        PartitionError: the segments violate the limits of `config`.
+    """
+    reasons = unsupported_operators(engine, fixed, bucket, config, settings)
+    unsupported = {node.name for node, reason in reasons.items() if reason is not None}
+    return partition(fixed, lambda node: node.name not in unsupported, config)
 
 
 def _torch_of(engine: Backend) -> str | None:

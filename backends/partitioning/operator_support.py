@@ -60,11 +60,8 @@ def _tensors(graph: Graph, call: Node, value: Any) -> list[Node]:
     """Return the tensors among the results of a call."""
     if isinstance(value, torch.Tensor):
         return [call]
-    return [
-        graph.call_function(operator.getitem, (call, index))
-        for index, one in enumerate(value)
-        if isinstance(one, torch.Tensor)
-    ]
+    indices = [index for index, one in enumerate(value) if isinstance(one, torch.Tensor)]
+    return [graph.call_function(operator.getitem, (call, index)) for index in indices]
 
 
 def _probe_by_compiling(

@@ -22,6 +22,7 @@ from torch.fx.passes.operator_support import OperatorSupportBase
 from ...config.partitioner import UNLIMITED, PartitionerConfig
 from ..exported_program import module_with, quiet
 from ..interface import CompileError
+from ..signature import weight_names, weights_of
 from .partitioned_program import Target
 
 _ASSERTION = "aten::_assert"
@@ -292,15 +293,9 @@ class _Weight(NamedTuple):
 
 def _tensors_of(program: ExportedProgram) -> dict[str, _Weight]:
     """Return the program's tensors by placeholder."""
-    signature = program.graph_signature
-    targets = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
-    persistent = program.state_dict
-    values = {**program.constants, **persistent}
-    return {name: _Weight(target, values[target], target in persistent) for name, target in targets.items()}
+    persistent, values = program.state_dict, weights_of(program)
+    names = weight_names(program)
+    return {name: _Weight(target, values[target], target in persistent) for name, target in names.items()}
 
 
 def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weight]) -> ExportedProgram:
