@@ -67,11 +67,8 @@ def _transfer_call(taints: TaintMap, node: torch.fx.Node) -> Taint:
     if PER_TIMESTEP not in sources and name not in FACTORIES and name not in FILL_FACTORIES:
         return PER_TIMESTEP if taints.time_dims(node) else INDEPENDENT
     if is_timestep_local(taints, node, name):
-        return (
-            PER_TIMESTEP
-            if taints.time_dims(node) or (PER_TIMESTEP in sources and taints.is_tuple(node))
-            else INDEPENDENT
-        )
+        over_time = taints.time_dims(node) or (PER_TIMESTEP in sources and taints.is_tuple(node))
+        return PER_TIMESTEP if over_time else INDEPENDENT
     return Tainted(name, node_line(node))
 
 

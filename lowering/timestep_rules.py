@@ -129,15 +129,13 @@ def dims_argument(node: Node) -> list[int] | None:
     for name in ("dim", "dims"):
         if name in names:
             position = names.index(name)
-            given = (
-                node.args[position]
-                if position < len(node.args)
-                else node.kwargs.get(name, schema[position].default_value)
-            )
+            given = node.kwargs.get(name, schema[position].default_value)
+            if position < len(node.args):
+                given = node.args[position]
             if given is None or given == []:
                 return None
             rank = _rank(node.all_input_nodes[0])
-            return [int(d) % rank for d in (given if isinstance(given, (list, tuple)) else [given])]  # type: ignore[arg-type]
+            return [int(d) % rank for d in (given if isinstance(given, (list, tuple)) else [given])]
     return None
 
 

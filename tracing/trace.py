@@ -84,12 +84,9 @@ def trace(
     held, aliases = resolve_aliases(options.input_output_aliases, func, own)
     exported = export_function(func, example_inputs, held)
     directory = TempDirectory()
-    engine = _compile(
-        select_engines(backend, options), exported.program, directory.path / program_directory(0), options
-    )
-    description, store = describe_trace(
-        engine, [exported], aliases, separate_weights=not options.inline_weights_to_neff
-    )
+    tried = select_engines(backend, options)
+    engine = _compile(tried, exported.program, directory.path / program_directory(0), options)
+    description, store = describe_trace(engine, [exported], aliases, not options.inline_weights_to_neff)
     if aliases:
         initial = initial_state(func, own, held, aliases)
         return try_load(Traced(description, directory, store, StateBuffer(initial, state_shapes(description))))
