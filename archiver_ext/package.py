@@ -50,6 +50,9 @@ from .user_model import check_bucket_selector, check_codec, importable, load_mod
 
 _PYTHON = ("python", "python3")
 
+_Results = tuple[list[CandidateResult], list[RejectedEngine]]
+"""The engines that may be selected, and the others."""
+
 
 @dataclass(frozen=True)
 class PackagingResult:
@@ -163,9 +166,7 @@ class _Evaluation:
     work: Path
     console: Console
 
-    def run(
-        self, engines: Sequence[Backend], model: torch.nn.Module
-    ) -> tuple[list[CandidateResult], list[RejectedEngine]]:
+    def run(self, engines: Sequence[Backend], model: torch.nn.Module) -> _Results:
         """Evaluate each engine. Under `auto` an engine that fails is rejected; otherwise packaging fails.
 
         Raises:
@@ -193,9 +194,8 @@ class _Evaluation:
         options = partitioner_config(config, self.config_directory)
         if options is None:
             return candidate
-        examples = {
-            role: (program, role_buckets(role, config.grid)[0]) for role, program in candidate.program.parts.items()
-        }
+        parts = candidate.program.parts
+        examples = {role: (program, role_buckets(role, config.grid)[0]) for role, program in parts.items()}
         return replace(candidate, engine=with_cpu_fallback(engine, examples, options, self._settings()))
 
     def _plain_candidate(self, engine: Backend) -> Candidate:
@@ -215,9 +215,7 @@ class _Evaluation:
             python=None if config.compiler_python is None else directory / config.compiler_python,
         )
 
-    def _evaluate_all(
-        self, candidates: Sequence[Candidate], cases: Sequence[VerificationCase]
-    ) -> tuple[list[CandidateResult], list[RejectedEngine]]:
+    def _evaluate_all(self, candidates: Sequence[Candidate], cases: Sequence[VerificationCase]) -> _Results:
         rejections = [check_max_length(candidate, self.build.config) for candidate in candidates]
         rejected = [rejection for rejection in rejections if rejection is not None]
         fitting = [one for one, rejection in zip(candidates, rejections, strict=True) if rejection is None]
@@ -266,7 +264,7 @@ class _Evaluation:
         candidates: Sequence[Candidate],
         compiled: Mapping[str, Sequence[CompileResult]],
         cases: Sequence[VerificationCase],
-    ) -> tuple[list[CandidateResult], list[RejectedEngine]]:
+    ) -> _Results:
         """Evaluate each engine in the tree, one after the other."""
         tree = self.build.tree
         results: list[CandidateResult] = []

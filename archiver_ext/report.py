@@ -13,6 +13,7 @@ from ..backends.compile_pool import CompileResult
 from ..bucketing.shapes import Bucket
 from .evaluation.selection import CandidateResult
 from .package import PackagingResult
+from .tables import make_table
 
 
 def print_result(outcome: PackagingResult, console: Console) -> None:
@@ -23,11 +24,10 @@ def print_result(outcome: PackagingResult, console: Console) -> None:
 
 
 def _table(outcome: PackagingResult) -> Table:
-    table = Table("bucket", "backend", highlight=False)
     trials = (outcome.selected, *outcome.others)
     estimated = any(trial.estimates for trial in trials)
-    for heading in ("compile s", "size", "max error", "measured ms", *["estimate us"] * estimated):
-        table.add_column(heading, justify="right")
+    numbers = ("compile s", "size", "max error", "measured ms", *["estimate us"] * estimated)
+    table = make_table("bucket", "backend", numbers=numbers)
     for trial in trials:
         for row in _rows(trial, outcome.config.grid.buckets):
             table.add_row(*row[: len(table.columns)], style=None if trial is outcome.selected else "dim")

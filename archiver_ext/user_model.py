@@ -234,17 +234,22 @@ def check_codec(codec: str | None, directory: Path) -> None:
     if codec is None:
         return
     name, _, class_name = codec.partition(":")
-    file = directory.joinpath(*name.split(".")).with_suffix(".py")
-    if not file.is_file():
-        raise PackagingError(
-            f"neuron_lstm.codec: {codec}: there is no {file.name} in the archive; give it with --extra-files"
-        )
+    file = _extra_file("codec", codec, directory)
     try:
         module = importlib.import_module(name)
     except Exception as error:
         raise PackagingError(f"neuron_lstm.codec: {file.name} cannot be imported: {_reason(error)}") from error
     if not isinstance(getattr(module, class_name, None), type):
         raise PackagingError(f"neuron_lstm.codec: {file.name} defines no class {class_name}")
+
+
+def _extra_file(key: str, reference: str, directory: Path) -> Path:
+    """The file of the module that a key of the YAML names, as in `module:Class`."""
+    file = directory.joinpath(*reference.partition(":")[0].split(".")).with_suffix(".py")
+    if not file.is_file():
+        named = f"neuron_lstm.{key}: {reference}"
+        raise PackagingError(f"{named}: there is no {file.name} in the archive; give it with --extra-files")
+    return file
 
 
 def with_bucket_selector(program: LoweredModel, config: ServingConfig) -> LoweredModel:
@@ -273,12 +278,7 @@ def check_bucket_selector(config: ServingConfig, directory: Path) -> None:
     reference = config.buckets.kernel
     if reference is None:
         return
-    file = directory.joinpath(*reference.partition(":")[0].split(".")).with_suffix(".py")
-    if not file.is_file():
-        raise PackagingError(
-            f"neuron_lstm.buckets.kernel: {reference}: there is no {file.name} in the archive; give it with "
-            "--extra-files"
-        )
+    _extra_file("buckets.kernel", reference, directory)
     try:
         load_bucket_selector(reference, config.grid.lengths, directory)
     except RuntimeError as error:

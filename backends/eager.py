@@ -9,11 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket
 from . import masked as _masked  # noqa: F401  registers the operators that programs call
 from .exported_program import load_weight_stripped, save_weight_stripped
-from .interface import DEFAULTS, CompilerOption, CompileSettings, LoadedProgram, Precision, Requirement, Weights
+from .interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from .module_program import ModuleProgram
 from .signature import read_signature, signature_of, write_signature
 from .versions import torch_requirement
@@ -21,14 +22,13 @@ from .versions import torch_requirement
 _PROGRAM = "program.pt2"
 
 
-class Eager:
+class Eager(Backend):
     """The exported program, unchanged."""
 
     name = "eager"
     polymorphic = True
     any_shape = True
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
         """Return None: torch is always here."""
@@ -38,20 +38,12 @@ class Eager:
         """Return torch."""
         return (torch_requirement(),)
 
-    def host(self) -> Mapping[str, str]:
-        """Return nothing: programs run on any machine."""
-        return {}
-
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return None: torch supports every operator that it exports."""
         return None
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the weight-stripped program."""
         write_signature(signature_of(program, None), directory)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket
 from . import cpp_compiler, masked
@@ -77,11 +78,7 @@ class Inductor:
         return None if isinstance(node.target, torch._ops.OpOverload) else f"{node.target} is no operator"
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the library for one bucket.
 
@@ -200,13 +197,13 @@ def _private_caches(scratch: Path, *, keep: bool) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _specialized(program: torch.export.ExportedProgram, bucket: Bucket) -> torch.export.ExportedProgram:
+def _specialized(program: ExportedProgram, bucket: Bucket) -> ExportedProgram:
     """The program at one bucket's sizes, in operators that inductor compiles."""
     # inductor invents names for constants that are no buffers, and they could not be found at load.
     fixed = specialize(program, bucket, constants_as_buffers=True)
     if not torch.backends.mkldnn.is_available():
         return fixed
-    decomposed: torch.export.ExportedProgram = fixed.run_decompositions({torch.ops.neuron_lstm.lstm.default: _lstm})
+    decomposed: ExportedProgram = fixed.run_decompositions({torch.ops.neuron_lstm.lstm.default: _lstm})
     return decomposed
 
 
@@ -253,7 +250,7 @@ def _onednn_lstm(
     return y, (h_n, c_n)
 
 
-def _compile(program: torch.export.ExportedProgram, package: Path, compiler: str) -> None:
+def _compile(program: ExportedProgram, package: Path, compiler: str) -> None:
     target = cpp_compiler.cpu_target()
     torch._inductor.aoti_compile_and_package(
         program,

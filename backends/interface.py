@@ -110,7 +110,7 @@ class Backend(Protocol):
 
     precisions: tuple[Precision, ...]
     """Precisions that the engine can compute in."""
-    options: tuple[CompilerOption, ...]
+    options: tuple[CompilerOption, ...] = ()
     """YAML keys that its compiler supports."""
 
     def unavailable(self) -> str | None:
@@ -122,8 +122,9 @@ class Backend(Protocol):
     def host(self) -> Mapping[str, str]:
         """Return the kind of machine of the compiled code, e.g. {"machine": "x86_64", "isa": "avx512"}.
 
-        Empty: any.
+        Empty, as here: any.
         """
+        return {}
 
     def compile(
         self,
@@ -239,6 +240,11 @@ class CoreAssigning(Backend, Protocol):
 
     def core_environment(self, index: int) -> Mapping[str, str]:
         """Return the variables that assign the core of this index to a process."""
+
+
+def simulation_of(engine: Backend) -> str | None:
+    """Return what emulates the device of an engine here, and why; None for a device, or without one."""
+    return engine.simulation() if isinstance(engine, Simulating) else None
 
 
 def precision_of(engine: Backend, wanted: Precision) -> Precision:

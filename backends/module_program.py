@@ -18,10 +18,7 @@ class ModuleProgram:
     """
 
     def __init__(
-        self,
-        signature: Signature,
-        module: Callable[..., Sequence[torch.Tensor]],
-        weights: Iterable[torch.Tensor] = (),
+        self, signature: Signature, module: Callable[..., Sequence[torch.Tensor]], weights: Iterable[torch.Tensor] = ()
     ) -> None:
         self._signature, self._module, self._weights = signature, module, tuple(weights)
         self._storages = storage_ptrs(self._weights)

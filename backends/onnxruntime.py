@@ -14,20 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket
-from .interface import (
-    DEFAULTS,
-    CompilerOption,
-    CompileSettings,
-    LoadedProgram,
-    LoadError,
-    Precision,
-    Requirement,
-    Weights,
-)
-from .signature import Signature, read_signature, weights_of
-from .versions import release, torch_requirement
+from .interface import DEFAULTS, CompileSettings, LoadedProgram, Precision, Weights
+from .onnx_engine import OnnxEngine
+from .signature import Signature, weights_of
+from .versions import release
 
 _GRAPH = "program.onnx"
 _AS_THEY_ARE = "as_they_are.json"
@@ -37,45 +30,16 @@ _KNOWS_SPIN_DURATION = (1, 26)
 _SPIN_US = "500"
 
 
-class OnnxRuntime:
-    """One program for every bucket."""
+class OnnxRuntime(OnnxEngine):
+    """One program for every bucket, in any shapes."""
 
     name = "onnxruntime"
-    polymorphic = True
+    product = "ONNX Runtime"
     any_shape = True
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[CompilerOption, ...] = ()
-
-    def unavailable(self) -> str | None:
-        """Return which packages of the exporter and the engine are missing."""
-        from .onnx_export import missing_packages
-
-        return missing_packages(self.name)
-
-    def requirements(self) -> tuple[Requirement, ...]:
-        """Return torch, for the tensors, and the engine."""
-        return torch_requirement(), Requirement("onnxruntime", "onnxruntime", version("onnxruntime"))
-
-    def host(self) -> Mapping[str, str]:
-        """Return nothing: the engine compiles while it loads, on any machine."""
-        return {}
-
-    def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return why an operator cannot be exported to ONNX.
-
-        Raises:
-            CompileError: the exporter is not installed.
-        """
-        from .onnx_export import missing_translation
-
-        return missing_translation(node)
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the ONNX graph without weights.
 
@@ -96,28 +60,14 @@ class OnnxRuntime:
         externalize_weights(model, lifted_weights(program))
         (directory / _AS_THEY_ARE).write_text(json.dumps(unfolded_weights(model)), encoding="utf-8")
         write_graph(model, program, external_names(model), directory)
-        with trial_errors("ONNX Runtime"):
+        with trial_errors(self.product):
             run = self.load(directory, weights_of(program), {}, threads=1)
             if program.example_inputs is not None:  # an operator that lacks a dtype fails when it runs
                 run(program.example_inputs[0])
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Create the session.
-
-        Raises:
-            LoadError: the engine is missing or rejects the graph, or the weights do not match.
-        """
-        signature = read_signature(directory)
-        real = signature.pick_weights(weights)
-        # torch only copies here, and its threads would spin beside those of the engine.
-        torch.set_num_threads(1)
-        try:
-            return _Program(signature, *_session(directory, real, threads))
-        except Exception as error:
-            raise LoadError(
-                f"this host's ONNX Runtime cannot load {directory}: {error}; install the version the program was "
-                f"packaged with, or package the model again"
-            ) from error
+    def load_graph(self, directory: Path, signature: Signature, weights: Weights, threads: int) -> LoadedProgram:
+        """Create the session."""
+        return _Program(signature, *_session(directory, weights, threads))
 
 
 def _engine() -> Any:

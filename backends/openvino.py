@@ -15,28 +15,18 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket
 from . import masked
 from .exported_program import quiet
-from .interface import (
-    DEFAULTS,
-    CompileError,
-    CompilerOption,
-    CompileSettings,
-    LoadedProgram,
-    LoadError,
-    Precision,
-    Requirement,
-    Weights,
-)
-from .signature import Signature, read_signature, signature_of, weights_of
-from .versions import torch_requirement
+from .interface import DEFAULTS, CompileError, CompileSettings, LoadedProgram, LoadError, Precision, Weights
+from .onnx_engine import OnnxEngine
+from .signature import Signature, signature_of, weights_of
 
 _GRAPH = "program.onnx"
 _PRECISION = "precision.json"
@@ -45,45 +35,16 @@ _ROUNDING: Mapping[str, float] = {"float32": 1e-3, "bfloat16": 0.1}
 _TELEMETRY = "openvino_telemetry"
 
 
-class OpenVino:
-    """One program for every bucket."""
+class OpenVino(OnnxEngine):
+    """One program for every bucket, in the shapes of the grid."""
 
     name = "openvino"
-    polymorphic = True
+    product = "OpenVINO"
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
-    options: tuple[CompilerOption, ...] = ()
-
-    def unavailable(self) -> str | None:
-        """Return which packages of the exporter and the engine are missing."""
-        from .onnx_export import missing_packages
-
-        return missing_packages(self.name)
-
-    def requirements(self) -> tuple[Requirement, ...]:
-        """Return torch, for the tensors, and the engine."""
-        return torch_requirement(), Requirement("openvino", "openvino", version("openvino"))
-
-    def host(self) -> Mapping[str, str]:
-        """Return nothing: the engine compiles while it loads, and checks the processor then."""
-        return {}
-
-    def refusal(self, node: torch.fx.Node) -> str | None:
-        """Return why an operator cannot be exported to ONNX, the format that the engine reads.
-
-        Raises:
-            CompileError: the exporter is not installed.
-        """
-        from .onnx_export import missing_translation
-
-        return missing_translation(node)
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the ONNX graph without weights.
 
@@ -100,7 +61,7 @@ class OpenVino:
         model = export_onnx(_without_lengths(program))
         (directory / _PRECISION).write_text(json.dumps({"precision": precision}), encoding="utf-8")
         write_graph(model, program, _lift_weights(model, lifted_weights(program)), directory)
-        with trial_errors("OpenVINO"):
+        with trial_errors(self.product):
             run = self.load(directory, weights_of(program), {}, threads=1)
             if program.example_inputs is not None:  # an operator that lacks a dtype fails when it runs
                 outputs = run(program.example_inputs[0])
@@ -108,34 +69,19 @@ class OpenVino:
                 if all(isinstance(size, int) for shape in shapes for size in shape):
                     _reject_wrong_outputs(program, outputs, precision)
 
-    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
-        """Compile the graph for this processor, over the weights.
+    def load_graph(self, directory: Path, signature: Signature, weights: Weights, threads: int) -> LoadedProgram:
+        """Compile the graph for this processor.
 
         Raises:
-            LoadError: the engine is missing or rejects the graph, the weights do not match, or the processor does not
-                support the program's precision.
+            LoadError: the processor does not support the program's precision.
         """
-        signature = read_signature(directory)
-        real = signature.pick_weights(weights)
-        # torch only copies here, and its threads would spin beside those of the engine.
-        torch.set_num_threads(1)
-        try:
-            precision = json.loads((directory / _PRECISION).read_text(encoding="utf-8"))["precision"]
-            reason = _unsupported_precision(precision)
-            compiled, kept = (None, ()) if reason else _compiled(directory / _GRAPH, real, _HINTS[precision], threads)
-        except Exception as error:
-            raise LoadError(
-                f"this host's OpenVINO cannot load {directory}: {error}; install the version the program was packaged "
-                f"with, or package the model again"
-            ) from error
-        if reason:
+        precision = json.loads((directory / _PRECISION).read_text(encoding="utf-8"))["precision"]
+        if reason := _unsupported_precision(precision):
             raise LoadError(f"{reason}. Package the model again without precision: {precision}, or on such a host")
-        return _run(signature, compiled, kept)
+        return _run(signature, *_compiled(directory / _GRAPH, weights, _HINTS[precision], threads))
 
 
-def _reject_wrong_outputs(
-    program: torch.export.ExportedProgram, answers: Sequence[torch.Tensor], precision: Precision
-) -> None:
+def _reject_wrong_outputs(program: ExportedProgram, answers: Sequence[torch.Tensor], precision: Precision) -> None:
     """Compare a program of fixed sizes with torch: at fixed sizes the engine was seen to compute wrong
     outputs.
 
@@ -255,11 +201,11 @@ def _lift_weights(model: Any, weights: Weights) -> set[str]:
     return {kind.name for kind in model.graph.input} & set(weights)
 
 
-def _without_lengths(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
+def _without_lengths(program: ExportedProgram) -> ExportedProgram:
     """The program with masks, and recurrences without lengths, each of one layer in one direction."""
     table = {torch.ops.neuron_lstm.lstm.default: _lstm, torch.ops.neuron_lstm.rnn.default: _rnn}
     with quiet():
-        decomposed: torch.export.ExportedProgram = program.run_decompositions(table)
+        decomposed: ExportedProgram = program.run_decompositions(table)
     return decomposed
 
 

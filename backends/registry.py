@@ -74,14 +74,14 @@ ENGINES: Mapping[str, EngineSpec] = {
     "onnxruntime": EngineSpec(
         "onnxruntime",
         "OnnxRuntime",
-        files=("onnxruntime.py",),
+        files=("onnxruntime.py", "onnx_engine.py"),
         packages=("onnxruntime",),
         auto={"serve_float32": 2, "serve_bfloat16": 2, "trace": 1, "choose_lengths": 0},
     ),
     "openvino": EngineSpec(
         "openvino",
         "OpenVino",
-        files=("openvino.py", "exported_program.py", "masked.py"),
+        files=("openvino.py", "onnx_engine.py", "exported_program.py", "masked.py"),
         packages=("onnx", "openvino"),
         auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
     ),

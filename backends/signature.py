@@ -127,6 +127,13 @@ def weights_of(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]
     return {**constants, **program.state_dict}
 
 
+def weight_names(program: torch.export.ExportedProgram) -> dict[str, str]:
+    """Return the name of the weight, as in `weights_of`, by the placeholder that stands for it."""
+    signature = program.graph_signature
+    lifted = signature.inputs_to_lifted_tensor_constants
+    return {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **lifted}
+
+
 def signature_of(program: torch.export.ExportedProgram, bucket: Bucket | None) -> Signature:
     """Return the signature of a program, for the sizes of one bucket or for symbolic sizes."""
     sizes = {} if bucket is None else _sizes(program, bucket)
@@ -160,8 +167,7 @@ def _inputs(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
 def _sized(value: torch.Tensor, sizes: Mapping[str, int]) -> TensorType:
     shape: list[int | torch.SymInt] = list(value.shape)
     return TensorType(
-        dtype_name(value),
-        tuple(size if isinstance(size, int) else sizes.get(str(size), str(size)) for size in shape),
+        dtype_name(value), tuple(size if isinstance(size, int) else sizes.get(str(size), str(size)) for size in shape)
     )
 
 

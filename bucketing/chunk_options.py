@@ -64,9 +64,8 @@ def chunk_options(grid: BucketGrid, cost: CostModel, penalties: Sequence[float])
     nanoseconds = (0, *(round(penalty * cheapest) for penalty in penalties))
     tables = [_penalized(costs, penalty) for penalty in nanoseconds]
     sums = _sums(grid, tables[0])
-    chunks = {
-        batch: _chunk_costs_of(batch, _worthwhile(grid, batch, tables[0], sums), tables) for batch in grid.batches
-    }
+    worthwhile = {batch: _worthwhile(grid, batch, tables[0], sums) for batch in grid.batches}
+    chunks = {batch: _chunk_costs_of(batch, lengths, tables) for batch, lengths in worthwhile.items()}
     first_batches = (_first_batches(grid, _sums(grid, table)) for table in (tables[0], tables[-1]))
     firsts = [cheap | frugal for cheap, frugal in zip(*first_batches, strict=True)]
     again = _again(grid, sums)

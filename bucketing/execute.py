@@ -75,9 +75,7 @@ def _padded_inputs(
     takes_lengths: bool,
     pad: Pad,
 ) -> list[torch.Tensor]:
-    padded = [
-        pad([requests[row][position] for row in step.rows], spec, step.bucket) for position, spec in enumerate(inputs)
-    ]
+    padded = [pad([requests[row][index] for row in step.rows], spec, step.bucket) for index, spec in enumerate(inputs)]
     if takes_lengths:
         padded.append(lengths_tensor([lengths[row] for row in step.rows], step.bucket))
     return padded

@@ -28,9 +28,7 @@ class ConfigError(ValueError):
 
     def __init__(self, source: str, problems: Iterable[Diagnostic]) -> None:
         self.source = source
-        self.diagnostics = tuple(
-            sorted(set(problems), key=lambda problem: (problem.line, problem.path, problem.message))
-        )
+        self.diagnostics = tuple(sorted(set(problems), key=lambda one: (one.line, one.path, one.message)))
         super().__init__("\n".join(self._sentence(problem) for problem in self.diagnostics))
 
     def _sentence(self, problem: Diagnostic) -> str:

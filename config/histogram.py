@@ -132,9 +132,8 @@ def _complaint(text: str) -> str:
         for entry in _entries(written)
         if _read(entry) is None
     ]
-    named = ", ".join(
-        f"{truncate(repr(entry), _LONGEST_NOTE)} in line {line}" for line, entry in wrong[:_MOST_COMPLAINTS]
-    )
+    shown = wrong[:_MOST_COMPLAINTS]
+    named = ", ".join(f"{truncate(repr(entry), _LONGEST_NOTE)} in line {line}" for line, entry in shown)
     more = f" and {len(wrong) - _MOST_COMPLAINTS} more" if len(wrong) > _MOST_COMPLAINTS else ""
     return (
         f"expected whole numbers of timesteps from 1 on, as in 12 or 12:3 for three sequences of 12, got {named}{more} "

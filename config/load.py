@@ -325,9 +325,8 @@ def _key_complaint(key: yaml.Node, written: str) -> str:
     if key.tag == f"{_TAG}merge":
         return "expected no merge key: write the keys out"
     if isinstance(key, yaml.ScalarNode):
-        kind = {"bool": "true or false", "int": "a number", "float": "a number"}.get(
-            key.tag.removeprefix(_TAG), "no text"
-        )
+        kinds = {"bool": "true or false", "int": "a number", "float": "a number"}
+        kind = kinds.get(key.tag.removeprefix(_TAG), "no text")
         return f"expected a text as key, but YAML reads {written!r} as {kind}: put it in quotes"
     return "expected a text as key, got a list or a mapping"
 

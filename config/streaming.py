@@ -64,9 +64,8 @@ class SessionFieldsConfig(Strict):
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
         """Yield names that are given twice, and names that have another meaning in a request."""
-        names = {
-            key: normalize_field_name(str(given.get(key, field.default))) for key, field in cls.model_fields.items()
-        }
+        written = {key: given.get(key, field.default) for key, field in cls.model_fields.items()}
+        names = {key: normalize_field_name(str(name)) for key, name in written.items()}
         for key, name in names.items():
             first = next(other for other in names if names[other] == name)
             if first != key and key in given:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from ..backends.interface import Simulating
+from ..backends.interface import simulation_of
 from ..backends.registry import get_backend
 from ..bucketing.shapes import Bucket, TensorSpec
 from ..config.manifest import Manifest
@@ -40,16 +40,11 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
             for variant in manifest.variants
             if variant.estimate_us is not None and variant.bucket is not None
         ],
-        "simulation": _simulation(manifest.backend),
+        "simulation": simulation_of(get_backend(manifest.backend)),
         "requires": {distribution: version for distribution, _, version in manifest.requires},
         "host": dict(manifest.host),
         "produced_by": dict(manifest.produced_by),
     }
-
-
-def _simulation(backend: str) -> str | None:
-    engine = get_backend(backend)
-    return engine.simulation() if isinstance(engine, Simulating) else None
 
 
 def _describe_streaming(settings: SessionSettings) -> dict[str, object]:

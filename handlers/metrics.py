@@ -7,7 +7,6 @@ call, each a log record of its own; here a whole batch is one record of several 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -170,11 +169,7 @@ class BatchMetrics:
         calls = Counter(run.bucket for plan in self.stats.plans for run in plan.runs)
         named: dict[str, int] = {}
         for bucket, count in calls.items():
-            name = f"{_holding(bucket.batch, grid.batches)}x{_holding(bucket.length, grid.lengths)}"
+            holding = grid.smallest_holding(*bucket)
+            name = f"{holding.batch}x{holding.length}"
             named[name] = named.get(name, 0) + count
         return named
-
-
-def _holding(size: int, edges: Sequence[int]) -> int:
-    """The smallest edge that holds `size`, or the largest there is."""
-    return edges[min(bisect_left(edges, size), len(edges) - 1)]

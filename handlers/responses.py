@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 JSON = "application/json"
 NPY = "application/x-npy"
+
+Encoded: TypeAlias = tuple[bytes, str]
+"""The body of a response and its content type."""
+SessionKeys: TypeAlias = Mapping[str, object] | None
+"""The fields of a session in a response to its request; None: the request has no session."""
 
 _KINDS = {
     400: ("MalformedBody", "InvalidInput", "InvalidSessionId", "InvalidToken"),
@@ -105,3 +110,7 @@ class RawResponse(NamedTuple):
     """Headers other than the content type."""
     replayed: bool = False
     """Whether it repeats an earlier response to the same request of a session."""
+
+
+Outcome: TypeAlias = RawResponse | RequestError
+"""The response to a request, or its refusal."""

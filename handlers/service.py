@@ -19,7 +19,7 @@ from .formats import Codec
 from .formats.json_text import to_json
 from .formats.request import InferenceRequest, Outputs, TorchServeRequest
 from .metrics import BatchMetrics
-from .responses import RawResponse, RequestError, internal
+from .responses import Encoded, Outcome, RawResponse, RequestError, internal
 from .runtime.loader import ServedModel
 from .streaming.service import SessionRequest, SessionService
 from .streaming.sessions import Sessions
@@ -93,9 +93,7 @@ class Service:
             raise RequestError("ExplanationsNotSupported", "a compiled model gives no explanations")
         return (self.codec if self._session_service is None else self._session_service).decode(request)
 
-    def _run(
-        self, accepted: Sequence[InferenceRequest | SessionRequest]
-    ) -> tuple[Sequence[RawResponse | RequestError], BatchStats]:
+    def _run(self, accepted: Sequence[InferenceRequest | SessionRequest]) -> tuple[Sequence[Outcome], BatchStats]:
         if self._session_service is not None:
             of_sessions = [request for request in accepted if isinstance(request, SessionRequest)]
             outcome = _attempt(self._session_service.handle, of_sessions)
@@ -105,12 +103,12 @@ class Service:
         outputs, stats = run_sequences(self.model, sequences, self.clock)
         return [*map(self._respond, requests, _by_request(requests, outputs))], stats
 
-    def _respond(self, request: InferenceRequest, outputs: list[Outputs] | RequestError) -> RawResponse | RequestError:
+    def _respond(self, request: InferenceRequest, outputs: list[Outputs] | RequestError) -> Outcome:
         if isinstance(outputs, RequestError):
             return outputs
         return _attempt(self._response, partial(self.codec.encode, request, outputs))
 
-    def _response(self, encode: Callable[[], tuple[bytes, str]]) -> RawResponse:
+    def _response(self, encode: Callable[[], Encoded]) -> RawResponse:
         body, content_type = encode()
         if len(body) > self.max_response_bytes:
             raise RequestError(

@@ -6,18 +6,18 @@ import random
 from collections.abc import Sequence
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.execute_chunks import ChunkSignature, execute_chunks
 from ..bucketing.padding import pad
 from ..bucketing.plan import Plan, ProgramCall
 from ..bucketing.shapes import Bucket, ProgramRole, TensorSpec
 from .carry_analysis import NotChunkable
-from .differential import random_tensor
+from .differential import is_close, random_tensor
 from .program import ChunkPrograms
 
 _LENGTHS = (9, 7, 7, 4, 2, 1)
 _TRIALS = 6
-_TOLERANCE = 1e-4  # far above rounding errors, far below the effect of a wrong carried value
 _ANY_ID = 8
 """Bound of the ids for an input of unknown vocabulary."""
 
@@ -25,10 +25,7 @@ Requests = list[list[torch.Tensor]]
 
 
 def check_chunked_equivalence(
-    exported: torch.export.ExportedProgram,
-    chunked: ChunkPrograms,
-    inputs: tuple[TensorSpec, ...],
-    outputs: tuple[TensorSpec, ...],
+    exported: ExportedProgram, chunked: ChunkPrograms, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> None:
     """Run the same requests alone as whole sequences, and together in chunks.
 
@@ -96,5 +93,5 @@ def _compare(
     for chunked, whole in zip(results, expected, strict=True):
         for ours, theirs, spec in zip(chunked, whole, outputs, strict=True):
             alone = theirs if spec.batch_dim is None else theirs.select(spec.batch_dim, 0)
-            if not torch.allclose(ours.double(), alone.double(), _TOLERANCE, _TOLERANCE, equal_nan=True):
+            if not is_close(ours, alone):
                 raise NotChunkable(f"chunked execution changes output {spec.name}")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
+from torch.export import ExportedProgram
 
 from ..backends.signature import dtype_name
 from ..bucketing.shapes import Axis, CarriedValue, DType, TensorSpec
@@ -32,9 +33,7 @@ _COMBINE: dict[str, Callable[..., Any]] = {
 }
 
 
-def build_chunk_programs(
-    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool
-) -> ChunkPrograms:
+def build_chunk_programs(exported: ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> ChunkPrograms:
     """Build the programs of a model over chunks of time.
 
     Raises:
@@ -51,9 +50,7 @@ def build_chunk_programs(
 class _ProgramBuilder:
     """Builder of the three programs of one model."""
 
-    def __init__(
-        self, exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], carries: Sequence[CarrySource]
-    ) -> None:
+    def __init__(self, exported: ExportedProgram, inputs: Sequence[TensorSpec], carries: Sequence[CarrySource]) -> None:
         self.exported, self.carries = exported, carries
         self.axes = symbolic_sizes(exported, inputs)
         self.inputs = [*inputs, LENGTHS]
@@ -110,7 +107,7 @@ class _ProgramBuilder:
         lowest, highest = _range(carry.value.dtype)
         return lowest if carry.kind == "max" else highest
 
-    def chunk(self) -> torch.export.ExportedProgram:
+    def chunk(self) -> ExportedProgram:
         """Build: inputs, lengths within the chunk, carried values -> outputs with time, carried values
         after it.
         """
@@ -128,7 +125,7 @@ class _ProgramBuilder:
             [*self.inputs, *(value.spec for value in self.carried)],
         )
 
-    def head(self) -> torch.export.ExportedProgram | None:
+    def head(self) -> ExportedProgram | None:
         """Build: inputs without time, whole lengths, carried values -> outputs without time.
 
         None if there are none.
@@ -141,7 +138,7 @@ class _ProgramBuilder:
         specs = [*filter(None, self.timeless_inputs), *(value.spec for value in self.carried)]
         return builder.export(builder.copy_nodes(self.final_outputs), specs)
 
-    def start(self) -> torch.export.ExportedProgram | None:
+    def start(self) -> ExportedProgram | None:
         """Build: inputs without time, whole lengths -> the initial values that are no constants.
 
         None if all are.

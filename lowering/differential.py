@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.padding import torch_dtype
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
@@ -20,14 +21,12 @@ from .errors import LoweringError, node_line, source_suffix
 from .outputs import axis_of, output_nodes, symbolic_sizes
 
 _LENGTHS = (8, 5, 3, 2, 1, 1)
-_TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of padding of size 1e3
+_TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of padding of size 1e3 or of a wrong carry
 
 NodeValues = dict[str, Any]
 
 
-def reject_padding_sensitive_outputs(
-    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid
-) -> None:
+def reject_padding_sensitive_outputs(exported: ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid) -> None:
     """Run requests alone and in two longer buckets, and compare the outputs.
 
     Raises:
@@ -65,7 +64,7 @@ def reject_padding_sensitive_outputs(
         )
 
 
-def _allowed(exported: torch.export.ExportedProgram, axes: dict[Axis, Any], axis: Axis, wish: int) -> int:
+def _allowed(exported: ExportedProgram, axes: dict[Axis, Any], axis: Axis, wish: int) -> int:
     """Return the size nearest to `wish` that the program was exported for."""
     size = axes.get(axis)
     allowed = exported.range_constraints.get(size.node.expr) if isinstance(size, torch.SymInt) else None
@@ -139,7 +138,7 @@ class _Layout:
     time: tuple[int, ...]
 
 
-def _layouts(exported: torch.export.ExportedProgram, axes: dict[Axis, Any]) -> dict[str, _Layout]:
+def _layouts(exported: ExportedProgram, axes: dict[Axis, Any]) -> dict[str, _Layout]:
     """Find the nodes whose real part is known: those that do not merge batch and time into one dimension."""
     layouts: dict[str, _Layout] = {}
     for node in exported.graph.nodes:
@@ -149,10 +148,8 @@ def _layouts(exported: torch.export.ExportedProgram, axes: dict[Axis, Any]) -> d
         if node.op not in ("call_function", "placeholder") or not isinstance(value, torch.Tensor):
             continue
         named = [axis_of(size, axes) for size in value.shape]
-        if all(
-            axis is not None or not isinstance(size, torch.SymInt)
-            for axis, size in zip(named, value.shape, strict=True)
-        ):
+        pairs = zip(named, value.shape, strict=True)
+        if all(axis is not None or not isinstance(size, torch.SymInt) for axis, size in pairs):
             time = tuple(dim for dim, axis in enumerate(named) if axis == "time")
             layouts[node.name] = _Layout(named.index("batch") if "batch" in named else None, time)
     return layouts
@@ -183,8 +180,11 @@ def _differs(
             ours, theirs = ours.narrow(dim, 0, length), theirs.narrow(dim, 0, length)
         if layout.batch is not None:
             ours, theirs = ours.select(layout.batch, row), theirs.select(layout.batch, 0)
-        if ours.shape != theirs.shape or not torch.allclose(
-            ours.double(), theirs.double(), _TOLERANCE, _TOLERANCE, equal_nan=True
-        ):
+        if ours.shape != theirs.shape or not is_close(ours, theirs):
             return True
     return False
+
+
+def is_close(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
+    """Whether two results of the same computation differ by rounding only."""
+    return torch.allclose(ours.double(), theirs.double(), _TOLERANCE, _TOLERANCE, equal_nan=True)

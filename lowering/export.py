@@ -102,10 +102,8 @@ def export_model(model: torch.nn.Module, config: ServingConfig) -> ModelExport:
     check_forward_signature(model, config)
     notes: dict[str, Any] = {}
     name = f"{type(model).__name__}.forward"
-    with (
-        replaced_forward(model, _traced_forward(model, config, notes)),
-        explained_export_errors(name, dynamic_shapes=True),
-    ):
+    forward = _traced_forward(model, config, notes)
+    with replaced_forward(model, forward), explained_export_errors(name, dynamic_shapes=True):
         exported = _export(model, config)
     _drop_unused(exported)
     return ModelExport(exported, _has("time", config), notes["output_tree"], notes["max_length"])

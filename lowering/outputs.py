@@ -135,10 +135,8 @@ def with_vocabularies(exported: torch.export.ExportedProgram, inputs: Sequence[T
             source = value_source(ids)
             rows = int(weight.meta["val"].shape[0])
             bounds[source.name] = min(rows, bounds.get(source.name, rows))
-    return tuple(
-        replace(spec, vocabulary=bounds.get(node.name))
-        for spec, node in zip(inputs, user_inputs(exported), strict=False)
-    )
+    pairs = zip(inputs, user_inputs(exported), strict=False)
+    return tuple(replace(spec, vocabulary=bounds.get(node.name)) for spec, node in pairs)
 
 
 def value_source(node: torch.fx.Node) -> torch.fx.Node:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.export import ExportedProgram
 
 from ..bucketing.shapes import TensorSpec
 from .errors import node_line
@@ -31,9 +32,7 @@ from .timestep_rules import (
 )
 
 
-def find_padding_leak(
-    exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool
-) -> Tainted | None:
+def find_padding_leak(exported: ExportedProgram, inputs: Sequence[TensorSpec], takes_lengths: bool) -> Tainted | None:
     """Return the first operator through which padding may reach an output; None if there is none."""
     axes = symbolic_sizes(exported, inputs)
     if "time" not in axes:
@@ -68,11 +67,8 @@ def _transfer_call(taints: TaintMap, node: torch.fx.Node) -> Taint:
     if PER_TIMESTEP not in sources and name not in FACTORIES and name not in FILL_FACTORIES:
         return PER_TIMESTEP if taints.time_dims(node) else INDEPENDENT
     if is_timestep_local(taints, node, name):
-        return (
-            PER_TIMESTEP
-            if taints.time_dims(node) or (PER_TIMESTEP in sources and taints.is_tuple(node))
-            else INDEPENDENT
-        )
+        over_time = taints.time_dims(node) or (PER_TIMESTEP in sources and taints.is_tuple(node))
+        return PER_TIMESTEP if over_time else INDEPENDENT
     return Tainted(name, node_line(node))
 
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 
 from ..backends.exported_program import module_with
+from ..backends.signature import weight_names, weights_of
 from ..bucketing.shapes import Axis, TensorSpec
 from .export import EXAMPLE_SIZES, NEED_CELL, dynamic_shape, example_tensor, export_quietly
 from .outputs import axis_of, user_inputs
@@ -31,10 +33,7 @@ class SubgraphBuilder:
     """
 
     def __init__(
-        self,
-        exported: torch.export.ExportedProgram,
-        axes: Mapping[Axis, Any],
-        inputs: Sequence[TensorSpec | None],
+        self, exported: ExportedProgram, axes: Mapping[Axis, Any], inputs: Sequence[TensorSpec | None]
     ) -> None:
         self._exported, self._axes = exported, dict(axes)
         self._graph = torch.fx.Graph()
@@ -134,21 +133,13 @@ class SubgraphBuilder:
         Raises:
             ValueError: it is an input that the subgraph does not take.
         """
-        signature = self._exported.graph_signature
-        names = {
-            **signature.inputs_to_parameters,
-            **signature.inputs_to_buffers,
-            **signature.inputs_to_lifted_tensor_constants,
-        }
-        if node.name not in names:
+        target = weight_names(self._exported).get(node.name)
+        if target is None:
             raise ValueError(f"it needs the input {node.name}, of which a chunk has only its own timesteps")
-        target = names[node.name]
-        known = self._exported.state_dict.get(target, self._exported.constants.get(target))
-        assert isinstance(known, torch.Tensor)
-        self._tensors[target] = known
+        self._tensors[target] = weights_of(self._exported)[target]
         return self._graph.get_attr(target)
 
-    def export(self, outputs: Sequence[torch.fx.Node], specs: Sequence[TensorSpec]) -> torch.export.ExportedProgram:
+    def export(self, outputs: Sequence[torch.fx.Node], specs: Sequence[TensorSpec]) -> ExportedProgram:
         """Export the subgraph for every shape; `specs` are the layouts of its inputs in order."""
         self._graph.output(tuple(outputs))
         module = torch.fx.GraphModule(module_with(self._tensors, self._exported.state_dict), self._graph)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch.fx import Node
 
 from ..bucketing.shapes import Axis
 from .errors import source_suffix
@@ -37,20 +38,20 @@ PER_TIMESTEP: Taint = "per_timestep"
 class TaintMap:
     """Taints of the nodes visited so far, and the time dimensions of nodes."""
 
-    def __init__(self, axes: dict[Axis, Any], lengths: torch.fx.Node | None) -> None:
+    def __init__(self, axes: dict[Axis, Any], lengths: Node | None) -> None:
         self.axes, self.lengths = axes, lengths
-        self.of: dict[torch.fx.Node, Taint] = {}
+        self.of: dict[Node, Taint] = {}
 
     def is_time_expression(self, argument: object) -> bool:
         """Whether an argument is a number computed from the number of padded timesteps."""
-        value = argument.meta.get("val") if isinstance(argument, torch.fx.Node) else None
+        value = argument.meta.get("val") if isinstance(argument, Node) else None
         return isinstance(value, (torch.SymInt, torch.SymFloat)) and self.has_time(value)
 
     def has_time(self, size: Any) -> bool:
         """Whether a size is an expression of the number of padded timesteps."""
         return not isinstance(size, int) and self.axes["time"].node.expr in size.node.expr.free_symbols
 
-    def has_derived_time_size(self, node: torch.fx.Node) -> bool:
+    def has_derived_time_size(self, node: Node) -> bool:
         """Whether a tensor has a size computed from time but not equal to it, as `x[:, 1:]` has."""
         value = node.meta.get("val")
         shape = value.shape if isinstance(value, torch.Tensor) else ()
@@ -58,7 +59,7 @@ class TaintMap:
 
     def time_dims(self, node: object) -> list[int]:
         """Return the dimensions of a node's tensor that are time."""
-        value = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        value = node.meta.get("val") if isinstance(node, Node) else None
         if not isinstance(value, torch.Tensor):
             return []
         return [dim for dim, size in enumerate(value.shape) if axis_of(size, self.axes) == "time"]
@@ -68,16 +69,16 @@ class TaintMap:
         dims = self.time_dims(node)
         return dims[0] if len(dims) == 1 else None
 
-    def is_tuple(self, node: torch.fx.Node) -> bool:
+    def is_tuple(self, node: Node) -> bool:
         """Whether a node returns several tensors."""
         return isinstance(node.meta.get("val"), (list, tuple))
 
     def is_per_timestep(self, node: object) -> bool:
         """Whether a node is a tensor over time that depends on no padded timestep."""
-        return isinstance(node, torch.fx.Node) and self.of.get(node) == PER_TIMESTEP
+        return isinstance(node, Node) and self.of.get(node) == PER_TIMESTEP
 
 
-def operator_name(node: torch.fx.Node) -> str:
+def operator_name(node: Node) -> str:
     """Return the operator's name without overload (`aten.sum`), or `getitem` for an element of a tuple."""
     if node.target is operator.getitem:
         return "getitem"
@@ -91,79 +92,77 @@ def base_name(target: str) -> str:
     return ".".join(parts[:2]) if len(parts) >= 2 else target
 
 
-Rule = Callable[[TaintMap, torch.fx.Node], bool]
+Rule = Callable[[TaintMap, Node], bool]
 
 
-def _rank(node: torch.fx.Node) -> int:
+def _rank(node: Node) -> int:
     return len(node.meta["val"].shape)
 
 
-def _pointwise(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _pointwise(taints: TaintMap, node: Node) -> bool:
     """Broadcasting aligns dimensions from the right: time must meet time."""
     positions = {_rank(s) - dim for s in node.all_input_nodes for dim in taints.time_dims(s)}
     return len(positions) <= 1
 
 
-def _feature_wise(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _feature_wise(taints: TaintMap, node: Node) -> bool:
     """linear(x, weight, bias): mixes the last dimension only."""
     x, *others = node.all_input_nodes
     time = taints.time_dim_of(x)
     return time is not None and time != _rank(x) - 1 and not any(taints.time_dims(other) for other in others)
 
 
-def _matmul(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _matmul(taints: TaintMap, node: Node) -> bool:
     """matmul(a, b) with time among the rows of a, not in what is summed over."""
     a, b = node.all_input_nodes if len(node.all_input_nodes) == 2 else (node.args[0], node.args[0])
     return taints.time_dim_of(a) not in (None, _rank(a) - 1) and not taints.time_dims(b) and taints.of[b] == INDEPENDENT  # type: ignore[arg-type,index]
 
 
-def _embedding(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _embedding(taints: TaintMap, node: Node) -> bool:
     return taints.of[node.all_input_nodes[0]] == INDEPENDENT
 
 
-def dims_argument(node: torch.fx.Node) -> list[int] | None:
+def dims_argument(node: Node) -> list[int] | None:
     """Return the non-negative `dim` of a reduction or normalisation; None if it covers all dimensions."""
     schema = node.target._schema.arguments  # type: ignore[union-attr]
     names = [argument.name for argument in schema]
     for name in ("dim", "dims"):
         if name in names:
             position = names.index(name)
-            given = (
-                node.args[position]
-                if position < len(node.args)
-                else node.kwargs.get(name, schema[position].default_value)
-            )
+            given = node.kwargs.get(name, schema[position].default_value)
+            if position < len(node.args):
+                given = node.args[position]
             if given is None or given == []:
                 return None
             rank = _rank(node.all_input_nodes[0])
-            return [int(d) % rank for d in (given if isinstance(given, (list, tuple)) else [given])]  # type: ignore[arg-type]
+            return [int(d) % rank for d in (given if isinstance(given, (list, tuple)) else [given])]
     return None
 
 
-def _over_other_dims(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _over_other_dims(taints: TaintMap, node: Node) -> bool:
     """A reduction, softmax, split, ... along dimensions that are not time."""
     dims, time = dims_argument(node), taints.time_dim_of(node.all_input_nodes[0])
     return dims is not None and time is not None and time not in dims
 
 
-def _cumulative(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _cumulative(taints: TaintMap, node: Node) -> bool:
     """A cumulative sum along time uses earlier timesteps only."""
     return taints.time_dim_of(node.all_input_nodes[0]) is not None
 
 
-def _layer_norm(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _layer_norm(taints: TaintMap, node: Node) -> bool:
     x = node.all_input_nodes[0]
     time = taints.time_dim_of(x)
     return time is not None and time < _rank(x) - len(node.args[1])  # type: ignore[arg-type]
 
 
-def _batch_norm(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _batch_norm(taints: TaintMap, node: Node) -> bool:
     """In eval mode a fixed affine map per channel (dimension 1)."""
     x = node.all_input_nodes[0]
     return True not in node.args[5:6] and taints.time_dim_of(x) not in (None, 1)
 
 
-def _cat(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _cat(taints: TaintMap, node: Node) -> bool:
     tensors = node.args[0]
     dim = int(node.args[1]) if len(node.args) > 1 else 0  # type: ignore[arg-type]
     rank = _rank(node)
@@ -171,16 +170,16 @@ def _cat(taints: TaintMap, node: torch.fx.Node) -> bool:
     return len(places) <= 1 and dim % rank not in places
 
 
-def _stack(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _stack(taints: TaintMap, node: Node) -> bool:
     return len({d for t in node.args[0] for d in taints.time_dims(t)}) <= 1  # type: ignore[union-attr]
 
 
-def _moves_dims(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _moves_dims(taints: TaintMap, node: Node) -> bool:
     """transpose, permute, expand, ...: each timestep stays one timestep."""
     return len(taints.time_dims(node)) == 1
 
 
-def _view(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _view(taints: TaintMap, node: Node) -> bool:
     """A reshape is timestep-local if the sizes before time multiply to the same number, and so do those
     after.
     """
@@ -200,19 +199,19 @@ def _product(sizes: Sequence[Any]) -> Any:
     return result
 
 
-def _slice(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _slice(taints: TaintMap, node: Node) -> bool:
     """A slice of other dimensions, or all of time."""
     return taints.time_dims(node) == taints.time_dims(node.all_input_nodes[0])
 
 
-def _select(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _select(taints: TaintMap, node: Node) -> bool:
     """One index of another dimension, or the first timestep, which every request has."""
     x = node.all_input_nodes[0]
     dim, index = int(node.args[1]) % _rank(x), node.args[2]  # type: ignore[arg-type]
     return dim != taints.time_dim_of(x) or bool(index == 0)
 
 
-def _gather(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _gather(taints: TaintMap, node: Node) -> bool:
     """Along time, each row's own last timestep (lengths - 1).
 
     Along other dimensions, each timestep from itself.
@@ -226,7 +225,7 @@ def _gather(taints: TaintMap, node: torch.fx.Node) -> bool:
     return taints.time_dims(index) == taints.time_dims(x)
 
 
-def _index(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _index(taints: TaintMap, node: Node) -> bool:
     """`x[arange(B), lengths - 1]`, or `x[lengths - 1, arange(B)]` if time comes first."""
     x, indices = node.args[0], list(node.args[1])  # type: ignore[arg-type]
     time = taints.time_dim_of(x)
@@ -238,7 +237,7 @@ def _index(taints: TaintMap, node: torch.fx.Node) -> bool:
 
 def _is_every_row(taints: TaintMap, node: object) -> bool:
     """Whether a node is 0, 1, ..., B - 1."""
-    if not isinstance(node, torch.fx.Node) or base_name(str(node.target)) != "aten.arange":
+    if not isinstance(node, Node) or base_name(str(node.target)) != "aten.arange":
         return False
     (count,) = node.meta["val"].shape
     return node.args[:-1] in ((), (0,)) and axis_of(count, taints.axes) == "batch"
@@ -246,7 +245,7 @@ def _is_every_row(taints: TaintMap, node: object) -> bool:
 
 def is_last_step(taints: TaintMap, node: object) -> bool:
     """Whether an index is lengths - 1, broadcast over other dimensions."""
-    if not isinstance(node, torch.fx.Node):
+    if not isinstance(node, Node):
         return False
     while base_name(str(node.target)) in VALUE_PRESERVING:
         node = node.all_input_nodes[0]
@@ -255,23 +254,18 @@ def is_last_step(taints: TaintMap, node: object) -> bool:
 
 def _is_lengths(taints: TaintMap, node: object) -> bool:
     """Whether a node is the true lengths in some dtype: not a part of them, and in the same order."""
-    while isinstance(node, torch.fx.Node) and base_name(str(node.target)) in CONVERSIONS:
+    while isinstance(node, Node) and base_name(str(node.target)) in CONVERSIONS:
         node = node.all_input_nodes[0]
     return node is taints.lengths
 
 
-def _recurrence(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _recurrence(taints: TaintMap, node: Node) -> bool:
     """A masked recurrence is exact for any padding of x.
 
     Its initial states must be independent of padding.
     """
     x, lengths, *states_and_weights = node.args
-    rest = [
-        n
-        for a in states_and_weights
-        for n in (a if isinstance(a, (list, tuple)) else [a])
-        if isinstance(n, torch.fx.Node)
-    ]
+    rest = [n for a in states_and_weights for n in (a if isinstance(a, (list, tuple)) else [a]) if isinstance(n, Node)]
     if any(taints.of[n] != INDEPENDENT for n in rest):
         return False
     if taints.time_dim_of(x) is None:
@@ -279,13 +273,13 @@ def _recurrence(taints: TaintMap, node: torch.fx.Node) -> bool:
     return taints.time_dim_of(x) == 1 and _is_lengths(taints, lengths)
 
 
-def _arange(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _arange(taints: TaintMap, node: Node) -> bool:
     """The value of `arange` at a timestep does not depend on the number of timesteps."""
     numbers = [a for a in node.args if a not in (0, 1)]
     return len(numbers) <= 1
 
 
-def _factory(taints: TaintMap, node: torch.fx.Node) -> bool:
+def _factory(taints: TaintMap, node: Node) -> bool:
     return True
 
 
@@ -335,7 +329,7 @@ _RULES: dict[str, Rule] = {
 }
 
 
-def is_timestep_local(taints: TaintMap, node: torch.fx.Node, name: str) -> bool:
+def is_timestep_local(taints: TaintMap, node: Node, name: str) -> bool:
     """Whether this call keeps timesteps apart by its operator's rule; False without a rule."""
     rule = _RULES.get(name)
     if rule is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):

@@ -49,9 +49,8 @@ class Replay:
 
 @dataclass(frozen=True)
 class Reject:
-    """Refuse the request with an HTTP status, an error type and a message."""
+    """Refuse the request with an error type and a message."""
 
-    status: Literal[409, 410]
     kind: Literal["SessionUnknown", "SessionExists", "SessionEnded", "ModelChanged", "StepGap", "StepTaken"]
     message: str
 
@@ -65,9 +64,7 @@ def decide(request: ChunkRequest, session: Session | None, model: bytes) -> Deci
     """
     if request.start and request.step:
         return Reject(
-            409,
-            "StepGap",
-            f"a session starts at step 0, and this request is for step {request.step}: leave `start` out",
+            "StepGap", f"a session starts at step 0, and this request is for step {request.step}: leave `start` out"
         )
     if session is None:
         return StartSession() if request.start else _session_unknown()
@@ -83,7 +80,6 @@ def _with_record(request: ChunkRequest, session: Session, model: bytes) -> Decis
         return StartSession() if request.start else _ended_or_changed(session)
     if request.start:
         return Reject(
-            409,
             "SessionExists",
             f"a session with this id is open, after {session.steps} timesteps: continue it without `start`, end it, or "
             f"start one with another id",
@@ -111,18 +107,14 @@ def _next(request: ChunkRequest, session: Session) -> Decision:
         return ContinueSession(session)
     if request.step == session.last_start:
         return Reject(
-            409,
             "StepTaken",
             f"another request was applied at step {request.step}; the session is at step {session.steps} now",
         )
-    return Reject(
-        409, "StepGap", f"this request is for step {request.step}, and the session is at step {session.steps}"
-    )
+    return Reject("StepGap", f"this request is for step {request.step}, and the session is at step {session.steps}")
 
 
 def _session_unknown() -> Reject:
     return Reject(
-        410,
         "SessionUnknown",
         "there is no session with this id: it was not started, has ended or expired; send `start` to start one",
     )
@@ -131,12 +123,9 @@ def _session_unknown() -> Reject:
 def _ended_or_changed(session: Session) -> Reject:
     if session.ended:
         return Reject(
-            410,
-            "SessionEnded",
-            f"the session has ended, after {session.steps} timesteps; send `start` to start another",
+            "SessionEnded", f"the session has ended, after {session.steps} timesteps; send `start` to start another"
         )
     return Reject(
-        410,
         "ModelChanged",
         f"the model was replaced by one that cannot resume this session's state, after {session.steps} timesteps; "
         f"send `start` to start another",

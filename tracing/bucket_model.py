@@ -150,9 +150,8 @@ def _exported(func: Callable[..., Any], examples: Sequence[Any], config: BucketM
         model, states = result
         own = [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, torch.Tensor)]
         held, aliases = resolve_aliases(states, model, own)
-        buckets.append(
-            _Bucket(export_function(model, example, held), aliases, initial_state(model, own, held, aliases))
-        )
+        exported = export_function(model, example, held)
+        buckets.append(_Bucket(exported, aliases, initial_state(model, own, held, aliases)))
     first = buckets[0]
     for index, bucket in enumerate(buckets):
         for what, here, there in (

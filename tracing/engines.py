@@ -34,9 +34,7 @@ def select_engines(name: str, options: TraceOptions) -> list[Backend]:
     if name != AUTO:
         return [_partitioned(_named(name, options), options)]
     candidates = [get_backend(one) for one in auto_engines("trace")]
-    usable = [
-        engine for engine in candidates if engine.unavailable() is None and not unsupported_options(engine, options)
-    ]
+    usable = [one for one in candidates if one.unavailable() is None and not unsupported_options(one, options)]
     if not usable:
         raise ValueError(f"no engine that {AUTO} tries supports these options: name one in backend=")
     return [_partitioned(engine, options) for engine in usable]

@@ -123,9 +123,8 @@ class StateBuffer:
     def store_next(self, views: Sequence[torch.Tensor], following: Sequence[torch.Tensor]) -> None:
         """Write the next values into the buffer."""
         # Copy before the first write: an output may be a view of another state.
-        values = [
-            value.clone() if _storage(value) in {_storage(view) for view in views} else value for value in following
-        ]
+        ours = {_storage(view) for view in views}
+        values = [value.clone() if _storage(value) in ours else value for value in following]
         for view, value in zip(views, values, strict=True):
             view.copy_(value)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from ..backends.interface import Backend, CompileError
@@ -83,12 +84,9 @@ def trace(
     held, aliases = resolve_aliases(options.input_output_aliases, func, own)
     exported = export_function(func, example_inputs, held)
     directory = TempDirectory()
-    engine = _compile(
-        select_engines(backend, options), exported.program, directory.path / program_directory(0), options
-    )
-    description, store = describe_trace(
-        engine, [exported], aliases, separate_weights=not options.inline_weights_to_neff
-    )
+    tried = select_engines(backend, options)
+    engine = _compile(tried, exported.program, directory.path / program_directory(0), options)
+    description, store = describe_trace(engine, [exported], aliases, not options.inline_weights_to_neff)
     if aliases:
         initial = initial_state(func, own, held, aliases)
         return try_load(Traced(description, directory, store, StateBuffer(initial, state_shapes(description))))
@@ -105,9 +103,7 @@ def try_load(traced: Traced) -> Traced:
     return traced
 
 
-def _compile(
-    tried: Sequence[Backend], program: torch.export.ExportedProgram, directory: Path, options: TraceOptions
-) -> Backend:
+def _compile(tried: Sequence[Backend], program: ExportedProgram, directory: Path, options: TraceOptions) -> Backend:
     """Compile with the first engine that supports the program, in this process."""
     errors = []
     for engine in tried:
@@ -131,7 +127,7 @@ def program_directory(bucket: int) -> str:
     return f"programs/{bucket}"
 
 
-def program_bucket(program: torch.export.ExportedProgram) -> Bucket:
+def program_bucket(program: ExportedProgram) -> Bucket:
     """Return the bucket that names the shape of a program: the first two sizes of its first input, or 1.
 
     The program's own sizes are fixed, so the bucket is used as a name only.
@@ -176,7 +172,7 @@ def describe_trace(
     return description, store
 
 
-def _check_aliases(program: torch.export.ExportedProgram, aliases: Sequence[tuple[int, int]]) -> None:
+def _check_aliases(program: ExportedProgram, aliases: Sequence[tuple[int, int]]) -> None:
     kinds = list(signature_of(program, None).inputs.values())
     outputs = [node.meta["val"] for node in program.graph.output_node().args[0]]
     for index, output in aliases:

@@ -57,10 +57,8 @@ class Traced:
         self.core: int | None = None
         self._directory = directory
         self._calling = threading.Lock()
-        self._in_tree, self._out_tree = (
-            pytree.treespec_loads(description.in_tree),
-            pytree.treespec_loads(description.out_tree),
-        )
+        self._in_tree = pytree.treespec_loads(description.in_tree)
+        self._out_tree = pytree.treespec_loads(description.out_tree)
         self._runs: list[LoadedProgram] = []
         self._held: frozenset[int] = frozenset()
 
@@ -144,9 +142,8 @@ class Traced:
         """Run the program of the bucket on the caller's tensors and the state."""
         bucket, inputs = 0, list(tensors)
         if self.kernel is not None:
-            shapes = [
-                list(caller_input_shapes(one.signature, self.description.aliases)) for one in self.description.programs
-            ]
+            aliases = self.description.aliases
+            shapes = [caller_input_shapes(one.signature, aliases) for one in self.description.programs]
             inputs, bucket = select_bucket(self.kernel.function, tensors, shapes)
         signature = self.description.programs[bucket].signature
         if self.state is None:
@@ -175,13 +172,11 @@ class Traced:
         self, state: StateBuffer, bucket: int, signature: Signature, tensors: list[torch.Tensor]
     ) -> list[torch.Tensor]:
         views = state.views(bucket)
-        state_inputs = [index for index, _ in self.description.aliases]
+        states = [index for index, _ in self.description.aliases]
         rest = iter(tensors)
         if len(tensors) + len(views) != len(signature.inputs):
             raise WrongInput(f"{len(tensors)} inputs besides the state, expected {len(signature.inputs) - len(views)}")
-        inputs = [
-            views[state_inputs.index(i)] if i in state_inputs else next(rest) for i in range(len(signature.inputs))
-        ]
+        inputs = [views[states.index(i)] if i in states else next(rest) for i in range(len(signature.inputs))]
         signature.check_inputs(inputs)
         outputs = self._call_program(bucket, inputs)
         state_outputs = [index for _, index in self.description.aliases]

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch.export import ExportedProgram
 
 from ..backends.signature import weights_of
 from ..backends.weights import refit_mismatches
@@ -50,9 +51,7 @@ def replace_weights(traced: Traced, weights: torch.nn.Module | Mapping[str, torc
         traced.reload()
 
 
-def dedupe_weights(
-    programs: Sequence[torch.export.ExportedProgram],
-) -> tuple[list[dict[str, str]], dict[str, torch.Tensor]]:
+def dedupe_weights(programs: Sequence[ExportedProgram]) -> tuple[list[dict[str, str]], dict[str, torch.Tensor]]:
     """Return the keys of each program's weights, and the tensors by key; equal tensors are stored once.
 
     All tensors are copied, so that later changes of the module do not change the trace.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
+from torch.export import ExportedProgram
 
 from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileError, CompileSettings, Selective, precision_of
@@ -61,11 +61,7 @@ def analyze(
 
 
 def _analysis(
-    engine: Backend,
-    program: torch.export.ExportedProgram,
-    bucket: Bucket,
-    options: PartitionerConfig,
-    config: ServingConfig,
+    engine: Backend, program: ExportedProgram, bucket: Bucket, options: PartitionerConfig, config: ServingConfig
 ) -> Analysis:
     missing = engine.unavailable()
     if missing is not None and not isinstance(engine, Selective):

@@ -68,11 +68,9 @@ def _remarks(analyses: Sequence[Analysis]) -> Iterator[str]:
 
 
 def _overview(analyses: Sequence[Analysis]) -> Table:
-    from rich.table import Table
+    from ..tables import make_table
 
-    table = Table("backend", highlight=False)
-    for heading in ("supported", "unsupported", "share"):
-        table.add_column(heading, justify="right")
+    table = make_table("backend", numbers=("supported", "unsupported", "share"))
     table.add_column("remark")
     for analysis in analyses:
         share, remark = analysis.percentage, "" if analysis.not_installed is None else "not installed"

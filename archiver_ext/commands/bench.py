@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import PackagingError
 from . import add_archive, positive, show
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ def add_to(commands: Any) -> None:
 def _bench(options: argparse.Namespace) -> None:
     from ...config.histogram import LengthsError, read_lengths
     from ..archive.reader import ArchiveReader
-    from ..errors import PackagingError
     from .bench_archive import measure_archive, sample_batches
 
     try:
@@ -48,13 +48,10 @@ def _bench(options: argparse.Namespace) -> None:
 
 def print_result(result: BenchmarkResult, console: Console) -> None:
     """Print the figures for people."""
-    from rich.table import Table
-
+    from ..tables import make_table
     from .bench_archive import SERVED
 
-    table = Table("", highlight=False)
-    for heading in ("ms per batch", "requests/s", "timesteps/s", "padding", "relative time"):
-        table.add_column(heading, justify="right")
+    table = make_table("", numbers=("ms per batch", "requests/s", "timesteps/s", "padding", "relative time"))
     for name, timing in result.strategies.items():
         table.add_row(
             name,

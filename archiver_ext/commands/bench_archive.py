@@ -16,23 +16,23 @@ from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, supported_shapes
-from ...lowering.differential import random_tensor
 from ..errors import PackagingError
-from ..evaluation.verify import UNKNOWN_VOCABULARY
-from .timing import TimingConfig, gemm, gemm_gflops, on_threads, time_interleaved
+from ..evaluation.verify import draw_inputs
+from .timing import Call, TimingConfig, gemm, gemm_gflops, on_threads, time_interleaved
 
 SERVED, ALONE, PADDED = "as served", "one at a time", "one bucket for all"
 _PLANNING, _GEMM = "planning", "GEMM"
 _MAX_BATCHES = 16
 
-Call = Callable[[], object]
+Request = Sequence[torch.Tensor]
+"""The inputs of one request."""
 
 
 @dataclass(frozen=True)
 class PlannedBatch:
     """Requests of one plan: their tensors, their lengths, and the function that plans them."""
 
-    requests: Sequence[Sequence[torch.Tensor]]
+    requests: Sequence[Request]
     lengths: Sequence[int]
     plan: Callable[[Sequence[int]], Plan]
 
@@ -111,13 +111,11 @@ def measure_archive(
     serving = torch.get_num_threads()  # as the engine wants it
     accepted = tuple(tuple(_accepted(length, archive) for length in batch) for batch in batches)
     rng = torch.Generator().manual_seed(0)
-    drawn = [[_request(archive.manifest, length, rng) for length in batch] for batch in accepted]
+    drawn = [[draw_inputs(archive.manifest.inputs, length, rng) for length in batch] for batch in accepted]
     strategies = {name: list(steps) for name, steps in _strategies(archive, drawn, accepted).items()}
     calls: dict[str, Call] = {name: on_threads(serving, _call_of(archive, steps)) for name, steps in strategies.items()}
-    calls |= {
-        _PLANNING: lambda: [archive.plan(batch) for batch in accepted],
-        _GEMM: on_threads(archive.threads, gemm()),
-    }
+    calls[_PLANNING] = lambda: [archive.plan(batch) for batch in accepted]
+    calls[_GEMM] = on_threads(archive.threads, gemm())
     seconds = time_interleaved(calls, TimingConfig(rounds))
     return BenchmarkResult(
         batches=accepted,
@@ -140,14 +138,8 @@ def _accepted(length: int, archive: LoadedArchive) -> int:
     return length
 
 
-def _request(manifest: Manifest, length: int, rng: torch.Generator) -> list[torch.Tensor]:
-    return [
-        random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=UNKNOWN_VOCABULARY) for spec in manifest.inputs
-    ]
-
-
 def _strategies(
-    archive: LoadedArchive, drawn: Sequence[Sequence[Sequence[torch.Tensor]]], batches: Sequence[Sequence[int]]
+    archive: LoadedArchive, drawn: Sequence[Sequence[Request]], batches: Sequence[Sequence[int]]
 ) -> dict[str, Iterator[PlannedBatch]]:
     """The batches of each strategy; requests share one bucket only where padding is allowed."""
     pairs = list(zip(drawn, batches, strict=True))
@@ -164,9 +156,7 @@ def _strategies(
     return strategies
 
 
-def _padded(
-    archive: LoadedArchive, requests: Sequence[Sequence[torch.Tensor]], lengths: Sequence[int]
-) -> Iterator[PlannedBatch]:
+def _padded(archive: LoadedArchive, requests: Sequence[Request], lengths: Sequence[int]) -> Iterator[PlannedBatch]:
     """One batch in its original order, in the smallest bucket that holds its longest request.
 
     A batch with more requests than the bucket has rows takes several calls.

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from ..errors import PackagingError
 from . import add_archive, add_archive_output, positive, show
 
 if TYPE_CHECKING:
@@ -68,13 +69,10 @@ def _refuse_simulation(backend: str) -> None:
     Raises:
         PackagingError: the backend runs on an emulated device.
     """
-    from ...backends.interface import Simulating
+    from ...backends.interface import simulation_of
     from ...backends.registry import get_backend
-    from ..errors import PackagingError
 
-    engine = get_backend(backend)
-    simulation = engine.simulation() if isinstance(engine, Simulating) else None
-    if simulation is not None:
+    if (simulation := simulation_of(get_backend(backend))) is not None:
         raise PackagingError(
             f"{backend} is {simulation}. Its timing says nothing about the device: run this on a host with the device; "
             f"until then the planned costs stay unchanged"
@@ -110,11 +108,9 @@ def _to_json(before: Manifest, after: Manifest) -> dict[str, Any]:
 
 
 def _print(before: Manifest, after: Manifest, archive: Path, console: Console) -> None:
-    from rich.table import Table
+    from ..tables import make_table
 
-    table = Table("program", "bucket", highlight=False)
-    for heading in ("before ms", "now ms"):
-        table.add_column(heading, justify="right")
+    table = make_table("program", "bucket", numbers=("before ms", "now ms"))
     for cost, was in _pairs(before, after):
         shape = f"{cost.bucket.batch} x {cost.bucket.length}"
         table.add_row(cost.part, shape, "" if was is None else f"{was:.3f}", f"{cost.milliseconds:.3f}")

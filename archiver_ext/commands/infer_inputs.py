@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Axis, DType, TensorSpec
 
 _BATCH, _TIME = 2, 5
@@ -22,7 +23,6 @@ _MOST_TRIALS = 4000
 _MOST_SECONDS = 20.0
 _LENGTHS_NAME = re.compile(r"(.*_)?(len|lens|length|lengths|seqlens?|seqlengths?)")
 _CONSTANTS: dict[str, Any] = {"bool": False, "int": 1, "float": 1.0, "str": ""}
-_DTYPES = {"int64": torch.int64, "float32": torch.float32, "bool": torch.bool}
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,6 @@ class InferredInputs:
     signature: ForwardSignature
     inputs: tuple[TensorSpec, ...]
     """Layouts of the tensor arguments, in order; guesses if there is a `refusal`."""
-    confident: frozenset[str]
-    """Names of the tensor arguments with an accepted dtype and shape."""
     refusal: str | None
     """First error of forward() if no guess was accepted; None: the inputs were accepted."""
 
@@ -60,9 +58,9 @@ def infer_inputs(model: nn.Module) -> InferredInputs:
     for specs in itertools.takewhile(lambda _: time.monotonic() < until, trials):
         outcome = _call(model, signature, specs)
         if not isinstance(outcome, str):
-            return InferredInputs(signature, _described(specs, outcome), frozenset(signature.tensors), None)
+            return InferredInputs(signature, _described(specs, outcome), None)
         refusal = refusal if refusal != "it has no tensor argument" else outcome
-    return InferredInputs(signature, _first_guess(signature.tensors, candidates), frozenset(), refusal)
+    return InferredInputs(signature, _first_guess(signature.tensors, candidates), refusal)
 
 
 def read_signature(model: nn.Module) -> ForwardSignature:
@@ -164,7 +162,7 @@ Embedded = dict[str, nn.Embedding]
 
 def _call(model: nn.Module, signature: ForwardSignature, specs: tuple[TensorSpec, ...]) -> Embedded | str:
     """Call forward() once; returns the embeddings that it used, or its error."""
-    given = {spec.name: torch.zeros(spec.sizes(_BATCH, _TIME), dtype=_DTYPES[spec.dtype]) for spec in specs}
+    given = {spec.name: torch.zeros(spec.sizes(_BATCH, _TIME), dtype=torch_dtype(spec)) for spec in specs}
     extra = {} if signature.lengths is None else {signature.lengths: torch.tensor([_TIME, _TIME - 2])}
     try:
         with _lookups(model, given) as embedded, torch.no_grad(), warnings.catch_warnings():

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import PackagingError
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -71,7 +73,6 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def _init(options: argparse.Namespace) -> None:
-    from ..errors import PackagingError
     from ..user_model import importable, load_class
 
     if options.output is not None and options.output.exists() and not options.force:
@@ -182,7 +183,6 @@ def flow(value: Any) -> str:
     for kind, write in _WRITERS:
         if isinstance(value, kind):
             return write(value)
-    from ..errors import PackagingError
 
     raise PackagingError(f"{value!r} cannot be written in YAML: expected texts, numbers, lists and mappings")
 

@@ -92,17 +92,14 @@ def _planned_ms(planner: Planner, lengths: Sequence[int], heads: CostModel | Non
 def print_manifest(manifest: Mapping[str, Any], console: Console, times: Sequence[StepTime] = ()) -> None:
     """Print the manifest of an archive for people, and the cost of a session's next timestep."""
     from rich.markup import escape
-    from rich.table import Table
+
+    from ..tables import make_table
 
     errors = {_shape(check["bucket"]): f"{check['max_error']:.1e}" for check in manifest["checks"]}
     main = manifest["kind"]
-    table = Table("program", "bucket", highlight=False)
-    table.add_column("measured ms", justify="right")
-    table.add_column("us / timestep", justify="right")
-    table.add_column("max error", justify="right")
     estimates = _estimates(manifest)
-    if estimates:
-        table.add_column("estimate us", justify="right")
+    numbers = ("measured ms", "us / timestep", "max error", *(["estimate us"] if estimates else []))
+    table = make_table("program", "bucket", numbers=numbers)
     for cost in manifest["costs"]:
         shape, milliseconds = _shape(cost["bucket"]), cost["milliseconds"]
         estimate = estimates.get((cost["part"], shape))
@@ -132,11 +129,9 @@ def _estimates(manifest: Mapping[str, Any]) -> dict[tuple[str, str], float]:
 
 def _table_of(times: Sequence[StepTime]) -> Table:
     """The next timestep of sessions, beside whole sequences of the largest bucket's length."""
-    from rich.table import Table
+    from ..tables import make_table
 
-    table = Table("sessions", highlight=False)
-    table.add_column("1 timestep, ms", justify="right")
-    table.add_column(f"{times[0].whole_timesteps} timesteps, ms", justify="right")
+    table = make_table("sessions", numbers=("1 timestep, ms", f"{times[0].whole_timesteps} timesteps, ms"))
     for time in times:
         table.add_row(str(time.sessions), f"{time.step_ms:.3f}", f"{time.whole_ms:.3f}")
     return table

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import PackagingError
 from . import add_archive, add_archive_output, show
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
     from ..archive.reader import ArchiveReader
     from ..archive.workspace import private_directory, temporary_files_in
     from ..archive.writer import rewrite_archive
-    from ..errors import PackagingError
 
     with private_directory() as private, temporary_files_in(private), ArchiveReader(archive).unpacked() as found:
         # A folder is used where it is: a copy keeps it unchanged until everything is verified.
@@ -95,7 +95,6 @@ def _own_weights(manifest: Manifest) -> str:
     """
     from ...backends.interface import Inlining
     from ...backends.registry import get_backend
-    from ..errors import PackagingError
 
     if manifest.weights is None:
         raise PackagingError("the archive has no weights: its model was packaged without --serialized-file")
@@ -114,7 +113,6 @@ def _checked(old: Path, new: Path) -> Mapping[str, torch.Tensor]:
         PackagingError: their names, shapes or dtypes are not those of the old ones; each difference is named.
     """
     from ...backends.weights import read_weights, refit_mismatches
-    from ..errors import PackagingError
 
     given = read_weights(new)
     found = refit_mismatches(read_weights(old), given)
@@ -163,7 +161,7 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
         ToleranceExceeded: an output differs from eager mode by more than the tolerance.
     """
     from ...backends import simulation
-    from ...backends.interface import Simulating
+    from ...backends.interface import simulation_of
     from ...backends.registry import get_backend
     from ...config.load import load_block
     from ...handlers.runtime.loader import load_archive
@@ -181,9 +179,8 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
         model = load_model(tree / names["modelFile"], tree / weights, config.model.args)
         loaded = load_archive(tree)
         facts = loaded.manifest
-        engine = get_backend(facts.backend)
-        if isinstance(engine, Simulating) and (emulation := engine.simulation()) is not None:
-            console.print(f"{engine.name} was {emulation}", markup=False, highlight=False, soft_wrap=True)
+        if (emulation := simulation_of(get_backend(facts.backend))) is not None:
+            console.print(f"{facts.backend} was {emulation}", markup=False, highlight=False, soft_wrap=True)
         with show_progress("reference", console, every_s=2.0) as report:
             reference = make_reference(model, config, facts.outputs)
             cases = draw_cases(facts, facts.grid, reference, report, longest=facts.longest)
@@ -216,12 +213,10 @@ def _errors_before(replaced: ReplaceResult) -> dict[Any, float]:
 
 
 def _print(replaced: ReplaceResult, output: Path, console: Console) -> None:
-    from rich.table import Table
+    from ..tables import make_table
 
     known = _errors_before(replaced)
-    table = Table("bucket", highlight=False)
-    for heading in ("max error before", "max error now"):
-        table.add_column(heading, justify="right")
+    table = make_table("bucket", numbers=("max error before", "max error now"))
     for check in replaced.after.checks:
         before = known.get(check.bucket)
         shape = f"{check.bucket.batch} x {check.bucket.length}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import PackagingError
 from . import add_archive, print_json
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
     from ...sessions.sqlite_store import SqliteStore
     from ...sessions.store import StoreTotals, StoreUnavailableError
     from ..archive.reader import ArchiveReader
-    from ..errors import PackagingError
 
     reader = ArchiveReader(archive)
     settings = _settings(reader)
@@ -114,8 +114,6 @@ def to_json(found: OpenSessions) -> dict[str, Any]:
 
 
 def _settings(archive: ArchiveReader) -> SessionSettings:
-    from ..errors import PackagingError
-
     settings = archive.manifest().streaming
     if settings is None:
         raise PackagingError(f"{archive.path} has no sessions: it was packaged without `streaming`")

@@ -10,6 +10,7 @@ from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..errors import PackagingError
 from . import positive, print_json
 
 if TYPE_CHECKING:
@@ -83,8 +84,6 @@ def _tune(options: argparse.Namespace) -> None:
 
 def _check_options(options: argparse.Namespace) -> None:
     """Refuse options that contradict each other, before anything is read."""
-    from ..errors import PackagingError
-
     if options.output is not None:
         if options.config is None:
             raise PackagingError("-o needs --config: the file whose lengths it changes")
@@ -100,7 +99,6 @@ def _check_options(options: argparse.Namespace) -> None:
 
 def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
     from ...config.histogram import LengthsError, parse_lengths
-    from ..errors import PackagingError
 
     observed = []
     for file in files:
@@ -121,7 +119,6 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Pr
     from ...bucketing.cost import CostModel
     from ...config.load import load_config
     from ..archive.reader import ArchiveReader
-    from ..errors import PackagingError
     from .tuning.proposal import propose
 
     config = None if options.config is None else load_config(options.config)
@@ -141,14 +138,12 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Pr
         )
     except ValueError as error:
         raise PackagingError(str(error)) from error
-    return proposal, _notes(source, manifest)
+    return proposal, list(_notes(source, manifest))
 
 
 def _require_tunable_lengths(
     config: ServingConfig | None, manifest: Manifest | None, options: argparse.Namespace
 ) -> None:
-    from ..errors import PackagingError
-
     without = [
         *([options.config] if config is not None and config.buckets.length is None else []),
         *([options.archive] if manifest is not None and all(spec.time_dim is None for spec in manifest.inputs) else []),
@@ -167,17 +162,13 @@ def _beyond(source: ServingConfig | Manifest) -> bool:
     return source.longest > source.grid.lengths[-1]
 
 
-def _notes(source: ServingConfig | Manifest | None, manifest: Manifest | None) -> list[str]:
-    notes = []
+def _notes(source: ServingConfig | Manifest | None, manifest: Manifest | None) -> Iterator[str]:
     if source is not None and _beyond(source):
-        notes.append(f"note: sequences of up to {source.longest} timesteps are served too; they are not counted here")
+        yield f"note: sequences of up to {source.longest} timesteps are served too; they are not counted here"
     if manifest is not None and manifest.shapes == "any":
-        notes.append(f"note: {manifest.backend} takes every length: it pads no sequence to these")
+        yield f"note: {manifest.backend} takes every length: it pads no sequence to these"
     elif manifest is not None and manifest.kind == "chunk":
-        notes.append(
-            "note: this model runs in chunks of time: a sequence takes several calls, with less padding than shown"
-        )
-    return notes
+        yield "note: this model runs in chunks of time: a sequence takes several calls, with less padding than shown"
 
 
 def _changed_text(config: Path, proposal: Proposal) -> str:

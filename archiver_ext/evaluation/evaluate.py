@@ -12,7 +12,7 @@ import torch
 
 from ...backends import registry
 from ...backends.compile_pool import CompileJob, CompileResult
-from ...backends.interface import DEFAULTS, Backend, CompileSettings, Ragged, Simulating, precision_of
+from ...backends.interface import DEFAULTS, Backend, CompileSettings, Ragged, precision_of, simulation_of
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.partitioning.partitioned_program import SEGMENTS
 from ...backends.subprocesses import PACKAGE
@@ -113,7 +113,7 @@ def evaluate_engine(
     write_manifest(manifest, build.tree)
     loaded = load_archive(build.tree, build.threads)
     verified = verify_archive(loaded, cases, report)
-    estimated, simulation = estimates(build, candidate), _simulation(candidate)
+    estimated, simulation = estimates(build, candidate), simulation_of(candidate.device_engine)
     costs = measure_costs(loaded) if simulation is None else _costs_from_estimates(estimated)
     padding = measure_padding(loaded) if _measures_padding(candidate.engine, manifest) else {}
     measured = with_costs(manifest, costs, padding)
@@ -137,11 +137,6 @@ def evaluate_engine(
 def _measures_padding(engine: Backend, manifest: Manifest) -> bool:
     """Whether plans are free to choose how much padding there is, and it costs less than data."""
     return isinstance(engine, Ragged) and engine.ragged and (manifest.kind, manifest.shapes) == ("sequence", "any")
-
-
-def _simulation(candidate: Candidate) -> str | None:
-    engine = candidate.device_engine
-    return engine.simulation() if isinstance(engine, Simulating) else None
 
 
 def _costs_from_estimates(estimated: Estimates) -> Costs:

@@ -102,9 +102,8 @@ def with_costs(manifest: Manifest, costs: Costs, padding: Mapping[Bucket, float]
 
 def with_errors(manifest: Manifest, verified: Mapping[Bucket, VerificationResult]) -> Manifest:
     """Replace the largest differences from the model in eager mode."""
-    return replace(
-        manifest, checks=tuple(MeasuredError(bucket, result.max_error) for bucket, result in verified.items())
-    )
+    checks = (MeasuredError(bucket, result.max_error) for bucket, result in verified.items())
+    return replace(manifest, checks=tuple(checks))
 
 
 def estimates(build: BuildInput, candidate: Candidate) -> Estimates:

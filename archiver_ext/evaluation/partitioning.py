@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
+from torch.export import ExportedProgram
 
 from ...backends.exported_program import specialize
 from ...backends.interface import Backend, CompileSettings
-from ...backends.partitioning.backend import PartitionedBackend
-from ...backends.partitioning.operator_support import unsupported_operators
-from ...backends.partitioning.partition import PartitionError, Segments, partition
+from ...backends.partitioning.backend import PartitionedBackend, supported_segments
+from ...backends.partitioning.partition import PartitionError, Segments
 from ...backends.partitioning.partitioned_program import cpu_operators
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.partitioner import PartitionerConfig
@@ -30,21 +29,16 @@ def partitioner_config(config: ServingConfig, directory: Path) -> PartitionerCon
         return None
     analyze = None
     if written.analyze_parameters is not None:
-        analyze = {key: value for key, value in written.analyze_parameters.model_dump().items() if value is not None}
+        analyze = written.analyze_parameters.model_dump(exclude_none=True)
         if "compiler_workdir" in analyze:
             analyze["compiler_workdir"] = str(directory / analyze["compiler_workdir"])
-    return PartitionerConfig(
-        model_support_percentage_threshold=written.model_support_percentage_threshold,
-        min_subgraph_size=written.min_subgraph_size,
-        max_subgraph_count=written.max_subgraph_count,
-        ops_to_partition=written.ops_to_partition,
-        analyze_parameters=analyze,
-    )
+    limits = written.model_dump(exclude={"trace_kwargs", "analyze_parameters"})
+    return PartitionerConfig(**limits, analyze_parameters=analyze)
 
 
 def with_cpu_fallback(
     engine: Backend,
-    programs: Mapping[ProgramRole, tuple[torch.export.ExportedProgram, Bucket]],
+    programs: Mapping[ProgramRole, tuple[ExportedProgram, Bucket]],
     config: PartitionerConfig,
     settings: CompileSettings,
 ) -> Backend:
@@ -67,19 +61,10 @@ def cpu_operators_in(tree: Path, backend: str) -> tuple[str, ...]:
 
 
 def _segments(
-    engine: Backend,
-    program: torch.export.ExportedProgram,
-    bucket: Bucket,
-    config: PartitionerConfig,
-    settings: CompileSettings,
+    engine: Backend, program: ExportedProgram, bucket: Bucket, config: PartitionerConfig, settings: CompileSettings
 ) -> Segments:
     fixed = specialize(program, bucket)
-    refused = {
-        node.name
-        for node, why in unsupported_operators(engine, fixed, bucket, config, settings).items()
-        if why is not None
-    }
     try:
-        return partition(fixed, lambda node: node.name not in refused, config)
+        return supported_segments(engine, fixed, bucket, config, settings)
     except PartitionError as error:
         raise PackagingError(f"neuron_lstm.partitioner_config.{error}") from error

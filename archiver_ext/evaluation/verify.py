@@ -27,7 +27,7 @@ from ..progress import ProgressCallback
 from .reference import Reference, ReferenceOutputs, ReferenceRequest, select_row
 
 _LARGE = 1e4
-UNKNOWN_VOCABULARY = 8
+_UNKNOWN_VOCABULARY = 8
 """Vocabulary size that is assumed for an input without one."""
 _MAX_CHUNKS = 3
 """Chunks of one sequence: the second one receives a carry and hands on another."""
@@ -109,14 +109,16 @@ def draw_cases(
     lengths += [longest] * (longest > grid.lengths[-1])
     cases: list[VerificationCase] = []
     for count, length in enumerate(lengths, 1):
-        tensors = tuple(
-            random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=UNKNOWN_VOCABULARY) for spec in program.inputs
-        )
-        request = ReferenceRequest(length, tensors)
+        request = ReferenceRequest(length, draw_inputs(program.inputs, length, rng))
         cases.append(VerificationCase(request, reference(request)))
         report(count, len(lengths), f"{length} timesteps")
     _require_finite_output(cases)
     return tuple(cases)
+
+
+def draw_inputs(specs: Sequence[TensorSpec], length: int, rng: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """Draw the inputs of one request of this length."""
+    return tuple(_draw(spec, spec.item_sizes(length), rng) for spec in specs)
 
 
 def _require_finite_output(cases: Sequence[VerificationCase]) -> None:
@@ -209,7 +211,7 @@ def _fill(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng: t
 
 
 def _draw(spec: TensorSpec, sizes: tuple[int, ...], rng: torch.Generator) -> torch.Tensor:
-    return random_tensor(spec, sizes, rng, unknown_ids=UNKNOWN_VOCABULARY)
+    return random_tensor(spec, sizes, rng, unknown_ids=_UNKNOWN_VOCABULARY)
 
 
 def verify_bucket(

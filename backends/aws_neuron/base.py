@@ -6,8 +6,8 @@ API. Each package of AWS requires one old release of torch, so the compiler may 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import torch
 from ...bucketing.shapes import Bucket
 from ..interface import (
     DEFAULTS,
+    Backend,
     CompileError,
     CompilerOption,
     CompileSettings,
@@ -42,11 +43,16 @@ from .device import (
 from .source_program import export_source
 
 if TYPE_CHECKING:
+    from torch.export import ExportedProgram  # not in the torch of Inf1's hosts
+
     from .toolchain import CompileReply
 
 
-class NeuronBackend(ABC):
-    """A Neuron engine; a subclass has the compiler's options and loads the module."""
+class NeuronBackend(Backend):
+    """A Neuron engine; a subclass has the compiler's options and loads the module.
+
+    The runtime itself refuses a program for another kind of device.
+    """
 
     name: str
     polymorphic = False
@@ -69,16 +75,8 @@ class NeuronBackend(ABC):
         """Return torch. The toolchain is checked for each program: it may be in another interpreter here."""
         return (Requirement("torch", "torch", self.toolchain.torch),)
 
-    def host(self) -> Mapping[str, str]:
-        """Return nothing: the runtime refuses a program for another kind of device."""
-        return {}
-
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Trace the program for one bucket and save the ScriptModule, with weights only if they are embedded.
 
@@ -127,8 +125,8 @@ class NeuronBackend(ABC):
         """Return the keyword arguments for the toolchain's `trace`; values must be representable in JSON."""
 
     @abstractmethod
-    def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> list[str]:
-        """Return advice for a failed compilation, one line each."""
+    def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> Iterator[str]:
+        """Yield advice for a failed compilation, one line each."""
 
     @abstractmethod
     def load_module(self, package: Any, path: Path, tensors: Sequence[torch.Tensor], core: int) -> torch.nn.Module:

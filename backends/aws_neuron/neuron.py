@@ -11,7 +11,7 @@ call by call and without a message.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,15 +57,14 @@ class Neuron(NeuronBackend):
             options["compiler_workdir"] = str(settings.workdir)
         return options
 
-    def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> list[str]:
-        """Return how to run an unsupported operator on the CPU."""
-        if reply.error != "AttributeError":  # the documented error for an unsupported operator
-            return []
-        hint = (
-            "The compiler for Inf1 does not support this operator; embeddings are not supported either. Run it on the "
-            "CPU with partitioner_config: {}, or see `neuron-lstm analyze` for the lines of the model that use it"
-        )
-        return [hint]
+    def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> Iterator[str]:
+        """Yield how to run an unsupported operator on the CPU."""
+        if reply.error == "AttributeError":  # the documented error for an unsupported operator
+            yield (
+                "The compiler for Inf1 does not support this operator; embeddings are not supported either. "
+                "Run it on the CPU with partitioner_config: {}, or see `neuron-lstm analyze` for the lines of the "
+                "model that use it"
+            )
 
     def load_module(self, package: Any, path: Path, tensors: Sequence[torch.Tensor], core: int) -> torch.nn.Module:
         """Load the ScriptModule; it has its weights."""

@@ -13,7 +13,7 @@ No state stays on the device (`input_output_aliases`): it would be lost with the
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,20 +81,18 @@ class NeuronX(NeuronBackend):
             options["cpu_backend"] = True
         return options
 
-    def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> list[str]:
-        """Return how to compile without a device, and how to run an unsupported operator on the CPU."""
-        hints = []
+    def compile_hints(self, reply: CompileReply, settings: CompileSettings) -> Iterator[str]:
+        """Yield how to compile without a device, and how to run an unsupported operator on the CPU."""
         if not _has_flag(settings.args, "--target") and not list(Path("/dev").glob("neuron*")):
-            hints.append(
+            yield (
                 "This machine has no Neuron device. To compile without one, name the instances that will serve: "
                 "compiler_args: --target inf2 (or trn1, trn1n, trn2)"
             )
         if "unsupported" in reply.message.lower() or "not supported" in reply.message.lower():
-            hints.append(
+            yield (
                 "`neuron-lstm analyze` shows the lines of the model that use unsupported operators; with "
                 "partitioner_config: {} these run on the CPU"
             )
-        return hints
 
     def load_module(self, package: Any, path: Path, tensors: Sequence[torch.Tensor], core: int) -> torch.nn.Module:
         """Load the ScriptModule and its weights onto one core."""

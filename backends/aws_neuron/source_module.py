@@ -19,10 +19,7 @@ class SourceModule(torch.nn.Module):
     """
 
     def __init__(
-        self,
-        source: str,
-        tensors: Mapping[str, torch.Tensor],
-        operators: Mapping[str, Callable[..., Any]],
+        self, source: str, tensors: Mapping[str, torch.Tensor], operators: Mapping[str, Callable[..., Any]]
     ) -> None:
         super().__init__()
         self._names: Sequence[str] = tuple(tensors)

@@ -19,7 +19,7 @@ import torch
 from ...bucketing.shapes import Bucket
 from ..exported_program import quiet, specialize
 from ..interface import CompileError, Weights
-from ..signature import Signature, signature_of, weights_of
+from ..signature import Signature, signature_of, weight_names, weights_of
 from . import unrolled
 from .source_module import SourceModule
 
@@ -85,15 +85,10 @@ def export_source(program: torch.export.ExportedProgram, bucket: Bucket) -> Sour
     signature = signature_of(program, bucket)
     with quiet():
         fixed = specialize(program, bucket).run_decompositions({})
-    graph_signature = fixed.graph_signature
-    weight_names = {
-        **graph_signature.inputs_to_parameters,
-        **graph_signature.inputs_to_buffers,
-        **graph_signature.inputs_to_lifted_tensor_constants,
-    }
+    held = weight_names(fixed)
     placeholders = [node for node in fixed.graph.nodes if node.op == "placeholder"]
-    inputs = [node for node in placeholders if node.name not in weight_names]
-    weights = {node: weight_names[node.name] for node in placeholders if node.name in weight_names and node.users}
+    inputs = [node for node in placeholders if node.name not in held]
+    weights = {node: held[node.name] for node in placeholders if node.name in held and node.users}
     names = tuple(dict.fromkeys(weights.values()))
     known, all_tensors = weights_of(program), weights_of(fixed)
     return SourceProgram(

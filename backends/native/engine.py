@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch.export import ExportedProgram
 
 from ...bucketing.shapes import Bucket
 from .. import cpp_compiler
 from .. import masked as _masked  # noqa: F401  registers the operators of calls that are not replaced
 from ..exported_program import load_weight_stripped, save_weight_stripped
-from ..interface import DEFAULTS, CompilerOption, CompileSettings, LoadedProgram, Precision, Requirement, Weights
+from ..interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from ..module_program import ModuleProgram
 from ..signature import read_signature, signature_of, write_signature
 from ..versions import torch_requirement
@@ -27,7 +28,7 @@ from .rewrite import has_supported_ops, replace_recurrent_ops
 _PROGRAM = "program.pt2"
 
 
-class Native:
+class Native(Backend):
     """One program for every bucket."""
 
     name = "native"
@@ -36,7 +37,6 @@ class Native:
     ragged = True
     whole_sequences = "native stops each row at its own end, so chunked execution would save nothing"
     precisions: tuple[Precision, ...] = ("float32",)
-    options: tuple[CompilerOption, ...] = ()
 
     def unavailable(self) -> str | None:
         """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not
@@ -57,11 +57,7 @@ class Native:
         return None
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the weight-stripped program, and the recurrent library if the program has operators for it.
 

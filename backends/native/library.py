@@ -57,10 +57,8 @@ def _blocks(weight: torch.Tensor, gates: int, lanes: int, interleave: int) -> to
     """[G*H, K] -> [blocks, G*K*lanes], gates in groups of `interleave`: each group, input, gate, unit."""
     inputs = weight.shape[1]
     padded = _pad_units(weight.view(gates, -1, inputs), lanes).view(gates, -1, lanes, inputs)
-    groups = [
-        padded[first : first + interleave].permute(1, 3, 0, 2).flatten(1) for first in range(0, gates, interleave)
-    ]
-    return torch.cat(groups, 1).contiguous()
+    groups = (padded[gate : gate + interleave] for gate in range(0, gates, interleave))
+    return torch.cat([group.permute(1, 3, 0, 2).flatten(1) for group in groups], 1).contiguous()
 
 
 def _units(values: torch.Tensor, lanes: int) -> torch.Tensor:

@@ -9,8 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph, GraphModule, Node
 
 from ..interface import Weights
+from ..signature import weight_names
 from .layers import NativeLinear, NativeRecurrence, NativeSequenceLinear
 from .library import LayerStack, LinearLayer, ThreadPool, pack_recurrence
 
@@ -24,7 +27,7 @@ any batch.
 """
 
 
-def has_supported_ops(program: torch.export.ExportedProgram) -> bool:
+def has_supported_ops(program: ExportedProgram) -> bool:
     """Whether the program has operators that `replace_recurrent_ops` may replace."""
     calls: Any = [node for node in program.graph.nodes if node.op == "call_function"]
     return any(
@@ -33,15 +36,13 @@ def has_supported_ops(program: torch.export.ExportedProgram) -> bool:
     )
 
 
-def replace_recurrent_ops(
-    program: torch.export.ExportedProgram, weights: Weights, pool: ThreadPool | None
-) -> torch.fx.GraphModule:
+def replace_recurrent_ops(program: ExportedProgram, weights: Weights, pool: ThreadPool | None) -> GraphModule:
     """Build a module of the program's graph, from flat inputs to a tuple of flat outputs.
 
     `pool` is None for a program without supported operators. Unsupported calls (another dtype, projections, weights
     that the program computes) stay with torch.
     """
-    module = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
+    module = GraphModule(torch.nn.Module(), Graph())
     module.graph.output(module.graph.graph_copy(program.graph, {}))
     for name, branch in program.graph_module.named_children():  # branches of torch.cond
         module.add_submodule(name, branch)
@@ -54,9 +55,7 @@ def replace_recurrent_ops(
     return module
 
 
-def _replace_operators(
-    module: torch.fx.GraphModule, given: Mapping[torch.fx.Node, torch.Tensor], pool: ThreadPool
-) -> None:
+def _replace_operators(module: GraphModule, given: Mapping[Node, torch.Tensor], pool: ThreadPool) -> None:
     """Replace every supported call."""
     for node in [node for node in module.graph.nodes if node.op == "call_function"]:
         if node.target in (_LSTM, _RNN):
@@ -65,7 +64,7 @@ def _replace_operators(
             _replace_linear(module, node, given, pool)
 
 
-def _remove_no_ops(graph: torch.fx.Graph) -> None:
+def _remove_no_ops(graph: Graph) -> None:
     """Remove operators without an effect: checks of dtypes, which the signature checks already, and
     dropout.
     """
@@ -77,16 +76,9 @@ def _remove_no_ops(graph: torch.fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _keep_weights(
-    module: torch.fx.GraphModule, program: torch.export.ExportedProgram, weights: Weights
-) -> dict[torch.fx.Node, torch.Tensor]:
+def _keep_weights(module: GraphModule, program: ExportedProgram, weights: Weights) -> dict[Node, torch.Tensor]:
     """Replace the placeholders of weights by attributes. Returns the tensor of each attribute."""
-    signature = program.graph_signature
-    names: Mapping[str, str] = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
+    names = weight_names(program)
     given = {}
     for node in [node for node in module.graph.nodes if node.op == "placeholder" and node.name in names]:
         tensor = weights.get(names[node.name], program.constants.get(names[node.name]))
@@ -101,9 +93,7 @@ def _keep_weights(
     return given
 
 
-def _replace_recurrence(
-    module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: ThreadPool
-) -> None:
+def _replace_recurrence(module: GraphModule, node: Node, given: Mapping[Node, torch.Tensor], pool: ThreadPool) -> None:
     """Replace one call if it is supported."""
     arguments: Any = node.args
     if node.target is _LSTM:
@@ -123,17 +113,13 @@ def _replace_recurrence(
     module.graph.erase_node(node)
 
 
-def _supports_weights(
-    weights: Any, bias: Any, layers: Any, both: Any, given: Mapping[torch.fx.Node, torch.Tensor]
-) -> bool:
+def _supports_weights(weights: Any, bias: Any, layers: Any, both: Any, given: Mapping[Node, torch.Tensor]) -> bool:
     """Whether the weights are constants of float32 without a projection."""
     each = len(weights) // (layers * (2 if both else 1))
-    return each == (4 if bias else 2) and all(
-        weight in given and given[weight].dtype == torch.float32 for weight in weights
-    )
+    return each == (4 if bias else 2) and all(one in given and given[one].dtype == torch.float32 for one in weights)
 
 
-def _are_float32(*tensors: torch.fx.Node) -> bool:
+def _are_float32(*tensors: Node) -> bool:
     return all(tensor.meta["val"].dtype == torch.float32 for tensor in tensors)
 
 
@@ -148,7 +134,7 @@ def _stack(cell: str, weights: Sequence[torch.Tensor], layers: int, directions: 
     return LayerStack(pool, cell, layers, directions, weights[0].shape[1], weights[1].shape[1], packed)
 
 
-def _is_time_major(node: torch.fx.Node) -> bool:
+def _is_time_major(node: Node) -> bool:
     """Whether y[B, T, ...] is only used transposed to time-major, so that it is better written so."""
     outputs = [user for user in node.users if user.args[1] == 0]
     return bool(outputs) and all(
@@ -158,9 +144,7 @@ def _is_time_major(node: torch.fx.Node) -> bool:
     )
 
 
-def _replace_linear(
-    module: torch.fx.GraphModule, node: torch.fx.Node, given: Mapping[torch.fx.Node, torch.Tensor], pool: ThreadPool
-) -> None:
+def _replace_linear(module: GraphModule, node: Node, given: Mapping[Node, torch.Tensor], pool: ThreadPool) -> None:
     """Replace one call if that is faster: after a recurrence, or with a large weight."""
     arguments: Any = (*node.args, None)
     x, weight, bias = arguments[:3]
@@ -184,11 +168,11 @@ def _replace_linear(
 class _TimestepOutputs(NamedTuple):
     """Layout of a tensor that holds a recurrence's outputs at every timestep."""
 
-    lengths: torch.fx.Node
+    lengths: Node
     time_major: bool
 
 
-def _timestep_outputs(x: torch.fx.Node, module: torch.fx.GraphModule) -> _TimestepOutputs | None:
+def _timestep_outputs(x: Node, module: GraphModule) -> _TimestepOutputs | None:
     """The layout of x if it is y of a recurrence with lengths; else None."""
     time_major = x.target is torch.ops.aten.transpose.int and x.args[1:] == (0, 1)
     y: Any = x.args[0] if time_major else x

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch.export import ExportedProgram
 
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import write_json
@@ -77,11 +78,7 @@ class PartitionedBackend:
         return self.engine.host()
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Partition the program for one bucket and write each segment into its own directory.
 
@@ -92,10 +89,8 @@ class PartitionedBackend:
             raise CompileError("a partitioned program is compiled for one bucket at a time")
         config = self.config or PartitionerConfig()
         fixed = specialize(program, bucket)
-        reasons = unsupported_operators(self.engine, fixed, bucket, config, settings)
-        unsupported = {node.name for node, reason in reasons.items() if reason is not None}
         try:
-            segments = partition(fixed, lambda node: node.name not in unsupported, config)
+            segments = supported_segments(self.engine, fixed, bucket, config, settings)
         except PartitionError as error:
             raise CompileError(f"partitioner_config.{error}") from error
         write_signature(signature_of(program, bucket), directory)
@@ -145,6 +140,19 @@ class PartitionedBackend:
             LoadError: a segment cannot be loaded on this host, a file is damaged, or the weights do not match.
         """
         return load_compiled(self.engine, directory, weights, host, threads)
+
+
+def supported_segments(
+    engine: Backend, fixed: ExportedProgram, bucket: Bucket, config: PartitionerConfig, settings: CompileSettings
+) -> Segments:
+    """Partition a program of fixed sizes by the operators that the engine supports.
+
+    Raises:
+        PartitionError: the segments violate the limits of `config`.
+    """
+    reasons = unsupported_operators(engine, fixed, bucket, config, settings)
+    unsupported = {node.name for node, reason in reasons.items() if reason is not None}
+    return partition(fixed, lambda node: node.name not in unsupported, config)
 
 
 def _torch_of(engine: Backend) -> str | None:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch.fx import Graph, GraphModule, Node
 
 from ...bucketing.shapes import Bucket
 from ...config.partitioner import PartitionerConfig
 from ..interface import DEFAULTS, Backend, CompileError, CompileSettings, Selective
 from .partition import example_input, export_module, operator_name, operators_of, queried_operators
 
-RejectionReasons = Mapping[torch.fx.Node, str | None]
+RejectionReasons = Mapping[Node, str | None]
 """Reason for each operator of a graph that an engine does not support it; None if it does."""
 
 
@@ -41,40 +42,33 @@ def unsupported_operators(
     return _probe_by_compiling(engine, nodes, None if engine.polymorphic else bucket, config, settings)
 
 
-def single_operator_program(node: torch.fx.Node) -> torch.export.ExportedProgram:
+def single_operator_program(node: Node) -> torch.export.ExportedProgram:
     """Export one call of a program of fixed sizes as a program of its own, with tensors as inputs.
 
     Raises:
         CompileError: an argument is computed and not a tensor.
     """
-    graph = torch.fx.Graph()
+    graph = Graph()
     copies = {source: graph.placeholder(f"input_{index}") for index, source in enumerate(node.all_input_nodes)}
     call = graph.node_copy(node, lambda source: copies[source])
     graph.output(tuple(_tensors(graph, call, node.meta["val"])))
     examples = tuple(example_input(source) for source in copies)
-    return export_module(torch.fx.GraphModule(torch.nn.Module(), graph), examples)
+    return export_module(GraphModule(torch.nn.Module(), graph), examples)
 
 
-def _tensors(graph: torch.fx.Graph, call: torch.fx.Node, value: Any) -> list[torch.fx.Node]:
+def _tensors(graph: Graph, call: Node, value: Any) -> list[Node]:
     """Return the tensors among the results of a call."""
     if isinstance(value, torch.Tensor):
         return [call]
-    return [
-        graph.call_function(operator.getitem, (call, index))
-        for index, one in enumerate(value)
-        if isinstance(one, torch.Tensor)
-    ]
+    indices = [index for index, one in enumerate(value) if isinstance(one, torch.Tensor)]
+    return [graph.call_function(operator.getitem, (call, index)) for index in indices]
 
 
 def _probe_by_compiling(
-    engine: Backend,
-    nodes: Sequence[torch.fx.Node],
-    bucket: Bucket | None,
-    config: PartitionerConfig,
-    settings: CompileSettings,
+    engine: Backend, nodes: Sequence[Node], bucket: Bucket | None, config: PartitionerConfig, settings: CompileSettings
 ) -> RejectionReasons:
     """Compile each distinct call once: programs repeat the same few."""
-    first: dict[str, torch.fx.Node] = {}
+    first: dict[str, Node] = {}
     for node in nodes:
         first.setdefault(_kind(node), node)
     with _workdir(config) as workdir:
@@ -93,13 +87,13 @@ def _probe_by_compiling(
     return {node: reasons[_kind(node)] for node in nodes}
 
 
-def _kind(node: torch.fx.Node) -> str:
+def _kind(node: Node) -> str:
     """Return a key that calls share of which an engine supports all or none.
 
     They have the same operator, the same shapes and dtypes, and the same numbers as arguments.
     """
 
-    def layout(source: torch.fx.Node) -> str:
+    def layout(source: Node) -> str:
         value = source.meta["val"]
         return f"{value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else "other"
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from torch.export import ExportedProgram
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import OperatorSupportBase
 
 from ...config.partitioner import UNLIMITED, PartitionerConfig
 from ..exported_program import module_with, quiet
 from ..interface import CompileError
+from ..signature import weight_names, weights_of
 from .partitioned_program import Target
 
 _ASSERTION = "aten::_assert"
@@ -40,7 +42,7 @@ class Segment:
     """A part of a program that runs on one target."""
 
     target: Target
-    program: torch.export.ExportedProgram
+    program: ExportedProgram
     """Program of fixed sizes; inputs and outputs are tensors, weights are named as in the whole program."""
     inputs: tuple[str, ...]
     """Names of its input values, in order: inputs of the whole program, or outputs of earlier segments."""
@@ -61,9 +63,7 @@ class Segments:
     """Names of the program's outputs, in order."""
 
 
-def partition(
-    program: torch.export.ExportedProgram, supported: Supported, config: PartitionerConfig | None = None
-) -> Segments:
+def partition(program: ExportedProgram, supported: Supported, config: PartitionerConfig | None = None) -> Segments:
     """Partition a program of fixed sizes between an engine and the CPU.
 
     `supported` is called for each operator that `config` does not name itself.
@@ -122,7 +122,7 @@ def queried_operators(operators: Iterable[torch.fx.Node], config: PartitionerCon
     return [node for node in operators if not operator_names(node) & config.ignored]
 
 
-def _graph_of(program: torch.export.ExportedProgram) -> torch.fx.Graph:
+def _graph_of(program: ExportedProgram) -> torch.fx.Graph:
     """Copy the program's graph without its assertions.
 
     Raises:
@@ -184,9 +184,7 @@ def _listed(segments: Sequence[Segment]) -> str:
     return "; ".join(f"{segment.target}: {', '.join(dict.fromkeys(segment.operators))}" for segment in segments)
 
 
-def _without_inputs(
-    on_cpu: set[torch.fx.Node], program: torch.export.ExportedProgram, graph: torch.fx.Graph
-) -> set[torch.fx.Node]:
+def _without_inputs(on_cpu: set[torch.fx.Node], program: ExportedProgram, graph: torch.fx.Graph) -> set[torch.fx.Node]:
     """Return calls that depend on no input, e.g. zeros or a sum of weights, and that the CPU reads.
 
     On the engine they could be a segment without inputs, which some compilers cannot trace.
@@ -239,7 +237,7 @@ def _with_parts(
 class _SegmentBuilder:
     """Builder of segments from a fused graph; names the values that go from one segment to the next."""
 
-    def __init__(self, program: torch.export.ExportedProgram, module: torch.fx.GraphModule) -> None:
+    def __init__(self, program: ExportedProgram, module: torch.fx.GraphModule) -> None:
         self._program, self._module = program, module
         self._tensors = _tensors_of(program)
         self._names: dict[torch.fx.Node, str] = {}
@@ -293,20 +291,14 @@ class _Weight(NamedTuple):
     """Whether the state dict contains it."""
 
 
-def _tensors_of(program: torch.export.ExportedProgram) -> dict[str, _Weight]:
+def _tensors_of(program: ExportedProgram) -> dict[str, _Weight]:
     """Return the program's tensors by placeholder."""
-    signature = program.graph_signature
-    targets = {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
-    persistent = program.state_dict
-    values = {**program.constants, **persistent}
-    return {name: _Weight(target, values[target], target in persistent) for name, target in targets.items()}
+    persistent, values = program.state_dict, weights_of(program)
+    names = weight_names(program)
+    return {name: _Weight(target, values[target], target in persistent) for name, target in names.items()}
 
 
-def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weight]) -> torch.export.ExportedProgram:
+def _exported(part: torch.fx.GraphModule, weights: Mapping[torch.fx.Node, _Weight]) -> ExportedProgram:
     """Export a partition as a program, with its weights under their own names and its results in a tuple."""
     graph = torch.fx.Graph()
     copies: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -345,7 +337,7 @@ def _forget_in_state_dict(module: torch.nn.Module, targets: Iterable[str]) -> No
         module.get_submodule(owner)._non_persistent_buffers_set.add(name)
 
 
-def export_module(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> torch.export.ExportedProgram:
+def export_module(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> ExportedProgram:
     """Export a module at the inputs' sizes."""
     with quiet(), torch.no_grad():
         return torch.export.export(module, inputs, strict=False)

@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.export import ExportedProgram
 
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import JsonError, read_json, write_json
 from ..eager import Eager
 from ..interface import (
     DEFAULTS,
+    Backend,
     CompileError,
     CompilerOption,
     CompileSettings,
@@ -58,16 +60,14 @@ _accelerators = count()
 """Index of the next accelerator that this process does not use yet: each holds one program."""
 
 
-class Vollo:
-    """Engine with one program for each bucket, over whole sequences."""
+class _Installed(Backend):
+    """The compiler and its licence, which both engines of this file need."""
 
     name = "vollo"
     polymorphic = False
     any_shape = False
     precisions: tuple[Precision, ...] = ("bfloat16",)
     options: tuple[CompilerOption, ...] = ("compiler_args",)
-    inlines_weights = True
-    whole_sequences = "Vollo's LSTMs have no initial state as an input, so they run over whole sequences"
 
     def unavailable(self) -> str | None:
         """Return the missing packages of the compiler, and its licence; None if all are installed."""
@@ -78,16 +78,15 @@ class Vollo:
         """Return torch. The accelerator and the VM are checked when a program is loaded."""
         return Eager().requirements()
 
-    def host(self) -> Mapping[str, str]:
-        """Return nothing: any machine."""
-        return {}
+
+class Vollo(_Installed):
+    """Engine with one program for each bucket, over whole sequences."""
+
+    inlines_weights = True
+    whole_sequences = "Vollo's LSTMs have no initial state as an input, so they run over whole sequences"
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the device's programs and the segments of the CPU.
 
@@ -144,23 +143,8 @@ class Vollo:
         return f"emulated by the VM of vollo-compiler, bit for bit but slowly: {reason}"
 
 
-class _Device:
+class _Device(_Installed):
     """Engine of the device segments of a rewritten program, as `PartitionedBackend` compiles them."""
-
-    name = Vollo.name
-    polymorphic = False
-    any_shape = False
-    precisions = Vollo.precisions
-    options = Vollo.options
-
-    def unavailable(self) -> str | None:
-        return Vollo().unavailable()
-
-    def requirements(self) -> tuple[Requirement, ...]:
-        return Vollo().requirements()
-
-    def host(self) -> Mapping[str, str]:
-        return {}
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         from .translate import refusal
@@ -168,11 +152,7 @@ class _Device:
         return refusal(node)
 
     def compile(
-        self,
-        program: torch.export.ExportedProgram,
-        bucket: Bucket | None,
-        directory: Path,
-        settings: CompileSettings = DEFAULTS,
+        self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
         """Write the device's program, or one for the CPU if the segment only moves data."""
         from .compiler import accelerator_config, build_program

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..interface import CompileError
-from ..signature import weights_of
+from ..signature import weight_names, weights_of
 from . import operators as _operators  # noqa: F401  registers them
 
 _aten = torch.ops.aten
@@ -70,13 +70,8 @@ class _Translation:
 
     def _weights(self) -> dict[str, torch.Tensor]:
         """Return the weights by placeholder."""
-        signature, tensors = self._program.graph_signature, weights_of(self._program)
-        named = {
-            **signature.inputs_to_parameters,
-            **signature.inputs_to_buffers,
-            **signature.inputs_to_lifted_tensor_constants,
-        }
-        return {placeholder: tensors[name].detach() for placeholder, name in named.items()}
+        tensors, names = weights_of(self._program), weight_names(self._program)
+        return {placeholder: tensors[name].detach() for placeholder, name in names.items()}
 
     def call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> torch.fx.Node:
         """Add a call of a torch function."""

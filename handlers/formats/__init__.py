@@ -17,13 +17,13 @@ file here and one entry in `FORMATS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from ...config.manifest import Manifest
-from ..responses import NPY, RequestError, malformed
+from ..responses import NPY, Encoded, RequestError, SessionKeys, malformed
 from .custom import CustomFormat, UserCodec, load_user_codec
 from .json_formats import PlainFormat, V1Format, decode_json, parse_json
 from .json_text import to_json
@@ -100,9 +100,7 @@ class Codec:
             "Accept application/json instead",
         )
 
-    def encode(
-        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
-    ) -> tuple[bytes, str]:
+    def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode the outputs of each sequence as a body and its content type; `session` as in `RequestFormat`.
 
         Raises:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 import torch
 
-from ..responses import JSON, RequestError, abbreviate, internal, invalid, malformed
+from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, internal, invalid, malformed
 from ..runtime.user_code import import_reference, working_directory
 from .json_text import to_json
 from .request import Body, FormatContext, InferenceRequest, Outputs, read_sequence, read_sequences
@@ -94,9 +94,7 @@ class CustomFormat:
         found = abbreviate(decoded)
         raise TypeError(f"the codec's decode must return a mapping or a list of mappings, not {found}")
 
-    def encode(
-        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
-    ) -> tuple[bytes, str]:
+    def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode the return value of the user's `encode`: as JSON, or unchanged if it is bytes.
 
         The fields of a session are not in the body, which is the user's own; the response's headers have them.
@@ -137,9 +135,7 @@ class CustomListFormat(CustomFormat):
 
     name: ClassVar[str] = "CODEC_LIST"
 
-    def encode(
-        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
-    ) -> tuple[bytes, str]:
+    def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode the return values of the user's `encode` as a JSON array.
 
         Raises:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
-from ..responses import JSON, NPY, RequestError, abbreviate, malformed
+from ..responses import JSON, NPY, Encoded, RequestError, SessionKeys, abbreviate, malformed
 from .json_text import fast_json, to_json
 from .request import Body, FormatContext, InferenceRequest, Outputs, check_sequence_count, read_sequence, read_sequences
 
@@ -81,9 +81,7 @@ class PlainFormat:
         values = value if isinstance(value, dict) else {self.context.only_input("a JSON array"): value}
         return InferenceRequest((read_sequence(values, self.context.manifest),), self)
 
-    def encode(
-        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
-    ) -> tuple[bytes, str]:
+    def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode one output as it is, several as an object by name, the fields of a session beside them."""
         value = self._value(outputs[0])
         if session is not None:
@@ -136,8 +134,6 @@ class V1Format(PlainFormat):
         ]
         return InferenceRequest(read_sequences(sequences, self.context.manifest, "instances"), self)
 
-    def encode(
-        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
-    ) -> tuple[bytes, str]:
+    def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode a prediction for each instance, the fields of a session beside them."""
         return to_json({**(session or {}), "predictions": [self._value(own) for own in outputs]}), JSON

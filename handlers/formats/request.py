@@ -17,7 +17,7 @@ import torch
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
 from ...bucketing.shapes import DynamicShape, TensorSpec
 from ...config.manifest import Manifest
-from ..responses import JSON, NPY, RequestError, abbreviate, invalid, malformed
+from ..responses import JSON, NPY, Encoded, RequestError, SessionKeys, abbreviate, invalid, malformed
 from .labels import Labels
 from .tensors import convert_tensor, tensor_from_lists
 
@@ -185,9 +185,7 @@ class RequestFormat(Protocol):
             RequestError: the body is not valid, or the model does not accept it.
         """
 
-    def encode(
-        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
-    ) -> tuple[bytes, str]:
+    def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode the outputs of a request's sequences as a body and its content type.
 
         `session` has the fields of the session, for the response to a session's request.

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 
 from ...bucketing.shapes import DType, TensorSpec
-from ..responses import JSON, RequestError, abbreviate, invalid, malformed
+from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, invalid, malformed
 from .json_text import to_json
 from .request import FormatContext, InferenceRequest, Outputs, check_sequence_count, read_sequences
 from .tensors import describe_spec, flatten, invalid_input, tensor_from_numbers
@@ -63,9 +63,7 @@ class V2Format:
         batched = all(len(found) == 1 and found[0].batched for found in by_name.values())
         return InferenceRequest(sequences, self, id=_request_id(value), batched=batched)
 
-    def encode(
-        self, request: InferenceRequest, outputs: Sequence[Outputs], session: Mapping[str, object] | None = None
-    ) -> tuple[bytes, str]:
+    def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode one entry for each output and sequence, or one for each output of a batched request.
 
         Raises:

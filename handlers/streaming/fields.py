@@ -73,12 +73,10 @@ def _split_body(
     if not isinstance(value, dict):
         return [], request
     found = [(name, key, value[name]) for name in value if (key := keys.get(normalize_field_name(name)))]
-    parameters = value.get("parameters")
-    if isinstance(parameters, Mapping):
+    nested = value.get("parameters")
+    if isinstance(nested, Mapping):
         known = {**keys, **_V2_PARAMETERS}
-        found += [
-            (name, key, parameters[name]) for name in parameters if (key := known.get(normalize_field_name(name)))
-        ]
+        found += [(name, key, nested[name]) for name in nested if (key := known.get(normalize_field_name(name)))]
     rest = {name: part for name, part in value.items() if normalize_field_name(name) not in keys}
     row = request.row
     field = next((name for name in BODY_FIELDS if isinstance(row, Mapping) and name in row), BODY_FIELDS[0])

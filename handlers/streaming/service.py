@@ -26,7 +26,7 @@ from ..batch import BatchStats, infer, merge_stats, run_with_isolation
 from ..formats import Codec
 from ..formats.json_text import to_json
 from ..formats.request import InferenceRequest, Outputs, SequenceInput, TorchServeRequest
-from ..responses import JSON, RawResponse, RequestError, invalid
+from ..responses import JSON, Encoded, Outcome, RawResponse, RequestError, invalid
 from ..runtime.loader import ServedModel
 from .fields import SessionFieldValues, has_body, invalid_session_id, read_session_fields
 from .sessions import LoadedSession, RevisionConflict, SessionKey, Sessions, SessionUpdate
@@ -91,7 +91,7 @@ class SessionService:
     names: SessionFields
     clock: Callable[[], float]
     """A function that returns seconds."""
-    respond: Callable[[Callable[[], tuple[bytes, str]]], RawResponse | RequestError]
+    respond: Callable[[Callable[[], Encoded]], Outcome]
     """A function that makes the response of an encoder's body, or refuses."""
     serializer: StateSerializer = field(init=False)
 
@@ -113,9 +113,9 @@ class SessionService:
             raise invalid(f"a request of a session has one sequence, not {len(decoded.sequences)}")
         return SessionRequest(decoded, session, fields, _digest(decoded))
 
-    def handle(self, requests: Sequence[SessionRequest]) -> tuple[list[RawResponse | RequestError], BatchStats]:
+    def handle(self, requests: Sequence[SessionRequest]) -> tuple[list[Outcome], BatchStats]:
         """Return a response for each request, in order."""
-        outcomes: dict[int, RawResponse | RequestError] = {}
+        outcomes: dict[int, Outcome] = {}
         stats: list[BatchStats] = []
         attempts: Counter[int] = Counter()
         # Requests of one session are sorted by their step numbers, if they have any, and else stay in order.
@@ -144,10 +144,8 @@ class SessionService:
         except ValueError as error:
             raise invalid_session_id(error, self.names.id) from None
 
-    def _run_round(
-        self, requests: Sequence[SessionRequest]
-    ) -> tuple[list[RawResponse | RequestError | RevisionConflict], BatchStats]:
-        outcomes: list[RawResponse | RequestError | RevisionConflict | None] = [None] * len(requests)
+    def _run_round(self, requests: Sequence[SessionRequest]) -> tuple[list[Outcome | RevisionConflict], BatchStats]:
+        outcomes: list[Outcome | RevisionConflict | None] = [None] * len(requests)
         to_run: list[tuple[int, LoadedSession]] = []
         for index, loaded in enumerate(self._load(requests)):
             decided = loaded if isinstance(loaded, RequestError) else self._decide(requests[index], loaded)
@@ -227,9 +225,7 @@ class SessionService:
         headers = self._headers(request.id, steps)
         return response._replace(headers=headers), SessionUpdate(request.id, session, loaded)
 
-    def _encode(
-        self, request: SessionRequest, result: ChunkOutput | None, values: dict[str, object]
-    ) -> tuple[bytes, str]:
+    def _encode(self, request: SessionRequest, result: ChunkOutput | None, values: dict[str, object]) -> Encoded:
         if result is None:
             return to_json(values), JSON
         if self.names.token in values and request.request.npy:

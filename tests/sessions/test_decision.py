@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from torchserve_neuron_lstm.handlers.responses import STATUSES
 from torchserve_neuron_lstm.sessions.decision import (
     ChunkRequest,
     ContinueSession,
@@ -29,7 +30,7 @@ START = replace(NEXT, start=True, step=0)
 
 def kind_of(decision: Decision) -> str:
     """The decision in one word: its kind, or the reason of the refusal."""
-    return f"{decision.status} {decision.kind}" if isinstance(decision, Reject) else type(decision).__name__
+    return f"{STATUSES[decision.kind]} {decision.kind}" if isinstance(decision, Reject) else type(decision).__name__
 
 
 CASES = [

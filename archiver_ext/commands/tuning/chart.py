@@ -92,9 +92,8 @@ def make_chart(proposal: Proposal) -> Chart:
     sequences = Panel("Sequences", "by length", "", tuple(_bars(proposal.histogram, axis, ())), ())
     grids = [_grid_panel(proposal.histogram, axis, grid) for grid in proposal.grids]
     highest = max((bar.useful + bar.padded for panel in grids for bar in panel.bars), default=1.0)
-    ticks = _spread(
-        [(axis.at(length), length) for length in _round_lengths(min(lengths), max(lengths))], _CLOSEST_TICKS
-    )
+    marked = _round_lengths(min(lengths), max(lengths))
+    ticks = _spread([(axis.at(length), length) for length in marked], _CLOSEST_TICKS)
     return Chart(
         title=summary(proposal),
         result=_saving(proposal),

@@ -120,21 +120,17 @@ def propose(
         milliseconds = None if cost is None else mean_cost(seen, lengths, cost)
         return GridEvaluation(name, tuple(lengths), padding_stats(seen, lengths), milliseconds)
 
-    return Proposal(
-        histogram, objective, evaluate("current", current) if current else None, evaluate("proposed", lengths)
-    )
+    today = evaluate("current", current) if current else None
+    return Proposal(histogram, objective, today, evaluate("proposed", lengths))
 
 
 def print_proposal(proposal: Proposal, console: Console) -> None:
     """Print a summary of the histogram, and the figures and lengths of each grid."""
-    from rich.table import Table
+    from ...tables import make_table
 
     console.print(summary(proposal), highlight=False)
-    table = Table("grid", highlight=False)
-    for column in ("lengths", "padding", "computed timesteps", "refused"):
-        table.add_column(column, justify="right")
-    if proposal.proposed.milliseconds is not None:
-        table.add_column("ms per sequence", justify="right")
+    costs = [] if proposal.proposed.milliseconds is None else ["ms per sequence"]
+    table = make_table("grid", numbers=("lengths", "padding", "computed timesteps", "refused", *costs))
     for grid in proposal.grids:
         table.add_row(*_cells(grid))
     console.print(table)

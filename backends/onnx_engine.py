@@ -1,0 +1,67 @@
+"""Base of the engines that read an ONNX graph, which they compile while they load it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+from .interface import Backend, LoadedProgram, LoadError, Requirement, Weights
+from .signature import Signature, read_signature
+from .versions import torch_requirement
+
+
+class OnnxEngine(Backend):
+    """One program for every bucket; a subclass writes the graph and loads it."""
+
+    product: str
+    """Name of the engine in messages."""
+    polymorphic = True
+
+    def unavailable(self) -> str | None:
+        """Return which packages of the exporter and the engine are missing."""
+        from .onnx_export import missing_packages
+
+        return missing_packages(self.name)
+
+    def requirements(self) -> tuple[Requirement, ...]:
+        """Return torch, for the tensors, and the engine."""
+        return torch_requirement(), Requirement(self.name, self.name, version(self.name))
+
+    def refusal(self, node: torch.fx.Node) -> str | None:
+        """Return why an operator cannot be exported to ONNX.
+
+        Raises:
+            CompileError: the exporter is not installed.
+        """
+        from .onnx_export import missing_translation
+
+        return missing_translation(node)
+
+    def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
+        """Load the graph over the weights.
+
+        Raises:
+            LoadError: the engine is missing or rejects the graph, the weights do not match, or the processor does not
+                support the program's precision.
+        """
+        signature = read_signature(directory)
+        real = signature.pick_weights(weights)
+        # torch only copies here, and its threads would spin beside those of the engine.
+        torch.set_num_threads(1)
+        try:
+            return self.load_graph(directory, signature, real, threads)
+        except LoadError:
+            raise
+        except Exception as error:
+            raise LoadError(
+                f"this host's {self.product} cannot load {directory}: {error}; install the version the program was "
+                f"packaged with, or package the model again"
+            ) from error
+
+    @abstractmethod
+    def load_graph(self, directory: Path, signature: Signature, weights: Weights, threads: int) -> LoadedProgram:
+        """Load the graph of a directory over the weights that it takes."""
