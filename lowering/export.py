@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch.utils import _pytree as pytree
@@ -72,9 +72,10 @@ def example_tensor(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
 
 def dynamic_shape(spec: TensorSpec, dims: Mapping[Axis, Any]) -> dict[int, Any]:
     """Map the dynamic dimensions of one input to their symbols, as torch.export expects them."""
-    return {index: dims[size] for index, size in enumerate(spec.shape) if isinstance(size, str)}
+    return {index: dims[axis] for axis in AXES for index, size in enumerate(spec.shape) if size == axis}
 
 
+AXES: tuple[Axis, ...] = get_args(Axis)
 EXAMPLE_SIZES: dict[Axis, int] = {"batch": 3, "time": 7}
 """Sizes to trace with: different from each other, and unlikely to be a size in the model."""
 NEED_CELL = 8

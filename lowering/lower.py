@@ -32,16 +32,16 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     """
     model.eval()
     try:
-        first = _lower_batch(model, config)
+        first = lower_batch(model, config)
     except LoweringError as error:
-        return _lower_alone(model, config, error)
+        return _lower_request(model, config, error)
     if first.padding == "exact_lengths":
         with contextlib.suppress(LoweringError):
-            return _lower_alone(model, config, None)
+            return _lower_request(model, config, None)
     return first
 
 
-def _lower_alone(model: torch.nn.Module, config: ServingConfig, refusal: LoweringError | None) -> LoweredModel:
+def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: LoweringError | None) -> LoweredModel:
     """Lower through the trace of one request; if that fails too, the first refusal stands.
 
     Raises:
@@ -57,7 +57,7 @@ def _lower_alone(model: torch.nn.Module, config: ServingConfig, refusal: Lowerin
     return _lowered(traced, inputs, outputs, "masked", reason, exact=False)
 
 
-def _lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
+def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     """Lower through a trace of a padded batch.
 
     Raises:

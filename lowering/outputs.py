@@ -52,7 +52,7 @@ def symbolic_sizes(exported: torch.export.ExportedProgram, inputs: Sequence[Tens
     for spec, node in zip(inputs, user_inputs(exported), strict=False):
         for index, size in enumerate(spec.shape):
             if isinstance(size, str):
-                found[size] = node.meta["val"].shape[index]
+                found[cast(Axis, size)] = node.meta["val"].shape[index]
     return found
 
 

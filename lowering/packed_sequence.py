@@ -28,7 +28,7 @@ from .errors import LoweringError, calling_line, source_suffix
 
 _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
 _FACTS = {"dtype", "device", "is_cuda", "layout", "requires_grad", "is_nested"}  # independent of the packed shape
-_TAG = "_neuron_lstm_packed"
+PACKED_TAG = "_neuron_lstm_packed"
 _IDENTITY = "_neuron_lstm_identity"
 _LAST_SLICE = slice(-1, None)
 
@@ -70,7 +70,7 @@ def same_size(a: Any, b: Any) -> bool:
 
 def placeholder_of(value: object) -> PackedPlaceholder | None:
     """Return the packed data that a tensor represents, if it is a placeholder."""
-    return getattr(value, _TAG, None) if isinstance(value, torch.Tensor) else None
+    return getattr(value, PACKED_TAG, None) if isinstance(value, torch.Tensor) else None
 
 
 def packed_use_error(packed: PackedPlaceholder, operator: str, line: str | None) -> LoweringError:
@@ -177,7 +177,7 @@ class PackedSequenceMode(TorchFunctionMode):
 def _placeholder(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zero_on_padding: bool) -> torch.Tensor:
     """Create a tensor with the rank and features of packed data; it is dead code in the graph."""
     data = padded.select(1, 0)
-    setattr(data, _TAG, PackedPlaceholder(padded, lengths, producer, zero_on_padding, calling_line()))
+    setattr(data, PACKED_TAG, PackedPlaceholder(padded, lengths, producer, zero_on_padding, calling_line()))
     return data
 
 
@@ -186,7 +186,7 @@ def _pack(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     padded = data if batch_first else data.transpose(0, 1)
     data = _placeholder(padded, lengths, "aten::_pack_padded_sequence", zero_on_padding=False)
     batch_sizes = lengths.new_empty(0)
-    setattr(batch_sizes, _TAG, placeholder_of(data))
+    setattr(batch_sizes, PACKED_TAG, placeholder_of(data))
     return data, batch_sizes
 
 

@@ -10,14 +10,14 @@ from typing import cast
 
 import torch
 
-from ..bucketing.shapes import Size, TensorSpec
+from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .differential import random_tensor
 from .errors import LoweringError
 from .export import ModelExport, bind_arguments
 from .outputs import output_names
 from .ragged.program import RaggedProgram, export_ragged
-from .single_request import export_single
+from .single_request import example_timesteps, export_single
 
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 _TOLERANCE = 1e-4  # far above rounding errors, far below the effect of padding of size 1e3
@@ -28,7 +28,7 @@ _ANY_ID = 8
 def lower_request(
     model: torch.nn.Module, config: ServingConfig
 ) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Export the model through the trace of one request: the program, and the layouts of its inputs and outputs.
+    """Export the model through the trace of one request; the program, the inputs and the outputs.
 
     Raises:
         LoweringError: the model cannot be traced alone, an operator has no rule, or the program differs from the model.
@@ -36,17 +36,18 @@ def lower_request(
     inputs = config.input_specs
     _require_batch_and_time(inputs)
     single = export_single(model, config)
-    program = export_ragged(single, inputs)
+    program = export_ragged(single, inputs, example_timesteps(config))
     names = output_names(single.output_tree, list(range(len(program.layouts))))  # type: ignore[arg-type]
     if config.outputs is not None and len(config.outputs) != len(names):
         raise LoweringError(
-            f"outputs: {len(config.outputs)} names ({', '.join(config.outputs)}) for the {len(names)} tensors forward() "
-            f"returns ({', '.join(names)})"
+            f"outputs: {len(config.outputs)} names ({', '.join(config.outputs)}) for the {len(names)} tensors "
+            f"forward() returns ({', '.join(names)})"
         )
     outputs = tuple(
-        TensorSpec(name, dtype, cast(tuple[Size, ...], shape))
+        TensorSpec(name, dtype, shape)
         for name, (dtype, shape) in zip(config.outputs or names, program.layouts, strict=True)
     )
+    _check_longest(program, config)
     _check(model, config, program, inputs, outputs)
     return ModelExport(program.exported, True, single.output_tree, None), inputs, outputs
 
@@ -54,6 +55,14 @@ def lower_request(
 def _require_batch_and_time(inputs: Sequence[TensorSpec]) -> None:
     if not any("time" in spec.shape for spec in inputs) or any(spec.batch_dim is None for spec in inputs):
         raise LoweringError("a request can be traced alone only if every input has a batch dimension and one has time")
+
+
+def _check_longest(program: RaggedProgram, config: ServingConfig) -> None:
+    bounds = [bounds.upper for bounds in program.exported.range_constraints.values()]
+    if any(bound < config.grid.lengths[-1] for bound in bounds):
+        raise LoweringError(
+            f"buckets.length goes up to {config.grid.lengths[-1]}, but the model takes at most {min(bounds)} timesteps"
+        )
 
 
 def _check(

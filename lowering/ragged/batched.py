@@ -13,7 +13,7 @@ from ...bucketing.shapes import TensorSpec
 from ..errors import LoweringError, node_line, source_suffix
 from .call import Call
 from .rules import rule_of
-from .sizes import Size, UnknownSize, expression, is_ragged
+from .sizes import SizeExpr, UnknownSize, expression, is_ragged
 from .value import Batch, NoRule, Value
 
 _SKIPPED = {"aten._assert_scalar", "aten._assert_tensor_metadata", "aten.sym_constrain_range_for_size"}
@@ -33,6 +33,7 @@ class RaggedRun(torch.fx.Interpreter):
         batch: Batch,
     ) -> None:
         super().__init__(module)
+        self.extra_traceback = False
         self._inputs, self._tensors, self._batch = inputs, tensors, batch
 
     def run_node(self, n: torch.fx.Node) -> Any:
@@ -99,7 +100,7 @@ class RaggedRun(torch.fx.Interpreter):
             return tuple(Value(t, s, shared=True) for t, s in zip(result, call.sizes, strict=True))
         return Value(result, call.sizes[0], shared=True)
 
-    def _checked(self, value: Value, sizes: tuple[Size, ...], dtype: torch.dtype) -> Value:
+    def _checked(self, value: Value, sizes: tuple[SizeExpr, ...], dtype: torch.dtype) -> Value:
         tensor = value.tensor if value.tensor.dtype is dtype else value.tensor.to(dtype)
         expected = len(sizes) + (not value.shared)
         if tensor.dim() != expected:
@@ -107,14 +108,15 @@ class RaggedRun(torch.fx.Interpreter):
         return Value(tensor, sizes, value.shared, value.zero_beyond)
 
     def _arguments(self, n: torch.fx.Node) -> dict[str, Any]:
-        args, kwargs = self.map_nodes_to_values(n.args, n), self.map_nodes_to_values(n.kwargs, n)
+        args: Any = self.map_nodes_to_values(n.args, n)
+        kwargs: Any = self.map_nodes_to_values(n.kwargs, n)
         schema = n.target._schema.arguments  # type: ignore[union-attr]
         given = {argument.name: value for argument, value in zip(schema, args, strict=False)}
         defaults = {a.name: a.default_value for a in schema}
         return {**defaults, **given, **kwargs}
 
 
-def _all_sizes(call: Call) -> list[Size]:
+def _all_sizes(call: Call) -> list[SizeExpr]:
     own = [size for sizes in call.sizes for size in sizes]
     return own + [argument for argument in call.arguments.values() if isinstance(argument, sympy.Expr)]
 
@@ -127,7 +129,7 @@ def _number(argument: Any) -> Any:
     return argument
 
 
-def _sizes(value: torch.Tensor) -> tuple[Size, ...]:
+def _sizes(value: torch.Tensor) -> tuple[SizeExpr, ...]:
     return tuple(expression(size) for size in value.shape)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .sizes import Size
+from .sizes import SizeExpr
 from .value import Batch, NoRule, Value
 
 Results = Value | tuple[Value, ...]
@@ -17,12 +17,12 @@ Rule = Callable[[Batch, "Call"], Results]
 
 @dataclass(frozen=True)
 class Call:
-    """A call to run on a batch: tensors are `Value`s, sizes and numbers are `Size`s or constants."""
+    """A call to run on a batch: tensors are `Value`s, sizes and numbers are `SizeExpr`s or constants."""
 
     target: torch._ops.OpOverload
     arguments: Mapping[str, Any]
     """Arguments by the names of the operator's schema, defaults included."""
-    sizes: tuple[tuple[Size, ...], ...]
+    sizes: tuple[tuple[SizeExpr, ...], ...]
     """Sizes of each result for one request."""
     dtypes: tuple[torch.dtype, ...]
 

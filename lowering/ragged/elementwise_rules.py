@@ -8,12 +8,12 @@ import sympy
 import torch
 
 from .call import Call, Results, unsqueezed
-from .sizes import Size, is_ragged
+from .sizes import is_ragged
 from .value import Batch, Value
 
 _KEEPS_ZERO = {
     f"aten.{name}"
-    for name in "to _to_copy clone contiguous alias detach relu tanh neg dropout feature_dropout lift_fresh_copy".split()
+    for name in ("to", "_to_copy", "clone", "contiguous", "alias", "detach", "relu", "tanh", "neg", "dropout")
 }
 
 
@@ -54,7 +54,6 @@ def _numbers(call: Call) -> dict[str, Any]:
 def factory(batch: Batch, call: Call) -> Results:
     """Create the same tensor for all rows; a fill that depends on the timesteps differs between rows."""
     (sizes,) = call.sizes
-    options = {"dtype": call.dtypes[0]}
     fill: Any = call.get("fill_value")
     name = str(call.target).split(".")[1]
     if fill is None:
@@ -65,7 +64,7 @@ def factory(batch: Batch, call: Call) -> Results:
     if isinstance(fill, Value):
         return pointwise_fill(batch, call, fill)
     number = _number(fill)
-    return Value(torch.full(batch.padded_sizes(sizes), number, **options), sizes, shared=True)
+    return Value(torch.full(batch.padded_sizes(sizes), number, dtype=call.dtypes[0]), sizes, shared=True)
 
 
 def pointwise_fill(batch: Batch, call: Call, fill: Value) -> Results:
@@ -87,9 +86,7 @@ def arange(batch: Batch, call: Call) -> Results:
     """Count; from a start that depends on the timesteps, each row from its own."""
     (sizes,) = call.sizes
     start, step = call.get("start", 0), call.get("step", 1)
-    options = {"dtype": call.dtypes[0]}
-    count = batch.padded(sizes[0])
-    numbers = torch.arange(count, **options)
+    numbers = torch.arange(batch.padded(sizes[0]), dtype=call.dtypes[0])
     if step not in (None, 1):
         numbers = numbers * _number(step)
     if is_ragged_number(start):
@@ -114,14 +111,3 @@ def _number(value: object) -> Any:
     if isinstance(value, sympy.Expr):
         return int(value) if value.is_Integer else float(value)
     return value
-
-
-def unchanged(batch: Batch, call: Call) -> Results:
-    """Return the tensor."""
-    value = call.value()
-    return Value(value.tensor, value.sizes, value.shared, value.zero_beyond)
-
-
-def sizes_of(call: Call) -> tuple[Size, ...]:
-    """Return the sizes of the only result."""
-    return call.sizes[0]

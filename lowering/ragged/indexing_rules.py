@@ -11,7 +11,7 @@ import sympy
 import torch
 
 from .call import Call, Results, unsqueezed
-from .sizes import Size, is_ragged
+from .sizes import SizeExpr, is_ragged
 from .value import Batch, NoRule, Value, normalized, normalized_dims
 
 
@@ -31,7 +31,7 @@ def _plain_number(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def _own_position(batch: Batch, position: Any, size: Size) -> torch.Tensor:
+def _own_position(batch: Batch, position: Any, size: SizeExpr) -> torch.Tensor:
     """Return a position for each row, [B]; a negative one counts from the row's own end."""
     position = sympy.sympify(position)
     if position.is_Integer:
@@ -46,8 +46,9 @@ def select(batch: Batch, call: Call) -> Results:
     position = call["index"]
     if isinstance(position, Value):
         raise NoRule("a position that is computed from data")
-    if not is_ragged(value.sizes[dim]) or _plain_number(position) is not None:
-        tensor = value.tensor.select(dim if value.shared else dim + 1, int(position))
+    number = sympy.sympify(position)
+    if number.is_Integer and (number >= 0 or not is_ragged(value.sizes[dim])):
+        tensor = value.tensor.select(dim if value.shared else dim + 1, int(number))
         return replace(value, tensor=tensor, sizes=call.sizes[0])
     own = _own_position(batch, position, value.sizes[dim]).clamp(min=0).unsqueeze(1)
     return call.result(taken(batch.every_row(value), dim + 1, own).squeeze(dim + 1))
@@ -63,6 +64,9 @@ def slice_(batch: Batch, call: Call) -> Results:
     if not is_ragged(value.sizes[dim]):
         if is_ragged(sizes[dim]):
             return _slice_to_own_size(batch, call, dim)
+        if not sympy.sympify(start).is_Integer:
+            own = batch.own(start).unsqueeze(1) + torch.arange(batch.padded(sizes[dim])) * step
+            return call.result(taken(batch.every_row(value), dim + 1, own))
         return replace(value, tensor=call.target(value.tensor, axis, start, end, step), sizes=sizes)
     first = _plain_number(start)
     count = batch.padded(sizes[dim])
@@ -149,9 +153,9 @@ def index(batch: Batch, call: Call) -> Results:
     """Read by tensors of positions of neighbouring dimensions."""
     value: Value = call.value()
     given: list[Value | None] = list(call["indices"])
-    if all(i is None or (i.rank <= 1 and i.sizes in ((1,), ())) and value.sizes[d] == 1 for d, i in enumerate(given)):
-        if call.sizes[0] == value.sizes:
-            return value
+    only_rows = all(i is None or (i.sizes in ((1,), ()) and value.sizes[d] == 1) for d, i in enumerate(given))
+    if only_rows and call.sizes[0] == value.sizes:
+        return value
     places = [dim for dim, i in enumerate(given) if i is not None]
     indices = [i for i in given if i is not None]
     if any(i.tensor.dtype is torch.bool for i in indices):
@@ -162,7 +166,8 @@ def index(batch: Batch, call: Call) -> Results:
     tensor = batch.every_row(value).movedim([p + 1 for p in places], list(range(1, 1 + len(places))))
     rows = torch.arange(tensor.shape[0]).reshape(-1, *[1] * rank)
     own = [unsqueezed(batch.masked(i, i.ragged_dims, 0), rank - i.rank) for i in indices]
-    found = tensor[(rows, *own)]
+    keys = (rows, *own)
+    found = tensor[keys]
     first = places[0]
     if first:
         found = found.movedim(list(range(1, 1 + rank)), list(range(first + 1, first + 1 + rank)))
@@ -219,7 +224,7 @@ def split(batch: Batch, call: Call) -> Results:
     return tuple(replace(part, sizes=sizes) for part, sizes in zip(results, call.sizes, strict=True))
 
 
-def _part(batch: Batch, value: Value, dim: int, start: Size, size: Size) -> Value:
+def _part(batch: Batch, value: Value, dim: int, start: SizeExpr, size: SizeExpr) -> Value:
     axis = dim if value.shared else dim + 1
     if not is_ragged(start):
         return replace(value, tensor=value.tensor.narrow(axis, int(start), batch.padded(size)), zero_beyond=False)

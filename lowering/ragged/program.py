@@ -16,10 +16,10 @@ from ..errors import explained_export_errors
 from ..export import example_tensor, export_quietly, with_parameter_names
 from ..single_request import SingleExport, reject_guards
 from .batched import run_ragged
-from .sizes import Size, is_ragged
+from .sizes import SizeExpr, is_ragged
 from .value import Value
 
-_EXAMPLE = {"batch": 3, "time": 23}
+_ROWS = 3
 _TIME = sympy.Symbol("time", integer=True, positive=True)
 
 
@@ -31,8 +31,10 @@ class RaggedProgram:
     layouts: tuple[tuple[DType, tuple[int | Axis | str, ...]], ...]
 
 
-def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec]) -> RaggedProgram:
+def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec], timesteps: int) -> RaggedProgram:
     """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs.
+
+    `timesteps` are those to trace with.
 
     Raises:
         LoweringError: an operator has no rule over ragged batches; names the user's line.
@@ -51,18 +53,18 @@ def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec]) -> RaggedP
         found[:] = values
         return tuple(_contiguous_item(value) for value in values)
 
-    holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), "sequence_lengths"])  # type: ignore[method-assign]
+    holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), "sequence_lengths"])
     with explained_export_errors("a batch of requests", dynamic_shapes=True):
-        program = _export(holder, inputs)
+        program = _export(holder, inputs, timesteps)
     shapes = {spec.name.replace(".", "_"): spec.shape for spec in inputs}
     reject_guards(program, "a batch of requests", {**shapes, "sequence_lengths": ("batch",)})
     return RaggedProgram(program, tuple(_layout(value) for value in found))
 
 
-def _export(holder: torch.nn.Module, inputs: Sequence[TensorSpec]) -> torch.export.ExportedProgram:
+def _export(holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int) -> torch.export.ExportedProgram:
     """Export for every number of rows and timesteps; if strides forbid the smallest, for all above them."""
-    tensors = [example_tensor(spec, _EXAMPLE["batch"], _EXAMPLE["time"]) for spec in inputs]
-    tensors.append(torch.ones(_EXAMPLE["batch"], dtype=torch.int64))
+    tensors = [example_tensor(spec, _ROWS, timesteps) for spec in inputs]
+    tensors.append(torch.ones(_ROWS, dtype=torch.int64))
     batch = torch.export.Dim("batch", min=1)
     for time in (torch.export.Dim("time", min=1), torch.export.Dim.AUTO):
         dims: dict[Any, Any] = {"batch": batch, "time": time}
@@ -101,7 +103,7 @@ def _tensor(holder: torch.nn.Module, target: str) -> torch.Tensor:
     return cast(torch.Tensor, found)
 
 
-def _batch_place(sizes: Sequence[Size]) -> int | None:
+def _batch_place(sizes: Sequence[SizeExpr]) -> int | None:
     """Return the dimension of one request's output that is its batch: the first of size 1."""
     return next((dim for dim, size in enumerate(sizes) if size == 1), None)
 
@@ -119,7 +121,7 @@ def _layout(value: Value) -> tuple[DType, tuple[int | Axis | str, ...]]:
     return cast(DType, dtype_name(value.tensor)), tuple(own)
 
 
-def _written(size: Size) -> int | Axis | str:
+def _written(size: SizeExpr) -> int | Axis | str:
     """Return a size as the manifest has it: a number, `time`, or an expression of `time`."""
     if not is_ragged(size):
         return int(size)

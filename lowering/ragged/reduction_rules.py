@@ -1,4 +1,4 @@
-"""Rules of operators that reduce or normalise dimensions: padding is replaced by what changes no result."""
+"""Rules of reductions and normalisations: padding is replaced by a value that changes no result."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import sympy
 import torch
 
 from .call import Call, Results, Rule, shifted
-from .elementwise_rules import pointwise
-from .sizes import Size, is_ragged
+from .sizes import SizeExpr, is_ragged
 from .value import Batch, NoRule, Value, normalized, normalized_dims
 
 
@@ -42,8 +41,8 @@ def _over_all(call: Call, tensor: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = getattr(torch, f"a{name}")(tensor, 1)
         return result
     options = {key: call[key] for key in ("dtype",) if call.get(key) is not None}
-    result = operator(tensor, 1, **options)
-    return result
+    reduced: torch.Tensor = operator(tensor, 1, **options)
+    return reduced
 
 
 def _reduced(call: Call, value: Value) -> tuple[int, ...]:
@@ -72,7 +71,7 @@ def _results(call: Call, value: Value, dims: Sequence[int], results: Any) -> Res
 
 def count(batch: Batch, value: Value, dims: Sequence[int]) -> Any:
     """Return the number of elements in these dimensions: a number, or one for each row."""
-    total: Size = sympy.prod([value.sizes[dim] for dim in dims])
+    total: SizeExpr = sympy.prod([value.sizes[dim] for dim in dims])
     return batch.own(total) if is_ragged(total) else int(total)
 
 
@@ -89,13 +88,11 @@ def _mean(batch: Batch, value: Value, tensor: torch.Tensor, dims: Sequence[int],
     tensor = batch.masked(Value(tensor, value.sizes), dims, 0)
     total = tensor.sum(shifted(dims), keepdim=keep) if dims else tensor
     number = count(batch, value, dims)
-    if isinstance(number, torch.Tensor):
-        number = number.reshape(-1, *[1] * (total.dim() - 1))
-    return total / number
+    return total / (number.reshape(-1, *[1] * (total.dim() - 1)) if isinstance(number, torch.Tensor) else number)
 
 
 def variance(root: bool, with_mean: bool = False) -> Rule:
-    """Create the rule of var, std and var_mean: the mean of squared differences from the row's own mean."""
+    """Create the rule of var, std and var_mean, over each row's own elements."""
 
     def rule(batch: Batch, call: Call) -> Results:
         value = call.value()
@@ -158,12 +155,11 @@ def batch_norm(batch: Batch, call: Call) -> Results:
         dims = [dim for dim in range(value.rank) if dim != 1]
         return _normalized_channels(batch, call, value, dims)
     tensor = batch.rows_of(value)
-    result = torch.nn.functional.batch_norm(
-        tensor.flatten(0, 1),
-        *(call.value(name).tensor for name in ("running_mean", "running_var")),
-        *(None if call[name] is None else call.value(name).tensor for name in ("weight", "bias")),
-        eps=float(call["eps"]),
-    ).reshape(tensor.shape)
+    weight, bias = (None if call[name] is None else call.value(name).tensor for name in ("weight", "bias"))
+    mean_, spread = call.value("running_mean").tensor, call.value("running_var").tensor
+    flat = tensor.flatten(0, 1)
+    result = torch.nn.functional.batch_norm(flat, mean_, spread, weight, bias, eps=float(call["eps"]))
+    result = result.reshape(tensor.shape)
     return Value(result.squeeze(0) if value.shared else result, value.sizes, value.shared)
 
 
@@ -217,8 +213,3 @@ def vector_norm(batch: Batch, call: Call) -> Results:
     if order is not None and not float(order) > 0:
         raise NoRule(f"a norm of order {order}")
     return reduction(0)(batch, call)
-
-
-def normalized_pointwise(batch: Batch, call: Call) -> Results:
-    """Run elementwise: for operators that only look like reductions."""
-    return pointwise(batch, call)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from . import contraction_rules as contraction
@@ -26,7 +24,7 @@ RULES: dict[str, Rule] = {
     **_table(
         (elementwise.pointwise, "to _to_copy clone dropout feature_dropout type_as where contiguous alias detach"),
         (elementwise.pointwise, "lift_fresh_copy masked_fill __and__ __or__ hardswish fill prelu clamp rsub remainder"),
-        (elementwise.pointwise, "isnan isinf alpha_dropout bernoulli_p copy"),
+        (elementwise.pointwise, "isnan isinf alpha_dropout copy"),
         (elementwise.factory, "zeros ones empty full zeros_like ones_like empty_like full_like new_zeros new_ones"),
         (elementwise.factory, "new_empty new_full"),
         (elementwise.scalar, "scalar_tensor"),
@@ -101,6 +99,3 @@ def rule_of(target: object) -> Rule | None:
     if rule is None and isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags:
         return elementwise.pointwise
     return rule
-
-
-Operator = Callable[..., object]

@@ -1,4 +1,4 @@
-"""Rules of operators that rearrange dimensions: a ragged dimension stays a prefix of valid elements."""
+"""Rules of operators that rearrange dimensions: the valid elements stay a prefix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from .call import Call, Results, shifted
 from .indexing_rules import taken
-from .sizes import Size, evaluate, is_ragged
+from .sizes import SizeExpr, evaluate, is_ragged
 from .value import Batch, NoRule, Value, normalized, normalized_dims
 
 _SAMPLES = (1009, 2003)
@@ -19,7 +19,7 @@ _SAMPLES = (1009, 2003)
 
 
 def view(batch: Batch, call: Call) -> Results:
-    """Reshape, if each ragged dimension is the outermost of those it is merged with or divided into."""
+    """Reshape, if a ragged dimension is the outermost of those that it is merged with."""
     value, (sizes,) = call.value(), call.sizes
     for before, after in _groups(value.sizes, sizes):
         _require_outermost(before, after)
@@ -27,13 +27,13 @@ def view(batch: Batch, call: Call) -> Results:
     return replace(value, tensor=value.tensor.reshape(*rows, *batch.padded_sizes(sizes)), sizes=sizes)
 
 
-def _groups(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[Size], list[Size]]]:
+def _groups(before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> list[tuple[list[SizeExpr], list[SizeExpr]]]:
     """Divide the dimensions of two shapes of one tensor into the smallest groups of equal products."""
-    groups: list[tuple[list[Size], list[Size]]] = []
+    groups: list[tuple[list[SizeExpr], list[SizeExpr]]] = []
     left, right = [s for s in before if s != 1], [s for s in after if s != 1]
     while left or right:
-        own: list[Size] = [left.pop(0)] if left else []
-        new: list[Size] = [right.pop(0)] if right else []
+        own: list[SizeExpr] = [left.pop(0)] if left else []
+        new: list[SizeExpr] = [right.pop(0)] if right else []
         while not _equal(own, new):
             smaller, rest = (own, left) if _approximate(own) < _approximate(new) else (new, right)
             if not rest:
@@ -43,15 +43,15 @@ def _groups(before: Sequence[Size], after: Sequence[Size]) -> list[tuple[list[Si
     return groups
 
 
-def _equal(own: Sequence[Size], new: Sequence[Size]) -> bool:
+def _equal(own: Sequence[SizeExpr], new: Sequence[SizeExpr]) -> bool:
     return _approximate(own) == _approximate(new) and sympy.simplify(sympy.prod(own) - sympy.prod(new)) == 0
 
 
-def _approximate(sizes: Sequence[Size]) -> tuple[int, ...]:
+def _approximate(sizes: Sequence[SizeExpr]) -> tuple[int, ...]:
     return tuple(int(evaluate(sympy.prod(sizes), timesteps)) for timesteps in _SAMPLES)
 
 
-def _require_outermost(before: Sequence[Size], after: Sequence[Size]) -> None:
+def _require_outermost(before: Sequence[SizeExpr], after: Sequence[SizeExpr]) -> None:
     if list(before) == list(after) or not any(map(is_ragged, [*before, *after])):
         return
     for sizes in (before, after):
@@ -116,13 +116,17 @@ def expand(batch: Batch, call: Call) -> Results:
 
 
 def repeat(batch: Batch, call: Call) -> Results:
-    """Repeat along dimensions that are not ragged, or have size 1 and become ragged."""
+    """Repeat along dimensions; timesteps follow at each row's own end."""
     value, (sizes,) = call.value(), call.sizes
     added = len(sizes) - value.rank
     repeats = [1] * (len(sizes) - len(call[_repeats(call)])) + list(call[_repeats(call)])
     for dim, count in enumerate(repeats[added:]):
         if is_ragged(value.sizes[dim]) and count != 1:
-            raise NoRule("a repetition of timesteps")
+            size = value.sizes[dim]
+            parts = [batch.every_row(value)] * int(count)
+            longer = [*value.sizes[:dim], size * int(count), *value.sizes[dim + 1 :]]
+            value = Value(_cat_ragged(batch, parts, [size] * int(count), dim + 1), tuple(longer))
+            repeats[added + dim] = 1
     tensor = value.tensor
     for _ in range(added):
         tensor = tensor.unsqueeze(0 if value.shared else 1)
@@ -159,8 +163,8 @@ def cat(batch: Batch, call: Call) -> Results:
     return call.result(_cat_ragged(batch, tensors, [value.sizes[dim] for value in values], dim + 1))
 
 
-def _cat_ragged(batch: Batch, tensors: Sequence[torch.Tensor], sizes: Sequence[Size], dim: int) -> torch.Tensor:
-    """Select for each position the part that it belongs to: parts begin at each row's own sums of sizes."""
+def _cat_ragged(batch: Batch, tensors: Sequence[torch.Tensor], sizes: Sequence[SizeExpr], dim: int) -> torch.Tensor:
+    """Join parts: in each row, a part begins where the one before it ends."""
     joined, total = tensors[0], sizes[0]
     for tensor, size in zip(tensors[1:], sizes[1:], strict=True):
         first = batch.own(total).unsqueeze(1)
@@ -231,8 +235,3 @@ def unfold(batch: Batch, call: Call) -> Results:
     dim = normalized(call["dimension"], value.rank)
     tensor = value.tensor.unfold(dim if value.shared else dim + 1, call["size"], call["step"])
     return Value(tensor, call.sizes[0], value.shared)
-
-
-def meshgrid(batch: Batch, call: Call) -> Results:
-    """Refuse: its results would need rows of their own."""
-    raise NoRule("a mesh of several tensors")

@@ -1,17 +1,17 @@
-"""Sizes as expressions of a request's number of timesteps, evaluated on integers and on tensors of lengths."""
+"""Sizes as expressions of a request's timesteps, evaluated on integers and on tensors of lengths."""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import sympy
 import torch
 from torch.utils._sympy import functions
 
-Size = sympy.Expr
+SizeExpr: TypeAlias = sympy.Expr
 """A size of one request's tensor: an integer, or an expression of the symbol of its timesteps."""
 
 
@@ -19,7 +19,7 @@ class UnknownSize(Exception):
     """A size with a function or a symbol that has no rule; the message is the expression."""
 
 
-def expression(size: object) -> Size:
+def expression(size: object) -> SizeExpr:
     """Return a size of a traced graph as an expression.
 
     >>> expression(3)
@@ -28,8 +28,8 @@ def expression(size: object) -> Size:
     return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat)) else sympy.sympify(size)
 
 
-def evaluate(size: Size, timesteps: Any) -> Any:
-    """Evaluate a size for one number of timesteps: an int, a `SymInt`, or a tensor int64[B] with one for each row.
+def evaluate(size: SizeExpr, timesteps: Any) -> Any:
+    """Evaluate a size for numbers of timesteps: an int, a `SymInt`, or a tensor int64[B].
 
     >>> T = sympy.Symbol("T", integer=True, positive=True)
     >>> evaluate(functions.FloorDiv(T - 1, 2) + 1, 23)
@@ -52,7 +52,7 @@ def evaluate(size: Size, timesteps: Any) -> Any:
     return function(*(evaluate(argument, timesteps) for argument in size.args))
 
 
-def is_ragged(size: Size) -> bool:
+def is_ragged(size: SizeExpr) -> bool:
     """Whether a size depends on the number of timesteps."""
     return bool(size.free_symbols)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .sizes import Size, evaluate, is_ragged
+from .sizes import SizeExpr, evaluate, is_ragged
 
 
 class NoRule(Exception):
@@ -23,7 +23,7 @@ class Value:
     """
 
     tensor: torch.Tensor
-    sizes: tuple[Size, ...]
+    sizes: tuple[SizeExpr, ...]
     shared: bool = False
     zero_beyond: bool = False
 
@@ -45,28 +45,28 @@ class Batch:
     rows: Any
     time: Any
     lengths: torch.Tensor
-    _own: dict[Size, torch.Tensor] = field(default_factory=dict)
-    _valid: dict[Size, torch.Tensor] = field(default_factory=dict)
+    _own: dict[SizeExpr, torch.Tensor] = field(default_factory=dict)
+    _valid: dict[SizeExpr, torch.Tensor] = field(default_factory=dict)
 
-    def padded(self, size: Size) -> Any:
+    def padded(self, size: SizeExpr) -> Any:
         """Return a size of the padded tensor."""
         return evaluate(size, self.time)
 
-    def padded_sizes(self, sizes: Iterable[Size]) -> list[Any]:
+    def padded_sizes(self, sizes: Iterable[SizeExpr]) -> list[Any]:
         """Return the sizes of the padded tensor, without its rows."""
         return [self.padded(size) for size in sizes]
 
-    def own(self, size: Size) -> torch.Tensor:
+    def own(self, size: SizeExpr) -> torch.Tensor:
         """Return a size of each request's own tensor, [B]."""
         if size not in self._own:
             self._own[size] = evaluate(size, self.lengths)
         return self._own[size]
 
-    def positions(self, size: Size) -> torch.Tensor:
+    def positions(self, size: SizeExpr) -> torch.Tensor:
         """Return 0, 1, ... to the padded size."""
         return torch.arange(self.padded(size), device=self.lengths.device)
 
-    def valid(self, size: Size) -> torch.Tensor:
+    def valid(self, size: SizeExpr) -> torch.Tensor:
         """Return which positions of a dimension are within each row's own size, bool[B, padded]."""
         if size not in self._valid:
             self._valid[size] = self.positions(size) < self.own(size).unsqueeze(1)

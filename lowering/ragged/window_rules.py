@@ -1,4 +1,4 @@
-"""Rules of convolutions and pooling: what a window reads beyond a row's end is what a request alone has there."""
+"""Rules of convolutions and pooling: beyond a row's end, a window reads what a request alone has."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def max_pool(spatial: int) -> Rule:
 
 
 def average_pool(spatial: int) -> Rule:
-    """Create the rule of a mean over windows: zeros follow the last timestep, as many as the call pads."""
+    """Create the rule of a mean over windows: zeros follow the last timestep."""
 
     def rule(batch: Batch, call: Call) -> Results:
         value = call.value()
@@ -90,8 +90,7 @@ def adaptive_pool(spatial: int, largest: bool) -> Rule:
             tensor = _pooled(batch, Value(tensor, value.sizes), dim, largest)
         sizes = [1 if is_ragged(value.sizes[dim]) and w == 1 else w for dim, w in zip(dims, wanted, strict=True)]
         pooled = _pool_rest(call, value, tensor, dims, sizes, spatial)
-        tensors = _unfolded(batch, call, pooled[0], pooled[1], value.shared)
-        return tensors
+        return _unfolded(batch, call, pooled[0], pooled[1], value.shared)
 
     return rule
 

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from ragged import alone, padded, part_of, ragged
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.lower import lower_batch
 
 YAML = """\
 neuron_lstm:
@@ -156,6 +158,18 @@ class ReturnsANumber(Base):
         return self.lstm(x)[0], 3
 
 
+SERVED = (
+    ReadsPackedShape,
+    CutsToLongest,
+    TakesLen,
+    SumsPaddingToo,
+    MeanOverPaddedTime,
+    UnmaskedMaximum,
+    ReversesPaddedTime,
+    MixesRequests,
+)
+"""Models that a trace of a padded batch refuses, and a trace of one request serves."""
+
 SEED = (
     'Operator "aten::lstm" consuming a PackedSequence input can only be supported when its corresponding '
     'PackedSequence output is unused or unpacked using "aten::_pad_packed_input". Found usage by '
@@ -196,11 +210,31 @@ def test_a_model_that_cannot_be_served_exactly_is_refused(
     torch.manual_seed(0)
 
     with pytest.raises(LoweringError) as refused:
-        lower(model(), parse_config(YAML, "model-config.yaml"))
+        (lower_batch if model in SERVED else lower)(model().eval(), parse_config(YAML, "model-config.yaml"))
 
     assert expected in str(refused.value)
     if line is not None:
         assert re.search(rf"test_errors\.py:\d+: .*{re.escape(line)}", str(refused.value))
+
+
+@pytest.mark.parametrize("model", SERVED)
+def test_a_model_that_is_exact_for_one_request_is_served_as_that(model: type[nn.Module]) -> None:
+    """A batch of several lengths, with garbage in the padding, against each request alone."""
+    torch.manual_seed(0)
+    made, config = model().eval(), parse_config(YAML, "model-config.yaml")
+    program = lower(made, config)
+    requests = ragged(program.inputs, [9, 1, 4], seed=0)
+    x = padded(requests, program.inputs[0], 0, 9, 1e4)
+
+    with torch.no_grad():
+        outputs = program.exported.module()(x, torch.tensor([9, 1, 4]))
+
+    for row, length in enumerate([9, 1, 4]):
+        for output, spec, own in zip(
+            outputs, program.outputs, alone(made, config, requests.items[row], length), strict=True
+        ):
+            ours = part_of(output, spec, row, length)
+            assert torch.allclose(ours.reshape(own.shape), own, 1e-5, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -263,4 +297,4 @@ def test_a_program_with_a_smallest_length_is_measured_within_it(buckets: str) ->
 
     assert lower(ShiftedByOne(), config).padding == "masked"
     with pytest.raises(LoweringError, match="# shifted sum"):
-        lower(ShiftedAndSummed(), config)
+        lower_batch(ShiftedAndSummed().eval(), config)

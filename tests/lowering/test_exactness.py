@@ -135,7 +135,7 @@ def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_a
         kinds.setdefault((program.padding, program.padding_reason.split(" ")[0]), set()).add(name)
 
     assert kinds == {
-        ("exact_lengths", "padding"): {"MeanOverTime"},
+        ("masked", "one"): {"MeanOverTime"},
         ("masked", "tested,"): MEASURED,
         ("masked", "proved"): PROVED,
     }

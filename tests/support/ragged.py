@@ -11,6 +11,7 @@ from torch import nn
 from torchserve_neuron_lstm.bucketing.execute import Pad
 from torchserve_neuron_lstm.bucketing.padding import torch_dtype
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
+from torchserve_neuron_lstm.bucketing.time_sizes import size_at
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering.export import bind_arguments
 
@@ -74,6 +75,6 @@ def alone(model: nn.Module, config: ServingConfig, item: Sequence[torch.Tensor],
 def part_of(output: torch.Tensor, spec: TensorSpec, row: int, length: int) -> torch.Tensor:
     """One row of a program's output, cut to its length, with a batch dimension of one."""
     for dim, size in enumerate(spec.shape):
-        if size == "time":
-            output = output.narrow(dim, 0, length)
+        if isinstance(size, str) and size != "batch":
+            output = output.narrow(dim, 0, size_at(size, length))
     return output if spec.batch_dim is None else output.narrow(spec.batch_dim, row, 1)

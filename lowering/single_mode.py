@@ -1,0 +1,201 @@
+"""Tracing mode for one request alone: packing is the identity, and lengths are known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.modules import rnn as rnn_modules
+from torch.nn.utils import rnn as rnn_utils
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from ..backends import masked as _masked  # noqa: F401  registers the operators
+from .errors import LoweringError, calling_line, source_suffix
+from .known_numbers import known_values, values_after, with_known_values, with_symbols
+from .packed_sequence import PACKED_TAG, PackedPlaceholder, packed_use_error, placeholder_of, same_size
+
+_TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
+
+
+class SingleRequestMode(TorchFunctionMode):
+    """Mode that makes packing the identity, and follows the numbers of lengths."""
+
+    def from_numpy(self, array: Any, original: Callable[..., Any]) -> torch.Tensor:
+        """Make a tensor of an array, whose numbers may be symbolic."""
+        made: torch.Tensor = original(array) if array.dtype != object else _from_numbers(self, original, (array,), {})
+        return made
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            name = getattr(func.__self__, "__name__", "")
+        rule = _RULES.get(name)
+        if rule is not None:
+            result = rule(self, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        args, kwargs = with_symbols(name, args, kwargs)
+        values = values_after(name, args, kwargs)
+        result = func(*args, **kwargs)
+        _follow_packed(name, args, kwargs, result)
+        return result if values is None else self._noted(result, values)
+
+    def _noted(self, result: Any, values: Any) -> Any:
+        if isinstance(result, (tuple, list)):
+            return (
+                type(result)(self._noted(r, v) for r, v in zip(result, values, strict=True))
+                if isinstance(result, list)
+                else tuple(self._noted(r, v) for r, v in zip(result, values, strict=True))
+            )
+        if not isinstance(result, torch.Tensor):
+            return result
+        array = np.asarray(values, dtype=object)
+        if array.shape != tuple(result.shape):
+            return result
+        if all(isinstance(v, (int, bool, float)) for v in array.reshape(-1)):
+            result = torch.tensor(array.tolist(), dtype=result.dtype)
+        return with_known_values(result, array)
+
+
+def _item(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    known = known_values(args[0])
+    return NotImplemented if known is None or known.size != 1 else known.reshape(-1)[0]
+
+
+def _truth(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    known = known_values(args[0])
+    return NotImplemented if known is None or known.size != 1 else bool(known.reshape(-1)[0])
+
+
+def _array(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    known = known_values(args[0])
+    return NotImplemented if known is None else known
+
+
+def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Make a tensor of symbolic numbers, as `torch.tensor([t])` and `torch.from_numpy` do of plain ones."""
+    if not args or isinstance(args[0], torch.Tensor):
+        return args[0] if args and known_values(args[0]) is not None else NotImplemented
+    values = np.asarray(args[0], dtype=object)
+    if not any(isinstance(value, torch.SymInt) for value in values.reshape(-1)):
+        if isinstance(args[0], np.ndarray) and args[0].dtype == object:
+            return with_known_values(torch.tensor(values.tolist()), values)
+        return NotImplemented
+    parts = [torch.full((1,), value, dtype=kwargs.get("dtype") or torch.int64) for value in values.reshape(-1)]
+    return with_known_values(torch.cat(parts).reshape(values.shape), values)
+
+
+def _unbound(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Iterate over known numbers as tensors of no dimensions."""
+    known = known_values(args[0])
+    if known is None or known.ndim != 1:
+        return NotImplemented
+    return tuple(with_known_values(args[0].select(0, index), value) for index, value in enumerate(known))
+
+
+def _same(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    return args[0]
+
+
+def _packed(data: torch.Tensor, producer: str) -> torch.Tensor:
+    """Mark the data of a PackedSequence, [T, ...]."""
+    setattr(data, PACKED_TAG, PackedPlaceholder(data, data, producer, True, calling_line()))
+    return data
+
+
+def _follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
+    """Mark what is computed from packed data timestep by timestep.
+
+    Raises:
+        LoweringError: the timesteps are not kept, as by a maximum over all of them.
+    """
+    given = [packed for value in pytree.tree_leaves((args, kwargs)) if (packed := placeholder_of(value)) is not None]
+    tensors = [value for value in pytree.tree_leaves(result) if isinstance(value, torch.Tensor)]
+    for tensor in tensors if given else []:
+        if not tensor.dim() or not same_size(tensor.shape[0], given[0].padded.shape[0]):
+            raise packed_use_error(given[0], f"aten::{name.strip('_')}", calling_line())
+        setattr(tensor, PACKED_TAG, given[0])
+
+
+def _pack(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    data, lengths, batch_first = args
+    known = known_values(lengths)
+    if known is None or known.size != 1:
+        raise LoweringError(
+            f"pack_padded_sequence takes lengths that are computed from data{source_suffix(calling_line())}; name the "
+            "argument with the true lengths under `lengths`"
+        )
+    steps = known.reshape(-1)[0]
+    rows = data.squeeze(0 if batch_first else 1)
+    rows = rows if same_size(steps, rows.shape[0]) else rows[:steps]
+    rows = _packed(rows.clone(), "aten::_pack_padded_sequence")
+    return rows, with_known_values(torch.ones(rows.shape[0], dtype=torch.int64), [1])
+
+
+def _pad(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    data, _, batch_first, padding_value, total = args
+    steps = data.shape[0]
+    if not same_size(total, steps):
+        data = torch.nn.functional.pad(data, (*[0, 0] * (data.dim() - 1), 0, total - steps), value=padding_value)
+    lengths = with_known_values(torch.full((1,), steps, dtype=torch.int64), [steps])
+    return data.unsqueeze(0 if batch_first else 1), lengths
+
+
+def _recurrence(cell: str) -> Callable[..., Any]:
+    """Return the rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
+
+    def rule(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+        packed = isinstance(args[1], torch.Tensor) and isinstance(args[3], (list, tuple))
+        if packed:
+            x, _, state, weights, bias, layers, _, _, bidirectional = args
+            x, batch_first = x.unsqueeze(0), True
+        else:
+            x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
+            x = x if batch_first else x.transpose(0, 1)
+        if cell == "lstm":
+            y, *states = torch.ops.neuron_lstm.lstm(x, None, *state, weights, bias, layers, bidirectional, True)
+        else:
+            y, *states = torch.ops.neuron_lstm.rnn(x, None, state, weights, cell, bias, layers, bidirectional)
+        if packed:
+            return _packed(y.squeeze(0), f"aten::{cell}"), *states
+        return y if batch_first else y.transpose(0, 1), *states
+
+    return rule
+
+
+def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Read `batch_sizes[0]` as a number, where torch's own layers do."""
+    known = known_values(args[0])
+    if known is not None and args[1] == 0 and sys._getframe(2).f_code.co_filename in _TORCH_RNN_FILES:
+        return known[0]
+    return NotImplemented
+
+
+def _inverted(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Return the inverse of the only permutation of one row, where torch's own layers invert it."""
+    known = known_values(args[2]) if len(args) > 2 else None
+    return args[2] if known is not None and known.tolist() == [0] else NotImplemented
+
+
+_RULES: dict[str, Callable[..., Any]] = {
+    "_pack_padded_sequence": _pack,
+    "_pad_packed_sequence": _pad,
+    "lstm": _recurrence("lstm"),
+    "gru": _recurrence("gru"),
+    "rnn_tanh": _recurrence("rnn_tanh"),
+    "rnn_relu": _recurrence("rnn_relu"),
+    "item": _item,
+    "__bool__": _truth,
+    "numpy": _array,
+    "tensor": _from_numbers,
+    "as_tensor": _from_numbers,
+    "unbind": _unbound,
+    "cuda": _same,
+    "scatter_": _inverted,
+    "__getitem__": _key,
+}

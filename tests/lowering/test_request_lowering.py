@@ -1,0 +1,232 @@
+"""Lowering through the trace of one request: models as people write them, against each request alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ragged import alone, padded, part_of, ragged
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.program import LoweredModel
+
+FEATURES = 5
+BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
+GARBAGE = (0.0, 1e4, float("nan"), float("inf"))
+
+
+def yaml_of(*, lengths: bool, shape: str = "[batch, time, 5]") -> str:
+    """Return a configuration with one input."""
+    return (
+        f"neuron_lstm:\n  inputs: {{x: {{dtype: float32, shape: {shape}}}}}\n"
+        f"{'  lengths: lengths' if lengths else ''}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n"
+    )
+
+
+class Model(nn.Module):
+    """A function of x[B, T, 5], and of lengths where it takes them, with layers that models often have."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.gru = nn.GRU(FEATURES, 6, batch_first=True, bidirectional=True)
+        self.lstm = nn.LSTM(FEATURES, 6, batch_first=True)
+        self.steps = nn.GRU(FEATURES, 6)
+        self.pyramid = nn.LSTM(2 * FEATURES, 6, batch_first=True, bidirectional=True)
+        self.halved = nn.Conv1d(FEATURES, FEATURES, 3, stride=2, padding=1)
+        self.smoothed = nn.Conv1d(FEATURES, FEATURES, 5, padding=2)
+        self.image = nn.Conv2d(1, 3, 3, padding=1)
+        self.up = nn.ConvTranspose1d(FEATURES, FEATURES, 2, stride=2)
+        self.statistics = nn.BatchNorm1d(FEATURES)
+        self.group = nn.GroupNorm(1, FEATURES)
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.score = nn.Linear(12, 1)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Any:
+        """Apply the function."""
+        return self.function(self, x) if lengths is None else self.function(self, x, lengths)
+
+
+def subsampled(m: Model, x: Tensor) -> Any:
+    """A convolution with a stride, then a recurrence over the shorter sequence."""
+    frames = torch.relu(m.statistics(m.halved(x.transpose(1, 2)))).transpose(1, 2)
+    y, h = m.gru(frames)
+    return y, h, y.mean(1)
+
+
+def pyramid(m: Model, x: Tensor) -> Any:
+    """Pairs of neighbouring timesteps, as listeners of speech have them."""
+    if x.size(1) > 1:
+        x = x[:, : x.size(1) // 2 * 2]
+        return m.pyramid(x.reshape(x.size(0), x.size(1) // 2, 2 * FEATURES))[0]
+    return x
+
+
+def sound_events(m: Model, x: Tensor) -> Any:
+    """A convolution over time and features, pooled over features, then a recurrence."""
+    maps = nn.functional.max_pool2d(torch.relu(m.image(x.unsqueeze(1))), (1, 5))
+    return maps.squeeze(3).transpose(1, 2)
+
+
+def attention_pooling(m: Model, x: Tensor) -> Any:
+    """Scores over all timesteps, without any mask."""
+    y, _ = m.gru(x)
+    return (torch.softmax(m.score(y), dim=1) * y).sum(1)
+
+
+def self_attention(m: Model, x: Tensor) -> Any:
+    """Attention of every timestep to every timestep."""
+    y, _ = m.lstm(x)
+    return m.attention(y, y, y)
+
+
+def normalized(m: Model, x: Tensor) -> Any:
+    """Statistics of the request itself, of each channel and of all."""
+    return m.group(x.transpose(1, 2)), (x - x.mean((1, 2), keepdim=True)) / (x.std((1, 2), keepdim=True) + 1)
+
+
+def language_model(m: Model, x: Tensor) -> Any:
+    """Time-major, decoded as a flat matrix."""
+    y, h = m.steps(x.transpose(0, 1))
+    return m.out(y.view(y.size(0) * y.size(1), y.size(2))), h
+
+
+def scaled_by_the_batch(m: Model, x: Tensor) -> Any:
+    """A default that is a mean over the whole batch."""
+    return x / (1 + x.abs().mean())
+
+
+def counted(m: Model, x: Tensor) -> Any:
+    """`len()` and `int()` of what varies."""
+    return m.lstm(x)[0].sum(1) / int(x.shape[1]), x.reshape(len(x), -1).sum(1, keepdim=True)
+
+
+def reversed_twice(m: Model, x: Tensor) -> Any:
+    """A second direction by hand."""
+    backward, _ = m.lstm(x.flip(1))
+    return backward.flip(1), backward[:, x.size(1) - 1], x[:, 1:] - x[:, :-1]
+
+
+def upsampled(m: Model, x: Tensor) -> Any:
+    """Twice as many timesteps, and every second one."""
+    return m.up(x.transpose(1, 2)), x.repeat_interleave(2, 1), x[:, ::2], torch.cat([x, x.flip(1)], 1)
+
+
+def mask_by_loop(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """A mask that a loop over the lengths fills."""
+    mask = torch.zeros(x.size(0), max(lengths))
+    for row, length in enumerate(lengths):
+        mask[row, :length] = 1
+    return m.lstm(x)[0] * mask.unsqueeze(-1)
+
+
+def sorted_by_numpy(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """Sorting and packing by numpy, unsorting afterwards."""
+    order = np.argsort(-lengths.cpu().numpy())
+    packed = pack_padded_sequence(
+        x[torch.from_numpy(order)], torch.from_numpy(lengths.numpy()[order]), batch_first=True
+    )
+    y, _ = pad_packed_sequence(m.lstm(packed)[0], batch_first=True)
+    return y.index_select(0, torch.from_numpy(np.argsort(order))).max(1)[0]
+
+
+def packed_data(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """A layer on the data of a PackedSequence, and the lengths as an answer."""
+    packed = m.lstm(pack_padded_sequence(x, lengths.tolist(), batch_first=True, enforce_sorted=False))[0]
+    packed = PackedSequence(m.out(packed.data), packed.batch_sizes, packed.sorted_indices, packed.unsorted_indices)
+    return pad_packed_sequence(packed, batch_first=True)
+
+
+def relative_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """A mean over the share of the timesteps that is real."""
+    share = lengths.float() / x.size(1)
+    if lengths.min() > 0:
+        return m.lstm(x)[0].sum(1) / (share * x.size(1)).unsqueeze(1)
+    return x
+
+
+WITHOUT_LENGTHS = (
+    subsampled,
+    sound_events,
+    attention_pooling,
+    self_attention,
+    normalized,
+    language_model,
+    counted,
+    reversed_twice,
+    upsampled,
+)
+WITH_LENGTHS = (mask_by_loop, sorted_by_numpy, packed_data, relative_lengths)
+
+
+@pytest.mark.parametrize("function", [*WITHOUT_LENGTHS, *WITH_LENGTHS], ids=lambda f: f.__name__)
+def test_a_model_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
+    """Ragged batches with garbage in the padding; outputs have their own lengths."""
+    torch.manual_seed(0)
+    model = Model(function)
+    lengths = function in WITH_LENGTHS
+
+    program = lower(model, parse_config(yaml_of(lengths=lengths), "model-config.yaml"))
+
+    assert program.padding == "masked"
+    require_exact(model, program, lengths=lengths)
+
+
+def require_exact(model: nn.Module, program: LoweredModel, *, lengths: bool) -> None:
+    """Compare every output of ragged batches with the model on each request alone."""
+    config = parse_config(yaml_of(lengths=lengths), "model-config.yaml")
+    run = program.exported.module()
+    for seed, batch in enumerate(BATCHES):
+        requests = ragged(program.inputs, batch, seed)
+        for garbage in GARBAGE:
+            x = [padded(requests, spec, i, 16, garbage) for i, spec in enumerate(program.inputs)]
+            with torch.no_grad():
+                outputs = run(*x, torch.tensor(batch))
+            for row, length in enumerate(batch):
+                for output, spec, own in zip(
+                    outputs, program.outputs, alone(model, config, requests.items[row], length), strict=True
+                ):
+                    ours = part_of(output, spec, row, length)
+                    assert ours.numel() == own.numel()
+                    assert torch.allclose(ours.reshape(own.shape), own, 1e-5, 1e-5), (spec.name, length, garbage)
+
+
+def test_a_default_over_the_batch_is_that_of_the_request() -> None:
+    """Nothing of another row reaches an output."""
+    model = Model(scaled_by_the_batch)
+
+    program = lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
+
+    require_exact(model, program, lengths=False)
+
+
+def test_an_output_has_the_length_of_its_own_frames() -> None:
+    """The layout says how it follows from the request's timesteps."""
+    program = lower(Model(subsampled), parse_config(yaml_of(lengths=False), "model-config.yaml"))
+
+    assert program.outputs[0].item_sizes(9) == (5, 12)
+    assert program.outputs[0].item_sizes(1) == (1, 12)
+
+
+def test_a_branch_on_odd_lengths_is_refused() -> None:
+    """A graph that holds for even numbers of timesteps only is no program for all."""
+    model = Model(lambda m, x: x.view(2, -1, FEATURES) if x.size(1) % 2 == 0 else x)
+
+    with pytest.raises(LoweringError, match="fixes the batch or time dimension"):
+        lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
+
+
+def test_bins_over_time_are_served_at_bucket_lengths() -> None:
+    """Pooling to three bins depends on the whole length, and has no rule."""
+    model = Model(lambda m, x: nn.functional.adaptive_avg_pool1d(x.transpose(1, 2), 3))
+
+    program = lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
+
+    assert program.padding == "exact_lengths"
