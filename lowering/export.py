@@ -106,7 +106,7 @@ def export_model(model: torch.nn.Module, config: ServingConfig) -> ModelExport:
     forward = _traced_forward(model, config, notes)
     with replaced_forward(model, forward), explained_export_errors(name, dynamic_shapes=True):
         exported = _export(model, config)
-    _drop_unused(exported)
+    drop_unused(exported)
     return ModelExport(exported, _has("time", config), notes["output_tree"], notes["max_length"])
 
 
@@ -182,7 +182,7 @@ def export_quietly(
         return torch.export.export(module, tuple(tensors), dynamic_shapes=shapes, strict=False)
 
 
-def _drop_unused(exported: torch.export.ExportedProgram) -> None:
+def drop_unused(exported: torch.export.ExportedProgram) -> None:
     """Remove the placeholders of packed data.
 
     Mark LSTMs whose last cell state is unused, which need not be exact.

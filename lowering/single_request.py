@@ -27,7 +27,7 @@ from .errors import (
     is_user_file,
     reject_non_tensors,
 )
-from .export import bind_arguments, example_tensor, export_quietly, replaced_forward, with_parameter_names
+from .export import bind_arguments, drop_unused, example_tensor, export_quietly, replaced_forward, with_parameter_names
 from .known_numbers import known_values, with_known_values
 from .packed_sequence import reject_packed_outputs
 from .single_mode import SingleRequestMode
@@ -75,6 +75,7 @@ def export_single(model: torch.nn.Module, config: ServingConfig) -> SingleExport
         exported = export_quietly(model, tensors, dims)
         with quiet():
             functional = exported.run_decompositions({})
+    drop_unused(functional)
     reject_guards(exported, name, {spec.name.replace(".", "_"): _alone(spec.shape) for spec in specs})
     return SingleExport(functional, notes["output_tree"])
 

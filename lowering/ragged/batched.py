@@ -148,7 +148,8 @@ def run_ragged(
     """
     batch = Batch(lengths.shape[0], time, lengths)
     run = RaggedRun(module, dict(inputs), tensors, batch)
-    outputs = run.run(*arguments)
+    with torch.fx.traceback.preserve_node_meta():  # the new nodes keep the lines of the user's model
+        outputs = run.run(*arguments)
     return [_with_rows(batch, value) for value in outputs]
 
 

@@ -13,7 +13,7 @@ from ...backends.exported_program import module_with
 from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, DType, TensorSpec
 from ..errors import explained_export_errors
-from ..export import example_tensor, export_quietly, with_parameter_names
+from ..export import drop_unused, example_tensor, export_quietly, with_parameter_names
 from ..single_request import SingleExport, reject_guards
 from .batched import run_ragged
 from .sizes import SizeExpr, is_ragged
@@ -56,6 +56,7 @@ def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec], timesteps:
     holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), "sequence_lengths"])
     with explained_export_errors("a batch of requests", dynamic_shapes=True):
         program = _export(holder, inputs, timesteps)
+    drop_unused(program)
     shapes = {spec.name.replace(".", "_"): spec.shape for spec in inputs}
     reject_guards(program, "a batch of requests", {**shapes, "sequence_lengths": ("batch",)})
     return RaggedProgram(program, tuple(_layout(value) for value in found))

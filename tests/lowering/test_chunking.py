@@ -47,7 +47,7 @@ CARRIED: dict[str, list[Value]] = {
     "CausalPerStep": states(8),
     "OptionalPacking": states(4),
     "MeanOfUnpacked": [*states(8), ("sum_1", ("batch", 8), 0.0)],
-    "MeanOverTime": [*states(8), ("sum_1", ("batch", 8), 0.0)],
+    "MeanOverTime": [*states(8), ("sum_1", ("batch", 1, 8), 0.0)],
     "MeanByCountedMask": [*states(8), ("sum_1", ("batch", 8), 0.0), ("sum_2", ("batch", 1), 0.0)],
     "MeanCountedFromOne": [*states(8), ("sum_1", ("batch", 8), 0.0)],
     "MaximumOfMasked": [*states(8), ("max_1", ("batch", 8), -inf)],
