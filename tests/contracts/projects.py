@@ -103,6 +103,7 @@ class Mean(nn.Module):
         return self.lstm(frames)[0].mean(1)
 '''
 )
+MEDIAN = MEAN.replace("Mean", "Median").replace("mean(1)", "median(1).values").replace("The mean", "The median")
 
 _IDS = "inputs: {ids: {dtype: int64, shape: [batch, time]}}\nlengths: lengths\n"
 _TAGGER = f"{_IDS}outputs: [tags, label]\n"
@@ -212,6 +213,12 @@ PROJECTS = {
         "backend: eager\n",
         {"index_to_name.json": LABELS},
         archive=True,
+    ),
+    "median_eager": Project(
+        MEDIAN,
+        "inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}\nbuckets: {batch: [2], length: [2, 4]}\n"
+        "backend: eager\n",
+        {"index_to_name.json": LABELS},
     ),
 }
 

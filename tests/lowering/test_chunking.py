@@ -88,6 +88,7 @@ CARRIED: dict[str, list[Value]] = {
 
 WHOLE = {
     "Tagger": ("the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),
+    "MedianOverTime": ("padding would reach an output, so only whole sequences are run", ""),
     "GruWithState": ("the recurrence is bidirectional (at zoo.py:", "self.gru("),
     "LstmWithState": ("the recurrence is bidirectional (at zoo.py:", "self.lstm("),
     "AttentionPooling": ("the recurrence is bidirectional (at zoo.py:", "self.lstm(packed)"),

@@ -127,15 +127,16 @@ def test_a_cell_state_nobody_reads_is_not_asked_for() -> None:
 
 
 def test_whether_padding_is_harmless_is_proved_or_tested_or_only_exact_lengths_are_served() -> None:
-    """The graph distinguishes three kinds of models."""
+    """There are four kinds of models."""
     kinds: dict[tuple[str, str], set[str]] = {}
-    for name in (*PROVED, *MEASURED, "MeanOverTime"):
+    for name in (*PROVED, *MEASURED, "MeanOverTime", "MedianOverTime"):
         case = next(case for case in CASES if case.name == name)
         program = lower(case.make(), parse_config(case.yaml, "model-config.yaml"))
         kinds.setdefault((program.padding, program.padding_reason.split(" ")[0]), set()).add(name)
 
     assert kinds == {
         ("masked", "one"): {"MeanOverTime"},
+        ("exact_lengths", "padding"): {"MedianOverTime"},
         ("masked", "tested,"): MEASURED,
         ("masked", "proved"): PROVED,
     }

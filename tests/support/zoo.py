@@ -233,7 +233,7 @@ class VanillaRnn(nn.Module):
 
 
 class MeanOverTime(nn.Module):
-    """A mean over all timesteps without lengths: padding would change it, so lengths must be exact."""
+    """A mean over all timesteps without lengths: only the trace of one request is exact."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,6 +241,17 @@ class MeanOverTime(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Answer:
         return self.lstm(x)[0].mean(1)
+
+
+class MedianOverTime(nn.Module):
+    """A median over all timesteps without lengths, which has no rule: lengths must be exact."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Answer:
+        return self.lstm(x)[0].median(1).values
 
 
 class NoBatch(nn.Module):
@@ -338,6 +349,7 @@ CASES = (
     Case(CausalPerStep, _X, lengths=False),
     Case(VanillaRnn, _X),
     Case(MeanOverTime, _X, lengths=False),
+    Case(MedianOverTime, _X, lengths=False),
     Case(NoBatch, "{x: {dtype: float32, shape: [time, 6]}}", lengths=False, buckets="{length: [4, 9, 16]}"),
     Case(OptionalPacking, _IDS, extra="  model: {forward: {use_pack_unpack: true}}\n"),
     Case(NoTime, "{x: {dtype: float32, shape: [batch, 6]}}", lengths=False, buckets="{batch: [1, 2, 4]}"),

@@ -121,7 +121,7 @@ def test_lengths_that_are_settled_stay(tmp_path: Path, length: str) -> None:
 @pytest.mark.parametrize("length", ["{auto: 3, longest: 64}", "{auto: 3, histogram: lengths.txt}"])
 def test_a_model_that_must_not_be_padded_gets_no_lengths_chosen(tmp_path: Path, length: str) -> None:
     """It is served at its bucket lengths only, so cost cannot choose them."""
-    config, program = configured(tmp_path, "MeanOverTime", length)
+    config, program = configured(tmp_path, "MedianOverTime", length)
     assert program.padding == "exact_lengths"
 
     with pytest.raises(PackagingError, match=r"padding would change the outputs of this model .*: list the lengths"):
