@@ -13,7 +13,7 @@ import torch
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .differential import random_tensor
-from .errors import LoweringError
+from .errors import LoweringError, explained_export_errors
 from .export import ModelExport, bind_arguments
 from .outputs import output_names
 from .ragged.program import RaggedProgram, export_ragged
@@ -33,6 +33,13 @@ def lower_request(
     Raises:
         LoweringError: the model cannot be traced alone, an operator has no rule, or the program differs from the model.
     """
+    with explained_export_errors(f"{type(model).__name__}.forward, traced for one request,"):
+        return _lower(model, config)
+
+
+def _lower(
+    model: torch.nn.Module, config: ServingConfig
+) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     inputs = config.input_specs
     _require_batch_and_time(inputs)
     single = export_single(model, config)

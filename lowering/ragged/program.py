@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import sympy
 import torch
 
 from ...backends.exported_program import module_with
@@ -16,11 +15,10 @@ from ..errors import explained_export_errors
 from ..export import drop_unused, example_tensor, export_quietly, with_parameter_names
 from ..single_request import SingleExport, reject_guards
 from .batched import run_ragged
-from .sizes import SizeExpr, is_ragged
+from .sizes import SizeExpr, is_ragged, written
 from .value import Value
 
 _ROWS = 3
-_TIME = sympy.Symbol("time", integer=True, positive=True)
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,4 @@ def _layout(value: Value) -> tuple[DType, tuple[int | Axis | str, ...]]:
 
 def _written(size: SizeExpr) -> int | Axis | str:
     """Return a size as the manifest has it: a number, `time`, or an expression of `time`."""
-    if not is_ragged(size):
-        return int(size)
-    (symbol,) = size.free_symbols
-    return "time" if size == symbol else str(size.subs(symbol, _TIME))
+    return written(size) if is_ragged(size) else int(size)

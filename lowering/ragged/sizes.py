@@ -52,6 +52,39 @@ def evaluate(size: SizeExpr, timesteps: Any) -> Any:
     return function(*(evaluate(argument, timesteps) for argument in size.args))
 
 
+def written(size: SizeExpr) -> str:
+    """Write a size as an expression of `time`, as manifests have it.
+
+    >>> T = sympy.Symbol("T", integer=True, positive=True)
+    >>> written(functions.FloorDiv(T - 1, 2) + 1)
+    '(time - 1)//2 + 1'
+    >>> written(2 * T - 1)
+    '2*time - 1'
+
+    Raises:
+        UnknownSize: it has a function or a second symbol that has no rule.
+    """
+    if size.is_Symbol:
+        return "time"
+    if size.is_Add:
+        number, terms = size.as_coeff_Add()
+        sign = "" if number == 0 else f" {'-' if number < 0 else '+'} {abs(int(number))}"
+        return " + ".join(map(written, sympy.Add.make_args(terms))) + sign
+    if size.is_Mul:
+        return "*".join(_factor(argument) for argument in size.args)
+    if isinstance(size, (functions.FloorDiv, functions.CleanDiv)):
+        return "//".join(_factor(argument) for argument in size.args)
+    if isinstance(size, (functions.Max, functions.Min)):
+        return f"{type(size).__name__}({', '.join(map(written, size.args))})"
+    if size.is_Integer:
+        return str(size)
+    raise UnknownSize(str(size))
+
+
+def _factor(size: SizeExpr) -> str:
+    return f"({written(size)})" if size.args else written(size)
+
+
 def is_ragged(size: SizeExpr) -> bool:
     """Whether a size depends on the number of timesteps."""
     return bool(size.free_symbols)

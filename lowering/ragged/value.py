@@ -92,7 +92,7 @@ class Batch:
             shape = [1] * (value.rank + 1)
             valid = self.valid(value.sizes[dim])
             shape[0], shape[dim + 1] = valid.shape
-            tensor = torch.where(valid.reshape(shape), tensor, torch.full((), fill, dtype=tensor.dtype))
+            tensor = tensor.masked_fill(~valid.reshape(shape), fill)
         return tensor
 
 

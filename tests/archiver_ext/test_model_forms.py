@@ -1,0 +1,86 @@
+"""Models that are traced for one request alone: packaged by each engine, and served by TorchServe's worker."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from worker import loaded, predict, request
+
+from torchserve_neuron_lstm.config.manifest import read_manifest
+
+SUBSAMPLED = """
+import torch
+from torch import nn
+
+
+class Listener(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.frames = nn.Conv1d(3, 8, 3, stride=2, padding=1)
+        self.gru = nn.GRU(8, 8, batch_first=True, bidirectional=True)
+        self.score = nn.Linear(16, 1)
+        self.out = nn.Linear(16, 4)
+
+    def forward(self, x):
+        y, _ = self.gru(torch.relu(self.frames(x.transpose(1, 2))).transpose(1, 2))
+        weights = torch.softmax(self.score(y), 1)
+        return {"frames": self.out(y), "summary": (weights * y).sum(1)}
+"""
+CONFIG = """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
+  buckets: {batch: [4], length: [8, 16]}
+  backend: %s
+"""
+LENGTHS = (16, 1, 9, 4)
+
+
+def packaged(folder: Path, backend: str) -> tuple[Path, torch.nn.Module]:
+    """Package the model; the archive's folder and the model."""
+    (folder / "model.py").write_text(SUBSAMPLED)
+    (folder / "model-config.yaml").write_text(CONFIG % backend)
+    spec = importlib.util.spec_from_file_location("subsampled_model", folder / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    torch.manual_seed(0)
+    model: torch.nn.Module = module.Listener().eval()
+    torch.save(model.state_dict(), folder / "weights.pt")
+    flags = "--model-name m --version 1 --model-file model.py --serialized-file weights.pt --archive-format no-archive"
+    command = [sys.executable, "-m", "torchserve_neuron_lstm.archiver_ext.cli", "archive", *flags.split()]
+    done = subprocess.run(
+        [*command, "--config-file", "model-config.yaml"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "m", model
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["native", "onnxruntime", "inductor", "openvino", "eager"])
+def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tmp_path: Path) -> None:
+    """Every request of a batch gets its own frames, as many as the model returns for it alone."""
+    folder, model = packaged(tmp_path, backend)
+    rng = torch.Generator().manual_seed(1)
+    requests = [torch.randn(length, 3, generator=rng) for length in LENGTHS]
+
+    with loaded(folder) as service:
+        responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
+
+    manifest = read_manifest(folder)
+    assert manifest.padding == "masked"
+    assert [spec.shape for spec in manifest.outputs] == [("batch", "(time - 1)//2 + 1", 4), ("batch", 16)]
+    for x, response in zip(requests, responses, strict=True):
+        assert response.status == 200, response.body
+        answer = json.loads(response.body)
+        with torch.no_grad():
+            alone = model(x[None])
+        for name, tensor in alone.items():
+            torch.testing.assert_close(torch.tensor(answer[name]), tensor[0], atol=1e-5, rtol=1e-5)
