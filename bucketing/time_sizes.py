@@ -29,7 +29,7 @@ def check_time_size(text: str) -> None:
     """
     try:
         _parsed(text)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
         raise ValueError(f"expected an integer expression of time, got {text[:60]!r}") from None
 
 

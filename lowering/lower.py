@@ -21,6 +21,7 @@ from .outputs import output_specs, with_vocabularies
 from .padding_taint import find_padding_leak
 from .program import ChunkPrograms, LoweredModel
 from .request_lowering import lower_request
+from .row_mixing import find_row_mixing
 from .timestep_rules import Tainted
 
 
@@ -68,6 +69,11 @@ def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     reject_random_operators(traced.exported)
     inputs = with_vocabularies(traced.exported, config.input_specs)
     outputs = output_specs(traced, inputs, config.outputs)
+    if (mixing := find_row_mixing(traced.exported, inputs)) is not None:
+        raise LoweringError(
+            f"{mixing.operator} may let one request of a batch change the output of another"
+            f"{source_suffix(mixing.line)}: compute it for each row of the batch by itself"
+        )
     leak = find_padding_leak(traced.exported, inputs, traced.takes_lengths)
     if leak is not None and config.lengths is not None:
         reject_padding_sensitive_outputs(traced.exported, inputs, config.grid)
