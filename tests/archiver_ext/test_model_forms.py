@@ -1,4 +1,4 @@
-"""Models that are traced for one request alone: packaged by each engine, and served by TorchServe's worker."""
+"""Models traced for one request alone: packaged by each engine, served by TorchServe's worker."""
 
 from __future__ import annotations
 
