@@ -80,7 +80,7 @@ EXAMPLE_SIZES: dict[Axis, int] = {"batch": 3, "time": 7}
 """Sizes to trace with: different from each other, and unlikely to be a size in the model."""
 NEED_CELL = 8
 """Position of `need_cell` among the arguments of neuron_lstm::lstm."""
-_CONSTRAINT = "Constraints violated"  # the start of the exporter's message when a size was fixed or bounded
+CONSTRAINT = "Constraints violated"  # the start of the exporter's message when a size was fixed or bounded
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def _export(model: torch.nn.Module, config: ServingConfig) -> torch.export.Expor
     try:
         return _export_within(model, config, {"batch": (1, None), "time": (1, None)})
     except Exception as error:
-        if _CONSTRAINT not in str(error):
+        if CONSTRAINT not in str(error):
             raise
     grid = config.grid
     # A dynamic dimension needs a range of at least two sizes.

@@ -214,6 +214,18 @@ def _pad(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     return padded if batch_first else padded.transpose(0, 1), packed.lengths
 
 
+def masked_recurrence(
+    cell: str, x: torch.Tensor, lengths: torch.Tensor | None, state: Any, weights: Any, *options: Any
+) -> tuple[torch.Tensor, ...]:
+    """Call the abstract operator of a cell over x[B, T, F]; `options` are bias, layers and bidirectional."""
+    results: tuple[torch.Tensor, ...]
+    if cell == "lstm":
+        results = torch.ops.neuron_lstm.lstm(x, lengths, *state, weights, *options, True)
+    else:
+        results = torch.ops.neuron_lstm.rnn(x, lengths, state, weights, cell, *options)
+    return results
+
+
 def _recurrence(cell: str) -> Callable[..., Any]:
     """Return the rule for _VF.lstm, _VF.gru, _VF.rnn_tanh and _VF.rnn_relu, packed or padded."""
 
@@ -227,10 +239,7 @@ def _recurrence(cell: str) -> Callable[..., Any]:
             x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
             x = x if batch_first else x.transpose(0, 1)
             lengths = mode.mask_lengths(x)
-        if cell == "lstm":
-            y, *states = torch.ops.neuron_lstm.lstm(x, lengths, *state, weights, bias, layers, bidirectional, True)
-        else:
-            y, *states = torch.ops.neuron_lstm.rnn(x, lengths, state, weights, cell, bias, layers, bidirectional)
+        y, *states = masked_recurrence(cell, x, lengths, state, weights, bias, layers, bidirectional)
         if packed is not None:
             return _placeholder(y, packed.lengths, f"aten::{cell}", zero_on_padding=True), *states
         return y if batch_first else y.transpose(0, 1), *states

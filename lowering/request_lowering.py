@@ -5,7 +5,7 @@ It is exact by construction where the first way has no proof: other rows and pad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import cast
 
 import torch
@@ -55,7 +55,7 @@ def _lower(
         for name, (dtype, shape) in zip(config.outputs or names, program.layouts, strict=True)
     )
     _check_longest(program, config)
-    _check(model, config, program, inputs, outputs)
+    _check(model, config, program, inputs, outputs, single.lengths_to_compare)
     return ModelExport(program.exported, True, single.output_tree, None), inputs, outputs
 
 
@@ -78,19 +78,23 @@ def _check(
     program: RaggedProgram,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
+    more: Collection[int],
 ) -> None:
     """Compare a ragged batch, with large numbers in its padding, with each request alone in eager mode.
 
     Raises:
         LoweringError: an output differs, or the model fails on a request.
     """
-    lengths = [length for length in _LENGTHS if length <= config.grid.lengths[-1]] or [config.grid.lengths[0]]
+    longest = config.grid.lengths[-1]
+    lengths = sorted(length for length in {*_LENGTHS, *more} if length <= longest)
     rng = torch.Generator().manual_seed(0)
     requests = [
         [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID) for spec in inputs]
         for length in lengths
     ]
-    padded = [_padded(spec, [r[i] for r in requests], max(lengths) + 3, rng) for i, spec in enumerate(inputs)]
+    padded = [
+        _padded(spec, [r[i] for r in requests], min(max(lengths) + 3, longest), rng) for i, spec in enumerate(inputs)
+    ]
     with torch.no_grad():
         results = program.exported.module()(*padded, torch.tensor(lengths))
         for row, (length, request) in enumerate(zip(lengths, requests, strict=True)):

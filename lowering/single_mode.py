@@ -16,7 +16,14 @@ from torch.utils import _pytree as pytree
 from ..backends import masked as _masked  # noqa: F401  registers the operators
 from .errors import LoweringError, calling_line, source_suffix
 from .known_numbers import known_values, values_after, with_known_values, with_symbols
-from .packed_sequence import PACKED_TAG, PackedPlaceholder, packed_use_error, placeholder_of, same_size
+from .packed_sequence import (
+    PACKED_TAG,
+    PackedPlaceholder,
+    masked_recurrence,
+    packed_use_error,
+    placeholder_of,
+    same_size,
+)
 
 _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
 
@@ -157,10 +164,7 @@ def _recurrence(cell: str) -> Callable[..., Any]:
         else:
             x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
             x = x if batch_first else x.transpose(0, 1)
-        if cell == "lstm":
-            y, *states = torch.ops.neuron_lstm.lstm(x, None, *state, weights, bias, layers, bidirectional, True)
-        else:
-            y, *states = torch.ops.neuron_lstm.rnn(x, None, state, weights, cell, bias, layers, bidirectional)
+        y, *states = masked_recurrence(cell, x, None, state, weights, bias, layers, bidirectional)
         if packed:
             return _packed(y.squeeze(0), f"aten::{cell}"), *states
         return y if batch_first else y.transpose(0, 1), *states
@@ -171,7 +175,8 @@ def _recurrence(cell: str) -> Callable[..., Any]:
 def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Read `batch_sizes[0]` as a number, where torch's own layers do."""
     known = known_values(args[0])
-    if known is not None and args[1] == 0 and sys._getframe(2).f_code.co_filename in _TORCH_RNN_FILES:
+    first = isinstance(args[1], int) and args[1] == 0
+    if known is not None and first and sys._getframe(2).f_code.co_filename in _TORCH_RNN_FILES:
         return known[0]
     return NotImplemented
 

@@ -32,7 +32,7 @@ from .known_numbers import known_values, with_known_values
 from .packed_sequence import reject_packed_outputs
 from .single_mode import SingleRequestMode
 
-_BATCHES, _TIMES = (1, 2, 5), 40
+_BATCHES = (1, 2, 5)
 _MOST_TIMESTEPS = 23
 """Timesteps to trace with, unless no sequence is that long: enough for the strides of a model."""
 
@@ -43,6 +43,8 @@ class SingleExport:
 
     exported: torch.export.ExportedProgram
     output_tree: pytree.TreeSpec
+    lengths_to_compare: frozenset[int]
+    """Numbers of timesteps for which the exporter did not say that the graph holds."""
 
 
 def export_single(model: torch.nn.Module, config: ServingConfig) -> SingleExport:
@@ -76,8 +78,9 @@ def export_single(model: torch.nn.Module, config: ServingConfig) -> SingleExport
         with quiet():
             functional = exported.run_decompositions({})
     drop_unused(functional)
-    reject_guards(exported, name, {spec.name.replace(".", "_"): _alone(spec.shape) for spec in specs})
-    return SingleExport(functional, notes["output_tree"])
+    shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in specs}
+    outside = lengths_outside(exported, name, shapes, config.longest)
+    return SingleExport(functional, notes["output_tree"], frozenset(outside))
 
 
 def example_timesteps(config: ServingConfig) -> int:
@@ -85,25 +88,34 @@ def example_timesteps(config: ServingConfig) -> int:
     return max(2, min(_MOST_TIMESTEPS, config.grid.lengths[-1]))
 
 
-def reject_guards(exported: torch.export.ExportedProgram, name: str, sizes: Mapping[str, Sequence[int | str]]) -> None:
-    """Refuse a program that holds only for some numbers of timesteps, such as odd ones.
+def lengths_outside(
+    exported: torch.export.ExportedProgram, name: str, sizes: Mapping[str, Sequence[int | str]], longest: int
+) -> set[int]:
+    """Return numbers of timesteps that the exporter excluded by an inequality of two sizes.
 
-    `sizes` are the shapes of the inputs by name. The conditions of the exporter are evaluated for many sizes.
+    Most of them are excluded because a size would be 1, which changes nothing; so they are to be compared with the
+    model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all numbers of timesteps.
 
     Raises:
-        LoweringError: names the condition.
+        LoweringError: the program holds only for some numbers of timesteps, such as odd ones; names the condition.
     """
     lowest = max((int(bounds.lower) for bounds in exported.range_constraints.values()), default=1)
+    outside: set[int] = set()
     for guard in exported._guards_code:
-        for batch, time in itertools.product(_BATCHES, range(lowest, lowest + _TIMES)):
+        condition = compile(guard, "<condition of the exporter>", "eval")
+        for batch, time in itertools.product(_BATCHES, range(lowest, max(longest, lowest) + 1)):
             known = {"batch": batch, "time": time}
-            held = {key: _Sized([known.get(str(size), size) for size in shape]) for key, shape in sizes.items()}
-            if "==" in guard and not eval(guard, {"L": held}):  # noqa: S307 - written by torch's exporter
+            shapes = {key: _Shaped([known.get(str(size), size) for size in shape]) for key, shape in sizes.items()}
+            if eval(condition, {"L": shapes}):  # noqa: S307 - written by torch's exporter
+                continue
+            if "!=" not in guard or "==" in guard:
                 raise LoweringError(f"{name} takes another way for some numbers of timesteps: it holds only if {guard}")
+            outside.add(time)
+    return outside
 
 
 @dataclass(frozen=True)
-class _Sized:
+class _Shaped:
     """Shape of an input, as the conditions of the exporter read it."""
 
     sizes: Sequence[Any]

@@ -243,27 +243,20 @@ def unbind(batch: Batch, call: Call) -> Results:
     return tuple(replace(value, tensor=part, sizes=sizes) for part, sizes in zip(parts, call.sizes, strict=True))
 
 
-def along_last_first(fill_descending: float, fill_ascending: float) -> Any:
-    """Create the rule of sort, argsort or topk: padding comes after every element of the row."""
-
-    def rule(batch: Batch, call: Call) -> Results:
-        value = call.value()
-        dim = normalized(call["dim"], value.rank)
-        descending = call.get("largest", call.get("descending", False))
-        kind = value.tensor.dtype
-        fill = fill_descending if descending else fill_ascending
-        if not kind.is_floating_point:
-            fill = torch.iinfo(kind).min if descending else torch.iinfo(kind).max
-        tensor = batch.masked(value, [dim], fill)
-        results = call.run(self=tensor, dim=dim + 1)
-        tensors: Sequence[torch.Tensor] = [results] if isinstance(results, torch.Tensor) else list(results)
-        shared = value.shared and not is_ragged(value.sizes[dim])
-        values = tuple(
-            Value(t.squeeze(0) if shared else t, sizes, shared) for t, sizes in zip(tensors, call.sizes, strict=True)
-        )
-        return values if len(call.sizes) > 1 else values[0]
-
-    return rule
-
-
-sorted_ = along_last_first(float("-inf"), float("inf"))
+def sort(batch: Batch, call: Call) -> Results:
+    """Sort, or take the largest: padding comes after every element of the row."""
+    value = call.value()
+    dim = normalized(call["dim"], value.rank)
+    descending = call.get("largest", call.get("descending", False))
+    kind = value.tensor.dtype
+    if kind.is_floating_point:
+        fill: float = float("-inf") if descending else float("inf")
+    else:
+        fill = torch.iinfo(kind).min if descending else torch.iinfo(kind).max
+    results = call.run(self=batch.masked(value, [dim], fill), dim=dim + 1)
+    tensors: Sequence[torch.Tensor] = [results] if isinstance(results, torch.Tensor) else list(results)
+    shared = value.shared and not is_ragged(value.sizes[dim])
+    values = tuple(
+        Value(t.squeeze(0) if shared else t, sizes, shared) for t, sizes in zip(tensors, call.sizes, strict=True)
+    )
+    return values if len(values) > 1 else values[0]

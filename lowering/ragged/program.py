@@ -12,8 +12,15 @@ from ...backends.exported_program import module_with
 from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, DType, TensorSpec
 from ..errors import explained_export_errors
-from ..export import drop_unused, example_tensor, export_quietly, with_parameter_names
-from ..single_request import SingleExport, reject_guards
+from ..export import (
+    CONSTRAINT,
+    drop_unused,
+    dynamic_shape,
+    example_tensor,
+    export_quietly,
+    with_parameter_names,
+)
+from ..single_request import SingleExport, lengths_outside
 from .batched import run_ragged
 from .sizes import SizeExpr, is_ragged, written
 from .value import Value
@@ -56,24 +63,27 @@ def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec], timesteps:
         program = _export(holder, inputs, timesteps)
     drop_unused(program)
     shapes = {spec.name.replace(".", "_"): spec.shape for spec in inputs}
-    reject_guards(program, "a batch of requests", {**shapes, "sequence_lengths": ("batch",)})
+    lengths_outside(program, "a batch of requests", {**shapes, "sequence_lengths": ("batch",)}, longest=4 * timesteps)
     return RaggedProgram(program, tuple(_layout(value) for value in found))
 
 
 def _export(holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int) -> torch.export.ExportedProgram:
     """Export for every number of rows and timesteps; if strides forbid the smallest, for all above them."""
+    try:
+        return _export_from(holder, inputs, timesteps, torch.export.Dim("time", min=1))
+    except Exception as error:
+        if CONSTRAINT not in str(error):
+            raise
+    return _export_from(holder, inputs, timesteps, torch.export.Dim.AUTO)
+
+
+def _export_from(
+    holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int, time: Any
+) -> torch.export.ExportedProgram:
+    dims: dict[Axis, Any] = {"batch": torch.export.Dim("batch", min=1), "time": time}
     tensors = [example_tensor(spec, _ROWS, timesteps) for spec in inputs]
-    tensors.append(torch.ones(_ROWS, dtype=torch.int64))
-    batch = torch.export.Dim("batch", min=1)
-    for time in (torch.export.Dim("time", min=1), torch.export.Dim.AUTO):
-        dims: dict[Any, Any] = {"batch": batch, "time": time}
-        shapes = [{i: dims[size] for i, size in enumerate(spec.shape) if isinstance(size, str)} for spec in inputs]
-        try:
-            return export_quietly(holder, tensors, [*shapes, {0: batch}])
-        except Exception as error:
-            if "Constraints violated" not in str(error) or time is torch.export.Dim.AUTO:
-                raise
-    raise AssertionError("unreachable")
+    shapes = [dynamic_shape(spec, dims) for spec in inputs]
+    return export_quietly(holder, [*tensors, torch.ones(_ROWS, dtype=torch.int64)], [*shapes, {0: dims["batch"]}])
 
 
 def _targets(exported: torch.export.ExportedProgram) -> dict[str, str]:

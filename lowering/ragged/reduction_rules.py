@@ -140,11 +140,10 @@ def scan(batch: Batch, call: Call) -> Results:
 
 def layer_norm(batch: Batch, call: Call) -> Results:
     """Normalise the last dimensions, which are not ragged."""
-    value = call.value(next(iter(call.arguments)))
-    count_ = len(call["normalized_shape"])
-    if any(is_ragged(size) for size in value.sizes[value.rank - count_ :]):
-        raise NoRule("a normalisation whose weights are as many as the timesteps")
     first = next(iter(call.arguments))
+    value = call.value(first)
+    if any(is_ragged(size) for size in value.sizes[value.rank - len(call["normalized_shape"]) :]):
+        raise NoRule("a normalisation whose weights are as many as the timesteps")
     return Value(call.run(**{first: value.tensor}), value.sizes, value.shared)
 
 
@@ -156,10 +155,9 @@ def batch_norm(batch: Batch, call: Call) -> Results:
         return _normalized_channels(batch, call, value, dims)
     tensor = batch.rows_of(value)
     weight, bias = (None if call[name] is None else call.value(name).tensor for name in ("weight", "bias"))
-    mean_, spread = call.value("running_mean").tensor, call.value("running_var").tensor
-    flat = tensor.flatten(0, 1)
-    result = torch.nn.functional.batch_norm(flat, mean_, spread, weight, bias, eps=float(call["eps"]))
-    result = result.reshape(tensor.shape)
+    center, spread = call.value("running_mean").tensor, call.value("running_var").tensor
+    flat = torch.nn.functional.batch_norm(tensor.flatten(0, 1), center, spread, weight, bias, eps=float(call["eps"]))
+    result = flat.reshape(tensor.shape)
     return Value(result.squeeze(0) if value.shared else result, value.sizes, value.shared)
 
 

@@ -53,7 +53,7 @@ RULES: dict[str, Rule] = {
         (indexing.roll, "roll"),
         (indexing.split, "split split_with_sizes chunk"),
         (indexing.unbind, "unbind"),
-        (indexing.sorted_, "sort argsort topk"),
+        (indexing.sort, "sort argsort topk"),
         (reduction.reduction(0), "sum nansum count_nonzero"),
         (reduction.reduction(1), "prod all"),
         (reduction.reduction(False), "any"),

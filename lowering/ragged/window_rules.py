@@ -12,7 +12,7 @@ from .sizes import is_ragged
 from .value import Batch, NoRule, Value
 
 
-def _folded(call: Call, value: Value, tensor: torch.Tensor, spatial: int) -> tuple[torch.Tensor, bool]:
+def _folded(value: Value, tensor: torch.Tensor, spatial: int) -> tuple[torch.Tensor, bool]:
     """Merge the rows with the items of a call; add the dimension of items if the call has none."""
     if value.rank == spatial + 1:
         return tensor, False
@@ -38,7 +38,7 @@ def convolution(spatial: int) -> Rule:
             raise NoRule("a convolution whose channels are timesteps")
         reads_beyond = "transpose" in str(call.target) or call["padding"] != [0] * len(call["padding"])
         tensor = batch.masked(value, dims, 0) if reads_beyond else batch.rows_of(value)
-        tensor, folded = _folded(call, value, tensor, spatial)
+        tensor, folded = _folded(value, tensor, spatial)
         return _unfolded(batch, call, call.run(input=tensor), folded, value.shared)
 
     return rule
@@ -46,14 +46,7 @@ def convolution(spatial: int) -> Rule:
 
 def max_pool(spatial: int) -> Rule:
     """Create the rule of a maximum over windows: minus infinity follows the last timestep."""
-
-    def rule(batch: Batch, call: Call) -> Results:
-        value = call.value()
-        tensor = batch.masked(value, range(value.rank - spatial, value.rank), float("-inf"))
-        tensor, folded = _folded(call, value, tensor, spatial)
-        return _unfolded(batch, call, call.run(self=tensor), folded, value.shared)
-
-    return rule
+    return lambda batch, call: _pool(batch, call, spatial, float("-inf"))
 
 
 def average_pool(spatial: int) -> Rule:
@@ -61,15 +54,20 @@ def average_pool(spatial: int) -> Rule:
 
     def rule(batch: Batch, call: Call) -> Results:
         value = call.value()
-        dims = list(range(value.rank - spatial, value.rank))
-        if any(is_ragged(value.sizes[dim]) for dim in dims):
+        if any(is_ragged(size) for size in value.sizes[-spatial:]):
             pads = any(call["padding"]) if isinstance(call["padding"], (list, tuple)) else bool(call["padding"])
             if call["ceil_mode"] or (pads and not call["count_include_pad"]):
                 raise NoRule("a mean over windows that counts the elements within the sequence")
-        tensor, folded = _folded(call, value, batch.masked(value, dims, 0), spatial)
-        return _unfolded(batch, call, call.run(self=tensor), folded, value.shared)
+        return _pool(batch, call, spatial, 0)
 
     return rule
+
+
+def _pool(batch: Batch, call: Call, spatial: int, fill: float) -> Results:
+    value = call.value()
+    masked = batch.masked(value, range(value.rank - spatial, value.rank), fill)
+    tensor, folded = _folded(value, masked, spatial)
+    return _unfolded(batch, call, call.run(self=tensor), folded, value.shared)
 
 
 def adaptive_pool(spatial: int, largest: bool) -> Rule:
@@ -105,7 +103,7 @@ def _pooled(batch: Batch, value: Value, dim: int, largest: bool) -> torch.Tensor
 def _pool_rest(
     call: Call, value: Value, tensor: torch.Tensor, dims: Sequence[int], sizes: Sequence[int], spatial: int
 ) -> tuple[torch.Tensor, bool]:
-    folded_tensor, folded = _folded(call, value, tensor, spatial)
+    folded_tensor, folded = _folded(value, tensor, spatial)
     if all(
         value.sizes[dim] == size or size == 1 == folded_tensor.shape[d - len(dims)]
         for d, (dim, size) in enumerate(zip(dims, sizes, strict=True))

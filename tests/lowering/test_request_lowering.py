@@ -38,9 +38,7 @@ class Model(nn.Module):
         self.gru = nn.GRU(FEATURES, 6, batch_first=True, bidirectional=True)
         self.lstm = nn.LSTM(FEATURES, 6, batch_first=True)
         self.steps = nn.GRU(FEATURES, 6)
-        self.pyramid = nn.LSTM(2 * FEATURES, 6, batch_first=True, bidirectional=True)
         self.halved = nn.Conv1d(FEATURES, FEATURES, 3, stride=2, padding=1)
-        self.smoothed = nn.Conv1d(FEATURES, FEATURES, 5, padding=2)
         self.image = nn.Conv2d(1, 3, 3, padding=1)
         self.up = nn.ConvTranspose1d(FEATURES, FEATURES, 2, stride=2)
         self.statistics = nn.BatchNorm1d(FEATURES)
@@ -59,14 +57,6 @@ def subsampled(m: Model, x: Tensor) -> Any:
     frames = torch.relu(m.statistics(m.halved(x.transpose(1, 2)))).transpose(1, 2)
     y, h = m.gru(frames)
     return y, h, y.mean(1)
-
-
-def pyramid(m: Model, x: Tensor) -> Any:
-    """Pairs of neighbouring timesteps, as listeners of speech have them."""
-    if x.size(1) > 1:
-        x = x[:, : x.size(1) // 2 * 2]
-        return m.pyramid(x.reshape(x.size(0), x.size(1) // 2, 2 * FEATURES))[0]
-    return x
 
 
 def sound_events(m: Model, x: Tensor) -> Any:
@@ -230,3 +220,20 @@ def test_bins_over_time_are_served_at_bucket_lengths() -> None:
     program = lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
 
     assert program.padding == "exact_lengths"
+
+
+@pytest.mark.parametrize("length", [12, 14])
+def test_a_branch_on_one_length_is_noticed(length: int) -> None:
+    """The exporter excludes that length, so the program is compared with the model there."""
+    model = Model(lambda m, x: m.lstm(x.flip(1))[0] + (1 if x.size(1) == length else 0))
+
+    with pytest.raises(LoweringError, match="fixes the batch or time dimension"):
+        lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
+
+
+def test_a_branch_on_a_derived_length_is_noticed() -> None:
+    """A condition on half the timesteps is evaluated for every length of the grid."""
+    model = Model(lambda m, x: m.lstm(x.flip(1))[0] + (1 if x.size(1) // 2 < 5 else 0))
+
+    with pytest.raises(LoweringError, match="fixes the batch or time dimension"):
+        lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
