@@ -27,6 +27,7 @@ from . import model_archiver
 from .archive import layout
 from .archive.workspace import private_directory, temporary_files_in
 from .archive.writer import publish
+from .checkpoint import write_weights
 from .errors import PackagingError
 from .evaluation import evaluate
 from .evaluation.evaluate import ToleranceExceeded
@@ -46,7 +47,14 @@ from .evaluation.selection import (
 )
 from .evaluation.verify import VerificationCase, draw_cases
 from .progress import show_progress
-from .user_model import check_bucket_selector, check_codec, importable, load_model, with_bucket_selector
+from .user_model import (
+    build_model,
+    check_bucket_selector,
+    check_codec,
+    importable,
+    load_state_dict,
+    with_bucket_selector,
+)
 
 _PYTHON = ("python", "python3")
 
@@ -69,6 +77,8 @@ class PackagingResult:
     rejected: tuple[RejectedEngine, ...]
     cpu_operators: tuple[str, ...] = ()
     """Operators that the selected engine leaves to the CPU."""
+    notes: tuple[str, ...] = ()
+    """The choices that were made where the user's files leave one."""
 
 
 def package(flags: model_archiver.Flags, manifest: str, console: Console) -> PackagingResult:
@@ -130,7 +140,11 @@ def _build(
     check_codec(config.codec, tree)
     weights = None if flags.serialized_file is None else Path(flags.serialized_file).name
     serialized_file = None if weights is None else tree / weights
-    model = load_model(tree / Path(str(flags.model_file)).name, serialized_file, config.model.args)
+    notes: list[str] = []
+    model = build_model(tree / Path(str(flags.model_file)).name, config.model, notes.append)
+    found = load_state_dict(model, serialized_file, notes.append)
+    if found is not None and serialized_file is not None and not found.is_whole_file:
+        write_weights(found.weights, serialized_file)  # the archive holds the weights alone, under the model's names
     program = with_bucket_selector(lower(model, config), config)
     if config.streaming is not None:
         check_streamable(program)
@@ -153,6 +167,7 @@ def _build(
         others=tuple(result for result in results if result is not selected),
         rejected=tuple(rejected),
         cpu_operators=cpu_operators_in(tree, selected.backend),
+        notes=tuple(notes),
     )
 
 

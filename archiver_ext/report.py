@@ -66,6 +66,7 @@ def human_size(size: int) -> str:
 
 
 def _remarks(outcome: PackagingResult) -> Iterator[str]:
+    yield from outcome.notes
     tolerance = outcome.config.tolerance
     allowed = f"{tolerance.atol:g} + {tolerance.rtol:g} x |eager|"
     yield f"verified: every output is within {allowed} of the model in eager mode, each request alone"
@@ -121,7 +122,8 @@ def _precision(outcome: PackagingResult) -> str:
 def to_json(outcome: PackagingResult) -> dict[str, Any]:
     """Return the report for machines.
 
-    Sizes are in bytes, `compile_s` is in seconds, and `milliseconds` are those of one call of the full bucket.
+    Sizes are in bytes, `compile_s` is in seconds, and `milliseconds` are those of one call of the full bucket. `notes`
+    are there if the user's files left a choice.
     """
     return {
         "archive": str(outcome.archive),
@@ -136,6 +138,7 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
         "runs_reason": outcome.program.chunking_reason,
         "tolerance": {"atol": outcome.config.tolerance.atol, "rtol": outcome.config.tolerance.rtol},
         "engines": [_engine(trial, outcome) for trial in (outcome.selected, *outcome.others)],
+        **({"notes": list(outcome.notes)} if outcome.notes else {}),
         "dropped": [{"backend": rejected.backend, "reason": rejected.reason} for rejected in outcome.rejected],
     }
 

@@ -1,4 +1,4 @@
-"""The user's model: a Python file with one `nn.Module` class, and a state dict.
+"""The user's model: a Python file with an `nn.Module` class, and a state dict.
 
 Or with one function of tensors.
 """
@@ -8,24 +8,32 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import ModuleType
 from typing import Any
 
 import torch
 
-from ..backends.weights import read_weights
-from ..config.schema import ServingConfig
+from ..backends.weights import WeightsError
+from ..config.schema import ModelArguments, ServingConfig
 from ..handlers.runtime.user_code import load_bucket_selector
 from ..lowering.program import LoweredModel
+from .checkpoint import FoundWeights, find_weights
 from .errors import PackagingError
+from .model_class import Tell, choose_class
+from .served_method import serve_method
 
-_SAVE_STATE_DICT = "save it with torch.save(model.state_dict(), 'weights.pt') and give that file"
+_TUPLE = re.compile(r"(typing\.)?(Optional\[(typing\.)?)?[Tt]uple\b")
+"""The beginning of an annotation such as `tuple[int, int]`."""
+
+
+def _silent(_: str) -> None:
+    """Tell nobody."""
 
 
 @contextmanager
@@ -52,63 +60,15 @@ def _lies_in(module: ModuleType, directory: Path) -> bool:
     return file is not None and Path(file).is_relative_to(directory)
 
 
-def load_class(model_file: Path) -> type[torch.nn.Module]:
+def load_class(model_file: Path, name: str | None = None, tell: Tell = _silent) -> type[torch.nn.Module]:
     """Find the `nn.Module` class of a Python file, or make one from the function that it defines.
 
-    The file's imports must be `importable`.
+    The file's imports must be `importable`. `tell` gets a sentence if the file leaves a choice.
 
     Raises:
-        PackagingError: the file fails to import, or defines no such class or several.
+        PackagingError: the file fails to import, or has no class of that name, or without a name none or several.
     """
-    module = _import(model_file)
-    distinct = list(dict.fromkeys(_models_of(module)))
-    if not distinct:
-        return _class_of(_function_of(module, model_file))
-    if len(distinct) > 1:
-        raise PackagingError(_several(model_file, [model.__name__ for model in distinct]))
-    return distinct[0]
-
-
-def _models_of(module: ModuleType) -> Iterator[type[torch.nn.Module]]:
-    """The classes that the module defines, without imported ones."""
-    for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, torch.nn.Module) and value.__module__ == module.__name__:
-            yield value
-
-
-def _function_of(module: ModuleType, model_file: Path) -> FunctionType:
-    """The only function that it defines whose name has no leading underscore.
-
-    Raises:
-        PackagingError: there is none, or there are several.
-    """
-    defined = (value for value in vars(module).values() if isinstance(value, FunctionType))
-    found = [value for value in defined if value.__module__ == module.__name__ and not value.__name__.startswith("_")]
-    if not found:
-        raise PackagingError(
-            f"{model_file.name} defines no torch.nn.Module class, nor a function: the model must be in this file"
-        )
-    if len(found) > 1:
-        names = ", ".join(function.__name__ for function in found)
-        raise PackagingError(
-            f"{model_file.name} defines no torch.nn.Module class but {len(found)} functions ({names}), so the "
-            f"model is ambiguous: begin the names of the others with an underscore"
-        )
-    return found[0]
-
-
-def _class_of(function: FunctionType) -> type[torch.nn.Module]:
-    """A model class without weights that computes the function, with its name and arguments."""
-    members = {"__doc__": function.__doc__, "__module__": function.__module__, "forward": staticmethod(function)}
-    return type(function.__name__, (torch.nn.Module,), members)
-
-
-def _several(model_file: Path, names: list[str]) -> str:
-    return (
-        f"{model_file.name} defines {len(names)} torch.nn.Module classes ({', '.join(names)}), so the model is "
-        f"ambiguous: keep only the model's class in this file, move the others to another file, import them from "
-        f"there, and give that file with --extra-files"
-    )
+    return choose_class(_import(model_file), model_file, name, tell)
 
 
 def _import(model_file: Path) -> ModuleType:
@@ -135,31 +95,50 @@ def _remedy(error: BaseException) -> str:
     return ""
 
 
-def load_model(model_file: Path, serialized_file: Path | None, args: Mapping[str, Any]) -> torch.nn.Module:
+def load_model(
+    model_file: Path, serialized_file: Path | None, config: ModelArguments, tell: Tell = _silent
+) -> torch.nn.Module:
     """Load the user's model with its weights, in eval mode, on the CPU.
 
     Raises:
         PackagingError: the files and arguments make no such model; the message gives the reason and the remedy.
     """
-    return load_state_dict(construct(load_class(model_file), args), serialized_file)
+    model = build_model(model_file, config, tell)
+    load_state_dict(model, serialized_file, tell)
+    return model
 
 
-def construct(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> torch.nn.Module:
+def build_model(model_file: Path, config: ModelArguments, tell: Tell = _silent) -> torch.nn.Module:
+    """Make the user's model, in eval mode, freshly initialised; its forward() is the method to serve.
+
+    Raises:
+        PackagingError: the file and the arguments make no such model.
+    """
+    return construct(load_class(model_file, config.class_name, tell), config.args, config.method)
+
+
+def construct(
+    model_class: type[torch.nn.Module], args: Mapping[str, Any], method: str | None = None
+) -> torch.nn.Module:
     """Call the class with the keyword arguments of `neuron_lstm.model.args`.
 
     Raises:
-        PackagingError: they do not fit the class's signature, or its constructor fails.
+        PackagingError: they do not fit the class's signature, its constructor fails, or it has no such method.
     """
-    _check_arguments(model_class, args)
+    given = _bound(model_class, args)
     try:
-        model = model_class(**args)
+        model = model_class(**given)
+        model.eval()  # returns None where the user's own train() returns nothing
     except Exception as error:
-        called = f"{model_class.__name__}({', '.join(f'{name}={value!r}' for name, value in args.items())})"
+        called = f"{model_class.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
         raise PackagingError(f"{called} fails: {_reason(error)}") from error
-    return model.eval()
+    if method is not None:
+        serve_method(model, method)
+    return model
 
 
-def _check_arguments(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> None:
+def _bound(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments, lists as tuples where the class asks for these: YAML has lists only."""
     signature = inspect.signature(model_class)
     try:
         signature.bind(**args)
@@ -168,45 +147,49 @@ def _check_arguments(model_class: type[torch.nn.Module], args: Mapping[str, Any]
             f"neuron_lstm.model.args does not fit the model: {error}. Given: {', '.join(args) or 'nothing'}; "
             f"the class takes {model_class.__name__}{signature}"
         ) from error
+    tuples = {name for name, parameter in signature.parameters.items() if _takes_tuple(parameter)}
+    return {name: tuple(value) if name in tuples and isinstance(value, list) else value for name, value in args.items()}
 
 
-def load_state_dict(model: torch.nn.Module, serialized_file: Path | None) -> torch.nn.Module:
-    """Load the state dict into the model.
+def _takes_tuple(parameter: inspect.Parameter) -> bool:
+    annotation = parameter.annotation
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    return isinstance(parameter.default, tuple) or _TUPLE.match(text) is not None
+
+
+def load_state_dict(model: torch.nn.Module, serialized_file: Path | None, tell: Tell = _silent) -> FoundWeights | None:
+    """Load the weights of a file into the model, and return them; None if there are none to load.
+
+    `tell` gets a sentence if the file holds more than a state dict with the model's own names.
 
     Raises:
         PackagingError: no file for a model that has weights, a file that holds no state dict, or another model's.
     """
     expected = model.state_dict()
-    if serialized_file is not None:
-        given = _read(serialized_file)
-        _check_fit(type(model).__name__, expected, given, serialized_file)
-        model.load_state_dict(dict(given))
-    elif expected:
-        raise PackagingError(
-            f"{type(model).__name__} has {len(expected)} weights, but no --serialized-file is given: {_SAVE_STATE_DICT}"
-        )
-    return model.eval()
+    if serialized_file is None:
+        if expected:
+            raise PackagingError(
+                f"{type(model).__name__} has {len(expected)} weights, but no --serialized-file is given: "
+                f"save it with torch.save(model.state_dict(), 'weights.pt') and give that file"
+            )
+        return None
+    found = _found(serialized_file, expected)
+    _check_fit(type(model).__name__, expected, found, serialized_file)
+    if not found.is_whole_file:
+        tell(found.describe(serialized_file))
+    model.load_state_dict(dict(found.weights))
+    return found
 
 
-def _read(serialized_file: Path) -> Mapping[str, torch.Tensor]:
-    if _is_torchscript(serialized_file):
-        raise PackagingError(
-            f"--serialized-file {serialized_file.name} is a TorchScript program, not a state dict: {_SAVE_STATE_DICT}"
-        )
+def _found(serialized_file: Path, expected: Mapping[str, torch.Tensor]) -> FoundWeights:
     try:
-        return read_weights(serialized_file)
-    except Exception as error:
-        raise PackagingError(f"--serialized-file {serialized_file.name}: {error}") from error
+        return find_weights(serialized_file, expected)
+    except (WeightsError, PackagingError) as error:
+        raise PackagingError(f"--serialized-file {error}") from error
 
 
-def _is_torchscript(file: Path) -> bool:
-    if not zipfile.is_zipfile(file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        return any(name.endswith("/constants.pkl") for name in archive.namelist())
-
-
-def _check_fit(model: str, expected: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor], file: Path) -> None:
+def _check_fit(model: str, expected: Mapping[str, torch.Tensor], found: FoundWeights, file: Path) -> None:
+    given = found.weights
     problems = [
         *(f"missing: {name} {list(expected[name].shape)}" for name in expected if name not in given),
         *(f"not in the model: {name} {list(given[name].shape)}" for name in given if name not in expected),
@@ -217,11 +200,10 @@ def _check_fit(model: str, expected: Mapping[str, torch.Tensor], given: Mapping[
         ),
     ]
     if problems:
-        if given and all(name.startswith("module.") for name in given):
-            problems.append("all names begin with 'module.': saved from DataParallel; save model.module.state_dict()")
         lines = "\n  ".join(problems)
         raise PackagingError(
-            f"{file.name} does not hold the weights of {model} as built with neuron_lstm.model.args:\n  {lines}"
+            f"{file.name}{found.key} does not hold the weights of {model} as built with neuron_lstm.model.args:"
+            f"\n  {lines}"
         )
 
 

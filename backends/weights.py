@@ -70,7 +70,7 @@ def copy_if_aliased(output: torch.Tensor, storages: frozenset[int]) -> torch.Ten
 
 
 def _read_torch(path: Path) -> dict[str, torch.Tensor]:
-    content = _load(path)
+    content = load_checkpoint(path)
     if not isinstance(content, dict):
         raise WeightsError(
             f"{path.name} holds a {type(content).__name__}, not a state dict: save torch.save(model.state_dict(), ...)"
@@ -79,7 +79,7 @@ def _read_torch(path: Path) -> dict[str, torch.Tensor]:
     if others:
         raise WeightsError(
             f"{path.name} is no flat state dict: {', '.join(others[:5])} {'is' if len(others) == 1 else 'are'} not a "
-            f"named tensor. A checkpoint with more in it? Save its model alone: torch.save(model.state_dict(), ...)"
+            f"named tensor, nor does it hold one. Save the model's alone: torch.save(model.state_dict(), ...)"
         )
     return {name: tensor.detach() for name, tensor in content.items()}
 
@@ -88,7 +88,12 @@ def _is_named_tensor(key: object, value: object) -> bool:
     return isinstance(key, str) and isinstance(value, torch.Tensor)
 
 
-def _load(path: Path) -> Any:
+def load_checkpoint(path: Path) -> Any:
+    """Load what a `.pt` or `.pth` file holds: tensors and plain values, no code.
+
+    Raises:
+        WeightsError: it is damaged, or holds objects of other classes.
+    """
     mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
     # The torch of hosts with old accelerators cannot map files.
     options: dict[str, Any] = {"mmap": True} if mapped and "mmap" in signature(torch.load).parameters else {}
@@ -97,7 +102,7 @@ def _load(path: Path) -> Any:
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path.name} holds more than tensors and is not loaded, since unpickling it could run any code. A whole "
-            f"module? Save torch.save(model.state_dict(), ...) instead"
+            f"module, or objects of your own beside the weights? Save torch.save(model.state_dict(), ...) instead"
         ) from error
     except Exception as error:  # whatever the unpickler raises for damaged data
         raise WeightsError(f"{path.name} is damaged, or no file that torch.save wrote: {error}") from error

@@ -126,6 +126,8 @@ EngineName = Annotated[
     _matches("[A-Za-z0-9_-]{1,100}", "auto or the name of a backend, as in onnxruntime"),
 ]
 
+ClassName = Annotated[str, _pattern(_NAME), _matches(_NAME, "the name of a class, as in Tagger")]
+MethodName = Annotated[str, _pattern(_NAME), _matches(_NAME, "the name of a method, as in infer")]
 ClassPath = Annotated[str, _pattern(_CLASS), _matches(_CLASS, "module:Class, as in my_codec:TextCodec")]
 FunctionPath = Annotated[str, _pattern(_FUNCTION), _matches(_FUNCTION, "module:function, as in my_kernel:choose")]
 PathText = Annotated[str, Field(min_length=1)]

@@ -17,10 +17,12 @@ from .buckets import AutoLengths, Buckets
 from .compiler import PartitionerBlock, compiler_option_errors
 from .diagnostics import Location
 from .fields import (
+    ClassName,
     ClassPath,
     CompilerArguments,
     EngineName,
     InputName,
+    MethodName,
     Name,
     Names,
     NonNegativeFloat,
@@ -57,12 +59,16 @@ _BOUNDS = {"bfloat16": 1e-2}
 
 
 class ModelArguments(Strict):
-    """Arguments of the user's class and its forward() that are not tensors."""
+    """The user's class, its method, and their arguments that are not tensors."""
 
+    class_name: ClassName | None = Field(default=None, alias="class")
+    """The name of the model's class; needed if the model's file defines several."""
+    method: MethodName | None = None
+    """The method to serve instead of forward()."""
     args: dict[Name, Any] = Field(default_factory=dict)
     """Keyword arguments of the model class."""
     forward: dict[Name, Any] = Field(default_factory=dict)
-    """Constant keyword arguments of forward(), the same for every request."""
+    """Constant keyword arguments of forward() or of the method, the same for every request."""
 
 
 class InputConfig(Strict):
@@ -106,7 +112,7 @@ class NeuronLstmBlock(Strict):
     """The model that the plug-in compiles, and the way it is served."""
 
     model: ModelArguments = ModelArguments()
-    """Arguments of the model that are not tensors."""
+    """The model's class and method, and their arguments that are not tensors."""
     inputs: Annotated[
         dict[InputName, InputConfig], Field(min_length=1, json_schema_extra={"additionalProperties": False})
     ]

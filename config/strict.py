@@ -79,7 +79,8 @@ class Strict(BaseModel):
         if details["type"] == _WORDED:
             return details["msg"]
         if details["type"] == "extra_forbidden":
-            return unknown_key_message(str(details["loc"][-1]), cls.model_fields)
+            known = [field.alias or name for name, field in cls.model_fields.items()]
+            return unknown_key_message(str(details["loc"][-1]), known)
         if details["type"] == "missing":
             tooltip = cls.model_fields[str(details["loc"][-1])].description or ""
             return f"is missing: {' '.join(tooltip.split())}"

@@ -50,7 +50,7 @@ def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> 
         signature.bind(**names)
     except TypeError as error:
         raise LoweringError(
-            f"{type(model).__name__}.forward{signature} cannot be called with the arguments the configuration names "
+            f"{forward_name(model)}{signature} cannot be called with the arguments the configuration names "
             f"({', '.join(names)}): {error}. List the tensor arguments of forward() under `inputs`, its true lengths "
             "under `lengths`, and constant arguments under `model.forward`."
         ) from error
@@ -63,6 +63,12 @@ def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> 
                     f"inputs: {spec.name} is out of order; a tuple's elements are listed as {name}.0, {name}.1, ..."
                 )
             positions[name] = int(position) + 1
+
+
+def forward_name(model: torch.nn.Module) -> str:
+    """Return the name of the code that a call of the model runs, as in Tagger.forward or Tagger.infer."""
+    own = model.__dict__.get("forward")
+    return f"{type(model).__name__}.{getattr(own, '__name__', 'forward')}"
 
 
 def example_tensor(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
@@ -102,7 +108,7 @@ def export_model(model: torch.nn.Module, config: ServingConfig) -> ModelExport:
     """
     check_forward_signature(model, config)
     notes: dict[str, Any] = {}
-    name = f"{type(model).__name__}.forward"
+    name = forward_name(model)
     forward = _traced_forward(model, config, notes)
     with replaced_forward(model, forward), explained_export_errors(name, dynamic_shapes=True):
         exported = _export(model, config)

@@ -14,7 +14,7 @@ from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .differential import random_tensor
 from .errors import LoweringError, explained_export_errors
-from .export import ModelExport, bind_arguments
+from .export import ModelExport, bind_arguments, forward_name
 from .outputs import output_names
 from .ragged.program import RaggedProgram, export_ragged
 from .single_request import example_timesteps, export_single
@@ -33,7 +33,7 @@ def lower_request(
     Raises:
         LoweringError: the model cannot be traced alone, an operator has no rule, or the program differs from the model.
     """
-    with explained_export_errors(f"{type(model).__name__}.forward, traced for one request,"):
+    with explained_export_errors(f"{forward_name(model)}, traced for one request,"):
         return _lower(model, config)
 
 

@@ -27,7 +27,15 @@ from .errors import (
     is_user_file,
     reject_non_tensors,
 )
-from .export import bind_arguments, drop_unused, example_tensor, export_quietly, replaced_forward, with_parameter_names
+from .export import (
+    bind_arguments,
+    drop_unused,
+    example_tensor,
+    export_quietly,
+    forward_name,
+    replaced_forward,
+    with_parameter_names,
+)
 from .known_numbers import known_values, with_known_values
 from .packed_sequence import reject_packed_outputs
 from .single_mode import SingleRequestMode
@@ -72,7 +80,7 @@ def export_single(model: torch.nn.Module, config: ServingConfig) -> SingleExport
     traced = with_parameter_names(forward, [spec.name.replace(".", "_") for spec in specs])
     tensors = [example_tensor(spec, 1, example_timesteps(config)) for spec in specs]
     dims = [{dim: torch.export.Dim.AUTO for dim, size in enumerate(spec.shape) if size == "time"} for spec in specs]
-    name = f"{type(model).__name__}.forward"
+    name = forward_name(model)
     with replaced_forward(model, traced), explained_export_errors(name, dynamic_shapes=True):
         exported = export_quietly(model, tensors, dims)
         with quiet():

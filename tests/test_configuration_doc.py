@@ -33,4 +33,5 @@ def test_written_defaults_are_those_of_the_schema() -> None:
 def test_keys_within_keys_are_named() -> None:
     """Keys of the model's arguments, of an input and of the buckets are named."""
     for key, block in (("model", ModelArguments), ("inputs", InputConfig), ("buckets", Buckets)):
-        assert all(f"`{name}`" in ROWS[key] for name in block.model_fields)
+        names = [field.alias or name for name, field in block.model_fields.items()]
+        assert all(f"`{name}`" in ROWS[key] for name in names)

@@ -4,6 +4,7 @@ model.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from ...lowering.errors import node_line
 from ...lowering.program import LoweredModel
 from ..errors import PackagingError
 from ..evaluation.partitioning import partitioner_config
-from ..user_model import construct, importable, load_class, load_model
+from ..user_model import build_model, importable, load_model
 
 
 def lower_from_files(
@@ -39,10 +40,14 @@ def lower_from_files(
             raise PackagingError(f"there is no file {file}")
     with importable(model_file.resolve().parent):
         if serialized_file is None:
-            model = construct(load_class(model_file), config.model.args)
+            model = build_model(model_file, config.model, _tell)
         else:
-            model = load_model(model_file, serialized_file, config.model.args)
+            model = load_model(model_file, serialized_file, config.model, _tell)
         return lower(model, config), config
+
+
+def _tell(note: str) -> None:
+    sys.stderr.write(f"{note}\n")
 
 
 def analyze(

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,10 +14,10 @@ from ..errors import PackagingError
 from . import add_archive, add_archive_output, show
 
 if TYPE_CHECKING:
-    import torch
     from rich.console import Console
 
     from ...config.manifest import Manifest
+    from ..checkpoint import FoundWeights
 
 _REBUILD = "package the model again, with the new file as --serialized-file"
 
@@ -52,6 +51,8 @@ class ReplaceResult:
 
     before: Manifest
     after: Manifest
+    note: str | None = None
+    """The part of the file that was read, if that is not the whole file."""
 
 
 def replace_weights(archive: Path, file: Path, destination: Path, console: Console) -> ReplaceResult:
@@ -77,14 +78,15 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             before = read_manifest(tree)
             verify_files(tree, before)
             weights = _own_weights(before)
-            _put(_checked(tree / weights, file), file, tree / weights)
+            given = _checked(tree / weights, file)
+            _put(given, file, tree / weights)
             write_manifest(_with_digest(before, tree, weights), tree)
             after = _verified(tree, weights, console)
             write_manifest(after, tree)
         except (ManifestError, WeightsError) as error:
             raise PackagingError(str(error)) from error
         rewrite_archive(archive, {weights: tree / weights, FILE_NAME: tree / FILE_NAME}, destination)
-    return ReplaceResult(before, after)
+    return ReplaceResult(before, after, None if given.is_whole_file else given.describe(file))
 
 
 def _own_weights(manifest: Manifest) -> str:
@@ -106,39 +108,38 @@ def _own_weights(manifest: Manifest) -> str:
     return manifest.weights
 
 
-def _checked(old: Path, new: Path) -> Mapping[str, torch.Tensor]:
+def _checked(old: Path, new: Path) -> FoundWeights:
     """Read the new weights.
 
     Raises:
         PackagingError: their names, shapes or dtypes are not those of the old ones; each difference is named.
     """
     from ...backends.weights import read_weights, refit_mismatches
+    from ..checkpoint import find_weights
 
-    given = read_weights(new)
-    found = refit_mismatches(read_weights(old), given)
+    known = read_weights(old)
+    given = find_weights(new, known)
+    found = refit_mismatches(known, given.weights)
     if found:
         lines = "\n  ".join(found)
         raise PackagingError(
-            f"{new.name} cannot replace {old.name} in the archive, because its programs were compiled for other "
-            f"weights. Save the same model's state dict, in the same precision; for another model, {_REBUILD}:\n"
+            f"{new.name}{given.key} cannot replace {old.name} in the archive, because its programs were compiled for "
+            f"other weights. Save the same model's state dict, in the same precision; for another model, {_REBUILD}:\n"
             f"  {lines}"
         )
     return given
 
 
-def _put(weights: Mapping[str, torch.Tensor], file: Path, target: Path) -> None:
-    """Write the weights under the old file's name: as a copy of the new file, unless its format differs."""
-    import torch
+def _put(given: FoundWeights, file: Path, target: Path) -> None:
+    """Write the weights under the old file's name: as a copy of the new file, unless it has another form."""
+    from ..checkpoint import write_weights
 
+    same_format = (file.suffix.lower() == ".safetensors") == (target.suffix.lower() == ".safetensors")
+    if not (same_format and given.is_whole_file):
+        write_weights(given.weights, target)
+        return
     beside = target.with_name(f"new-{target.name}")
-    if (file.suffix.lower() == ".safetensors") == (target.suffix.lower() == ".safetensors"):
-        shutil.copyfile(file, beside)
-    elif target.suffix.lower() == ".safetensors":
-        from safetensors.torch import save_file
-
-        save_file(dict(weights), beside)
-    else:
-        torch.save(dict(weights), beside)
+    shutil.copyfile(file, beside)
     os.replace(beside, target)  # noqa: PTH105 - the old file may be mapped: it must not change
 
 
@@ -176,7 +177,7 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     names = json.loads((tree / STOCK_MANIFEST).read_text(encoding="utf-8"))["model"]
     config = load_block(tree / names["configFile"])
     with importable(tree), simulation.enable_emulation():
-        model = load_model(tree / names["modelFile"], tree / weights, config.model.args)
+        model = load_model(tree / names["modelFile"], tree / weights, config.model)
         loaded = load_archive(tree)
         facts = loaded.manifest
         if (emulation := simulation_of(get_backend(facts.backend))) is not None:
@@ -194,6 +195,7 @@ def _as_json(replaced: ReplaceResult, output: Path) -> dict[str, Any]:
     return {
         "archive": str(output),
         "weights": after.weights,
+        **({} if replaced.note is None else {"note": replaced.note}),
         "state": None if after.streaming is None else after.streaming.state,
         "tolerance": {"atol": after.tolerance[0], "rtol": after.tolerance[1]},
         "checks": [
@@ -222,6 +224,8 @@ def _print(replaced: ReplaceResult, output: Path, console: Console) -> None:
         shape = f"{check.bucket.batch} x {check.bucket.length}"
         table.add_row(shape, "" if before is None else f"{before:.1e}", f"{check.max_error:.1e}")
     console.print(table)
+    if replaced.note is not None:
+        console.print(replaced.note, markup=False, highlight=False, soft_wrap=True)
     console.print(f"{output} serves the new weights; nothing was compiled", highlight=False, soft_wrap=True)
     if replaced.after.streaming is not None:
         console.print("sessions opened with the old weights are not resumed; they start again", highlight=False)

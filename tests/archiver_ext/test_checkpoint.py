@@ -1,0 +1,145 @@
+"""Weights in files as users have them: under keys, with prefixes, beside the state of an optimizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from torchserve_neuron_lstm.archiver_ext.checkpoint import find_weights, write_weights
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.backends.weights import WeightsError, read_weights
+
+MODEL = nn.LSTM(3, 4)
+STATE = MODEL.state_dict()
+
+
+def saved(folder: Path, content: Any, name: str = "checkpoint.pt") -> Path:
+    """The content in a file."""
+    torch.save(content, folder / name)
+    return folder / name
+
+
+def prefixed(prefix: str) -> dict[str, torch.Tensor]:
+    """The weights under longer names."""
+    return {prefix + name: tensor for name, tensor in STATE.items()}
+
+
+def optimizer_state() -> dict[str, Any]:
+    """The state of an optimizer after a step, which has a tensor for each weight."""
+    model = nn.LSTM(3, 4)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(2, 3))[0].sum().backward()
+    optimizer.step()
+    return optimizer.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "prefix"),
+    [
+        (STATE, "", ""),
+        (prefixed("module."), "", "module."),
+        (prefixed("_orig_mod.module."), "", "_orig_mod.module."),
+        ({"state_dict": STATE, "epoch": 3}, "['state_dict']", ""),
+        ({"model": prefixed("model."), "optimizer": optimizer_state(), "loss": torch.ones(())}, "['model']", "model."),
+        ({"model_state_dict": STATE, "optimizer_state_dict": optimizer_state()}, "['model_state_dict']", ""),
+        ({"net": {"state_dict": prefixed("a.b_c.")}, "best": 0.5}, "['net']['state_dict']", "a.b_c."),
+        ({0: STATE, "ema": {"decay": 0.9}}, "[0]", ""),
+    ],
+)
+def test_weights_are_found_under_keys_and_prefixes(tmp_path: Path, content: Any, key: str, prefix: str) -> None:
+    """The names are those of the model; key and prefix are told."""
+    file = saved(tmp_path, content)
+    found = find_weights(file, STATE)
+
+    assert (found.key, found.prefix) == (key, prefix)
+    assert found.is_whole_file == (content is STATE)
+    assert list(found.weights) == list(STATE)
+    assert all(torch.equal(found.weights[name], tensor) for name, tensor in STATE.items())
+    assert key in found.describe(file)
+    assert prefix in found.describe(file)
+
+
+segments = st.text(st.characters(categories=["L", "Nd"], include_characters="_-"), min_size=1, max_size=5)
+
+
+@given(st.lists(segments, max_size=3))
+def test_every_prefix_is_left_out(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    """A prefix is any number of names with dots."""
+    prefix = "".join(f"{name}." for name in names)
+    found = find_weights(saved(tmp_path_factory.mktemp("w"), prefixed(prefix)), STATE)
+
+    assert found.prefix == prefix
+    assert list(found.weights) == list(STATE)
+
+
+def test_a_prefix_of_safetensors_is_left_out(tmp_path: Path) -> None:
+    """Such a file has no keys."""
+    save_file(prefixed("module."), tmp_path / "w.safetensors")
+    assert find_weights(tmp_path / "w.safetensors", STATE).prefix == "module."
+
+
+def test_weights_that_fit_twice_are_refused_with_both_keys(tmp_path: Path) -> None:
+    """Which of them is to be served, only the user knows."""
+    file = saved(tmp_path, {"state_dict": STATE, "ema": {"model": prefixed("module.")}})
+    with pytest.raises(PackagingError) as refused:
+        find_weights(file, STATE)
+
+    assert "fit 2 times: ['state_dict'] and ['ema']['model']" in str(refused.value)
+    assert "torch.save(torch.load('checkpoint.pt')['state_dict'], 'weights.pt')" in str(refused.value)
+
+
+def test_shapes_choose_among_state_dicts_of_the_same_names(tmp_path: Path) -> None:
+    """A teacher beside its student has the same names."""
+    file = saved(tmp_path, {"teacher": nn.LSTM(3, 8).state_dict(), "student": STATE})
+    assert find_weights(file, STATE).key == "['student']"
+
+
+def test_the_nearest_weights_are_returned_if_none_fit(tmp_path: Path) -> None:
+    """So that the differences can be listed: what has no prefix keeps its name."""
+    wrong = {"state_dict": {**prefixed("model."), "loss.weight": torch.ones(1)}, "other": {"a": torch.ones(1)}}
+    found = find_weights(saved(tmp_path, wrong), STATE)
+
+    assert found.key == "['state_dict']"
+    assert set(found.weights) == {*STATE, "loss.weight"}
+
+
+def test_names_without_the_prefix_of_the_others_are_no_weights_of_the_model(tmp_path: Path) -> None:
+    """The prefix must be that of all names."""
+    names = list(STATE)
+    mixed = {name if name == names[0] else f"module.{name}": tensor for name, tensor in STATE.items()}
+    assert set(find_weights(saved(tmp_path, mixed), STATE).weights) == set(mixed)
+
+
+def test_objects_of_other_classes_are_not_loaded(tmp_path: Path) -> None:
+    """They could run any code."""
+    with pytest.raises(WeightsError, match="more than tensors"):
+        find_weights(saved(tmp_path, {"state_dict": STATE, "model": MODEL}), STATE)
+
+
+@pytest.mark.parametrize("content", [[STATE], {"epoch": 3}, {"a": {"b": 1.0}}, torch.ones(3)])
+def test_a_file_without_weights_is_refused(tmp_path: Path, content: Any) -> None:
+    """The remedy is the call that writes a state dict."""
+    with pytest.raises(WeightsError, match=r"save torch.save\(model.state_dict|Save the model's alone"):
+        find_weights(saved(tmp_path, content), STATE)
+
+
+@pytest.mark.parametrize("name", ["w.pt", "w.safetensors"])
+def test_written_weights_are_read_back_while_the_old_file_is_mapped(tmp_path: Path, name: str) -> None:
+    """The old tensors keep their values: the file is replaced, not changed."""
+    file = tmp_path / name
+    write_weights({"a": torch.arange(1000)}, file)
+    old = read_weights(file)["a"]
+    write_weights({"a": -torch.arange(1000)}, file)
+
+    assert torch.equal(old, torch.arange(1000))
+    assert torch.equal(read_weights(file)["a"], -torch.arange(1000))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    if name.endswith(".safetensors"):
+        assert list(load_file(file)) == ["a"]

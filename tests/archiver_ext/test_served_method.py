@@ -1,0 +1,90 @@
+"""A method in the place of forward(): its signature, its calls, and names that are no methods."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+import torch
+from torch import nn
+
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.served_method import serve_method
+from torchserve_neuron_lstm.lowering.export import forward_name, replaced_forward
+
+
+class Scored(nn.Module):
+    """A model with a method that calls the model, and one that calls forward()."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.rate = 3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.linear(x)
+        return scores
+
+    def infer(self, frames: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+        return torch.softmax(scale * self(frames), -1)
+
+    def through_forward(self, frames: torch.Tensor) -> torch.Tensor:
+        return -self.forward(frames)
+
+
+@pytest.mark.parametrize("name", ["infer", "through_forward"])
+def test_a_call_of_the_model_runs_the_method(name: str) -> None:
+    """The method may call the model: that is its own forward() then, as often as it likes."""
+    model, x = Scored().eval(), torch.randn(4, 3)
+    alone = getattr(model, name)(x)
+    serve_method(model, name)
+
+    assert torch.equal(model(frames=x), alone)
+    assert torch.equal(model(x), alone)
+    assert str(inspect.signature(model.forward)) == str(inspect.signature(getattr(Scored(), name)))
+    assert forward_name(model) == f"Scored.{name}"
+
+
+def test_a_replaced_forward_may_call_the_method() -> None:
+    """Tracing replaces forward() by a function of its own, which calls the one before."""
+    model, x = Scored().eval(), torch.randn(4, 3)
+    alone = model.infer(x)
+    serve_method(model, "infer")
+    served = model.forward
+    with replaced_forward(model, lambda one: (served(one),)):
+        assert torch.equal(model(x)[0], alone)
+        assert torch.equal(model(x)[0], alone)
+    assert torch.equal(model(x), alone)
+
+
+def test_a_method_that_fails_leaves_the_model_as_it_was() -> None:
+    """The next call runs the method again."""
+    model = Scored()
+    serve_method(model, "infer")
+    with pytest.raises(RuntimeError):
+        model(torch.randn(4, 5))
+
+    assert torch.allclose(model(torch.randn(4, 3)).sum(-1), torch.ones(4))
+
+
+def test_forward_itself_changes_nothing() -> None:
+    """The class's own method stays."""
+    model = Scored()
+    serve_method(model, "forward")
+    assert "forward" not in vars(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("inferr", "Scored has no method inferr: did you mean infer?"),
+        ("xyz", "Scored has no method xyz: its methods are forward, infer, through_forward"),
+        ("rate", "Scored holds a int, and no method, as rate"),
+        ("linear", "Scored holds a Linear, and no method, as linear"),
+    ],
+)
+def test_a_name_that_is_no_method_is_refused(name: str, said: str) -> None:
+    """With the closest name, or all of them; a submodule is no method."""
+    with pytest.raises(PackagingError) as refused:
+        serve_method(Scored(), name)
+    assert f"neuron_lstm.model.method: {said}" in str(refused.value)
