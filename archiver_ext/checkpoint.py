@@ -50,10 +50,27 @@ def find_weights(file: Path, expected: Weights) -> FoundWeights:
         WeightsError: the file is damaged, or holds no state dict.
         PackagingError: it is a TorchScript program, or several of its state dicts fit.
     """
+    return choose_weights(read_state_dicts(file), file, expected)
+
+
+def read_state_dicts(file: Path) -> dict[str, Weights]:
+    """Return every dict of named tensors in a file, by the keys that lead to it, as in `['state_dict']`.
+
+    Raises:
+        WeightsError: the file is damaged, or holds none.
+        PackagingError: it is a TorchScript program.
+    """
     _refuse_torchscript(file)
-    found = [_without_prefix(key, weights, expected) for key, weights in _state_dicts(file)]
-    if not found:
-        return FoundWeights(read_weights(file), "", "")  # raises: it is no state dict
+    return dict(_state_dicts(file)) or {"": read_weights(file)}  # which raises, unless it is an empty state dict
+
+
+def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Weights) -> FoundWeights:
+    """Choose among the state dicts of a file, as `find_weights` does.
+
+    Raises:
+        PackagingError: several fit.
+    """
+    found = [_without_prefix(key, weights, expected) for key, weights in state_dicts.items()]
     fitting = [one for one in found if _fits(one.weights, expected)]
     if len(fitting) > 1:
         keys = " and ".join(one.key for one in fitting)

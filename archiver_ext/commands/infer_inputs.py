@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -21,8 +21,14 @@ from ...bucketing.shapes import Axis, DType, TensorSpec
 _BATCH, _TIME = 2, 5
 _MOST_TRIALS = 4000
 _MOST_SECONDS = 20.0
+_MOST_LOOSE = 2
+"""Arguments without annotation that are taken for constants at once."""
 _LENGTHS_NAME = re.compile(r"(.*_)?(len|lens|length|lengths|seqlens?|seqlengths?)")
-_CONSTANTS: dict[str, Any] = {"bool": False, "int": 1, "float": 1.0, "str": ""}
+_CONSTANTS: dict[str, tuple[Any, ...]] = {"bool": (False, True), "int": (1, 0, 2), "float": (1.0, 0.0), "str": ("",)}
+"""Values for arguments with these annotations, the likeliest first."""
+_ANYTHING = ("Any", "typing.Any")
+_ANY_CONSTANT = (None, False, True, 1, 1.0)
+"""Values for an argument without annotation that no tensor fits."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class ForwardSignature:
     """Required arguments that are not tensors, each with an initial value."""
     optional: tuple[str, ...]
     """Arguments with defaults, which are not passed."""
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values to try for each constant, and for each argument that may be one instead of a tensor."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +62,20 @@ def infer_inputs(model: nn.Module) -> InferredInputs:
     candidates = candidate_inputs(model)
     refusal: str | None = "it has no tensor argument"
     until = time.monotonic() + _MOST_SECONDS
-    trials = itertools.islice(_combinations(signature.tensors, candidates), _MOST_TRIALS)
-    for specs in itertools.takewhile(lambda _: time.monotonic() < until, trials):
-        outcome = _call(model, signature, specs)
-        if not isinstance(outcome, str):
-            return InferredInputs(signature, _described(specs, outcome), None)
-        refusal = refusal if refusal != "it has no tensor argument" else outcome
+    for tried in _variations(signature):
+        trials = itertools.islice(_combinations(tried.tensors, candidates), _MOST_TRIALS)
+        for specs in itertools.takewhile(lambda _: time.monotonic() < until, trials):
+            outcome = _call(model, tried, specs)
+            if not isinstance(outcome, str):
+                return InferredInputs(tried, _described(specs, outcome), None)
+            refusal = refusal if refusal != "it has no tensor argument" else outcome
     return InferredInputs(signature, _first_guess(signature.tensors, candidates), refusal)
 
 
 def read_signature(model: nn.Module) -> ForwardSignature:
     """Sort the arguments of forward() by name, annotation and default."""
-    tensors, constants, optional = [], {}, []
+    tensors, choices, optional = [], {}, []
+    constants: dict[str, Any] = {}
     lengths = None
     for parameter in inspect.signature(model.forward).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -76,10 +86,28 @@ def read_signature(model: nn.Module) -> ForwardSignature:
         elif parameter.default is not parameter.empty:
             optional.append(parameter.name)
         elif kind in _CONSTANTS:
-            constants[parameter.name] = _CONSTANTS[kind]
+            choices[parameter.name] = _CONSTANTS[kind]
+            constants[parameter.name] = _CONSTANTS[kind][0]
         else:
             tensors.append(parameter.name)
-    return ForwardSignature(tuple(tensors), lengths, constants, tuple(optional))
+            if parameter.annotation is parameter.empty or kind in _ANYTHING or "None" in kind or "Optional" in kind:
+                choices[parameter.name] = _ANY_CONSTANT
+    return ForwardSignature(tuple(tensors), lengths, constants, tuple(optional), choices)
+
+
+def _variations(signature: ForwardSignature) -> Iterator[ForwardSignature]:
+    """The signature, then those with other constants, then those with constants instead of tensors.
+
+    At least one tensor is left.
+    """
+    fixed = [name for name in signature.choices if name in signature.constants]
+    loose = [name for name in signature.choices if name not in signature.constants]
+    for count in range(min(len(loose), len(signature.tensors) - 1, _MOST_LOOSE) + 1):
+        for names in itertools.combinations(reversed(loose), count):
+            for values in itertools.product(*(signature.choices[name] for name in (*fixed, *names))):
+                constants = dict(zip((*fixed, *names), values, strict=True))
+                tensors = tuple(name for name in signature.tensors if name not in constants)
+                yield replace(signature, tensors=tensors, constants=constants)
 
 
 def _annotation(parameter: inspect.Parameter) -> str:

@@ -52,6 +52,11 @@ def add_to(commands: Any) -> None:
     command.add_argument(
         "--args", nargs="+", default=[], type=_assignment, metavar="NAME=VALUE", help="arguments of the class"
     )
+    command.add_argument("--class", dest="class_name", metavar="NAME", help="the class, if the file has several")
+    command.add_argument("--method", metavar="NAME", help="the method to serve instead of forward()")
+    command.add_argument(
+        "--serialized-file", type=Path, help="the weights: sizes that the class is made with are found from theirs"
+    )
     command.add_argument("-o", "--output", type=Path, help="where to write it (default: standard output)")
     command.add_argument("-f", "--force", action="store_true", help="overwrite the output")
     command.set_defaults(run=_init)
@@ -75,12 +80,19 @@ def _assignment(text: str) -> tuple[str, Any]:
 def _init(options: argparse.Namespace) -> None:
     from ..user_model import importable, load_class
 
+    notes: list[str] = []
     if options.output is not None and options.output.exists() and not options.force:
         raise PackagingError(f"{options.output} exists; give --force to overwrite it")
-    if not options.model_file.is_file():
-        raise PackagingError(f"there is no file {options.model_file}")
+    for file in filter(None, (options.model_file, options.serialized_file)):
+        if not file.is_file():
+            raise PackagingError(f"there is no file {file}")
     with importable(options.model_file.resolve().parent):
-        text = starting_config(load_class(options.model_file.resolve()), dict(options.args))
+        model_class = load_class(options.model_file.resolve(), options.class_name, notes.append)
+        args = _arguments(model_class, dict(options.args), options.serialized_file)
+        name = model_class.__name__ if options.class_name or notes else None
+        text = starting_config(model_class, args, name, options.method)
+    for note in notes:
+        _said(note)
     if options.output is None:
         sys.stdout.write(text)
     else:
@@ -88,10 +100,42 @@ def _init(options: argparse.Namespace) -> None:
         sys.stderr.write(f"wrote {options.output}; check it with `neuron-lstm verify-config {options.output}`\n")
 
 
-def starting_config(model_class: type[nn.Module], args: Mapping[str, Any]) -> str:
+def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Path | None) -> dict[str, Any]:
+    """The arguments of the class: those given, and those that the weights tell.
+
+    Raises:
+        PackagingError: one is missing, or the weights are those of another model.
+    """
+    from ...backends.weights import WeightsError
+    from ..user_model import construct, load_state_dict
+    from .infer_arguments import infer_arguments, required_arguments
+
+    if weights is None:
+        if missing := [name for name in required_arguments(model_class) if name not in given]:
+            raise PackagingError(
+                f"{model_class.__name__} needs {', '.join(missing)}: give the weights with --serialized-file, whose "
+                f"shapes tell sizes, or --args {' '.join(f'{name}=VALUE' for name in missing)}"
+            )
+        return given
+    try:
+        args = infer_arguments(model_class, given, weights)
+    except WeightsError as error:
+        raise PackagingError(f"--serialized-file {error}") from error
+    load_state_dict(construct(model_class, args), weights, _said)
+    return args
+
+
+def _said(note: str) -> None:
+    sys.stderr.write(f"{note}\n")
+
+
+def starting_config(
+    model_class: type[nn.Module], args: Mapping[str, Any], class_name: str | None = None, method: str | None = None
+) -> str:
     """Write a model-config.yaml that loads unchanged, with comments on what the user should check.
 
-    `args` are the keyword arguments that the class is made with; they are written under `model`.
+    `args` are the keyword arguments that the class is made with; they are written under `model`, with the name of the
+    class and of the method that is served instead of forward(), if they are given.
 
     Raises:
         PackagingError: the class cannot be made with `args`, or they cannot be written as YAML.
@@ -99,25 +143,30 @@ def starting_config(model_class: type[nn.Module], args: Mapping[str, Any]) -> st
     from ..user_model import construct
     from .infer_inputs import infer_inputs
 
-    found = infer_inputs(construct(model_class, args))
-    return _FRONTEND + "".join(f"{line}\n" for line in _block(found, args)) + _REST
+    found = infer_inputs(construct(model_class, args, method))
+    lines = (*_model(found, args, class_name, method), *_block(found))
+    return _FRONTEND + "".join(f"{line}\n" for line in lines) + _REST
 
 
-def _block(found: InferredInputs, args: Mapping[str, Any]) -> Iterator[str]:
-    yield from _model(found, args)
+def _block(found: InferredInputs) -> Iterator[str]:
     yield from _inputs(found)
     yield from _lengths(found)
     yield from _buckets(found)
 
 
-def _model(found: InferredInputs, args: Mapping[str, Any]) -> Iterator[str]:
+def _model(found: InferredInputs, args: Mapping[str, Any], class_name: str | None, method: str | None) -> Iterator[str]:
     constants = dict(found.signature.constants)
-    if args or constants:
+    if args or constants or class_name or method:
         yield "  model:"
+    if class_name:
+        yield f"    class: {class_name}  # the model's class in --model-file"
+    if method:
+        yield f"    method: {method}  # served instead of forward(); its arguments are meant below"
     if args:
         yield f"    args: {flow(dict(args))}  # keyword arguments of the model class"
     if constants:
-        yield f"    forward: {flow(constants)}  # constant arguments of forward(): choose their values"
+        tried = "they were accepted" if found.refusal is None else "these are guesses"
+        yield f"    forward: {flow(constants)}  # constant arguments of forward(): choose their values ({tried})"
 
 
 def _inputs(found: InferredInputs) -> Iterator[str]:

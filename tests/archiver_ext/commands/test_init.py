@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 from zoo import CASES, Case
 
+from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.archiver_ext.commands.init import flow, starting_config
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
@@ -97,6 +99,100 @@ def test_names_that_yaml_takes_for_booleans_are_quoted() -> None:
 
     assert config.input_specs == (TensorSpec("on", "float32", ("batch", "time", 5)),)
     assert config.model.args == {"off": 5}
+
+
+class Switched(nn.Module):
+    """A model with required arguments that are no tensors, and nothing says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, frames: Any, mask: Any, training: Any, scale: int) -> Any:
+        if mask is not None or training is not False or scale != 2:
+            raise ValueError("not trained like this")
+        return self.lstm(frames)[0]
+
+    def infer(self, frames: Any, lengths: Any) -> Any:
+        return self(frames, None, False, 2)
+
+
+def test_constants_are_found_by_trying() -> None:
+    """Arguments that no tensor fits get the first plain values that are accepted."""
+    text, config = started(Switched)
+
+    assert config.model.forward == {"mask": None, "training": False, "scale": 2}
+    assert config.input_specs == (TensorSpec("frames", "float32", ("batch", "time", 3)),)
+    assert "choose their values (they were accepted)" in text
+
+
+def test_a_method_has_inputs_of_its_own() -> None:
+    """Class and method are written down."""
+    text = starting_config(Switched, {}, "Switched", "infer")
+    config = parse_config(text, "model-config.yaml")
+
+    assert (config.model.class_name, config.model.method) == ("Switched", "infer")
+    assert config.model.forward == {}
+    assert config.lengths == "lengths"
+    assert config.input_specs == (TensorSpec("frames", "float32", ("batch", "time", 3)),)
+
+
+FILE = """
+import torch
+
+
+class Block(torch.nn.LSTM):
+    def forward(self, x):
+        return super().forward(x)[0]
+
+
+class Whole(torch.nn.Module):
+    def __init__(self, size, hidden=9):
+        super().__init__()
+        self.block = Block(size, hidden, batch_first=True)
+
+    def forward(self, x):
+        return self.block(x)
+"""
+
+
+def init(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Run the command on the file; exit code, output and errors."""
+    (folder / "model.py").write_text(FILE)
+    code = main(["init", "--model-file", str(folder / "model.py"), *words])
+    return code, *capsys.readouterr()
+
+
+def test_a_checkpoint_tells_the_arguments_of_the_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The class that uses the others is written down; what was read is told."""
+    state = {f"model.block.{name}": tensor for name, tensor in nn.LSTM(5, 7).state_dict().items()}
+    torch.save({"net": state}, tmp_path / "w.pt")
+    code, text, told = init(tmp_path, capsys, "--serialized-file", str(tmp_path / "w.pt"))
+
+    assert code == 0, told
+    config = parse_config(text, "model-config.yaml")
+    assert (config.model.class_name, config.model.args) == ("Whole", {"size": 5, "hidden": 7})
+    assert config.input_specs == (TensorSpec("x", "float32", ("batch", "time", 5)),)
+    assert "w.pt['net'] holds the weights; the prefix 'model.' of their names was left out" in told
+    assert "model.py: the model is the class Whole, which uses the others (Block)" in told
+
+
+def test_a_missing_argument_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No file is written that does not work."""
+    code, text, told = init(tmp_path, capsys)
+
+    assert (code, text) == (1, "")
+    assert "Whole needs size: give the weights with --serialized-file, whose shapes tell sizes, or --args" in told
+
+
+def test_another_class_can_be_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong name is answered with the closest."""
+    assert "did you mean Block?" in init(tmp_path, capsys, "--class", "Blok")[2]
+    words = ("--class", "Block", "--args", "input_size=3", "hidden_size=4", "batch_first=True")
+    code, text, told = init(tmp_path, capsys, *words)
+
+    assert (code, told) == (0, "")
+    assert parse_config(text, "model-config.yaml").model.class_name == "Block"
 
 
 class Opaque(nn.Module):

@@ -1,0 +1,144 @@
+"""Inference of the sizes that a model's class is made with, from the shapes of its weights."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..checkpoint import Weights, choose_weights, read_state_dicts
+from ..errors import PackagingError
+
+_MOST_SECONDS = 20.0
+_COUNTS = (1, 2, 3, 4, 5, 6, 8)
+_PARTS = (1, 2, 3, 4)  # an LSTM's weights have four rows for each hidden unit, a GRU's have three
+_SWITCHES = (False, True)
+
+Arguments = dict[str, Any]
+
+
+def infer_arguments(model_class: type[nn.Module], given: Mapping[str, Any], file: Path) -> Arguments:
+    """Return `given` with the whole numbers and switches that give the class the weights of the file.
+
+    Only arguments that show in the weights are found; the others keep their defaults. Without a fit, `given`.
+
+    Raises:
+        PackagingError: a required argument is no number or switch, or does not show in the weights.
+        WeightsError: the file holds no weights.
+    """
+    search = _Search(model_class, given, file)
+    found = search.best()
+    if not search.fits(found):
+        found = dict(given)
+    if hidden := [name for name in search.required if name not in found or search.is_free(name, found)]:
+        raise PackagingError(
+            f"{model_class.__name__} needs {', '.join(hidden)}, which the weights of {file.name} do not tell: give "
+            f"--args {' '.join(f'{name}=VALUE' for name in hidden)}; the class takes "
+            f"{model_class.__name__}{inspect.signature(model_class)}"
+        )
+    return found
+
+
+def required_arguments(model_class: type[nn.Module]) -> list[str]:
+    """The names of the arguments without which the class cannot be made."""
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(model_class).parameters.items()
+    return [name for name, one in parameters if one.default is one.empty and one.kind in by_name]
+
+
+class _Search:
+    """One argument after the other is set to the value with which most sizes equal those of the file."""
+
+    def __init__(self, model_class: type[nn.Module], given: Mapping[str, Any], file: Path) -> None:
+        self._class, self._given, self._file = model_class, dict(given), file
+        parameters = inspect.signature(model_class).parameters
+        open_ones = [one for name, one in parameters.items() if name not in given]
+        self.required = [name for name in required_arguments(model_class) if name not in given]
+        self._defaults = {one.name: one.default for one in open_ones if one.default is not one.empty}
+        self._until = time.monotonic() + _MOST_SECONDS
+        self._dicts = read_state_dicts(file)
+        sizes = _sizes(max(self._dicts.values(), key=len))  # an optimizer's are smaller
+        self._values = {one.name: values for one in open_ones if (values := _candidates(one, sizes))}
+
+    def best(self) -> Arguments:
+        """The arguments of the first start that ends in a fit, or else of the last."""
+        found = dict(self._given)
+        for start in self._starts():
+            found = self._climbed(start)
+            if self.fits(found) or time.monotonic() > self._until:
+                break
+        return found
+
+    def fits(self, arguments: Arguments) -> bool:
+        """Whether the class has exactly the weights of the file."""
+        made = self._made(arguments)
+        if made is None:
+            return False
+        weights = choose_weights(self._dicts, self._file, made).weights
+        return {name: one.shape for name, one in weights.items()} == {name: one.shape for name, one in made.items()}
+
+    def is_free(self, name: str, arguments: Arguments) -> bool:
+        """Whether other values of an argument that was not given fit too."""
+        others = [value for value in self._values[name] if value != arguments[name]]
+        return any(self.fits({**arguments, name: value}) for value in others)
+
+    def _starts(self) -> Iterator[Arguments]:
+        numbers = [name for name in self.required if name in self._values]
+        if len(numbers) < len(self.required):
+            return  # an argument of another kind
+        for value in dict.fromkeys(value for name in numbers for value in self._values[name]):
+            yield {**self._given, **dict.fromkeys(numbers, value)}
+        if not numbers:
+            yield dict(self._given)
+
+    def _climbed(self, arguments: Arguments) -> Arguments:
+        score = self._score(arguments)
+        better = True
+        while better and time.monotonic() < self._until:
+            better = False
+            for name, values in self._values.items():
+                for value in values:
+                    trial = {**arguments, name: value}
+                    if arguments.get(name, self._defaults.get(name)) != value and (now := self._score(trial)) > score:
+                        arguments, score, better = trial, now, True
+        return arguments
+
+    def _score(self, arguments: Arguments) -> float:
+        """The number of equal sizes, less the names that only one side has."""
+        made = self._made(arguments)
+        if made is None:
+            return float("-inf")
+        weights = choose_weights(self._dicts, self._file, made).weights
+        shared = made.keys() & weights.keys()
+        equal = sum(a == b for name in shared for a, b in zip(made[name].shape, weights[name].shape, strict=False))
+        return equal - len(made.keys() ^ weights.keys())
+
+    def _made(self, arguments: Arguments) -> Weights | None:
+        try:
+            with torch.device("meta"):
+                return self._class(**arguments).state_dict()
+        except Exception:  # noqa: BLE001 - the user's code may raise anything, and other values may fit
+            return None
+
+
+def _sizes(weights: Weights) -> list[int]:
+    """Sizes and counts that an argument may have: those of the weights, and parts of these."""
+    whole = [size for tensor in weights.values() for size in tensor.shape]
+    parts = [size // part for part in _PARTS for size in whole if size % part == 0]
+    return list(dict.fromkeys((*parts, *_COUNTS)))
+
+
+def _candidates(parameter: inspect.Parameter, sizes: list[int]) -> list[Any]:
+    """Values for an argument that is a switch or a whole number; none for any other."""
+    default, annotation = parameter.default, parameter.annotation
+    kind = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
+    if isinstance(default, bool) or kind == "bool":
+        return list(_SWITCHES)
+    by_name = parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    bare = by_name and default is parameter.empty and (annotation is parameter.empty or kind in ("Any", "typing.Any"))
+    return sizes if bare or type(default) is int or kind == "int" else []
