@@ -83,7 +83,7 @@ def choose_weights(state_dicts: Mapping[str, Weights], file: Path, expected: Wei
 
 
 def _state_dicts(file: Path) -> Iterator[tuple[str, Weights]]:
-    if file.suffix.lower() in (".pt", ".pth"):
+    if file.is_file() and file.suffix.lower() in (".pt", ".pth"):
         yield from _nested(load_checkpoint(file), "", _DEEPEST)
     else:
         yield "", read_weights(file)

@@ -86,7 +86,7 @@ def test_a_prefix_of_safetensors_is_left_out(tmp_path: Path) -> None:
 
 
 def test_weights_that_fit_twice_are_refused_with_both_keys(tmp_path: Path) -> None:
-    """Which of them is to be served, only the user knows."""
+    """Only the user knows the ones to serve."""
     file = saved(tmp_path, {"state_dict": STATE, "ema": {"model": prefixed("module.")}})
     with pytest.raises(PackagingError) as refused:
         find_weights(file, STATE)

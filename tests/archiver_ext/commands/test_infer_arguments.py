@@ -24,7 +24,7 @@ class Sized(nn.Module):
         super().__init__()
         self.embed = nn.Embedding(words, width, padding_idx=0)
         self.lstm = nn.LSTM(width, hidden, layers, bidirectional=both, dropout=rate * (layers > 1))
-        nn.init.orthogonal_(self.lstm.weight_hh_l0)
+        nn.init.orthogonal_(next(self.lstm.parameters()))
         self.out = nn.Linear(hidden * (1 + both), tags)
 
 
