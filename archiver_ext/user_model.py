@@ -24,6 +24,7 @@ from ..config.schema import ServingConfig
 from ..handlers.runtime.user_code import load_bucket_selector
 from ..lowering.program import LoweredModel
 from .errors import PackagingError
+from .weight_check import check_dtypes, check_finite
 
 _SAVE_STATE_DICT = "save it with torch.save(model.state_dict(), 'weights.pt') and give that file"
 
@@ -174,17 +175,20 @@ def load_state_dict(model: torch.nn.Module, serialized_file: Path | None) -> tor
     """Load the state dict into the model.
 
     Raises:
-        PackagingError: no file for a model that has weights, a file that holds no state dict, or another model's.
+        PackagingError: no file for a model that has weights, a file that holds no state dict or another model's, or
+            weights in another precision, or that are NaN or infinite.
     """
     expected = model.state_dict()
     if serialized_file is not None:
         given = _read(serialized_file)
         _check_fit(type(model).__name__, expected, given, serialized_file)
+        check_dtypes(expected, given, serialized_file.name)
         model.load_state_dict(dict(given))
     elif expected:
         raise PackagingError(
             f"{type(model).__name__} has {len(expected)} weights, but no --serialized-file is given: {_SAVE_STATE_DICT}"
         )
+    check_finite(model, "the model" if serialized_file is None else serialized_file.name)
     return model.eval()
 
 
