@@ -6,7 +6,6 @@ import inspect
 import itertools
 import re
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,8 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...backends.exported_program import quiet
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Axis, DType, TensorSpec
+from ...lowering.recurrence_fit import checked_packed_features
 
 _BATCH, _TIME = 2, 5
 _MOST_TRIALS = 4000
@@ -165,8 +166,7 @@ def _call(model: nn.Module, signature: ForwardSignature, specs: tuple[TensorSpec
     given = {spec.name: torch.zeros(spec.sizes(_BATCH, _TIME), dtype=torch_dtype(spec)) for spec in specs}
     extra = {} if signature.lengths is None else {signature.lengths: torch.tensor([_TIME, _TIME - 2])}
     try:
-        with _lookups(model, given) as embedded, torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _lookups(model, given) as embedded, checked_packed_features(model), quiet(), torch.no_grad():
             model(**given, **extra, **signature.constants)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and another guess may fit
         return " ".join(f"{type(error).__name__}: {error}".split())

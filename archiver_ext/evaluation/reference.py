@@ -11,7 +11,9 @@ from torch.utils import _pytree as pytree
 from ...bucketing.shapes import TensorSpec
 from ...bucketing.time_sizes import size_at
 from ...config.schema import NeuronLstmBlock
+from ...lowering.errors import raising_line, source_suffix
 from ...lowering.export import bind_arguments
+from ...lowering.torch_messages import in_our_words
 from ..errors import PackagingError
 
 
@@ -53,7 +55,8 @@ def _failed(model: torch.nn.Module, request: ReferenceRequest, error: Exception)
     shapes = ", ".join(str(list(tensor.shape)) for tensor in request.inputs)
     return (
         f"{type(model).__name__} fails in eager mode on one request of {request.length} timesteps (inputs without "
-        f"batch dimension: {shapes}): {type(error).__name__}: {error}"
+        f"batch dimension: {shapes}){source_suffix(raising_line(error))}: "
+        f"{in_our_words(str(error)) or f'{type(error).__name__}: {error}'}"
     )
 
 
