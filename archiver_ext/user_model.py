@@ -24,6 +24,7 @@ from ..config.schema import ServingConfig
 from ..handlers.runtime.user_code import load_bucket_selector
 from ..lowering.program import LoweredModel
 from .errors import PackagingError
+from .import_advice import import_advice
 from .weight_check import check_dtypes, check_finite
 
 _SAVE_STATE_DICT = "save it with torch.save(model.state_dict(), 'weights.pt') and give that file"
@@ -122,18 +123,12 @@ def _import(model_file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise PackagingError(f"{model_file.name} cannot be imported: {_reason(error)}{_remedy(error)}") from error
+        raise PackagingError(f"{model_file.name} cannot be imported: {_reason(error)}{import_advice(error)}") from error
     return module
 
 
 def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _remedy(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return f" (a file of your own? Give {error.name}.py with --extra-files. A package? Install it here)"
-    return ""
 
 
 def load_model(model_file: Path, serialized_file: Path | None, args: Mapping[str, Any]) -> torch.nn.Module:
