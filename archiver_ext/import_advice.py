@@ -1,4 +1,4 @@
-"""Advice for a model file whose imports fail: an archive has its files in one folder, not in a package."""
+"""Advice for a model file whose imports fail: an archive has its files in one folder."""
 
 from __future__ import annotations
 

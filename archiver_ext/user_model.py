@@ -152,7 +152,8 @@ def construct(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> to
     except Exception as error:
         called = f"{model_class.__name__}({', '.join(f'{name}={value!r}' for name, value in args.items())})"
         raise PackagingError(f"{called} fails: {_reason(error)}") from error
-    return model.eval()
+    model.eval()  # a train() of the user's own may return nothing
+    return model
 
 
 def _check_arguments(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> None:
@@ -184,7 +185,8 @@ def load_state_dict(model: torch.nn.Module, serialized_file: Path | None) -> tor
             f"{type(model).__name__} has {len(expected)} weights, but no --serialized-file is given: {_SAVE_STATE_DICT}"
         )
     check_finite(model, "the model" if serialized_file is None else serialized_file.name)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def _read(serialized_file: Path) -> Mapping[str, torch.Tensor]:

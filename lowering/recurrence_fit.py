@@ -24,7 +24,8 @@ def check_recurrence(cell: str, x: torch.Tensor, weights: Sequence[torch.Tensor]
     Raises:
         InputsDoNotFit: the features or the precision differ; names the line.
     """
-    size, expected = x.shape[-1], int(weights[0].shape[1])
+    size: Any = x.shape[-1]
+    expected = int(weights[0].shape[1])
     at = source_suffix(calling_line())
     if isinstance(size, int) and size != expected:
         raise InputsDoNotFit(_other_features(_LAYERS[cell], expected, size, at))

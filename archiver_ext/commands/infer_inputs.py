@@ -199,4 +199,5 @@ def _described(specs: tuple[TensorSpec, ...], embedded: Embedded) -> tuple[Tenso
 
 
 def _with_embedding(spec: TensorSpec, embedding: nn.Embedding) -> TensorSpec:
-    return replace(spec, vocabulary=embedding.num_embeddings, pad_value=embedding.padding_idx or 0)
+    known = replace(spec, vocabulary=embedding.num_embeddings, pad_value=embedding.padding_idx or 0)
+    return replace(known, value_range=(1, embedding.num_embeddings - 1)) if embedding.padding_idx == 0 else known

@@ -84,6 +84,15 @@ def test_a_model_without_weights_needs_no_file(tmp_path: Path) -> None:
         assert load_model(file, None, {}).state_dict() == {}
 
 
+def test_a_model_whose_train_returns_nothing_is_loaded(tmp_path: Path) -> None:
+    """`eval()` returns what `train()` does."""
+    text = f"{ONE}\n    def train(self, mode=True):\n        super().train(mode)\n"
+    with importable(tmp_path):
+        model = load_model(write(tmp_path, text), saved(tmp_path), {"size": 3})
+
+    assert not model.training
+
+
 def test_two_classes_are_refused_with_both_names(tmp_path: Path) -> None:
     """Imported classes do not count."""
     text = refusal(tmp_path, write(tmp_path, f"{ONE}\nclass Two(One):\n    pass\n"))

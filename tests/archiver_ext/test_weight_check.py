@@ -42,13 +42,13 @@ def test_one_weight_that_is_no_finite_number_is_refused_by_name(tmp_path: Path, 
 
 def test_an_infinite_mask_is_a_weight_like_any_other(tmp_path: Path) -> None:
     """Buffers and frozen parameters may be infinite."""
-    assert load_state_dict(Masked(), saved(tmp_path)).mask.isinf().any()
+    assert bool(load_state_dict(Masked(), saved(tmp_path)).get_buffer("mask").isinf().any())
 
 
 def test_a_mask_of_nan_is_refused() -> None:
     """No computation has a use for it."""
     model = Masked()
-    model.mask[0, 1] = float("nan")
+    model.get_buffer("mask")[0, 1] = float("nan")
     with pytest.raises(PackagingError, match="mask: 1 of 4"):
         check_finite(model, "weights.pt")
 

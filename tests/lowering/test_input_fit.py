@@ -18,12 +18,12 @@ from torchserve_neuron_lstm.lowering.recurrence_fit import checked_packed_featur
 class Packed(nn.Module):
     """A packed recurrence of 12 features."""
 
-    def __init__(self, cell: type[nn.RNNBase] = nn.LSTM) -> None:
+    def __init__(self, cell: Any = nn.LSTM) -> None:
         super().__init__()
         self.layer = cell(12, 8, batch_first=True)
         self.head = nn.Linear(8, 9)
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
         packed, _ = self.layer(pack_padded_sequence(x, lengths, True, False))  # layer
         return self.head(pad_packed_sequence(packed, True)[0])
 
@@ -31,35 +31,35 @@ class Packed(nn.Module):
 class Padded(Packed):
     """The same without packing."""
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(x)[0])  # layer
 
 
 class LastState(Packed):
     """An output without time."""
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(x)[0].mean(1))  # layer
 
 
 class FixedState(Packed):
     """An initial state for a batch of four."""
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(x, (torch.zeros(1, 4, 8), torch.zeros(1, 4, 8)))[0])  # state
 
 
 class FixedView(Packed):
     """An output for a batch of four."""
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(x)[0]).reshape(4, -1, 9)  # view
 
 
 class Branch(Packed):
     """A branch on the values of the input."""
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
         return self.head(self.layer(-x if x.sum() > 0 else x)[0])  # branch
 
 
@@ -80,7 +80,7 @@ def refusal(model: nn.Module, **inputs: str) -> str:
 
 @pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("kind", [Packed, Padded])
-def test_features_of_another_size_are_told_with_both_sizes(kind: type[Packed], cell: type[nn.RNNBase]) -> None:
+def test_features_of_another_size_are_told_with_both_sizes(kind: type[Packed], cell: Any) -> None:
     """No size is compared by torch for packed data in an LSTM."""
     text = refusal(kind(cell), shape="[batch, time, 13]")
 
