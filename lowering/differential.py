@@ -149,7 +149,7 @@ def _uniform(
 
 
 def random_padding(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Draw padding: large numbers, or in an input of integers its `pad_value`, which is all that serving writes."""
+    """Draw large numbers; or in an input of integers its `pad_value`, as serving writes it."""
     if torch_dtype(spec).is_floating_point:
         return random_tensor(spec, shape, generator, scale=1e3)
     return torch.full(shape, spec.pad_value).to(torch_dtype(spec))

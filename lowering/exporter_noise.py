@@ -1,4 +1,4 @@
-"""Silence around an export: what torch's exporter prints before it fails helps nobody who serves a model."""
+"""Silence around an export: torch's exporter prints its graph before it fails."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def check_axes(cell: str, *, swapped: bool) -> None:
 
 @contextmanager
 def checked_packed_features(model: torch.nn.Module) -> Iterator[None]:
-    """Compare the features of packed data with an LSTM's `input_size` whenever the model is called meanwhile.
+    """Compare the features of packed data with an LSTM's `input_size` in calls meanwhile.
 
     Raises:
         InputsDoNotFit: (when called) they differ.
