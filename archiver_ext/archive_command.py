@@ -61,7 +61,9 @@ def _stopped(by: signal.Signals) -> int:
 
 
 def _failed(error: Exception) -> int:
-    if isinstance(error, _expected()):
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        sys.stderr.write(f"error: {error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}\n")
+    elif isinstance(error, _expected()):
         sys.stderr.write(f"error: {error}\n")
     else:
         traceback.print_exception(error)

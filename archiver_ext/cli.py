@@ -34,7 +34,9 @@ def _archive(given: Sequence[str]) -> int:
     arguments = [argument for argument in given if argument != "--json"]
     flags = model_archiver.parse(["--handler", "neuron_lstm", *arguments])
     if flags.handler != "neuron_lstm":
-        sys.stderr.write(f"error: --handler {flags.handler} needs the command torch-model-archiver itself\n")
+        hyphen = flags.handler == "neuron-lstm"
+        advice = ": leave it out, or write neuron_lstm" if hyphen else " needs the command torch-model-archiver itself"
+        sys.stderr.write(f"error: --handler {flags.handler}{advice}\n")
         return 2
     return archive_supervised(flags, model_archiver.manifest_json(flags), as_json="--json" in given)
 

@@ -8,6 +8,7 @@ standard library only, so that archiving with any other handler costs nothing an
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -51,12 +52,19 @@ def wrap(archiver: ModuleType, archive: Archive | None = None) -> None:
 
 def _choosing(stock: PackageModel, archive: Archive) -> PackageModel:
     def package_model(config: Any, manifest: str) -> Any:
+        _reject_misspelt(config.handler)
         if config.handler != HANDLER:
             return stock(config, manifest=manifest)
         return _exit_unless_zero(archive(config, manifest))
 
     setattr(package_model, _MARK, True)
     return package_model
+
+
+def _reject_misspelt(handler: str) -> None:
+    """Refuse our own name with a hyphen, unless the user has such a file."""
+    if handler != HANDLER and handler.replace("-", "_") == HANDLER and not os.path.exists(handler):  # noqa: PTH110
+        raise SystemExit(f"error: --handler {handler}: the name has an underscore; write --handler {HANDLER}")
 
 
 def _archive(config: Any, manifest: str) -> int:

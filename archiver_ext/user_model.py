@@ -25,8 +25,10 @@ from ..handlers.runtime.user_code import load_bucket_selector
 from ..lowering.program import LoweredModel
 from .checkpoint import FoundWeights, find_weights
 from .errors import PackagingError
+from .import_advice import import_advice
 from .model_class import Tell, choose_class
 from .served_method import serve_method
+from .weight_check import check_dtypes, check_finite
 
 _TUPLE = re.compile(r"(typing\.)?(Optional\[(typing\.)?)?[Tt]uple\b")
 """The beginning of an annotation such as `tuple[int, int]`."""
@@ -81,18 +83,12 @@ def _import(model_file: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:
-        raise PackagingError(f"{model_file.name} cannot be imported: {_reason(error)}{_remedy(error)}") from error
+        raise PackagingError(f"{model_file.name} cannot be imported: {_reason(error)}{import_advice(error)}") from error
     return module
 
 
 def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _remedy(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError):
-        return f" (a file of your own? Give {error.name}.py with --extra-files. A package? Install it here)"
-    return ""
 
 
 def load_model(
@@ -163,7 +159,8 @@ def load_state_dict(model: torch.nn.Module, serialized_file: Path | None, tell: 
     `tell` gets a sentence if the file holds more than a state dict with the model's own names.
 
     Raises:
-        PackagingError: no file for a model that has weights, a file that holds no state dict, or another model's.
+        PackagingError: no file for a model that has weights, a file that holds no state dict or another model's, or
+            weights in another precision, or that are NaN or infinite.
     """
     expected = model.state_dict()
     if serialized_file is None:
@@ -172,12 +169,15 @@ def load_state_dict(model: torch.nn.Module, serialized_file: Path | None, tell: 
                 f"{type(model).__name__} has {len(expected)} weights, but no --serialized-file is given: "
                 f"save it with torch.save(model.state_dict(), 'weights.pt') and give that file"
             )
+        check_finite(model, "the model")
         return None
     found = _found(serialized_file, expected)
     _check_fit(type(model).__name__, expected, found, serialized_file)
     if not found.is_whole_file:
         tell(found.describe(serialized_file))
+    check_dtypes(expected, found.weights, serialized_file.name)
     model.load_state_dict(dict(found.weights))
+    check_finite(model, serialized_file.name)
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Literal
@@ -150,11 +151,19 @@ def get_backend(name: str) -> Backend:
         return _instance(getattr(importlib.import_module(f".{spec.module}", __package__), spec.cls))
     provided = _provided()
     if name not in provided:
-        raise LoadError(
-            f"there is no backend {name!r}. Available: {', '.join(backend_names()) or 'none'}. A backend of another "
-            f"distribution is available once that is installed (entry point group {ENTRY_POINT_GROUP})"
-        )
+        raise LoadError(unknown_backend(name))
     return _load(provided[name])
+
+
+def unknown_backend(name: str) -> str:
+    """Describe that there is no engine of this name, with the closest one and all others."""
+    longer = [known for known in backend_names() if known.startswith(name)]
+    near = longer or get_close_matches(name, backend_names(), n=1)
+    guess = f" (did you mean {near[0]}?)" if near else ""
+    return (
+        f"there is no backend {name!r}{guess}. Available: {', '.join(backend_names()) or 'none'}. A backend of another "
+        f"distribution is available once that is installed (entry point group {ENTRY_POINT_GROUP})"
+    )
 
 
 def backend_names() -> tuple[str, ...]:

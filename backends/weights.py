@@ -47,6 +47,8 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """
     if not path.is_file():
         raise WeightsError(f"there is no weights file {path}")
+    if not path.stat().st_size:
+        raise WeightsError(f"{path.name} is empty: save the weights again with torch.save(model.state_dict(), ...)")
     read = {".pt": _read_torch, ".pth": _read_torch, ".safetensors": _read_safetensors}.get(path.suffix.lower())
     if read is None:
         raise WeightsError(f"{path.name}: weights must be a .pt, .pth or .safetensors file")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Literal, NamedTuple
 
@@ -139,6 +139,10 @@ In chunked execution `chunk` computes one chunk of time of every sequence, `star
 DType = Literal["float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 
 
+PACKAGING_ONLY = {"packaging_only": True}
+"""Metadata of a field that is not written into an archive."""
+
+
 @dataclass(frozen=True)
 class TensorSpec:
     """Name, dtype and shape of a tensor; the two varying dimensions are named.
@@ -163,6 +167,8 @@ class TensorSpec:
     """Value of an input on padded timesteps."""
     vocabulary: int | None = None
     """Upper bound of ids in [0, vocabulary), since an engine may abort on others; None: any value."""
+    value_range: tuple[float, float] | None = field(default=None, metadata=PACKAGING_ONLY)
+    """Least and largest value to draw for requests, both included; None: any."""
 
     @cached_property
     def batch_dim(self) -> int | None:

@@ -148,7 +148,22 @@ Shape = Annotated[
     tuple[Dimension, ...], Field(min_length=1), BeforeValidator(tuple_from_list), AfterValidator(_each_axis_once)
 ]
 
+
+def _two_ascending(values: Any) -> tuple[int | float, int | float]:
+    if not (isinstance(values, list | tuple) and len(values) == 2):
+        raise ValueError(f"expected the least and the largest value, as in [1, 4999], got {format_value(values)}")
+    least, largest = (_number(value) for value in values)
+    if least > largest:
+        raise ValueError(f"expected the least value first, got {format_value(list(values))}")
+    return least, largest
+
+
 PadValue = Annotated[int | float, PlainValidator(_number), WithJsonSchema({"type": "number"})]
+ValueRange = Annotated[
+    tuple[int | float, int | float],
+    PlainValidator(_two_ascending),
+    WithJsonSchema({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
+]
 NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveInt = Annotated[int, Field(ge=1)]

@@ -293,9 +293,13 @@ class _Field(NamedTuple):
 @cache
 def _fields_of(kind: Any) -> tuple[_Field, ...]:
     hints = get_type_hints(kind, include_extras=True)
-    names = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields
+    names = _names_of(kind) if is_dataclass(kind) else kind._fields
     keys = {name: mark.name for name in names for mark in get_args(hints[name]) if isinstance(mark, Key)}
     return tuple(_Field(name, keys.get(name, name), hints[name]) for name in names)
+
+
+def _names_of(kind: Any) -> list[str]:
+    return [field.name for field in fields(kind) if not field.metadata.get("packaging_only")]
 
 
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

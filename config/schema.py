@@ -31,6 +31,7 @@ from .fields import (
     PositiveInt,
     Shape,
     Sizes,
+    ValueRange,
 )
 from .frontend import Frontend
 from .streaming import StreamingConfig
@@ -80,6 +81,19 @@ class InputConfig(Strict):
     """`batch`, `time` and fixed sizes, in forward()'s own order, as in [batch, time] or [time, batch, 12]."""
     pad_value: PadValue = 0
     """The value on padded timesteps. It never affects an output; an embedding must accept it."""
+    range: ValueRange | None = None
+    """The least and the largest value of a request, both included, as in [1, 4999] for ids without 0.
+
+    Verification and measurements draw from it; requests are not checked against it.
+    """
+
+    @field_validator("range")
+    @classmethod
+    def _in_dtype(cls, values: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
+        dtype = info.data.get("dtype")
+        if values is None or dtype not in _WHOLE:
+            return values
+        return _whole(values[0], dtype), _whole(values[1], dtype)
 
     @field_validator("pad_value")
     @classmethod
@@ -194,7 +208,10 @@ class NeuronLstmBlock(Strict):
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:
         """The inputs in the order of forward()."""
-        return tuple(TensorSpec(name, entry.dtype, entry.shape, entry.pad_value) for name, entry in self.inputs.items())
+        return tuple(
+            TensorSpec(name, entry.dtype, entry.shape, entry.pad_value, value_range=entry.range)
+            for name, entry in self.inputs.items()
+        )
 
 
 class ServingConfig(NeuronLstmBlock):

@@ -42,7 +42,14 @@ def reject_padding_sensitive_outputs(exported: ExportedProgram, inputs: Sequence
     def run(rows: Sequence[int], timesteps: int, seed: int) -> NodeValues:
         """Run at the nearest sizes that the program allows: `x[:, :-1]` excludes some."""
         rows = [rows[index % len(rows)] for index in range(_allowed(exported, axes, "batch", len(rows)))]
-        return _values(graph, _batch(inputs, lengths, rows, _allowed(exported, axes, "time", timesteps), seed))
+        tensors = _batch(inputs, lengths, rows, _allowed(exported, axes, "time", timesteps), seed)
+        try:
+            return _values(graph, tensors)
+        except (RuntimeError, IndexError) as error:
+            raise LoweringError(
+                f"the model fails on values drawn at random: {str(error).splitlines()[0]}. Give the values that it "
+                "takes as `range: [least, largest]` of each input under `inputs`, both included"
+            ) from error
 
     lengths = _ends(lengths, _allowed(exported, axes, "batch", len(lengths)))
     alone = [run([row], length, seed=0) for row, length in enumerate(lengths)]
@@ -105,7 +112,7 @@ def _batch(
     """Build a batch of requests; they are the same for every seed, which determines the padding."""
     tensors = []
     for spec in inputs:
-        tensor = random_tensor(spec, spec.sizes(len(rows), padded), torch.Generator().manual_seed(seed), scale=1e3)
+        tensor = random_padding(spec, spec.sizes(len(rows), padded), torch.Generator().manual_seed(seed))
         for index, row in enumerate(rows):
             request = torch.Generator().manual_seed(1000 + row)
             part = tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, index)
@@ -119,12 +126,33 @@ def _batch(
 def random_tensor(
     spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, *, scale: float = 1.0, unknown_ids: int = 2
 ) -> torch.Tensor:
-    """Draw a tensor of an input; ids are below its vocabulary, or below `unknown_ids` if that is unknown."""
+    """Draw a tensor of an input within its range.
+
+    Without one, ids are below its vocabulary, or below `unknown_ids` if that is unknown.
+    """
     dtype = torch_dtype(spec)
+    if spec.value_range is not None and scale == 1:
+        return _uniform(spec.value_range, shape, generator, dtype)
     if dtype.is_floating_point:
         return (torch.randn(shape, generator=generator) * scale).to(dtype)
     limit = 2 if dtype is torch.bool else spec.vocabulary or unknown_ids
     return torch.randint(0, limit, shape, generator=generator).to(dtype)
+
+
+def _uniform(
+    limits: tuple[float, float], shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype
+) -> torch.Tensor:
+    least, largest = limits
+    if dtype.is_floating_point:
+        return (torch.rand(shape, generator=generator, dtype=torch.float64) * (largest - least) + least).to(dtype)
+    return torch.randint(int(least), int(largest) + 1, shape, generator=generator).to(dtype)
+
+
+def random_padding(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Draw large numbers; or in an input of integers its `pad_value`, as serving writes it."""
+    if torch_dtype(spec).is_floating_point:
+        return random_tensor(spec, shape, generator, scale=1e3)
+    return torch.full(shape, spec.pad_value).to(torch_dtype(spec))
 
 
 @dataclass(frozen=True)

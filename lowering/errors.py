@@ -13,6 +13,9 @@ from types import FrameType
 
 import torch
 
+from .exporter_noise import without_exporter_log
+from .torch_messages import in_our_words
+
 _TORCH = str(Path(torch.__file__).resolve().parent)
 _HERE = Path(__file__).resolve().parent
 _OURS = (str(_HERE), str(_HERE.parent / "tracing"))
@@ -22,6 +25,10 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 class LoweringError(Exception):
     """A model that cannot become a program; the message names the line and a way out."""
+
+
+class InputsDoNotFit(LoweringError):
+    """Inputs as declared that no way of tracing could fit to the model: no other one is tried."""
 
 
 def is_user_file(filename: str) -> bool:
@@ -83,7 +90,8 @@ def explained_export_errors(name: str, *, dynamic_shapes: bool = False) -> Itera
         LoweringError: any error within; one that is already among its causes is raised as it is.
     """
     try:
-        yield
+        with without_exporter_log():
+            yield
     except LoweringError:
         raise
     except Exception as error:
@@ -107,9 +115,11 @@ def explain_export_error(name: str, error: Exception, *, dynamic_shapes: bool) -
     kinds = {type(cause).__name__ for cause in causes(error)}
     if "data-dependent" in text or kinds & {"DataDependentOutputException", "DynamicOutputShapeException"}:
         return (
-            f"the shapes or the control flow of {name} depend on the values of its inputs, which a compiled program "
-            f"cannot follow: {first}{line}"
+            f"the shapes or the control flow of {name} depend on the values of its inputs{line}, which a compiled "
+            "program cannot follow: choose between two tensors with torch.where, and leave out what only checks values"
         )
+    if (words := in_our_words(text)) is not None:
+        return f"{name} cannot take the inputs as declared{line}: {words}"
     return f"{name} could not be traced: {type(error).__name__}: {first}{line}"
 
 

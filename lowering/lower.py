@@ -15,7 +15,7 @@ from .carry_analysis import NotChunkable
 from .chunk_check import check_chunked_equivalence
 from .chunking import build_chunk_programs
 from .differential import reject_padding_sensitive_outputs
-from .errors import LoweringError, node_line, source_suffix
+from .errors import InputsDoNotFit, LoweringError, node_line, source_suffix
 from .export import ModelExport, export_model
 from .outputs import output_specs, with_vocabularies
 from .padding_taint import find_padding_leak
@@ -34,6 +34,8 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     model.eval()
     try:
         first = lower_batch(model, config)
+    except InputsDoNotFit:
+        raise
     except LoweringError as error:
         return _lower_request(model, config, error)
     if first.padding == "exact_lengths":

@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from ..backends import masked as _masked  # noqa: F401  registers the operators
 from .errors import LoweringError, calling_line, source_suffix
+from .recurrence_fit import check_axes, check_recurrence
 
 _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
 _FACTS = {"dtype", "device", "is_cuda", "layout", "requires_grad", "is_nested"}  # independent of the packed shape
@@ -173,6 +174,10 @@ class PackedSequenceMode(TorchFunctionMode):
             return None
         return self.lengths
 
+    def has_swapped_axes(self, x: torch.Tensor) -> bool:
+        """Whether x[B, T, ...] has time in the place of the batch, and the batch in the place of time."""
+        return same_size(x.shape[0], self.time) and same_size(x.shape[1], self.batch)
+
 
 def _placeholder(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zero_on_padding: bool) -> torch.Tensor:
     """Create a tensor with the rank and features of packed data; it is dead code in the graph."""
@@ -218,6 +223,7 @@ def masked_recurrence(
     cell: str, x: torch.Tensor, lengths: torch.Tensor | None, state: Any, weights: Any, *options: Any
 ) -> tuple[torch.Tensor, ...]:
     """Call the abstract operator of a cell over x[B, T, F]; `options` are bias, layers and bidirectional."""
+    check_recurrence(cell, x, weights)
     results: tuple[torch.Tensor, ...]
     if cell == "lstm":
         results = torch.ops.neuron_lstm.lstm(x, lengths, *state, weights, *options, True)
@@ -239,6 +245,7 @@ def _recurrence(cell: str) -> Callable[..., Any]:
             x, state, weights, bias, layers, _, _, bidirectional, batch_first = args
             x = x if batch_first else x.transpose(0, 1)
             lengths = mode.mask_lengths(x)
+        check_axes(cell, swapped=mode.has_swapped_axes(x))
         y, *states = masked_recurrence(cell, x, lengths, state, weights, bias, layers, bidirectional)
         if packed is not None:
             return _placeholder(y, packed.lengths, f"aten::{cell}", zero_on_padding=True), *states

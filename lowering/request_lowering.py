@@ -12,7 +12,7 @@ import torch
 
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
-from .differential import random_tensor
+from .differential import random_padding, random_tensor
 from .errors import LoweringError, explained_export_errors
 from .export import ModelExport, bind_arguments, forward_name
 from .outputs import output_names
@@ -131,7 +131,7 @@ def _compare(spec: TensorSpec, ours: torch.Tensor, theirs: torch.Tensor, row: in
 
 
 def _padded(spec: TensorSpec, items: Sequence[torch.Tensor], time: int, rng: torch.Generator) -> torch.Tensor:
-    tensor = random_tensor(spec, spec.sizes(len(items), time), rng, scale=1e3, unknown_ids=_ANY_ID)
+    tensor = random_padding(spec, spec.sizes(len(items), time), rng)
     for row, item in enumerate(items):
         part = tensor.select(cast(int, spec.batch_dim), row)
         for dim in spec.item_time_dims:

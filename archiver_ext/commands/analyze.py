@@ -62,7 +62,7 @@ def _remarks(analyses: Sequence[Analysis]) -> Iterator[str]:
         if analysis.unknown is not None:
             yield f"{analysis.backend}: {analysis.unknown}"
         if analysis.not_installed is not None:
-            yield f"{analysis.backend} is not installed: {analysis.not_installed}"
+            yield f"{analysis.backend} cannot be used here: {analysis.not_installed}"
     if any(analysis.unsupported for analysis in analyses):
         yield _HINT
 

@@ -17,6 +17,7 @@ from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import Manifest
 from ...handlers.runtime.loader import LoadedArchive, load_archive, supported_shapes
 from ..errors import PackagingError
+from ..evaluation.value_ranges import with_ranges_of_tree
 from ..evaluation.verify import draw_inputs
 from .timing import Call, TimingConfig, gemm, gemm_gflops, on_threads, time_interleaved
 
@@ -105,7 +106,7 @@ def measure_archive(
         PackagingError: it cannot be loaded here, or does not serve one of the lengths.
     """
     try:
-        archive = load_archive(directory, threads)
+        archive = with_ranges_of_tree(load_archive(directory, threads), directory)
     except RuntimeError as error:  # the loader's, for the person who loads
         raise PackagingError(str(error)) from error
     serving = torch.get_num_threads()  # as the engine wants it

@@ -6,7 +6,6 @@ import inspect
 import itertools
 import re
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,8 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...backends.exported_program import quiet
 from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import Axis, DType, TensorSpec
+from ...lowering.recurrence_fit import checked_packed_features
 
 _BATCH, _TIME = 2, 5
 _MOST_TRIALS = 4000
@@ -193,8 +194,7 @@ def _call(model: nn.Module, signature: ForwardSignature, specs: tuple[TensorSpec
     given = {spec.name: torch.zeros(spec.sizes(_BATCH, _TIME), dtype=torch_dtype(spec)) for spec in specs}
     extra = {} if signature.lengths is None else {signature.lengths: torch.tensor([_TIME, _TIME - 2])}
     try:
-        with _lookups(model, given) as embedded, torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _lookups(model, given) as embedded, checked_packed_features(model), quiet(), torch.no_grad():
             model(**given, **extra, **signature.constants)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and another guess may fit
         return " ".join(f"{type(error).__name__}: {error}".split())
@@ -227,4 +227,5 @@ def _described(specs: tuple[TensorSpec, ...], embedded: Embedded) -> tuple[Tenso
 
 
 def _with_embedding(spec: TensorSpec, embedding: nn.Embedding) -> TensorSpec:
-    return replace(spec, vocabulary=embedding.num_embeddings, pad_value=embedding.padding_idx or 0)
+    known = replace(spec, vocabulary=embedding.num_embeddings, pad_value=embedding.padding_idx or 0)
+    return replace(known, value_range=(1, embedding.num_embeddings - 1)) if embedding.padding_idx == 0 else known

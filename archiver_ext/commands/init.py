@@ -190,7 +190,8 @@ def _written_inputs(found: InferredInputs) -> tuple[TensorSpec, ...]:
 
 
 def _input(spec: TensorSpec) -> str:
-    text = f"{{dtype: {spec.dtype}, shape: [{', '.join(map(str, spec.shape))}], pad_value: {spec.pad_value:g}}}"
+    known = "" if spec.value_range is None else f", range: {flow(list(spec.value_range))}"
+    text = f"{{dtype: {spec.dtype}, shape: [{', '.join(map(str, spec.shape))}], pad_value: {spec.pad_value:g}{known}}}"
     return text if spec.vocabulary is None else f"{text}  # ids from 0 to {spec.vocabulary - 1}"
 
 

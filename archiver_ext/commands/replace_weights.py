@@ -170,6 +170,7 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     from ..evaluation.evaluate import verify_archive
     from ..evaluation.manifest_builder import with_errors
     from ..evaluation.reference import make_reference
+    from ..evaluation.value_ranges import with_value_ranges
     from ..evaluation.verify import draw_cases
     from ..progress import show_progress
     from ..user_model import importable, load_model
@@ -178,7 +179,7 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     config = load_block(tree / names["configFile"])
     with importable(tree), simulation.enable_emulation():
         model = load_model(tree / names["modelFile"], tree / weights, config.model)
-        loaded = load_archive(tree)
+        loaded = with_value_ranges(load_archive(tree), config.input_specs)
         facts = loaded.manifest
         if (emulation := simulation_of(get_backend(facts.backend))) is not None:
             console.print(f"{facts.backend} was {emulation}", markup=False, highlight=False, soft_wrap=True)

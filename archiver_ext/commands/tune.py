@@ -102,6 +102,8 @@ def _read(files: Iterable[str], model: str | None) -> dict[int, int]:
 
     observed = []
     for file in files:
+        if file != _STDIN and not Path(file).is_file():
+            raise PackagingError(f"there is no file {file}: give a file of lengths or a log, or - for standard input")
         data = sys.stdin.buffer.read() if file == _STDIN else Path(file).read_bytes()
         try:
             observed.append(parse_lengths(data))

@@ -22,5 +22,27 @@ def add_to(commands: Any) -> None:
 def _verify_config(options: argparse.Namespace) -> None:
     from ...config.load import load_config
 
-    grid = load_config(options.file).grid
+    config = load_config(options.file)
+    _check_backend(config.backend, options.file)
+    grid = config.grid
     sys.stdout.write(f"{options.file}: valid, {len(grid.buckets)} buckets\n")
+
+
+def _check_backend(name: str, file: Path) -> None:
+    """Refuse a backend that nothing installed here provides.
+
+    Raises:
+        ConfigError: names the line, and the closest backend.
+    """
+    from ...backends.registry import backend_names, unknown_backend
+    from ...config.diagnostics import ConfigError, Diagnostic
+    from ...config.load import find_span
+    from ...config.schema import BLOCK
+    from ..evaluation.selection import AUTO
+
+    if name in (AUTO, *backend_names()):
+        return
+    text = file.read_text(encoding="utf-8")
+    span = find_span(text, (BLOCK, "backend"))
+    line = 1 if span is None else 1 + text.count("\n", 0, span.start)
+    raise ConfigError(str(file), [Diagnostic(f"{BLOCK}.backend", line, unknown_backend(name))])

@@ -28,6 +28,7 @@ from ..progress import ProgressCallback
 from .calibrate import Call, Costs, measure, measure_costs, measure_padding
 from .manifest_builder import BuildInput, Estimates, build_manifest, estimates, with_costs, with_errors
 from .selection import Candidate, CandidateResult
+from .value_ranges import with_value_ranges
 from .verify import VerificationCase, VerificationResult, merge_worst, verify_bucket, verify_planned
 from .verify_streaming import verify_streaming
 
@@ -45,8 +46,19 @@ class ToleranceExceeded(PackagingError):
         super().__init__(
             f"{backend} differs from the model in eager mode by more than the tolerance "
             f"(atol {tolerance[0]:g}, rtol {tolerance[1]:g}) in {len(failed)} of {len(results)} buckets:\n"
-            f"  bucket      result  max error  error / tolerance  largest in\n{lines}"
+            f"  bucket      result  max error  error / tolerance  largest in\n{lines}{_explanation(results)}"
         )
+
+
+def _explanation(results: Sequence[VerificationResult]) -> str:
+    """What the buckets that fail have in common, if they do."""
+    alone = [result for result in results if result.bucket.batch == 1]
+    if alone and all(result.passed for result in alone):
+        return (
+            "\nRequests agree alone but not in a batch: one request may change the output of another. Compute each row "
+            "of the batch by itself in forward(), or serve batch: [1]"
+        )
+    return ""
 
 
 def _table_row(result: VerificationResult) -> str:
@@ -111,7 +123,7 @@ def evaluate_engine(
     """
     manifest = build_manifest(build, candidate)
     write_manifest(manifest, build.tree)
-    loaded = load_archive(build.tree, build.threads)
+    loaded = with_value_ranges(load_archive(build.tree, build.threads), manifest.inputs)
     verified = verify_archive(loaded, cases, report)
     estimated, simulation = estimates(build, candidate), simulation_of(candidate.device_engine)
     costs = measure_costs(loaded) if simulation is None else _costs_from_estimates(estimated)

@@ -11,7 +11,9 @@ from torch.utils import _pytree as pytree
 from ...bucketing.shapes import TensorSpec
 from ...bucketing.time_sizes import size_at
 from ...config.schema import NeuronLstmBlock
+from ...lowering.errors import raising_line, source_suffix
 from ...lowering.export import bind_arguments
+from ...lowering.torch_messages import in_our_words
 from ..errors import PackagingError
 
 
@@ -44,16 +46,35 @@ def make_reference(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Seq
         except Exception as error:
             raise PackagingError(_failed(model, request, error)) from error
         leaves = [leaf for leaf in pytree.tree_leaves(answered) if isinstance(leaf, torch.Tensor)]
+        for leaf, spec in zip(leaves, outputs, strict=False):
+            _check_size(leaf, spec, request.length)
         return tuple(select_row(leaf, spec, request.length) for leaf, spec in zip(leaves, outputs, strict=True))
 
     return answer
+
+
+def _check_size(tensor: torch.Tensor, spec: TensorSpec, length: int) -> None:
+    """Refuse an output with fewer timesteps than the request.
+
+    Raises:
+        PackagingError: the model takes the length from the values of its inputs.
+    """
+    expected = list(spec.sizes(1, length))
+    if len(expected) == tensor.dim() and any(own < size for own, size in zip(tensor.shape, expected, strict=True)):
+        raise PackagingError(
+            f"the model in eager mode returns {spec.name} as {list(tensor.shape)} for a request of {length} timesteps, "
+            f"where {expected} was traced: it takes the length from the values of its inputs, as in (ids != 0).sum(1). "
+            "Give `range` to that input under `inputs`, so that no padding is drawn for a request: for ids [1, 4999], "
+            "for a mask [1, 1]"
+        )
 
 
 def _failed(model: torch.nn.Module, request: ReferenceRequest, error: Exception) -> str:
     shapes = ", ".join(str(list(tensor.shape)) for tensor in request.inputs)
     return (
         f"{type(model).__name__} fails in eager mode on one request of {request.length} timesteps (inputs without "
-        f"batch dimension: {shapes}): {type(error).__name__}: {error}"
+        f"batch dimension: {shapes}){source_suffix(raising_line(error))}: "
+        f"{in_our_words(str(error)) or f'{type(error).__name__}: {error}'}"
     )
 
 

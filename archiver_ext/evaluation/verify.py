@@ -33,6 +33,9 @@ _MAX_CHUNKS = 3
 """Chunks of one sequence: the second one receives a carry and hands on another."""
 
 _PLANNED_BATCHES = 6
+_ROUNDING = (1e-5, 1e-4)
+_REPEATED = 3
+"""Requests that eager mode answers twice, to find state that it keeps."""
 
 PaddingFill = Literal["pad_value", "large", "random"]
 
@@ -113,6 +116,7 @@ def draw_cases(
         cases.append(VerificationCase(request, reference(request)))
         report(count, len(lengths), f"{length} timesteps")
     _require_finite_output(cases)
+    _require_repeatable(cases[:_REPEATED], reference)
     return tuple(cases)
 
 
@@ -128,6 +132,18 @@ def _require_finite_output(cases: Sequence[VerificationCase]) -> None:
             "all outputs of the model in eager mode are NaN or infinite: there is nothing to verify against. "
             "Check the weights in --serialized-file"
         )
+
+
+def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference) -> None:
+    """Refuse a model whose output follows from earlier calls: every request is one of its own."""
+    for case in cases:
+        again = reference(case.request)
+        if any(difference(a, b, _ROUNDING)[1] > 1 for a, b in zip(again, case.expected, strict=True)):
+            raise PackagingError(
+                f"the model answers differently when it is called again with the same request "
+                f"({case.request.length} timesteps): it keeps state between calls, as in `self.hidden = ...` in "
+                "forward(), or draws random numbers. Compute the initial state in forward(), or take it as an input"
+            )
 
 
 def lengths_to_try(lengths: Sequence[int], *, padded: bool, seed: int = 0) -> list[int]:
@@ -203,9 +219,9 @@ def poisoned_padding(padding: PaddingFill, rng: torch.Generator) -> Pad:
 
 def _fill(spec: TensorSpec, sizes: tuple[int, ...], padding: PaddingFill, rng: torch.Generator) -> torch.Tensor:
     dtype = torch_dtype(spec)
-    if padding == "pad_value":
+    if padding == "pad_value" or not dtype.is_floating_point:  # serving writes nothing else for integers
         return torch.full(sizes, spec.pad_value).to(dtype)
-    if padding == "large" and dtype.is_floating_point:
+    if padding == "large" and (spec.time_dim is not None or spec.value_range is None):
         return torch.full(sizes, _LARGE).to(dtype)
     return _draw(spec, sizes, rng)
 

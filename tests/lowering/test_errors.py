@@ -240,9 +240,9 @@ def test_a_model_that_is_exact_for_one_request_is_served_as_that(model: type[nn.
 @pytest.mark.parametrize(
     ("declared", "expected"),
     [
-        ("{dtype: float32, shape: [batch, time, 4]}", "Expected 3, got 4"),
-        ("{dtype: float64, shape: [batch, time, 3]}", "does not match weight dtype (torch.float32)"),
-        ("{dtype: int64, shape: [batch, time, 3]}", "does not match weight dtype (torch.float32)"),
+        ("{dtype: float32, shape: [batch, time, 4]}", "takes 3 features (its input_size), but gets 4"),
+        ("{dtype: float64, shape: [batch, time, 3]}", "declare the inputs with `dtype: float32`"),
+        ("{dtype: int64, shape: [batch, time, 3]}", "declare the inputs with `dtype: float32`"),
         ("{dtype: float32, shape: [batch, time, 3, 3]}", "got 4D instead"),
     ],
 )

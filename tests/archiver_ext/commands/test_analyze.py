@@ -85,7 +85,7 @@ def test_people_get_tables_and_what_to_do(capsys: Capture) -> None:
     out = capsys.readouterr().out
     assert "model.py:20: odd = torch.special.bessel_j0(answers)" in out
     assert "partitioner_config: {}" in out
-    assert "neuronx is not installed: " in out
+    assert "neuronx cannot be used here: " in out
 
 
 def test_a_model_that_every_engine_takes_needs_no_advice(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_inputs_and_lengths_of_ordinary_models_are_found(case: Case) -> None:
     text, config = started(case.make)  # type: ignore[arg-type]
     written = parse_config(case.yaml, "zoo")
 
-    assert config.input_specs == written.input_specs
+    assert [replace(spec, value_range=None) for spec in config.input_specs] == list(written.input_specs)
     assert config.lengths == written.lengths
     assert (config.buckets.length is None) == (written.buckets.length is None)
     assert "forward() accepted" in text

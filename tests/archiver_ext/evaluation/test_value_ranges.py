@@ -1,0 +1,186 @@
+"""Verification draws what a model takes, writes the padding that serving writes, and explains a miss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from torchserve_neuron_lstm.archiver_ext.commands.init import starting_config
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import ToleranceExceeded
+from torchserve_neuron_lstm.archiver_ext.evaluation.reference import make_reference
+from torchserve_neuron_lstm.archiver_ext.evaluation.verify import VerificationResult, draw_cases, poisoned_padding
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
+from torchserve_neuron_lstm.config.diagnostics import ConfigError
+from torchserve_neuron_lstm.config.json_codec import from_json, to_json
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.schema import ServingConfig
+from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.differential import random_tensor
+
+IDS = "ids: {dtype: int64, shape: [batch, time]%s}"
+
+
+def config(inputs: str) -> ServingConfig:
+    """A configuration with these inputs."""
+    return parse_config(
+        f"neuron_lstm: {{inputs: {{{inputs}}}, lengths: lengths, buckets: {{batch: [1, 2], length: [4, 9]}}}}\n",
+        "model-config.yaml",
+    )
+
+
+class Words(nn.Module):
+    """Logits of the words of a text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 5, padding_idx=0)
+        self.lstm = nn.LSTM(5, 4, batch_first=True)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Any:
+        packed = pack_padded_sequence(self.embedding(ids), lengths.cpu(), batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.lstm(packed)[0], batch_first=True)[0]
+
+
+class Counting(Words):
+    """In eager mode the length is the number of ids that are no padding."""
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Any:
+        if not torch.compiler.is_exporting():
+            lengths = (ids != 0).sum(1)
+        return super().forward(ids, lengths)
+
+
+class Remembering(Words):
+    """The state of the last call is added."""
+
+    last = 0.0
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Any:
+        answer = super().forward(ids, lengths)
+        if torch.compiler.is_exporting():
+            return answer
+        self.last += 1.0
+        return answer + self.last
+
+
+class Relative(nn.Module):
+    """Lengths are shares of the longest one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor, share: Tensor, lengths: Tensor) -> Any:
+        own = (share * x.shape[1]).long()
+        packed = pack_padded_sequence(x, own.cpu(), batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.gru(packed)[0], batch_first=True, total_length=x.shape[1])[0]
+
+
+def drawn(model: nn.Module, settings: ServingConfig) -> int:
+    """The number of cases that verification draws."""
+    program = lower(model.eval(), settings)
+    reference = make_reference(model, settings, program.outputs)
+    return len(draw_cases(_Facts(program), settings.grid, reference, lambda *_: None))
+
+
+class _Facts:
+    """Facts of a program over whole sequences."""
+
+    kind: Any = "sequence"
+    padding: Any = "masked"
+
+    def __init__(self, program: Any) -> None:
+        self.inputs, self.outputs = program.inputs, program.outputs
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limits"), [("int64", (3, 5)), ("bool", (1, 1)), ("float32", (0.25, 1.0)), ("int8", (-3, -1))]
+)
+def test_values_are_drawn_from_the_range_both_ends_included(dtype: Any, limits: tuple[float, float]) -> None:
+    """Whole numbers reach both ends."""
+    spec = TensorSpec("x", dtype, ("batch", "time"), value_range=limits)
+    values = random_tensor(spec, (50, 9), torch.Generator().manual_seed(0)).double()
+
+    assert limits[0] <= values.min()
+    assert values.max() <= limits[1]
+    if dtype != "float32":
+        assert (values.min().item(), values.max().item()) == limits
+
+
+def test_a_model_that_counts_its_ids_is_verified_within_a_range_and_told_of_it_without() -> None:
+    """An id of padding would make the output shorter than the request."""
+    with pytest.raises(PackagingError, match=r"takes the length from the values of its inputs(.|\n)*`range`"):
+        drawn(Counting(), config(IDS % ""))
+    assert drawn(Counting(), config(IDS % ", range: [1, 10]")) > 3
+
+
+def test_a_model_that_keeps_state_is_refused_before_anything_is_compiled() -> None:
+    """It answers the same request differently."""
+    assert drawn(Words(), config(IDS % "")) > 3
+    with pytest.raises(PackagingError, match="answers differently when it is called again"):
+        drawn(Remembering(), config(IDS % ""))
+
+
+def test_relative_lengths_outside_their_domain_are_told_to_need_a_range() -> None:
+    """A negative length is no error of ours."""
+    with pytest.raises(LoweringError, match=r"values drawn at random.*`range: \[least, largest\]`"):
+        lower(
+            Relative().eval(),
+            config("x: {dtype: float32, shape: [batch, time, 3]}, share: {dtype: float32, shape: [batch]}"),
+        )
+
+
+@pytest.mark.parametrize("kind", ["random", "large", "pad_value"])
+def test_integers_are_padded_with_what_serving_writes(kind: Any) -> None:
+    """Floats are poisoned all the same."""
+    ids, x = TensorSpec("ids", "int64", ("batch", "time"), 7), TensorSpec("x", "float32", ("batch", "time"), 7)
+    pad = poisoned_padding(kind, torch.Generator().manual_seed(0))
+
+    assert pad([torch.tensor([1, 2])], ids, Bucket(2, 3)).tolist() == [[1, 2, 7], [7, 7, 7]]
+    assert (pad([torch.tensor([1.0, 2.0])], x, Bucket(2, 3))[0, 2] == 7) == (kind == "pad_value")
+
+
+def test_rows_that_agree_alone_only_are_explained() -> None:
+    """The table of a miss ends with what it means."""
+    alone, both = (VerificationResult(Bucket(rows, 4), 1.0, ratio, "y") for rows, ratio in ((1, 0.5), (2, 9.0)))
+
+    assert "agree alone but not in a batch" in str(ToleranceExceeded("eager", [alone, both], (1e-5, 1e-5)))
+    assert "agree alone" not in str(ToleranceExceeded("eager", [both], (1e-5, 1e-5)))
+
+
+def test_a_range_is_not_written_into_an_archive() -> None:
+    """The manifest of every archive has the keys that it had."""
+    spec = TensorSpec("ids", "int64", ("batch", "time"), value_range=(1, 4))
+    written = to_json(TensorSpec, spec)
+
+    assert "value_range" not in written
+    assert from_json(TensorSpec, written) == TensorSpec("ids", "int64", ("batch", "time"))
+
+
+@pytest.mark.parametrize(
+    ("limits", "complaint"),
+    [
+        ("[5, 1]", "the least value first"),
+        ("[1]", "as in [1, 4999]"),
+        ("[0, 1.5]", "a whole number"),
+        ("3", "as in [1"),
+    ],
+)
+def test_a_range_that_is_none_is_refused(limits: str, complaint: str) -> None:
+    """The message has the form."""
+    with pytest.raises(ConfigError, match=complaint.replace("[", r"\[")):
+        config(IDS % f", range: {limits}")
+
+
+def test_init_writes_a_range_without_the_padding_of_the_embedding(tmp_path: Path) -> None:
+    """The file is valid as it is."""
+    text = starting_config(Words, {})
+
+    assert "range: [1, 10]" in text
+    assert parse_config(text, "model-config.yaml", tmp_path).input_specs[0].value_range == (1, 10)

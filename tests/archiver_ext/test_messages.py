@@ -1,0 +1,130 @@
+"""Mistakes of a first try are told in words, with a way out that works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchserve_neuron_lstm.archiver_ext import cli, model_archiver
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.user_model import importable, load_class
+
+from .conftest import CONFIG, Project
+
+LAYERS = "import torch\nclass Block(torch.nn.Linear):\n    pass\n"
+MODEL_OF_PARTS = "import torch\nfrom {module} import Block\nclass Whole(torch.nn.Module):\n    pass\n"
+
+
+def loaded(folder: Path, *more: str) -> str:
+    """The name of the class that the archive's model file defines, staged as for packaging."""
+    staged = folder / "staged"
+    staged.mkdir(exist_ok=True)
+    words = ["--model-name", "tiny", "--version", "1.0", "--handler", "neuron_lstm", "--model-file", "model.py"]
+    tree = model_archiver.stage(model_archiver.parse([*words, *more]), staged)
+    with importable(tree):
+        return load_class(tree / "model.py").__name__
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's folder, with a package `myproject`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "myproject").mkdir()
+    (tmp_path / "myproject" / "__init__.py").touch()
+    (tmp_path / "myproject" / "layers.py").write_text(LAYERS)
+    return tmp_path
+
+
+def test_a_package_of_ones_own_goes_into_a_folder_for_extra_files(folder: Path) -> None:
+    """The archiver puts the content of a folder into the archive; the message's way out is taken."""
+    (folder / "model.py").write_text(MODEL_OF_PARTS.format(module="myproject.layers"))
+    with pytest.raises(PackagingError, match="give --extra-files parts"):
+        loaded(folder, "--extra-files", "myproject/")
+
+    (folder / "parts").mkdir()
+    (folder / "myproject").rename(folder / "parts" / "myproject")
+    assert loaded(folder, "--extra-files", "parts") == "Whole"
+
+
+def test_a_relative_import_is_told_both_ways_out(folder: Path) -> None:
+    """The import of a file beside the model's, and the package as a whole."""
+    relative = MODEL_OF_PARTS.format(module=".layers")
+    (folder / "model.py").write_text(relative)
+    with pytest.raises(PackagingError, match=r"from layers import Block.*class Model\(Net\): pass"):
+        loaded(folder)
+
+    (folder / "model.py").write_text(relative.replace("from .layers", "from layers"))
+    assert loaded(folder, "--extra-files", "myproject/layers.py") == "Whole"
+
+    (folder / "parts").mkdir()
+    (folder / "myproject" / "model.py").write_text(relative)
+    (folder / "myproject").rename(folder / "parts" / "myproject")
+    (folder / "model.py").write_text("from myproject.model import Whole\nclass Model(Whole): pass\n")
+    assert loaded(folder, "--extra-files", "parts") == "Model"
+
+
+@pytest.mark.parametrize(("name", "near"), [("onnx", "onnxruntime"), ("tensorrt", ""), ("inducter", "inductor")])
+def test_an_unknown_backend_is_no_valid_configuration(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, near: str
+) -> None:
+    """The message has the line, the closest name and all others."""
+    text = CONFIG.format(backend=name, hidden=6, batch=[1], length=[2, 4], longest=4)
+    (folder / "model-config.yaml").write_text(text)
+
+    assert cli.main(["verify-config", "model-config.yaml"]) == 1
+
+    error = capsys.readouterr().err
+    line = 1 + text[: text.index("backend")].count("\n")
+    assert f"model-config.yaml:{line}: neuron_lstm.backend: there is no backend '{name}'" in error
+    assert f"(did you mean {near}?)" in error if near else "did you mean" not in error
+    assert "native, inductor" in error
+
+
+@pytest.mark.parametrize("name", ["auto", "native", "neuronx"])
+def test_every_backend_of_the_registry_is_valid_where_it_is_not_installed(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """A configuration may be checked on another machine than the one that packages."""
+    text = CONFIG.format(backend=name, hidden=6, batch=[1], length=[2, 4], longest=4)
+    (folder / "model-config.yaml").write_text(text)
+
+    assert cli.main(["verify-config", "model-config.yaml"]) == 0
+    assert "valid" in capsys.readouterr().out
+
+
+def test_a_missing_file_of_lengths_is_told_in_words(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No number of an error."""
+    assert cli.main(["tune", "nothere"]) == 1
+
+    error = capsys.readouterr().err
+    assert "there is no file nothere" in error
+    assert "Errno" not in error
+
+
+def test_an_archive_that_is_a_folder_of_nothing_is_told_in_words(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Errors of the system have their file and no number."""
+    assert cli.main(["tune", "--archive", "nothere.mar", "myproject/layers.py"]) == 1
+    assert "Errno" not in capsys.readouterr().err
+
+
+def test_our_handler_with_a_hyphen_is_told_to_have_an_underscore(project: Project) -> None:
+    """No traceback, and no archive."""
+    done = project.archive(handler="neuron-lstm")
+
+    assert done.returncode == 1
+    assert "write --handler neuron_lstm" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (project.folder / "tiny.mar").exists()
+
+
+def test_an_empty_weights_file_is_told_to_be_empty(project: Project) -> None:
+    """The way out is the call that saves weights."""
+    (project.folder / "weights.pt").write_bytes(b"")
+
+    done = project.archive()
+
+    assert done.returncode == 1
+    assert "weights.pt is empty: save the weights again" in done.stderr

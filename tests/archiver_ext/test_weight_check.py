@@ -1,0 +1,86 @@
+"""Weights that no program could answer with are refused before anything is compiled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.user_model import load_state_dict
+from torchserve_neuron_lstm.archiver_ext.weight_check import check_finite
+
+from .conftest import Project
+
+
+class Masked(torch.nn.Module):
+    """A layer beside a mask of minus infinity."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+        self.register_buffer("mask", torch.full((2, 2), float("-inf")).triu(1))
+        self.limit = torch.nn.Parameter(torch.tensor(float("inf")), requires_grad=False)
+
+
+def saved(folder: Path, dtype: torch.dtype = torch.float32, number: float | None = None) -> Path:
+    """Weights of `Masked`, of which one may be another number."""
+    model = Masked().to(dtype)
+    if number is not None:
+        model.linear.weight.data[1, 2] = number
+    torch.save(model.state_dict(), folder / "weights.pt")
+    return folder / "weights.pt"
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_one_weight_that_is_no_finite_number_is_refused_by_name(tmp_path: Path, number: float) -> None:
+    """The message has the weight's name, and how many of its numbers it is."""
+    with pytest.raises(PackagingError, match=r"weights\.pt: 1 of 4 weights(.|\n)*linear\.weight: 1 of 6"):
+        load_state_dict(Masked(), saved(tmp_path, number=number))
+
+
+def test_an_infinite_mask_is_a_weight_like_any_other(tmp_path: Path) -> None:
+    """Buffers and frozen parameters may be infinite."""
+    model = Masked()
+    load_state_dict(model, saved(tmp_path))
+
+    assert bool(model.get_buffer("mask").isinf().any())
+
+
+def test_a_mask_of_nan_is_refused() -> None:
+    """No computation has a use for it."""
+    model = Masked()
+    model.get_buffer("mask")[0, 1] = float("nan")
+    with pytest.raises(PackagingError, match="mask: 1 of 4"):
+        check_finite(model, "weights.pt")
+
+
+@pytest.mark.parametrize(("dtype", "name"), [(torch.float64, "float64"), (torch.float16, "float16")])
+def test_weights_of_another_precision_are_counted_and_named(tmp_path: Path, dtype: torch.dtype, name: str) -> None:
+    """Serving reads the file as it is, so its precision has to be the model's."""
+    with pytest.raises(PackagingError) as refused:
+        load_state_dict(Masked(), saved(tmp_path, dtype))
+
+    assert "4 of 4 weights have another precision" in str(refused.value)
+    assert f"linear.weight: the model has float32, the file {name}" in str(refused.value)
+
+
+def test_the_way_out_for_another_precision_works(tmp_path: Path) -> None:
+    """`model.float()` before saving, as the message says."""
+    torch.save(Masked().double().float().state_dict(), tmp_path / "weights.pt")
+    load_state_dict(Masked(), tmp_path / "weights.pt")
+
+
+def test_nan_weights_are_refused_before_anything_is_compiled(project: Project) -> None:
+    """No archive is written."""
+    weights = torch.load(project.folder / "weights.pt")
+    weights["lstm.weight_hh_l0"][0, 0] = float("nan")
+    torch.save(weights, project.folder / "weights.pt")
+
+    done = project.archive()
+
+    assert done.returncode == 1
+    assert "lstm.weight_hh_l0: 1 of 144" in done.stderr
+    assert "compile" not in done.stderr
+    assert not (project.folder / "tiny.mar").exists()

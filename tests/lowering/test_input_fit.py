@@ -1,0 +1,154 @@
+"""Inputs that do not fit the layers are refused while tracing, in words of the configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import LoweringError, lower
+from torchserve_neuron_lstm.lowering.program import LoweredModel
+from torchserve_neuron_lstm.lowering.recurrence_fit import checked_packed_features
+
+
+class Packed(nn.Module):
+    """A packed recurrence of 12 features."""
+
+    def __init__(self, cell: Any = nn.LSTM) -> None:
+        super().__init__()
+        self.layer = cell(12, 8, batch_first=True)
+        self.head = nn.Linear(8, 9)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        packed, _ = self.layer(pack_padded_sequence(x, lengths, True, False))  # layer
+        return self.head(pad_packed_sequence(packed, True)[0])
+
+
+class Padded(Packed):
+    """The same without packing."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.head(self.layer(x)[0])  # layer
+
+
+class LastState(Packed):
+    """An output without time."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.head(self.layer(x)[0].mean(1))  # layer
+
+
+class FixedState(Packed):
+    """An initial state for a batch of four."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.head(self.layer(x, (torch.zeros(1, 4, 8), torch.zeros(1, 4, 8)))[0])  # state
+
+
+class FixedView(Packed):
+    """An output for a batch of four."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.head(self.layer(x)[0]).reshape(4, -1, 9)  # view
+
+
+class Branch(Packed):
+    """A branch on the values of the input."""
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Any:
+        return self.head(self.layer(-x if x.sum() > 0 else x)[0])  # branch
+
+
+def lowered(model: nn.Module, shape: str = "[batch, time, 12]", dtype: str = "float32") -> LoweredModel:
+    """Lower a model for one input."""
+    text = f"neuron_lstm: {{inputs: {{x: {{dtype: {dtype}, shape: {shape}}}}}, lengths: lengths, "
+    return lower(
+        model.eval(), parse_config(f"{text}buckets: {{batch: [1, 4], length: [4, 9]}}}}\n", "model-config.yaml")
+    )
+
+
+def refusal(model: nn.Module, **inputs: str) -> str:
+    """The message for inputs that do not fit."""
+    with pytest.raises(LoweringError) as refused:
+        lowered(model, **inputs)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("kind", [Packed, Padded])
+def test_features_of_another_size_are_told_with_both_sizes(kind: type[Packed], cell: Any) -> None:
+    """No size is compared by torch for packed data in an LSTM."""
+    text = refusal(kind(cell), shape="[batch, time, 13]")
+
+    assert "takes 12 features (its input_size), but gets 13" in text
+    assert "write 12 in place of 13" in text
+    assert "# layer" in text
+
+
+@pytest.mark.parametrize("kind", [Packed, Padded, LastState])
+def test_swapped_axes_are_told_at_the_layer(kind: type[Packed]) -> None:
+    """A batch-first layer does not take time first; the way out of the message is taken."""
+    text = refusal(kind(), shape="[time, batch, 12]")
+
+    assert "takes the batch as time" in text
+    assert "[batch, time, ...] there for batch_first=True" in text
+    assert "# layer" in text
+    assert lowered(kind(), shape="[batch, time, 12]").outputs
+
+
+@pytest.mark.parametrize("kind", [Packed, Padded])
+def test_time_in_the_place_of_the_features_is_told(kind: type[Packed]) -> None:
+    """The last dimension is that of the features."""
+    assert "at the last dimension, which is batch or time here" in refusal(kind(), shape="[batch, 12, time]")
+
+
+def test_a_state_for_one_batch_size_is_told_at_its_line() -> None:
+    """The words have the shape, not the exporter's symbols."""
+    text = refusal(FixedState())
+
+    assert "fixed shape [1, 4, 8], which fits one batch size only" in text
+    assert "# state" in text
+
+
+def test_a_view_of_one_batch_size_is_told_at_its_line() -> None:
+    """The words have the sizes, not the exporter's symbols."""
+    text = refusal(FixedView())
+
+    assert "reshaped to [4, -1, 9], which fits one batch size" in text
+    assert "# view" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs", "weights"), [(Packed, "float32", torch.float64), (Padded, "float64", torch.float32)]
+)
+def test_weights_of_another_precision_than_the_inputs_are_told(
+    kind: type[Packed], inputs: str, weights: torch.dtype
+) -> None:
+    """The way out is `dtype` of the inputs, and is taken."""
+    text = refusal(kind().to(weights), dtype=inputs)
+
+    assert f"{str(weights).removeprefix('torch.')} weights but gets {inputs} data" in text.replace(",", "")
+    assert "# layer" in text
+    assert lowered(kind().to(weights), dtype=str(weights).removeprefix("torch.")).outputs
+
+
+def test_a_refused_branch_leaves_standard_error_empty(capfd: pytest.CaptureFixture[str]) -> None:
+    """The exporter would print its graph there."""
+    text = refusal(Branch())
+
+    assert "the control flow of Branch.forward depend on the values of its inputs (at " in text
+    assert "# branch" in text
+    assert capfd.readouterr().err == ""
+
+
+def test_a_call_in_eager_mode_is_checked_too() -> None:
+    """An LSTM would read beyond the rows of packed data."""
+    model: Any = Packed()
+    with checked_packed_features(model), pytest.raises(LoweringError, match="takes 12 features"):
+        model(torch.zeros(2, 3, 11), torch.tensor([3, 1]))
+    with checked_packed_features(model):
+        assert model(torch.zeros(2, 3, 12), torch.tensor([3, 1])).shape == (2, 3, 9)
