@@ -6,7 +6,7 @@ import random
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from .part import Part, Place
 
@@ -34,7 +34,7 @@ class Attention(Part):
             return x + self._context(x, lengths), lengths
         rows = x if self.time == 1 else x.transpose(0, 1)
         query, key, value = self.query(rows), self.key(rows), self.value(rows)
-        rows = F.scaled_dot_product_attention(query, key, value, is_causal=self.variant == "causal")
+        rows = functional.scaled_dot_product_attention(query, key, value, is_causal=self.variant == "causal")
         return rows if self.time == 1 else rows.transpose(0, 1), lengths
 
     def _by_heads(self, x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -54,4 +54,5 @@ class Attention(Part):
             scores = self.score(x)
         if self.variant == "masked pooled" and lengths is not None:
             scores = scores.masked_fill(~self.mask(x, lengths), float("-inf"))
-        return (torch.softmax(scores, self.time) * self.value(x)).sum(self.time, keepdim=True)
+        context: Tensor = (torch.softmax(scores, self.time) * self.value(x)).sum(self.time, keepdim=True)
+        return context

@@ -12,10 +12,10 @@ A seed is drawn into a model in these steps; `draw_features` is the first.
 5. A model without such an output has an output of each timestep. A second output of each timestep follows in half of
    the models that have room for it: a model has one or two outputs.
 
-An embedding is always the first part, and makes ids of the input; otherwise the input is x[B, T, F]. Weights are torch's
-defaults. The model must run in eager mode on every number of timesteps from 1 to 16, with finite outputs, and in double
-precision with the same outputs up to 1e-6: a model that amplifies rounding errors has no right answer to 1e-5. If it
-does not, steps 2 to 5 are drawn again. The number of drawn models is not chosen by what lowering accepts.
+An embedding is always the first part, and makes ids of the input; otherwise the input is x[B, T, F]. Weights are
+torch's defaults. The model must run in eager mode on every number of timesteps from 1 to 16, with finite outputs, and
+in double precision with the same outputs up to 1e-6: a model that amplifies rounding errors has no right answer to
+1e-5. If it does not, steps 2 to 5 are drawn again. No step depends on what lowering accepts.
 """
 
 from __future__ import annotations

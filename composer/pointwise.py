@@ -6,7 +6,7 @@ import random
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from .part import Part, Place
 
@@ -31,7 +31,7 @@ class Elementwise(Part):
 
     def _changed(self, x: Tensor) -> Tensor:
         if self.variant == "gelu":
-            return F.gelu(x)
+            return functional.gelu(x)
         if self.variant == "gate":
             return x * torch.sigmoid(self.gate(x))
         if self.variant == "where":

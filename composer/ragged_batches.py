@@ -34,7 +34,8 @@ class RaggedBatch:
 
     def __str__(self) -> str:
         bad = "" if self.bad_row is None else f", row {self.bad_row} all NaN"
-        return f"lengths {list(self.lengths)} in {self.bucket.batch} x {self.bucket.length}, {self.garbage} in padding{bad}"
+        shape = f"{self.bucket.batch} x {self.bucket.length}"
+        return f"lengths {list(self.lengths)} in {shape}, {self.garbage} in padding{bad}"
 
 
 def ragged_batches(count: int, seed: int, *, any_length: bool) -> Iterator[RaggedBatch]:

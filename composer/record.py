@@ -12,9 +12,10 @@ from .verdict import Verdict
 
 
 def append(file: Path, verdict: Verdict) -> None:
-    """Add a line to the file, which is made if it is missing."""
+    """Add a line to the file, which is made if it is missing; a line before it that was cut off is ended."""
+    ended = not file.exists() or file.read_bytes()[-1:] in (b"\n", b"")
     with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps(asdict(verdict)) + "\n")
+        lines.write(f"{'' if ended else chr(10)}{json.dumps(asdict(verdict))}\n")
 
 
 def read(file: Path, seeds: Container[int]) -> dict[int, Verdict]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -63,8 +62,9 @@ class Reduction(Summary):
             return torch.sqrt(x.var(self.time, unbiased=False) + 0.1)
         if self.variant == "sum":
             return x.sum(self.time) / 8
-        function = {"mean": torch.mean, "min": torch.amin, "logsumexp": torch.logsumexp}[self.variant]
-        return cast(Tensor, function(x, self.time))
+        if self.variant == "logsumexp":
+            return torch.logsumexp(x, self.time)
+        return x.mean(self.time) if self.variant == "mean" else x.amin(self.time)
 
     def _of_real_steps(self, x: Tensor, lengths: Tensor) -> Tensor:
         mask = self.mask(x, lengths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -74,11 +75,14 @@ def _judged(composed: ComposedModel, batches: int) -> tuple[Outcome, str, str, s
     way = f"{lowered.padding_reason}{'' if lowered.chunked is None else '; in chunks of time'}"
     because = _refusal_of_one_request(composed, config) if exact else ""
     try:
-        differences = list(_differences(composed, lowered, batches))
+        differences = list(differences_of(composed, lowered, batches))
     except Exception as error:  # noqa: BLE001 - a served program must not fail
         return "crashed", f"run: {type(error).__name__}: {error}", because, way
     if differences:
-        return "wrong", f"{len(differences)} answers differ, such as {differences[0]}", because, way
+        finite = [line for line, is_finite in differences if is_finite]
+        first = finite[0] if finite else differences[0][0]
+        count = f"{len(differences)} answers differ, {len(finite)} of them with finite padding and rows"
+        return "wrong", f"{count}, such as {first}", because, way
     return ("bucket lengths only" if exact else "accepted"), "", because, way
 
 
@@ -121,8 +125,8 @@ def _equal(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
     )
 
 
-def _differences(composed: ComposedModel, lowered: LoweredModel, batches: int) -> Iterator[str]:
-    """Run all batches, and yield a line for each answer that differs."""
+def differences_of(composed: ComposedModel, lowered: LoweredModel, batches: int) -> Iterator[tuple[str, bool]]:
+    """Run all batches; for each answer that differs yield a line, and whether padding and rows were finite."""
     answers = _Answers(composed)
     drawn = (
         bucket_batches(batches, composed.seed)
@@ -143,7 +147,8 @@ def _differences(composed: ComposedModel, lowered: LoweredModel, batches: int) -
         for how, answered in results.items():
             for row, (length, one) in enumerate(zip(batch.lengths, chosen, strict=True)):
                 if row != bad_row and (off := answers.differs(length, one, answered[row])) is not None:
-                    yield f"batch {index} ({batch}), {how}: row {row} differs by {off:.1e}"
+                    line = f"batch {index} ({batch}), {how}: row {row} differs by {off:.1e}"
+                    yield line, math.isfinite(batch.garbage) and bad_row is None
 
 
 class _Programs:

@@ -6,7 +6,7 @@ import random
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from .part import Part, Place
 
@@ -82,7 +82,7 @@ class ValidConvolution(Part):
         """Pad as far as needed, then convolve."""
         channels = self.channels(x)
         if self.missing:
-            channels = F.pad(channels, (self.before, self.missing - self.before))
+            channels = functional.pad(channels, (self.before, self.missing - self.before))
         x = torch.relu(self.sequence(self.conv(channels)))
         return x, None if lengths is None else lengths + (self.missing - self.size + 1)
 
@@ -135,5 +135,5 @@ class Upsampling(Part):
         elif self.variant == "transposed convolution":
             x = self.sequence(self.up(self.channels(x)))
         else:
-            x = self.sequence(F.interpolate(self.channels(x), scale_factor=2, mode=self.variant))
+            x = self.sequence(functional.interpolate(self.channels(x), scale_factor=2, mode=self.variant))
         return x, None if lengths is None else 2 * lengths

@@ -54,13 +54,28 @@ def average_pool(spatial: int) -> Rule:
 
     def rule(batch: Batch, call: Call) -> Results:
         value = call.value()
-        if any(is_ragged(size) for size in value.sizes[-spatial:]):
-            pads = any(call["padding"]) if isinstance(call["padding"], (list, tuple)) else bool(call["padding"])
-            if call["ceil_mode"] or (pads and not call["count_include_pad"]):
-                raise NoRule("a mean over windows that counts the elements within the sequence")
-        return _pool(batch, call, spatial, 0)
+        pads = any(call["padding"]) if isinstance(call["padding"], (list, tuple)) else bool(call["padding"])
+        counts_padding = pads and call["count_include_pad"]
+        ragged = any(is_ragged(size) for size in value.sizes[-spatial:])
+        if not ragged or call.get("divisor_override") or (counts_padding and not call["ceil_mode"]):
+            return _pool(batch, call, spatial, 0)
+        if counts_padding:
+            raise NoRule("a mean over windows that counts the part of the padding that a last window reaches")
+        return _mean_of_real(batch, call, spatial) if pads or call["ceil_mode"] else _pool(batch, call, spatial, 0)
 
     return rule
+
+
+def _mean_of_real(batch: Batch, call: Call, spatial: int) -> Results:
+    """Divide by the number of elements of each window that are within the row."""
+    value = Value(batch.every_row(call.value()), call.value().sizes)
+    dims = range(value.rank - spatial, value.rank)
+    sums, folded = _folded(value, batch.masked(value, dims, 0), spatial)
+    ones = Value(torch.ones_like(value.tensor), value.sizes)
+    counts, _ = _folded(value, batch.masked(ones, dims, 0), spatial)
+    # Both are divided by the number of elements of the padded batch's window. Behind a row's end no element is counted.
+    means = call.run(self=sums) / call.run(self=counts).clamp(min=1e-6)
+    return _unfolded(batch, call, means, folded, shared=False)
 
 
 def _pool(batch: Batch, call: Call, spatial: int, fill: float) -> Results:
