@@ -81,6 +81,7 @@ RULES: dict[str, Rule] = {
         (window.adaptive_pool(1, largest=False), "adaptive_avg_pool1d"),
         (window.adaptive_pool(2, largest=False), "adaptive_avg_pool2d"),
         (window.upsample, "upsample_nearest1d upsample_nearest2d"),
+        (window.upsample_linear, "upsample_linear1d"),
         (contraction.linear, "linear"),
         (contraction.matmul, "matmul mm bmm mv dot"),
         (contraction.add_product, "addmm baddbmm addmv"),

@@ -138,3 +138,21 @@ def upsample(batch: Batch, call: Call) -> Results:
         if factor != 1:
             tensor = tensor.repeat_interleave(int(factor), dim + 1)
     return Value(tensor.squeeze(0) if value.shared else tensor, call.sizes[0], value.shared)
+
+
+def upsample_linear(batch: Batch, call: Call) -> Results:
+    """Interpolate between timesteps: the last one of each row is repeated beyond its end, as at the end of a tensor."""
+    value = call.value()
+    if call["align_corners"] or not (call.get("scales") or call.get("scale_factors")):
+        raise NoRule("an interpolation whose step depends on the number of timesteps")
+    tensor = batch.every_row(value)
+    if is_ragged(value.sizes[2]):
+        last = batch.own(value.sizes[2]) - 1
+        steps = torch.minimum(batch.positions(value.sizes[2]).unsqueeze(0), last.unsqueeze(1))
+        tensor = tensor.gather(3, steps.reshape(batch.rows, 1, 1, -1).expand_as(tensor))
+    folded = tensor.flatten(0, 1)
+    changed: dict[str, Any] = {"self" if "self" in call.arguments else "input": folded}
+    if call["output_size"] is not None:
+        changed["output_size"] = [batch.padded(call.sizes[0][2])]
+    result = call.run(**changed)
+    return Value(result.reshape(tensor.shape[0], *batch.padded_sizes(call.sizes[0])), call.sizes[0])

@@ -119,6 +119,12 @@ def averaged(m: Model, x: Tensor) -> Any:
     )
 
 
+def interpolated(m: Model, x: Tensor) -> Any:
+    """Timesteps between two others; behind the last one it is repeated."""
+    doubled = nn.functional.interpolate(x.transpose(1, 2), scale_factor=2, mode="linear")
+    return doubled.transpose(1, 2).flip(1)
+
+
 def halved_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
     """A mask from lengths that are divided as tensors, after a convolution with a stride."""
     frames = m.halved(x.transpose(1, 2)).transpose(1, 2)
@@ -171,6 +177,7 @@ WITHOUT_LENGTHS = (
     reversed_twice,
     upsampled,
     averaged,
+    interpolated,
 )
 WITH_LENGTHS = (mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths)
 
