@@ -1,4 +1,4 @@
-"""`make compose`: random composed models are lowered, and compared with each request alone in eager mode.
+"""`make compose`: random composed models are lowered, and compared with eager mode.
 
 `composer/compose.py` says how a model is drawn. Each is lowered in this process; an accepted one runs ragged batches
 with garbage in the padding, garbage rows, permuted rows and the extreme lengths. A line of JSON for each seed is

@@ -1,4 +1,4 @@
-"""A part of a composed model: a function of a sequence and, where the model takes them, of its lengths."""
+"""A part of a composed model: a function of a sequence, and of its lengths if the model has any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ragged batches that try to go wrong: garbage in the padding, garbage rows, lengths 1 and longest, permutations."""
+"""Ragged batches with garbage in the padding, garbage rows, extreme lengths and permutations."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RaggedBatch:
 
 
 def ragged_batches(count: int, seed: int, *, any_length: bool) -> Iterator[RaggedBatch]:
-    """Draw batches: the first ones are the extremes. The last one of each five is the one before, permuted."""
+    """Draw batches: first the extremes. The last one of each five is the one before, permuted."""
     choose = random.Random(seed)
     extremes = [(1,) * ROWS, (LONGEST,) * ROWS, (1,), (LONGEST,)]
     last = extremes[0]

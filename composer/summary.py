@@ -56,7 +56,7 @@ def _causes(verdicts: Collection[Verdict]) -> list[dict[str, Any]]:
 
 
 def cause(verdict: Verdict) -> str:
-    """Return a refusal in a form that is the same for all models: without names, numbers and longest lines.
+    """Return a refusal in a form that is the same for all models: without names and numbers.
 
     >>> verdict = Verdict(3, (), False, "refused", "", "A.f holds only if L['x'].size()[1] == 16", "", 0.1)
     >>> cause(verdict)

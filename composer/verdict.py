@@ -1,4 +1,4 @@
-"""Judgement of one composed model: lowered in this process, then compared with each request alone in eager mode."""
+"""Judgement of one composed model: lowered in this process, then compared with eager mode."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Verdict:
     message: str
     """Refusal, first difference, or exception; empty for an accepted model."""
     because: str
-    """Reason why the trace of one request failed, where the model is refused or served at bucket lengths only."""
+    """Refusal of the trace of one request, if the model is not accepted."""
     way: str
     """Reason for the padding mode, and whether chunks of time were run."""
     seconds: float
@@ -126,7 +126,7 @@ def _equal(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
 
 
 def differences_of(composed: ComposedModel, lowered: LoweredModel, batches: int) -> Iterator[tuple[str, bool]]:
-    """Run all batches; for each answer that differs yield a line, and whether padding and rows were finite."""
+    """Run all batches; yield a line for each wrong answer, and whether padding and rows were finite."""
     answers = _Answers(composed)
     drawn = (
         bucket_batches(batches, composed.seed)

@@ -141,7 +141,7 @@ def upsample(batch: Batch, call: Call) -> Results:
 
 
 def upsample_linear(batch: Batch, call: Call) -> Results:
-    """Interpolate between timesteps: the last one of each row is repeated beyond its end, as at the end of a tensor."""
+    """Interpolate between timesteps: beyond its end, each row repeats its last one."""
     value = call.value()
     if call["align_corners"] or not (call.get("scales") or call.get("scale_factors")):
         raise NoRule("an interpolation whose step depends on the number of timesteps")
