@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.lowering.lower import lower, lower_batch
 SEEDS = range(40)
 """The first ones of `make compose`."""
 NOT_ACCEPTED = frozenset((4, 8, 10, 11, 13, 16, 17, 20, 21, 23, 25, 26, 27, 29, 30, 32, 36))
-"""Seeds whose models are refused: 8 has an `nn.MaxPool1d`, the others a loop over timesteps. None may be added."""
+"""Refused seeds, for a loop over timesteps; 8 for an `nn.MaxPool1d`. None may be added."""
 KNOWN_WRONG: dict[int, str] = {
     0: "a mask that multiplies infinite padding makes NaN of it, and a convolution spreads that",
     22: "a condition of the exporter excludes a bucket of one timestep",
