@@ -24,7 +24,7 @@ RULES: dict[str, Rule] = {
     **_table(
         (elementwise.pointwise, "to _to_copy clone dropout feature_dropout type_as where contiguous alias detach"),
         (elementwise.pointwise, "lift_fresh_copy masked_fill __and__ __or__ hardswish fill prelu clamp rsub remainder"),
-        (elementwise.pointwise, "isnan isinf alpha_dropout copy"),
+        (elementwise.pointwise, "isnan isinf alpha_dropout copy floor_divide"),
         (elementwise.factory, "zeros ones empty full zeros_like ones_like empty_like full_like new_zeros new_ones"),
         (elementwise.factory, "new_empty new_full"),
         (elementwise.scalar, "scalar_tensor"),
@@ -81,6 +81,7 @@ RULES: dict[str, Rule] = {
         (window.adaptive_pool(1, largest=False), "adaptive_avg_pool1d"),
         (window.adaptive_pool(2, largest=False), "adaptive_avg_pool2d"),
         (window.upsample, "upsample_nearest1d upsample_nearest2d"),
+        (window.upsample_linear, "upsample_linear1d"),
         (contraction.linear, "linear"),
         (contraction.matmul, "matmul mm bmm mv dot"),
         (contraction.add_product, "addmm baddbmm addmv"),

@@ -54,13 +54,28 @@ def average_pool(spatial: int) -> Rule:
 
     def rule(batch: Batch, call: Call) -> Results:
         value = call.value()
-        if any(is_ragged(size) for size in value.sizes[-spatial:]):
-            pads = any(call["padding"]) if isinstance(call["padding"], (list, tuple)) else bool(call["padding"])
-            if call["ceil_mode"] or (pads and not call["count_include_pad"]):
-                raise NoRule("a mean over windows that counts the elements within the sequence")
-        return _pool(batch, call, spatial, 0)
+        pads = any(call["padding"]) if isinstance(call["padding"], (list, tuple)) else bool(call["padding"])
+        counts_padding = pads and call["count_include_pad"]
+        ragged = any(is_ragged(size) for size in value.sizes[-spatial:])
+        if not ragged or call.get("divisor_override") or (counts_padding and not call["ceil_mode"]):
+            return _pool(batch, call, spatial, 0)
+        if counts_padding:
+            raise NoRule("a mean over windows that counts the part of the padding that a last window reaches")
+        return _mean_of_real(batch, call, spatial) if pads or call["ceil_mode"] else _pool(batch, call, spatial, 0)
 
     return rule
+
+
+def _mean_of_real(batch: Batch, call: Call, spatial: int) -> Results:
+    """Divide by the number of elements of each window that are within the row."""
+    value = Value(batch.every_row(call.value()), call.value().sizes)
+    dims = range(value.rank - spatial, value.rank)
+    sums, folded = _folded(value, batch.masked(value, dims, 0), spatial)
+    ones = Value(torch.ones_like(value.tensor), value.sizes)
+    counts, _ = _folded(value, batch.masked(ones, dims, 0), spatial)
+    # Both are divided by the number of elements of the padded batch's window. Behind a row's end no element is counted.
+    means = call.run(self=sums) / call.run(self=counts).clamp(min=1e-6)
+    return _unfolded(batch, call, means, folded, shared=False)
 
 
 def _pool(batch: Batch, call: Call, spatial: int, fill: float) -> Results:
@@ -123,3 +138,21 @@ def upsample(batch: Batch, call: Call) -> Results:
         if factor != 1:
             tensor = tensor.repeat_interleave(int(factor), dim + 1)
     return Value(tensor.squeeze(0) if value.shared else tensor, call.sizes[0], value.shared)
+
+
+def upsample_linear(batch: Batch, call: Call) -> Results:
+    """Interpolate between timesteps: beyond its end, each row repeats its last one."""
+    value = call.value()
+    if call["align_corners"] or not (call.get("scales") or call.get("scale_factors")):
+        raise NoRule("an interpolation whose step depends on the number of timesteps")
+    tensor = batch.every_row(value)
+    if is_ragged(value.sizes[2]):
+        last = batch.own(value.sizes[2]) - 1
+        steps = torch.minimum(batch.positions(value.sizes[2]).unsqueeze(0), last.unsqueeze(1))
+        tensor = tensor.gather(3, steps.reshape(batch.rows, 1, 1, -1).expand_as(tensor))
+    folded = tensor.flatten(0, 1)
+    changed: dict[str, Any] = {"self" if "self" in call.arguments else "input": folded}
+    if call["output_size"] is not None:
+        changed["output_size"] = [batch.padded(call.sizes[0][2])]
+    result = call.run(**changed)
+    return Value(result.reshape(tensor.shape[0], *batch.padded_sizes(call.sizes[0])), call.sizes[0])

@@ -109,6 +109,30 @@ def upsampled(m: Model, x: Tensor) -> Any:
     return m.up(x.transpose(1, 2)), x.repeat_interleave(2, 1), x[:, ::2], torch.cat([x, x.flip(1)], 1)
 
 
+def averaged(m: Model, x: Tensor) -> Any:
+    """Means over windows: with the padding, of the real timesteps, and with a shorter last window."""
+    channels = x.transpose(1, 2)
+    return (
+        nn.functional.avg_pool1d(channels, 3, 1, 1),
+        nn.functional.avg_pool1d(channels, 3, 1, 1, count_include_pad=False),
+        nn.functional.avg_pool1d(channels, 2, 2, ceil_mode=True),
+    )
+
+
+def interpolated(m: Model, x: Tensor) -> Any:
+    """Timesteps between two others; behind the last one it is repeated."""
+    doubled = nn.functional.interpolate(x.transpose(1, 2), scale_factor=2, mode="linear")
+    return doubled.transpose(1, 2).flip(1)
+
+
+def halved_lengths(m: Model, x: Tensor, lengths: Tensor) -> Any:
+    """A mask from lengths that are divided as tensors, after a convolution with a stride."""
+    frames = m.halved(x.transpose(1, 2)).transpose(1, 2)
+    steps = (lengths - 1) // 2 + 1
+    mask = torch.arange(frames.size(1)).unsqueeze(0) < steps.unsqueeze(1)
+    return (frames * mask.unsqueeze(2)).sum(1) / steps.unsqueeze(1)
+
+
 def mask_by_loop(m: Model, x: Tensor, lengths: Tensor) -> Any:
     """A mask that a loop over the lengths fills."""
     mask = torch.zeros(x.size(0), max(lengths))
@@ -152,8 +176,10 @@ WITHOUT_LENGTHS = (
     counted,
     reversed_twice,
     upsampled,
+    averaged,
+    interpolated,
 )
-WITH_LENGTHS = (mask_by_loop, sorted_by_numpy, packed_data, relative_lengths)
+WITH_LENGTHS = (mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths)
 
 
 @pytest.mark.parametrize("function", [*WITHOUT_LENGTHS, *WITH_LENGTHS], ids=lambda f: f.__name__)
