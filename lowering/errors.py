@@ -24,6 +24,10 @@ class LoweringError(Exception):
     """A model that cannot become a program; the message names the line and a way out."""
 
 
+class UnknownLoop(LoweringError):
+    """A loop over timesteps of a kind that cannot be lowered; the message is the reason with the line."""
+
+
 def is_user_file(filename: str) -> bool:
     """Whether a file is part of the user's model: not of torch, Python or this package, not made by exec."""
     # A frame of this package may have the path of a symbolic link or the real path.

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .call import Call, Results
-from .sizes import is_ragged
+from .sizes import SizeExpr, evaluate, is_ragged
 from .value import Batch, NoRule, Value
 
 
@@ -28,11 +28,20 @@ def recurrence(batch: Batch, call: Call) -> Results:
         if items != 1:
             lengths = lengths.repeat_interleave(int(items))
     data = _folded(batch, x)
+    empty = lengths is not None and _may_be_zero(steps)
+    if empty:  # a recurrence takes at least one timestep: rows without any get one, and keep their state
+        data = torch.nn.functional.pad(data, (0, 0, 0, 1))
+        given, lengths = lengths, lengths.clamp(min=1)
     states = {name: _state(batch, call.value(name)) for name in ("h_0", "c_0") if name in call.arguments}
     weights = [weight.tensor for weight in call["weights"]]
     options: dict[str, Any] = {"x": data, "lengths": lengths, "weights": weights, **states}
     results = call.run(**options)
     y, *last = results
+    if empty:
+        y = y[:, :-1]
+        initial = [states[name] for name in ("h_0", "c_0") if name in states]
+        none = (given == 0).reshape(1, -1, 1)
+        last = [torch.where(none, before, after) for before, after in zip(initial, last, strict=True)]
     outputs = [_unfolded(batch, y, call, 0)]
     outputs += [_state_back(batch, state, call, index) for index, state in enumerate(last, 1)]
     zero = is_ragged(steps) and not is_ragged(items)
@@ -40,6 +49,11 @@ def recurrence(batch: Batch, call: Call) -> Results:
         Value(tensor, sizes, zero_beyond=zero and index == 0)
         for index, (tensor, sizes) in enumerate(zip(outputs, call.sizes, strict=True))
     )
+
+
+def _may_be_zero(steps: SizeExpr) -> bool:
+    """Whether a request of one timestep has none of these, as for `T - 1`."""
+    return bool(evaluate(steps, 1) < 1)
 
 
 def _folded(batch: Batch, x: Value) -> torch.Tensor:
