@@ -31,6 +31,10 @@ class InputsDoNotFit(LoweringError):
     """Inputs as declared that no way of tracing could fit to the model: no other one is tried."""
 
 
+class UnknownLoop(LoweringError):
+    """A loop over timesteps of a kind that cannot be lowered; the message is the reason with the line."""
+
+
 def is_user_file(filename: str) -> bool:
     """Whether a file is part of the user's model: not of torch, Python or this package, not made by exec."""
     # A frame of this package may have the path of a symbolic link or the real path.

@@ -27,12 +27,9 @@ def known_values(tensor: object) -> Any:
     return getattr(tensor, _KNOWN, None) if isinstance(tensor, torch.Tensor) else None
 
 
+_FACTORIES = {"zeros", "ones", "empty", "full", "arange", "range"}
 _SIZED = {
-    "zeros",
-    "ones",
-    "empty",
-    "full",
-    "arange",
+    *_FACTORIES,
     "new_zeros",
     "new_ones",
     "new_full",
@@ -43,7 +40,6 @@ _SIZED = {
     "repeat",
     "narrow",
     "select",
-    "range",
 }
 
 
@@ -61,7 +57,8 @@ def with_symbols(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         return value
 
     if name in _SIZED:
-        first = args[:1] if args and isinstance(args[0], torch.Tensor) else ()
+        own = name not in _FACTORIES and args and isinstance(args[0], torch.Tensor)
+        first = args[:1] if own else ()
         return (*first, *(symbol(a) for a in args[len(first) :])), {k: symbol(v) for k, v in kwargs.items()}
     if name in ("__getitem__", "__setitem__"):
         return (args[0], symbol(args[1]), *args[2:]), kwargs
@@ -89,6 +86,8 @@ def values_after(name: str, args: Any, kwargs: Any) -> Any:
         return own
     if name == "__getitem__":
         return _element(own, others[0])
+    if name in ("clamp", "clip", "clamp_min"):
+        return _at_least(own, others, kwargs)
     if name in _ARITHMETIC:
         numbers = not kwargs and all(isinstance(o, (np.ndarray, int, float, torch.SymInt)) for o in others)
         return _elementwise(_ARITHMETIC[name], own, others) if numbers else None
@@ -106,6 +105,16 @@ def _of_one_number(name: str, own: Any, *, whole: bool) -> Any:
         return own
     shapes = {"squeeze": (), "unsqueeze": (1, 1), "flatten": (1,), "view": (1,), "reshape": (1,)}
     return own.reshape(shapes[name]) if name in shapes else None
+
+
+def _at_least(own: Any, others: list[Any], kwargs: Any) -> Any:
+    """Return numbers of at least one bound; sizes of timesteps are 1 or more anyway."""
+    bounds = [*others, *kwargs.values()]
+    if len(bounds) != 1 or not isinstance(bounds[0], int) or set(kwargs) - {"min"}:
+        return None
+    smallest = bounds[0]
+    unbound = smallest <= 1 and all(isinstance(v, torch.SymInt) and v.node.expr.is_Symbol for v in own.reshape(-1))
+    return own if unbound else _elementwise(torch.sym_max, own, [smallest])
 
 
 def _elementwise(function: Callable[..., Any], own: Any, others: list[Any]) -> Any:

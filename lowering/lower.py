@@ -15,7 +15,7 @@ from .carry_analysis import NotChunkable
 from .chunk_check import check_chunked_equivalence
 from .chunking import build_chunk_programs
 from .differential import reject_padding_sensitive_outputs
-from .errors import InputsDoNotFit, LoweringError, node_line, source_suffix
+from .errors import InputsDoNotFit, LoweringError, UnknownLoop, node_line, source_suffix
 from .export import ModelExport, export_model
 from .outputs import output_specs, with_vocabularies
 from .padding_taint import find_padding_leak
@@ -32,16 +32,27 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
         LoweringError: names the line of the model and a way out.
     """
     model.eval()
-    try:
-        first = lower_batch(model, config)
-    except InputsDoNotFit:
-        raise
-    except LoweringError as error:
-        return _lower_request(model, config, error)
+    first = _attempt(model, config)
+    if isinstance(first, LoweringError):  # the second way starts outside of the handler: its errors have no context
+        return _lower_request(model, config, first)
     if first.padding == "exact_lengths":
         with contextlib.suppress(LoweringError):
             return _lower_request(model, config, None)
     return first
+
+
+def _attempt(model: torch.nn.Module, config: ServingConfig) -> LoweredModel | LoweringError:
+    """Lower through a trace of a padded batch, or return the refusal.
+
+    Raises:
+        InputsDoNotFit: no other way could take the inputs either.
+    """
+    try:
+        return lower_batch(model, config)
+    except InputsDoNotFit:
+        raise
+    except LoweringError as error:
+        return error
 
 
 def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: LoweringError | None) -> LoweredModel:
@@ -53,9 +64,10 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
     try:
         traced, inputs, outputs = lower_request(model, config)
     except LoweringError as error:
+        if isinstance(error, UnknownLoop):
+            raise
         raise (refusal or error) from error
     reject_random_operators(traced.exported)
-    inputs = with_vocabularies(traced.exported, inputs)
     reason = "one request was traced alone, so that neither padding nor other rows can reach an output"
     return _lowered(traced, inputs, outputs, "masked", reason, exact=False)
 

@@ -13,11 +13,12 @@ import torch
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .differential import random_padding, random_tensor
-from .errors import LoweringError, explained_export_errors
+from .errors import LoweringError, UnknownLoop, explained_export_errors
 from .export import ModelExport, bind_arguments, forward_name
-from .outputs import output_names
+from .loops.rolled import export_rolled
+from .outputs import output_names, with_vocabularies
 from .ragged.program import RaggedProgram, export_ragged
-from .single_request import example_timesteps, export_single
+from .single_request import SingleExport, example_timesteps, export_single
 
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
 _TOLERANCE = 1e-4  # far above rounding errors, far below the effect of padding of size 1e3
@@ -30,19 +31,35 @@ def lower_request(
 ) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Export the model through the trace of one request; the program, the inputs and the outputs.
 
+    Loops over timesteps are followed where the trace fails for their sake.
+
     Raises:
         LoweringError: the model cannot be traced alone, an operator has no rule, or the program differs from the model.
     """
     with explained_export_errors(f"{forward_name(model)}, traced for one request,"):
-        return _lower(model, config)
+        _require_batch_and_time(config.input_specs)
+        return _lower(model, config, _export(model, config))
+
+
+def _export(model: torch.nn.Module, config: ServingConfig) -> SingleExport:
+    """Trace one request; where that fails, trace it with its loops over timesteps recognised."""
+    refusal: LoweringError
+    try:
+        return export_single(model, config)
+    except LoweringError as error:
+        refusal = error
+    try:
+        return export_rolled(model, config)
+    except UnknownLoop:
+        raise
+    except LoweringError as error:
+        raise refusal from error
 
 
 def _lower(
-    model: torch.nn.Module, config: ServingConfig
+    model: torch.nn.Module, config: ServingConfig, single: SingleExport
 ) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     inputs = config.input_specs
-    _require_batch_and_time(inputs)
-    single = export_single(model, config)
     program = export_ragged(single, inputs, example_timesteps(config))
     names = output_names(single.output_tree, list(range(len(program.layouts))))  # type: ignore[arg-type]
     if config.outputs is not None and len(config.outputs) != len(names):
@@ -54,6 +71,7 @@ def _lower(
         TensorSpec(name, dtype, shape)
         for name, (dtype, shape) in zip(config.outputs or names, program.layouts, strict=True)
     )
+    inputs = with_vocabularies(program.exported, inputs)
     _check_longest(program, config)
     _check(model, config, program, inputs, outputs, single.lengths_to_compare)
     return ModelExport(program.exported, True, single.output_tree, None), inputs, outputs

@@ -65,8 +65,15 @@ class SingleRequestMode(TorchFunctionMode):
         if array.shape != tuple(result.shape):
             return result
         if all(isinstance(v, (int, bool, float)) for v in array.reshape(-1)):
-            result = torch.tensor(array.tolist(), dtype=result.dtype)
+            result = _constant(array, result)
         return with_known_values(result, array)
+
+
+def _constant(array: Any, like: torch.Tensor) -> torch.Tensor:
+    """Make a tensor of plain numbers; one of a single number needs no constant in the graph."""
+    if array.size == 1:
+        return torch.full(tuple(like.shape), array.reshape(-1)[0], dtype=like.dtype)
+    return torch.tensor(array.tolist(), dtype=like.dtype)
 
 
 def _item(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -95,6 +102,21 @@ def _from_numbers(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) ->
         return NotImplemented
     parts = [torch.full((1,), value, dtype=kwargs.get("dtype") or torch.int64) for value in values.reshape(-1)]
     return with_known_values(torch.cat(parts).reshape(values.shape), values)
+
+
+def _filled(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Note the numbers of `torch.full((1,), T)`."""
+    size, fill = (*args, kwargs.get("size"), kwargs.get("fill_value"))[:2] if args else (kwargs.get("size"), None)
+    fill = kwargs.get("fill_value", fill)
+    if not isinstance(fill, torch.SymInt) or tuple(size) != (1,):
+        return NotImplemented
+    return with_known_values(func(*args, **kwargs), [fill])
+
+
+def _new_tensor(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Copy known numbers, as `x.new_tensor(lengths)` does."""
+    known = known_values(args[1]) if len(args) > 1 else None
+    return NotImplemented if known is None else with_known_values(args[1].clone().to(args[0].dtype), known)
 
 
 def _unbound(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -199,6 +221,8 @@ _RULES: dict[str, Callable[..., Any]] = {
     "numpy": _array,
     "tensor": _from_numbers,
     "as_tensor": _from_numbers,
+    "full": _filled,
+    "new_tensor": _new_tensor,
     "unbind": _unbound,
     "cuda": _same,
     "scatter_": _inverted,

@@ -12,11 +12,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, partialmethod
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from ..backends.exported_program import quiet
@@ -45,6 +47,10 @@ _MOST_TIMESTEPS = 23
 """Timesteps to trace with, unless no sequence is that long: enough for the strides of a model."""
 
 
+RequestForward = Callable[[Any, Sequence[torch.Tensor]], Any]
+"""A function of the number of timesteps and of the inputs of one request."""
+
+
 @dataclass(frozen=True)
 class SingleExport:
     """The functional graph of one request, with what the model returns."""
@@ -61,34 +67,85 @@ def export_single(model: torch.nn.Module, config: ServingConfig) -> SingleExport
     Raises:
         LoweringError: the graph depends on data, or on one number of timesteps.
     """
+    forward = _request_forward(model, config)
+    return export_request(model, forward, config, forward_name(model))
+
+
+def export_request(model: torch.nn.Module, forward: RequestForward, config: ServingConfig, name: str) -> SingleExport:
+    """Export `forward`, which computes with the tensors of `model`, for one request of any number of timesteps.
+
+    Raises:
+        LoweringError: the graph depends on data, or on one number of timesteps.
+    """
+    dims = [
+        {dim: torch.export.Dim.AUTO for dim, size in enumerate(s.shape) if size == "time"} for s in config.input_specs
+    ]
+    exported, tree = _trace(model, forward, config, example_timesteps(config), dims, name)
+    with quiet():
+        functional = exported.run_decompositions({})
+    drop_unused(functional)
+    shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
+    outside = lengths_outside(exported, name, shapes, config.longest)
+    return SingleExport(functional, tree, frozenset(outside))
+
+
+def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: int) -> SingleExport:
+    """Export forward() for one request of one number of timesteps, with its loops over them unrolled.
+
+    Raises:
+        LoweringError: the graph depends on data.
+    """
+    exported, tree = _trace(model, _request_forward(model, config), config, timesteps, None, forward_name(model))
+    with quiet():
+        return SingleExport(exported.run_decompositions({}), tree, frozenset())
+
+
+def _request_forward(model: torch.nn.Module, config: ServingConfig) -> RequestForward:
+    """Wrap the model's forward() to be called with the tensors of one request and its number of timesteps."""
+    own_forward = model.forward
+
+    def forward(timesteps: Any, inputs: Sequence[torch.Tensor]) -> Any:
+        with _tracing(model):
+            lengths = with_known_values(torch.full((1,), timesteps, dtype=torch.int64), [timesteps])
+            own = own_forward(**bind_arguments(config, inputs, lengths))
+            _reject_packed(own)
+        return own
+
+    return forward
+
+
+def _reject_packed(outputs: object) -> None:
+    """Refuse a PackedSequence as an output; a layer on its data gives one request's timesteps, [T, ...]."""
+    leaves = pytree.tree_leaves(outputs, is_leaf=lambda value: isinstance(value, PackedSequence))
+    for leaf in leaves:
+        if isinstance(leaf, PackedSequence):
+            reject_packed_outputs(leaf)
+
+
+def _trace(
+    model: torch.nn.Module,
+    forward: RequestForward,
+    config: ServingConfig,
+    timesteps: int,
+    dims: Sequence[Any] | None,
+    name: str,
+) -> tuple[torch.export.ExportedProgram, pytree.TreeSpec]:
+    """Export `forward` for one request; the program, and the structure of what it returns."""
     notes: dict[str, Any] = {}
     specs = config.input_specs
 
-    def forward(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def flat(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         time = next(
             tensor.shape[spec.time_dim] for spec, tensor in zip(specs, inputs, strict=True) if spec.time_dim is not None
         )
-        with _tracing(model):
-            lengths = with_known_values(torch.full((1,), time, dtype=torch.int64), [time])
-            own = own_forward(**bind_arguments(config, inputs, lengths))
-            reject_packed_outputs(own)
-        leaves, notes["output_tree"] = pytree.tree_flatten(own)
+        leaves, notes["output_tree"] = pytree.tree_flatten(forward(time, inputs))
         reject_non_tensors("forward()", leaves, allow_none=True)
         return tuple(leaf for leaf in leaves if leaf is not None)
 
-    own_forward = model.forward
-    traced = with_parameter_names(forward, [spec.name.replace(".", "_") for spec in specs])
-    tensors = [example_tensor(spec, 1, example_timesteps(config)) for spec in specs]
-    dims = [{dim: torch.export.Dim.AUTO for dim, size in enumerate(spec.shape) if size == "time"} for spec in specs]
-    name = forward_name(model)
-    with replaced_forward(model, traced), explained_export_errors(name, dynamic_shapes=True):
-        exported = export_quietly(model, tensors, dims)
-        with quiet():
-            functional = exported.run_decompositions({})
-    drop_unused(functional)
-    shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in specs}
-    outside = lengths_outside(exported, name, shapes, config.longest)
-    return SingleExport(functional, notes["output_tree"], frozenset(outside))
+    traced = with_parameter_names(flat, [spec.name.replace(".", "_") for spec in specs])
+    tensors = [example_tensor(spec, 1, timesteps) for spec in specs]
+    with replaced_forward(model, traced), explained_export_errors(name, dynamic_shapes=dims is not None):
+        return export_quietly(model, tensors, dims), notes["output_tree"]
 
 
 def example_timesteps(config: ServingConfig) -> int:
@@ -162,10 +219,16 @@ def _tracing(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _user_modules(model: torch.nn.Module) -> list[Any]:
-    """Return the Python modules in which the classes of the model are defined."""
+    """Return the Python modules of the model's classes, and those of other files in their folders."""
     names = {cls.__module__ for part in model.modules() for cls in type(part).__mro__}
-    found = [sys.modules[name] for name in names if name in sys.modules]
-    return [module for module in found if is_user_file(getattr(module, "__file__", None) or "<none>")]
+    folders = {file.parent for name in names if (file := _user_file(sys.modules.get(name))) is not None}
+    return [module for module in list(sys.modules.values()) if (f := _user_file(module)) and f.parent in folders]
+
+
+def _user_file(module: Any) -> Path | None:
+    """Return the file of a Python module that belongs to the model, not to torch, Python or this package."""
+    file = getattr(module, "__file__", None)
+    return Path(file) if isinstance(file, str) and is_user_file(file) else None
 
 
 def _length(value: Any) -> Any:

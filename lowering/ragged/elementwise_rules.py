@@ -107,6 +107,13 @@ def linspace(batch: Batch, call: Call) -> Results:
     return call.result(start + positions * ((end - start) / steps).to(call.dtypes[0]))
 
 
+def copy(batch: Batch, call: Call) -> Results:
+    """Return the source in the sizes of the tensor that it replaces."""
+    source = call.value("src")
+    tensor = unsqueezed(batch.every_row(source), len(call.sizes[0]) - source.rank)
+    return call.result(tensor.expand(batch.rows, *batch.padded_sizes(call.sizes[0])).to(call.dtypes[0]))
+
+
 def _number(value: object) -> Any:
     if isinstance(value, sympy.Expr):
         return int(value) if value.is_Integer else float(value)

@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import torch
 
-from ...backends.exported_program import module_with
 from ...backends.signature import dtype_name
 from ...bucketing.shapes import Axis, DType, TensorSpec
 from ..errors import explained_export_errors
@@ -20,6 +19,7 @@ from ..export import (
     export_quietly,
     with_parameter_names,
 )
+from ..program_tensors import holder_of, tensors_by_placeholder
 from ..single_request import SingleExport, lengths_outside
 from .batched import run_ragged
 from .sizes import SizeExpr, is_ragged, written
@@ -48,12 +48,12 @@ def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec], timesteps:
     module = exported.graph_module
     names = [str(name) for name in exported.graph_signature.user_inputs]
     found: list[Value] = []
-    holder = _holder(exported)
+    holder = holder_of(exported)
 
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
         *padded, lengths = arguments
         time = next(t.shape[s.time_dim] for s, t in zip(inputs, padded, strict=True) if s.time_dim is not None)
-        tensors = {name: _tensor(holder, target) for name, target in _targets(exported).items()}
+        tensors = tensors_by_placeholder(exported, holder)
         values = run_ragged(module, list(zip(names, inputs, strict=True)), tensors, padded, lengths, time)
         found[:] = values
         return tuple(_contiguous_item(value) for value in values)
@@ -84,32 +84,6 @@ def _export_from(
     tensors = [example_tensor(spec, _ROWS, timesteps) for spec in inputs]
     shapes = [dynamic_shape(spec, dims) for spec in inputs]
     return export_quietly(holder, [*tensors, torch.ones(_ROWS, dtype=torch.int64)], [*shapes, {0: dims["batch"]}])
-
-
-def _targets(exported: torch.export.ExportedProgram) -> dict[str, str]:
-    signature = exported.graph_signature
-    return {
-        **signature.inputs_to_parameters,
-        **signature.inputs_to_buffers,
-        **signature.inputs_to_lifted_tensor_constants,
-    }
-
-
-def _holder(exported: torch.export.ExportedProgram) -> torch.nn.Module:
-    """Build a module with all tensors of the program by their names."""
-    tensors: dict[str, torch.Tensor] = {}
-    for target in _targets(exported).values():
-        known = exported.state_dict.get(target, exported.constants.get(target))
-        if isinstance(known, torch.Tensor):
-            tensors[target] = known
-    return module_with(tensors, exported.state_dict)
-
-
-def _tensor(holder: torch.nn.Module, target: str) -> torch.Tensor:
-    found: Any = holder
-    for name in target.split("."):
-        found = getattr(found, name)
-    return cast(torch.Tensor, found)
 
 
 def _batch_place(sizes: Sequence[SizeExpr]) -> int | None:

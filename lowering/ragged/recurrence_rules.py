@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from .call import Call, Results
-from .sizes import is_ragged
+from .sizes import SizeExpr, evaluate, is_ragged
 from .value import Batch, NoRule, Value
 
 
@@ -27,12 +28,11 @@ def recurrence(batch: Batch, call: Call) -> Results:
             raise NoRule("a recurrence over timesteps for each timestep")
         if items != 1:
             lengths = lengths.repeat_interleave(int(items))
-    data = _folded(batch, x)
     states = {name: _state(batch, call.value(name)) for name in ("h_0", "c_0") if name in call.arguments}
     weights = [weight.tensor for weight in call["weights"]]
-    options: dict[str, Any] = {"x": data, "lengths": lengths, "weights": weights, **states}
-    results = call.run(**options)
-    y, *last = results
+    options: dict[str, Any] = {"x": _folded(batch, x), "lengths": lengths, "weights": weights, **states}
+    run = _with_empty_rows if lengths is not None and _may_be_zero(steps) else _as_it_is
+    y, *last = run(call, options)
     outputs = [_unfolded(batch, y, call, 0)]
     outputs += [_state_back(batch, state, call, index) for index, state in enumerate(last, 1)]
     zero = is_ragged(steps) and not is_ragged(items)
@@ -40,6 +40,29 @@ def recurrence(batch: Batch, call: Call) -> Results:
         Value(tensor, sizes, zero_beyond=zero and index == 0)
         for index, (tensor, sizes) in enumerate(zip(outputs, call.sizes, strict=True))
     )
+
+
+def _as_it_is(call: Call, options: dict[str, Any]) -> Sequence[torch.Tensor]:
+    results: Sequence[torch.Tensor] = call.run(**options)
+    return results
+
+
+def _with_empty_rows(call: Call, options: dict[str, Any]) -> Sequence[torch.Tensor]:
+    """Run a recurrence of rows that may have no timestep; these keep their state.
+
+    The operator takes at least one timestep, so that they get one.
+    """
+    lengths = options["lengths"]
+    data = torch.nn.functional.pad(options["x"], (0, 0, 0, 1))
+    y, *last = call.run(**{**options, "x": data, "lengths": lengths.clamp(min=1)})
+    empty = (lengths == 0).reshape(1, -1, 1)
+    initial = [options[name] for name in ("h_0", "c_0") if name in options]
+    return y[:, :-1], *(torch.where(empty, *pair) for pair in zip(initial, last, strict=True))
+
+
+def _may_be_zero(steps: SizeExpr) -> bool:
+    """Whether a request of one timestep has none of these, as for `T - 1`."""
+    return bool(evaluate(steps, 1) < 1)
 
 
 def _folded(batch: Batch, x: Value) -> torch.Tensor:

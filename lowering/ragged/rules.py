@@ -24,7 +24,8 @@ RULES: dict[str, Rule] = {
     **_table(
         (elementwise.pointwise, "to _to_copy clone dropout feature_dropout type_as where contiguous alias detach"),
         (elementwise.pointwise, "lift_fresh_copy masked_fill __and__ __or__ hardswish fill prelu clamp rsub remainder"),
-        (elementwise.pointwise, "isnan isinf alpha_dropout copy floor_divide"),
+        (elementwise.pointwise, "isnan isinf alpha_dropout floor_divide"),
+        (elementwise.copy, "copy"),
         (elementwise.factory, "zeros ones empty full zeros_like ones_like empty_like full_like new_zeros new_ones"),
         (elementwise.factory, "new_empty new_full"),
         (elementwise.scalar, "scalar_tensor"),

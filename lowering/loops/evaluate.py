@@ -1,0 +1,315 @@
+"""Computation of units for all timesteps at once: a family is one tensor [T, ...], a recurrence one recurrent layer."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import networkx as nx
+import torch
+
+from ..errors import UnknownLoop, node_line, source_suffix
+from ..packed_sequence import same_size
+from .cells import CELLS, run_cell
+from .members import LastOnly, Stacked
+from .recipe import Constant, Count, Counting, Listed, Member, Operand, Recipe, Result, Run, Starting, Unit
+from .vectorized import call_for_all
+
+_aten = torch.ops.aten
+
+
+class Evaluation:
+    """Values of the units of a recipe for one request of `timesteps` timesteps."""
+
+    def __init__(self, recipe: Recipe, inputs: Mapping[str, torch.Tensor], timesteps: Any) -> None:
+        self._recipe, self._inputs, self._timesteps = recipe, inputs, timesteps
+        self._values: dict[int, Any] = {}
+
+    def outputs(self) -> list[Any]:
+        """Compute every unit, and return the outputs.
+
+        Raises:
+            UnknownLoop: a recurrence is none of the standard cells; names the line.
+        """
+        for units in evaluation_order(self._recipe):
+            self._compute(units)
+        return [self._single(operand) for operand in self._recipe.outputs]
+
+    def _compute(self, indices: Sequence[int]) -> None:
+        units = {index: self._recipe.units[index] for index in indices}
+        index, unit = next(iter(units.items()))
+        if unit.count is None:
+            self._values[index] = self._call(unit)
+        elif not any(_takes(unit, other) for unit in units.values() for other in units):
+            self._values[index] = self._family(unit)
+        else:
+            self._recurrence(units)
+
+    def _number(self, count: Count) -> Any:
+        frames = self._recipe.frames
+        if not count.frame_slope or frames is None:
+            return count.at(self._timesteps, 0)
+        return count.at(self._timesteps, self._values[frames[0]].shape[frames[1]])
+
+    def _call(self, unit: Unit) -> Any:
+        """Compute a single call."""
+        if unit.node.op == "placeholder":
+            return self._inputs[unit.target]
+        args = [self._single(operand) for operand in unit.args]
+        if unit.target is _aten.unbind.int:
+            return args[0].movedim(args[1] if len(args) > 1 else 0, 0)
+        if unit.target is _aten.split.Tensor and args[1] == 1:
+            dim = args[2] if len(args) > 2 else 0
+            return args[0].unsqueeze(dim + 1 if dim >= 0 else dim).movedim(dim if dim >= 0 else dim - 1, 0)
+        if unit.target in CELLS:
+            return _one_step(CELLS[unit.target], *args)
+        joined = _joined(unit, args)
+        return unit.target(*args, **self._kwargs(unit)) if joined is None else joined
+
+    def _kwargs(self, unit: Unit) -> dict[str, Any]:
+        return {name: self._single(operand) for name, operand in unit.kwargs.items()}
+
+    def _single(self, operand: Operand | Run) -> Any:
+        """Return an argument of a single call."""
+        match operand:
+            case Count():
+                return self._number(operand)
+            case Constant():
+                return operand.value
+            case Result():
+                return self._values[operand.unit]
+            case Member():
+                return self._element(operand)
+            case Run():
+                return self._members(operand.unit, operand.first, operand.step, operand.count)
+            case Listed():
+                return [Stacked(self._single(i)) if isinstance(i, Run) else self._single(i) for i in operand.items]
+        raise UnknownLoop(f"{type(operand).__name__} outside of a loop")
+
+    def _element(self, member: Member) -> torch.Tensor:
+        value = self._values[member.unit]
+        count = self._recipe.units[member.unit].count
+        assert count is not None
+        if isinstance(value, LastOnly):
+            if member.first != count.plus(-1):
+                raise UnknownLoop(f"a state of a cell is read before the last timestep{self._at(member.unit)}")
+            return value.tensor
+        return value.select(0, self._number(member.first))  # type: ignore[no-any-return]
+
+    def _members(self, unit: int, first: Count, step: int, count: Count) -> torch.Tensor:
+        """Return members of a family, or timesteps of what was split into them, as [count, ...]."""
+        value: torch.Tensor | LastOnly = self._values[unit]
+        if isinstance(value, LastOnly):
+            raise UnknownLoop(f"the states of a cell are read at every timestep{self._at(unit)}")
+        start, length = self._number(first), self._number(count)
+        whole = self._recipe.units[unit].count
+        if step < 0:
+            start = start - (length - 1)
+        part = value if whole == count and step > 0 and first == Count(0) else value.narrow(0, start, length)
+        return part if step > 0 else part.flip(0)
+
+    def _at(self, unit: int) -> str:
+        return source_suffix(node_line(self._recipe.units[unit].node))
+
+    def _family(self, unit: Unit) -> Any:
+        """Compute all members of a family that is no recurrence."""
+        assert unit.count is not None
+        if unit.target in (_aten.select.int, operator.getitem, _aten.slice.Tensor):
+            sliced = self._sliced(unit)
+            if sliced is not None:
+                return sliced
+        if unit.target is operator.getitem:
+            return self._item(unit)
+        args = [self._all_members(operand, unit.count) for operand in unit.args]
+        if unit.target in CELLS:
+            raise UnknownLoop(
+                f"a cell is called with a state of its own at every timestep{source_suffix(node_line(unit.node))}"
+            )
+        kwargs = {name: self._all_members(operand, unit.count) for name, operand in unit.kwargs.items()}
+        return call_for_all(unit.target, args, kwargs, self._number(unit.count))
+
+    def _item(self, unit: Unit) -> Any:
+        """Return one of the results of a family whose operator has several."""
+        source, number = unit.args
+        if (
+            not isinstance(source, Member)
+            or source != Member(source.unit, Count(0), 1)
+            or not isinstance(number, Count)
+        ):
+            raise UnknownLoop(f"a loop takes other results at some timesteps{source_suffix(node_line(unit.node))}")
+        return self._values[source.unit][number.base]
+
+    def _sliced(self, unit: Unit) -> torch.Tensor | None:
+        """Return x[:, t] or x[:, t : t + 1] for all members, read from an x that they share."""
+        source, *where = unit.args
+        if not isinstance(source, Result) or not isinstance(where[-1] if len(where) < 3 else where[1], Counting):
+            return None
+        assert unit.count is not None
+        value = self._values[source.unit]
+        dim = 0
+        if unit.target is not operator.getitem:
+            dim = where[0].base % value.dim()  # type: ignore[union-attr]
+            value = value.movedim(dim, 0)
+        index = where[0] if unit.target is operator.getitem else where[1]
+        assert isinstance(index, Counting)
+        part = self._steps(value, index, unit.count)
+        if unit.target is not _aten.slice.Tensor:
+            return part
+        end = where[2]
+        if end != Counting(index.first.plus(1), index.step) or len(where) > 3:
+            raise UnknownLoop(f"a loop reads more than one timestep{source_suffix(node_line(unit.node))}")
+        return part.unsqueeze(dim + 1)
+
+    def _steps(self, value: torch.Tensor, index: Counting, count: Count) -> torch.Tensor:
+        """Return `count` timesteps of value[T, ...], up or down from the first."""
+        if index.step not in (1, -1):
+            raise UnknownLoop("a loop takes every second timestep")
+        start, length = self._number(index.first), self._number(count)
+        if index.step > 0:
+            return value.narrow(0, start, length)
+        return value.narrow(0, start - (length - 1), length).flip(0)
+
+    def _all_members(self, operand: Operand | Run, count: Count) -> Any:
+        """Return an argument for all members of a family: `Stacked`, or what they share."""
+        match operand:
+            case Member() if operand.step:
+                return Stacked(self._members(operand.unit, operand.first, operand.step, count))
+            case Starting():
+                first = self._single(operand.first)
+                rest = operand.rest
+                assert isinstance(rest, Member)
+                later = rest.first.plus(rest.step)
+                others = self._members(rest.unit, later, rest.step, count.plus(-1))
+                return Stacked(torch.cat([first.unsqueeze(0), others]))
+            case Listed():
+                return [self._all_members(item, count) for item in operand.items]
+            case Counting():
+                raise UnknownLoop("a loop computes with the number of the timestep")
+        return self._single(operand)
+
+    def _recurrence(self, units: Mapping[int, Unit]) -> None:
+        """Compute units that take their own earlier members: a cell, or a buffer that is filled step by step."""
+        index, unit = next((item for item in units.items() if item[1].target in (*CELLS, *_WRITES)), (None, None))
+        if unit is None or index is None or unit.count is None:
+            raise UnknownLoop(f"the recurrence is no standard cell{self._at(next(iter(units)))}")
+        if unit.target in _WRITES and len(units) == 1:
+            self._values[index] = LastOnly(self._written(index, unit))
+            return
+        others = {i: u for i, u in units.items() if i != index}
+        if not all(u.target is operator.getitem and u.args[0] == Member(index, Count(0), 1) for u in others.values()):
+            inner = next(u for u in others.values() if u.target is not operator.getitem)
+            raise UnknownLoop(f"{inner.target} is part of the recurrence{source_suffix(node_line(inner.node))}")
+        states, last = self._cell(unit, set(units))
+        self._values[index] = states
+        for i, u in others.items():
+            number = u.args[1]
+            assert isinstance(number, Count)
+            self._values[i] = states if number.base == 0 else LastOnly(last[number.base])
+
+    def _cell(self, unit: Unit, own: set[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+        """Compute a standard cell: its states [T, N, H], and the last of each state [N, H]."""
+        x, state, *weights = unit.args
+        assert unit.count is not None
+        initial = []
+        for given in state.items if isinstance(state, Listed) else (state,):
+            if not isinstance(given, Starting) or not _previous(given, own):
+                at = source_suffix(node_line(unit.node))
+                raise UnknownLoop(f"the state of a cell is not that of the timestep before{at}")
+            initial.append(self._single(given.first))
+        inputs = self._all_members(x, unit.count)
+        if not isinstance(inputs, Stacked):
+            inputs = Stacked(inputs.unsqueeze(0).expand(self._number(unit.count), *inputs.shape))
+        return run_cell(CELLS[unit.target], inputs.tensor, initial, [self._single(weight) for weight in weights])
+
+    def _written(self, index: int, unit: Unit) -> torch.Tensor:
+        """Return a buffer after all members have written their timestep."""
+        buffer, source, dim, where, *rest = unit.args
+        assert unit.count is not None
+        if (
+            not isinstance(buffer, Starting)
+            or buffer.rest != Member(index, Count(-1), 1)
+            or not isinstance(where, Counting)
+        ):
+            raise UnknownLoop(f"a buffer is not written timestep by timestep{self._at(index)}")
+        before = self._single(buffer.first)
+        place = self._single(dim)
+        written = self._all_members(source, unit.count)
+        if not isinstance(written, Stacked):
+            raise UnknownLoop(f"one value is written at every timestep{self._at(index)}")
+        new = written.tensor if where.step > 0 else written.tensor.flip(0)
+        new = new.movedim(0, place) if not rest else new.movedim(0, place).squeeze(place + 1)
+        start, length = self._number(where.first), self._number(unit.count)
+        start = start if where.step > 0 else start - (length - 1)
+        end, size = start + length, before.shape[place]
+        parts = [] if same_size(start, 0) else [before.narrow(place, 0, start)]
+        parts += [new] if same_size(end, size) else [new, before.narrow(place, end, size - end)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, place)
+
+
+_WRITES = (_aten.select_scatter.default, _aten.slice_scatter.default)
+
+
+def _one_step(cell: str, x: torch.Tensor, state: Any, *weights: torch.Tensor | None) -> Any:
+    """Compute a cell that is called once."""
+    _, last = run_cell(cell, x.unsqueeze(0), state if cell == "lstm" else [state], weights)
+    return last if cell == "lstm" else last[0]
+
+
+def _joined(unit: Unit, args: Sequence[Any]) -> torch.Tensor | None:
+    """Return stack() or cat() of lists with members of families."""
+    if not args or not isinstance(args[0], list) or not any(isinstance(item, Stacked) for item in args[0]):
+        return None
+    dim = args[1] if len(args) > 1 else 0
+    if unit.target is _aten.stack.default:
+        parts = [item.tensor if isinstance(item, Stacked) else item.unsqueeze(0) for item in args[0]]
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return whole.movedim(0, dim)
+    if unit.target is _aten.cat.default:
+        parts = [_in_a_row(item.tensor, dim) if isinstance(item, Stacked) else item for item in args[0]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+    raise UnknownLoop(f"{unit.target} takes a list of timesteps{source_suffix(node_line(unit.node))}")
+
+
+def _in_a_row(members: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return members[n, ...] concatenated along a dimension of theirs."""
+    dim = dim % (members.dim() - 1)
+    return members.movedim(0, dim).flatten(dim, dim + 1)
+
+
+def evaluation_order(recipe: Recipe) -> list[list[int]]:
+    """Return the units in an order in which each has its arguments; those of one recurrence together."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(range(len(recipe.units)))
+    for index, unit in enumerate(recipe.units):
+        graph.add_edges_from((source, index) for source in _sources(unit))
+    if recipe.frames is not None:  # everything else may need to know how many steps the loops have
+        first = {recipe.frames[0], *nx.ancestors(graph, recipe.frames[0])}
+        graph.add_edges_from((recipe.frames[0], other) for other in set(graph) - first)
+    components = nx.condensation(graph)
+    order = nx.lexicographical_topological_sort(components, key=lambda c: min(components.nodes[c]["members"]))
+    return [sorted(components.nodes[component]["members"]) for component in order]
+
+
+def _previous(state: Starting, own: set[int]) -> bool:
+    """Whether a state is that of the member before, in the same recurrence."""
+    rest = state.rest
+    return isinstance(rest, Member) and rest.unit in own and rest.first == Count(-1) and rest.step == 1
+
+
+def _takes(unit: Unit, other: int) -> bool:
+    return other in _sources(unit)
+
+
+def _sources(unit: Unit) -> set[int]:
+    found: set[int] = set()
+    pending: list[Any] = [*unit.args, *unit.kwargs.values()]
+    while pending:
+        match pending.pop():
+            case Result(index) | Member(index, _, _) | Run(index, _, _, _):
+                found.add(index)
+            case Starting(first, rest):
+                pending += [first, rest]
+            case Listed(items):
+                pending += items
+    return found

@@ -1,0 +1,54 @@
+"""Trace of one request with a fixed number of timesteps, in which Python loops over time are unrolled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ..export import drop_unused
+
+_aten = torch.ops.aten
+_IDENTITIES = {
+    _aten.alias.default,
+    _aten.clone.default,
+    _aten.contiguous.default,
+    _aten.detach.default,
+    _aten.dropout.default,
+    _aten.lift_fresh_copy.default,
+}
+"""Operators that return the values of their first argument, in eval mode."""
+
+
+def simplify(exported: torch.export.ExportedProgram) -> Graph:
+    """Remove what hides the recurrence of a loop: identities, and reads of what was just written. Return the graph."""
+    graph: Graph = exported.graph
+    for node in list(graph.nodes):
+        source = _source(node)
+        if source is not None:
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+    drop_unused(exported)
+    return graph
+
+
+def _source(node: Node) -> Node | None:
+    """Return the node with the same values, if there is one."""
+    target: Any = node.target
+    first = node.args[0] if node.args else None
+    if not isinstance(first, Node):
+        return None
+    if target in _IDENTITIES:
+        return None if target is _aten.dropout.default and node.args[2] else first
+    if target is _aten.copy.default:
+        written = node.args[1]
+        return written if isinstance(written, Node) and _same_layout(first, written) else None
+    if target is _aten.select.int and first.target is _aten.select_scatter.default:
+        return first.args[1] if first.args[2:4] == node.args[1:3] else None  # type: ignore[return-value]
+    return None
+
+
+def _same_layout(a: Node, b: Node) -> bool:
+    x, y = a.meta["val"], b.meta["val"]
+    return bool(x.shape == y.shape and x.dtype is y.dtype)

@@ -1,0 +1,117 @@
+"""Calls of all members of a family at once: one operator over tensors with a leading dimension of members."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .members import Stacked
+
+_aten = torch.ops.aten
+_ANY_LEADING = {_aten.linear.default}
+"""Operators over the last dimensions of their first argument."""
+_OVER_DIMS = {
+    _aten.cat.default,
+    _aten.stack.default,
+    _aten.chunk.default,
+    _aten.split.Tensor,
+    _aten.split_with_sizes.default,
+    _aten.unsqueeze.default,
+    _aten.squeeze.dim,
+    _aten.select.int,
+    _aten.slice.Tensor,
+    _aten.softmax.int,
+    _aten.log_softmax.int,
+    _aten.transpose.int,
+    _aten.sum.dim_IntList,
+    _aten.mean.dim,
+    _aten.narrow.default,
+    _aten.unbind.int,
+}
+"""Operators whose arguments `dim`, `dim0` and `dim1` count the dimensions of their tensors."""
+
+
+def call_for_all(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], count: Any) -> Any:
+    """Call an operator for `count` members, of which `Stacked` arguments hold one value each.
+
+    Results have a leading dimension of members.
+    """
+    given = _by_name(target, args, kwargs)
+    stacked = [value for value in pytree.tree_leaves(given) if isinstance(value, Stacked)]
+    if not stacked:
+        once = target(*args, **kwargs)
+        return pytree.tree_map(lambda t: t.unsqueeze(0).expand(count, *t.shape), once)
+    if torch.Tag.pointwise in target.tags:
+        rank = max(_rank(value) for value in pytree.tree_leaves(given) if isinstance(value, (Stacked, torch.Tensor)))
+        return _called(target, pytree.tree_map(lambda value: _aligned(value, rank), given))
+    every = all(isinstance(value, Stacked) for value in pytree.tree_leaves(given) if not _plain(value))
+    if target in _OVER_DIMS and every:
+        return _called(target, pytree.tree_map(_unwrapped, _shifted(given, _rank(stacked[0]))))
+    if target in _ANY_LEADING and isinstance(args[0], Stacked) and len(stacked) == 1:
+        return _called(target, pytree.tree_map(_unwrapped, given))
+    return _vmapped(target, given)
+
+
+def _by_name(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    schema = target._schema.arguments
+    named = {argument.name: value for argument, value in zip(schema, args, strict=False)}
+    defaults = {a.name: a.default_value for a in schema if a.name.startswith("dim") and a.has_default_value()}
+    return {**defaults, **named, **kwargs}
+
+
+def _called(target: Any, given: Mapping[str, Any]) -> Any:
+    schema = target._schema.arguments
+    positional = [given[a.name] for a in schema if not a.kwarg_only and a.name in given]
+    return target(*positional, **{a.name: given[a.name] for a in schema if a.kwarg_only and a.name in given})
+
+
+def _plain(value: Any) -> bool:
+    return not isinstance(value, (Stacked, torch.Tensor))
+
+
+def _rank(value: Stacked | torch.Tensor) -> int:
+    """Number of dimensions of one member."""
+    return value.tensor.dim() - 1 if isinstance(value, Stacked) else value.dim()
+
+
+def _unwrapped(value: Any) -> Any:
+    return value.tensor if isinstance(value, Stacked) else value
+
+
+def _aligned(value: Any, rank: int) -> Any:
+    """Give the members of a tensor `rank` dimensions, as broadcasting would."""
+    if not isinstance(value, Stacked):
+        return value
+    tensor = value.tensor
+    for _ in range(rank - _rank(value)):
+        tensor = tensor.unsqueeze(1)
+    return tensor
+
+
+def _shifted(given: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """Count dimensions after that of the members; those counted from the end stay."""
+
+    def shifted(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [shifted(item) for item in value]
+        return value + 1 if isinstance(value, int) and value >= 0 else value
+
+    dims = {name: shifted(value) for name, value in given.items() if name.startswith("dim")}
+    every = {"dim": list(range(1, rank + 1))} if "dim" in dims and dims["dim"] in (None, []) else {}
+    return {**given, **dims, **every}
+
+
+def _vmapped(target: Any, given: Mapping[str, Any]) -> Any:
+    flat, tree = pytree.tree_flatten(dict(given))
+    places = [index for index, value in enumerate(flat) if isinstance(value, Stacked)]
+
+    def call(*tensors: torch.Tensor) -> Any:
+        values = list(flat)
+        for index, tensor in zip(places, tensors, strict=True):
+            values[index] = tensor
+        return _called(target, pytree.tree_unflatten(values, tree))
+
+    return torch.vmap(call)(*(flat[index].tensor for index in places))

@@ -1,0 +1,217 @@
+"""Loops over timesteps: recognised in an unrolled trace, and exact at every length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ragged import alone, padded, part_of, ragged
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.errors import LoweringError, UnknownLoop
+
+FEATURES, HIDDEN = 5, 6
+CONFIG = """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
+  buckets: {batch: [1, 8], length: [4, 16]}
+"""
+BATCHES = ([16, 1, 9, 4], [1], [5, 5], [2, 16])
+GARBAGE = (1e3, float("nan"), float("inf"))
+
+
+class Looping(nn.Module):
+    """A function of x[B, T, 5], with cells of every kind."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.cell = nn.LSTMCell(FEATURES, HIDDEN)
+        self.back = nn.LSTMCell(FEATURES, HIDDEN)
+        self.gru = nn.GRUCell(HIDDEN, HIDDEN)
+        self.rnn = nn.RNNCell(FEATURES, HIDDEN, bias=False)
+        self.relu = nn.RNNCell(FEATURES, HIDDEN, nonlinearity="relu")
+        self.layers = nn.ModuleList([nn.LSTMCell(FEATURES if i == 0 else HIDDEN, HIDDEN) for i in range(2)])
+        self.dropout = nn.Dropout(0.5)
+        self.out = nn.Linear(HIDDEN, 3)
+        self.frames = nn.Conv1d(FEATURES, FEATURES, 3, stride=2, padding=1)
+        self.gates = nn.Linear(FEATURES + HIDDEN, 4 * HIDDEN)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+def zeros(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the states of an LSTM cell."""
+    return x.new_zeros(x.size(0), HIDDEN), torch.zeros(x.size(0), HIDDEN)
+
+
+def cells_in_turn(m: Looping, x: Tensor) -> Any:
+    """Two cells, a list and a buffer of results, and the last states."""
+    (h, c), g, outputs = zeros(x), None, []
+    buffer = x.new_zeros(x.size(0), x.size(1), HIDDEN)
+    for t in range(x.size(1)):
+        h, c = m.cell(x[:, t], (h, c))
+        g = m.gru(torch.relu(h), g)
+        buffer[:, t] = g
+        outputs.append(m.out(g))
+    return torch.stack(outputs, 1), h, c, buffer
+
+
+def stacked_cells(m: Looping, x: Tensor) -> Any:
+    """Layers within the loop over a time-major tensor, with dropout between them."""
+    states, outputs = [zeros(x) for _ in m.layers], []
+    for step in torch.tanh(x).transpose(0, 1):
+        y = step
+        for i, cell in enumerate(m.layers):
+            states[i] = cell(y, states[i])
+            y = m.dropout(states[i][0])
+        outputs.append(y)
+    return torch.stack(outputs).transpose(0, 1), outputs[-1]
+
+
+def layer_by_layer(m: Looping, x: Tensor) -> Any:
+    """A loop over time for each layer, on pieces of one timestep."""
+    for cell in m.layers:
+        state, outputs = zeros(x), []
+        for t in range(x.size(1)):
+            state = cell(x[:, t : t + 1].squeeze(1), state)
+            outputs.append(state[0].unsqueeze(1))
+        x = torch.cat(outputs, 1)
+    return x
+
+
+def both_directions(m: Looping, x: Tensor) -> Any:
+    """A second loop from the end, whose results are stored by position."""
+    steps, state, forward = x.size(1), None, []
+    for t in range(steps):
+        state = m.cell(x[:, t, :], state)
+        forward.append(state[0])
+    state, backward = None, [x] * steps
+    for t in reversed(range(steps)):
+        state = m.back(x[:, t, :], state)
+        backward[t] = state[0]
+    y = torch.stack([torch.cat(pair, -1) for pair in zip(forward, backward, strict=True)], dim=1)
+    return y, y.mean(1)
+
+
+def after_a_stride(m: Looping, x: Tensor) -> Any:
+    """The loop has the steps of a convolution's output."""
+    return cells_in_turn(m, m.frames(x.transpose(1, 2)).transpose(1, 2))
+
+
+def first_step_apart(m: Looping, x: Tensor) -> Any:
+    """The state is read back from the buffer that holds the results."""
+    states = torch.zeros(x.size(0), x.size(1), HIDDEN)
+    states[:, 0] = m.rnn(x[:, 0])
+    for t in range(1, x.size(1)):
+        states[:, t] = m.rnn(x[:, t], states[:, t - 1])
+    return states
+
+
+def no_recurrence(m: Looping, x: Tensor) -> Any:
+    """Each timestep by itself."""
+    return torch.stack([m.relu(step) * 2 for step in x.unbind(1)], 1)
+
+
+LOOPS = (
+    cells_in_turn,
+    stacked_cells,
+    layer_by_layer,
+    both_directions,
+    after_a_stride,
+    first_step_apart,
+    no_recurrence,
+)
+
+
+@pytest.mark.parametrize("function", LOOPS, ids=lambda f: f.__name__)
+def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
+    """Ragged batches with garbage in the padding."""
+    torch.manual_seed(0)
+    model = Looping(function)
+    config = parse_config(CONFIG, "model-config.yaml")
+
+    program = lower(model, config)
+
+    run = program.exported.module()
+    for seed, batch in enumerate(BATCHES):
+        requests = ragged(program.inputs, batch, seed)
+        for garbage in GARBAGE:
+            x = padded(requests, program.inputs[0], 0, 16, garbage)
+            with torch.no_grad():
+                outputs = run(x, torch.tensor(batch))
+            for row, length in enumerate(batch):
+                own = alone(model, config, requests.items[row], length)
+                for output, spec, expected in zip(outputs, program.outputs, own, strict=True):
+                    ours = part_of(output, spec, row, length)
+                    assert torch.allclose(ours.reshape(expected.shape), expected, 1e-5, 1e-5), (spec.name, length)
+
+
+def test_a_cell_becomes_one_recurrence() -> None:
+    """Two cells take two calls, however many timesteps there are."""
+    program = lower(Looping(cells_in_turn), parse_config(CONFIG, "model-config.yaml"))
+
+    calls = [str(node.target) for node in program.exported.graph.nodes if "neuron_lstm" in str(node.target)]
+    assert calls == ["neuron_lstm.lstm.default", "neuron_lstm.rnn.default"]
+
+
+def own_cell(m: Looping, x: Tensor) -> Any:
+    """A cell of one's own."""
+    h, c = zeros(x)
+    for t in range(x.size(1)):
+        i, f, g, o = m.gates(torch.cat([x[:, t], h], 1)).chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+    return h
+
+
+def every_state(m: Looping, x: Tensor) -> Any:
+    """The cell states of all timesteps, which a fused layer does not return."""
+    state, cells = zeros(x), []
+    for t in range(x.size(1)):
+        state = m.cell(x[:, t], state)
+        cells.append(state[1])
+    return torch.stack(cells, 1)
+
+
+def changed_state(m: Looping, x: Tensor) -> Any:
+    """A state that is changed between the timesteps."""
+    h, c = zeros(x)
+    for t in range(x.size(1)):
+        h, c = m.cell(x[:, t], (0.5 * h, c))
+    return h
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (own_cell, "the recurrence is no standard cell .at test_loops.py"),
+        (every_state, "the states of a cell are read at every timestep .at test_loops.py"),
+        (changed_state, "aten.mul.Tensor is part of the recurrence .at test_loops.py"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_another_loop_is_refused_with_its_line(function: Callable[..., Any], reason: str) -> None:
+    """The reason is that of the loop, not that of the exporter."""
+    with pytest.raises(UnknownLoop, match=reason):
+        lower(Looping(function), parse_config(CONFIG, "model-config.yaml"))
+
+
+def test_a_number_of_steps_that_data_decides_is_refused() -> None:
+    """An exit that depends on values is no loop over timesteps."""
+
+    def with_exit(m: Looping, x: Tensor) -> Any:
+        state = zeros(x)
+        for t in range(x.size(1)):
+            state = m.cell(x[:, t], state)
+            if state[0].sum() > 1:
+                break
+        return state[0]
+
+    with pytest.raises(LoweringError, match="depend on the values of its inputs"):
+        lower(Looping(with_exit), parse_config(CONFIG, "model-config.yaml"))
