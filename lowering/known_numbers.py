@@ -79,7 +79,8 @@ _ARITHMETIC: dict[str, Callable[..., Any]] = {
 def values_after(name: str, args: Any, kwargs: Any) -> Any:
     """Return the numbers of a call's result, if those of all its tensors are known."""
     tensors = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, torch.Tensor)]
-    if not tensors or any(known_values(tensor) is None for tensor in tensors):
+    in_a_list = not args or not isinstance(args[0], torch.Tensor)
+    if in_a_list or any(known_values(tensor) is None for tensor in tensors):
         return None
     own, *others = [known_values(a) if isinstance(a, torch.Tensor) else a for a in args]
     if name in _SAME:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -22,6 +23,7 @@ from .padding_taint import find_padding_leak
 from .program import ChunkPrograms, LoweredModel
 from .request_lowering import lower_request
 from .row_mixing import find_row_mixing
+from .shape_conditions import ShapeConditions, batch_sizes_of
 from .timestep_rules import Tainted
 
 
@@ -69,7 +71,8 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
         raise (refusal or error) from error
     reject_random_operators(traced.exported)
     reason = "one request was traced alone, so that neither padding nor other rows can reach an output"
-    return _lowered(traced, inputs, outputs, "masked", reason, exact=False)
+    lowered = _lowered(traced, inputs, outputs, "masked", reason, exact=False)
+    return replace(lowered, any_shape=lowered.any_shape and _holds_everywhere(traced.exported, inputs, config))
 
 
 def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
@@ -148,6 +151,15 @@ def _mark_time_dims(program: torch.export.ExportedProgram, inputs: tuple[TensorS
 def _any_shape(exported: torch.export.ExportedProgram) -> bool:
     """Whether the exporter found no bound of batch or time."""
     return all(bounds.lower <= 1 and bounds.upper == int_oo for bounds in exported.range_constraints.values())
+
+
+def _holds_everywhere(
+    exported: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...], config: ServingConfig
+) -> bool:
+    """Whether the exporter vouches for every batch, each number of timesteps up to the longest."""
+    conditions = ShapeConditions(exported, batch_sizes_of(inputs))
+    batches = {1, 2, config.grid.batches[-1]}
+    return all(conditions.holds(batch, time) for batch in batches for time in range(1, config.longest + 1))
 
 
 def _check_max_length(traced: ModelExport, config: ServingConfig) -> None:

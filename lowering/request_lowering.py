@@ -18,6 +18,7 @@ from .export import ModelExport, bind_arguments, forward_name
 from .loops.rolled import export_rolled
 from .outputs import output_names, with_vocabularies
 from .ragged.program import RaggedProgram, export_ragged
+from .shape_conditions import ShapeConditions, batch_sizes_of
 from .single_request import SingleExport, example_timesteps, export_single
 
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
@@ -72,7 +73,7 @@ def _lower(
         for name, (dtype, shape) in zip(config.outputs or names, program.layouts, strict=True)
     )
     inputs = with_vocabularies(program.exported, inputs)
-    _check_longest(program, config)
+    _check_buckets(program, config)
     _check(model, config, program, inputs, outputs, single.lengths_to_compare)
     return ModelExport(program.exported, True, single.output_tree, None), inputs, outputs
 
@@ -82,11 +83,21 @@ def _require_batch_and_time(inputs: Sequence[TensorSpec]) -> None:
         raise LoweringError("a request can be traced alone only if every input has a batch dimension and one has time")
 
 
-def _check_longest(program: RaggedProgram, config: ServingConfig) -> None:
-    bounds = [bounds.upper for bounds in program.exported.range_constraints.values()]
-    if any(bound < config.grid.lengths[-1] for bound in bounds):
+def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:
+    """Refuse buckets in which the exporter does not vouch for the program.
+
+    Raises:
+        LoweringError: names the buckets, and the lengths that are possible.
+    """
+    conditions = ShapeConditions(program.exported, batch_sizes_of(config.input_specs))
+    grid = config.grid
+    refused = sorted({t for b in grid.batches for t in grid.lengths if not conditions.holds(b, t)})
+    if refused:
+        possible = [t for t in grid.lengths if t not in refused]
+        lengths = ", ".join(map(str, refused))
         raise LoweringError(
-            f"buckets.length goes up to {config.grid.lengths[-1]}, but the model takes at most {min(bounds)} timesteps"
+            f"the model cannot be run in buckets of {lengths} timesteps: leave them out of buckets.length"
+            + (f", and keep {', '.join(map(str, possible))}, in which shorter requests are served too" * bool(possible))
         )
 
 

@@ -127,6 +127,32 @@ def _unbound(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     return tuple(with_known_values(args[0].select(0, index), value) for index, value in enumerate(known))
 
 
+def _max_pool1d(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Pool as in two dimensions: exported in one, torch's function fixes the size of its input."""
+    names = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+    given = {
+        "stride": None,
+        "padding": 0,
+        "dilation": 1,
+        "ceil_mode": False,
+        **dict(zip(names, args, strict=False)),
+        **kwargs,
+    }
+    if given.pop("return_indices", False):
+        return NotImplemented
+    window = [_single(given[name]) for name in ("kernel_size", "stride", "padding", "dilation")]
+    kernel, stride, padding, dilation = window[0], window[1] or window[0], window[2], window[3]
+    pooled = torch.max_pool2d(
+        given["input"].unsqueeze(-2), (1, kernel), (1, stride), (0, padding), (1, dilation), given["ceil_mode"]
+    )
+    return pooled.squeeze(-2)
+
+
+def _single(value: Any) -> Any:
+    """Return the number of a window that may be given as a tuple of one."""
+    return (value[0] if value else None) if isinstance(value, (tuple, list)) else value
+
+
 def _same(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     return args[0]
 
@@ -225,6 +251,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "new_tensor": _new_tensor,
     "unbind": _unbound,
     "cuda": _same,
+    "max_pool1d": _max_pool1d,
     "scatter_": _inverted,
     "__getitem__": _key,
 }

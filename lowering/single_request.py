@@ -40,6 +40,7 @@ from .export import (
 )
 from .known_numbers import known_values, with_known_values
 from .packed_sequence import reject_packed_outputs
+from .shape_conditions import ShapeConditions
 from .single_mode import SingleRequestMode
 
 _BATCHES = (1, 2, 5)
@@ -72,7 +73,7 @@ def export_single(model: torch.nn.Module, config: ServingConfig) -> SingleExport
 
 
 def export_request(model: torch.nn.Module, forward: RequestForward, config: ServingConfig, name: str) -> SingleExport:
-    """Export `forward`, which computes with the tensors of `model`, for one request of any number of timesteps.
+    """Export `forward` for one request of any number of timesteps; its tensors are those of `model`.
 
     Raises:
         LoweringError: the graph depends on data, or on one number of timesteps.
@@ -156,7 +157,7 @@ def example_timesteps(config: ServingConfig) -> int:
 def lengths_outside(
     exported: torch.export.ExportedProgram, name: str, sizes: Mapping[str, Sequence[int | str]], longest: int
 ) -> set[int]:
-    """Return numbers of timesteps that the exporter excluded by an inequality of two sizes.
+    """Return numbers of timesteps that the exporter excluded by an inequation, or as too few.
 
     Most of them are excluded because a size would be 1, which changes nothing; so they are to be compared with the
     model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all numbers of timesteps.
@@ -165,29 +166,16 @@ def lengths_outside(
         LoweringError: the program holds only for some numbers of timesteps, such as odd ones; names the condition.
     """
     lowest = max((int(bounds.lower) for bounds in exported.range_constraints.values()), default=1)
+    conditions = ShapeConditions(exported, sizes)
     outside: set[int] = set()
-    for guard in exported._guards_code:
-        condition = compile(guard, "<condition of the exporter>", "eval")
-        for batch, time in itertools.product(_BATCHES, range(lowest, max(longest, lowest) + 1)):
-            known = {"batch": batch, "time": time}
-            shapes = {key: _Shaped([known.get(str(size), size) for size in shape]) for key, shape in sizes.items()}
-            if eval(condition, {"L": shapes}):  # noqa: S307 - written by torch's exporter
-                continue
-            if "!=" not in guard or "==" in guard:
-                raise LoweringError(f"{name} takes another way for some numbers of timesteps: it holds only if {guard}")
+    for batch, time in itertools.product(_BATCHES, range(1, longest + 1)):
+        for condition in conditions.failing(batch, time):
+            if condition.is_equation or (time >= lowest and not condition.is_inequation):
+                raise LoweringError(
+                    f"{name} takes another way for some numbers of timesteps: it holds only if {condition.text}"
+                )
             outside.add(time)
     return outside
-
-
-@dataclass(frozen=True)
-class _Shaped:
-    """Shape of an input, as the conditions of the exporter read it."""
-
-    sizes: Sequence[Any]
-
-    def size(self) -> Sequence[Any]:
-        """Return the sizes."""
-        return self.sizes
 
 
 def _alone(shape: Sequence[int | str]) -> list[int | str]:

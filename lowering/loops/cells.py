@@ -20,8 +20,9 @@ CELLS = {
 def run_cell(
     cell: str, x: torch.Tensor, initial: Sequence[torch.Tensor], weights: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Run a cell over x[T, N, F] from states [N, H]: the states of every timestep [T, N, H], and the last ones [N, H].
+    """Run a cell over x[T, N, F] from states [N, H].
 
+    Returns the states of every timestep [T, N, H], and the last ones [N, H].
     `weights` are those of nn.LSTMCell, nn.GRUCell or nn.RNNCell in their order; biases may be None.
     """
     given = [weight for weight in weights if weight is not None]

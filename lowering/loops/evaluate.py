@@ -1,4 +1,4 @@
-"""Computation of units for all timesteps at once: a family is one tensor [T, ...], a recurrence one recurrent layer."""
+"""Computation of all timesteps at once: a family is one tensor [T, ...], a recurrence one layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recognition of loops: calls of one operator at one line, whose arguments follow one rule over the timesteps."""
+"""Recognition of loops: calls at one line, whose arguments follow one rule over the timesteps."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ def recognise(short: Graph, timesteps: int, long: Graph, more_timesteps: int) ->
     ]
     recipe = next((result for result in found if isinstance(result, Recipe)), None)
     if recipe is None:
-        raise next(result for result in found if isinstance(result, UnknownLoop))
+        raise next((result for result in found if isinstance(result, UnknownLoop)), NotALoop())
     return recipe
 
 
 def _attempt(
     short: Graph, long: Graph, timesteps: tuple[int, int], frames: _Frames | None, *, blocked: bool
-) -> Recipe | UnknownLoop:
+) -> Recipe | UnknownLoop | NotALoop:
     """Write both traces as units, or return why they do not agree."""
     steps = timesteps if frames is None else frames.sizes
     try:
         per_step = _calls_per_step(short, long, steps[1] - steps[0])
         few, many = (_Writer(graph, per_step, frames, blocked=blocked).recipe() for graph in (short, long))
         return _agreed(few, many, timesteps, steps)
-    except UnknownLoop as error:
+    except (NotALoop, UnknownLoop) as error:
         return error
 
 
@@ -62,7 +62,7 @@ class _Frames:
 
 
 def _frames(short: Graph, long: Graph, timesteps: tuple[int, int]) -> list[_Frames]:
-    """Return the sizes before the first loop that grow in another way than the timesteps, as after a stride."""
+    """Return sizes before the first loop that grow otherwise than the timesteps, as after a stride."""
     found: dict[tuple[int, int], _Frames] = {}
     counts = [{key: len(nodes) for key, nodes in _groups(graph).items()} for graph in (short, long)]
     for a, b in zip(short.nodes, long.nodes, strict=False):
@@ -100,20 +100,26 @@ def _calls_per_step(short: Graph, long: Graph, steps: int) -> dict[_Key, int]:
     """Return how many calls of a place each further timestep adds, for those that grow.
 
     Raises:
-        UnknownLoop: a place has another number of calls.
+        NotALoop: no place has a call for each timestep.
+        UnknownLoop: some have, and another place has another number of calls.
     """
     groups = _groups(short), _groups(long)
     found: dict[_Key, int] = {}
-    for key, nodes in groups[1].items():
-        few, many = len(groups[0].get(key, ())), len(nodes)
+    irregular: list[Node] = []
+    for key in dict.fromkeys([*groups[0], *groups[1]]):
+        few, many = (len(group.get(key, ())) for group in groups)
         if few == many:
             continue
         calls = (many - few) // steps
-        if calls <= 0 or few % calls or many % calls or calls * steps != many - few:
-            raise UnknownLoop(f"the number of calls of {key[0]} is not that of the timesteps{_at(nodes[0])}")
-        found[key] = calls
+        if calls > 0 and calls * steps == many - few and few % calls == many % calls == 0:
+            found[key] = calls
+        else:
+            irregular.append((groups[1].get(key) or groups[0][key])[0])
     if not found:
         raise NotALoop
+    if irregular:
+        first = irregular[0]
+        raise UnknownLoop(f"the number of calls of {first.target} is not that of the timesteps{_at(first)}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""An unrolled graph written as units: single calls, and families of calls with one member for each timestep."""
+"""An unrolled graph as units: single calls, and families of calls, with a member for each timestep."""
 
 from __future__ import annotations
 

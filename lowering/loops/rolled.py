@@ -1,4 +1,4 @@
-"""A model with its loops over timesteps computed at once, traced for one request of any number of timesteps."""
+"""Trace of one request of any length, with loops over timesteps computed at once."""
 
 from __future__ import annotations
 

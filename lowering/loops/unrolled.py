@@ -22,7 +22,7 @@ _IDENTITIES = {
 
 
 def simplify(exported: torch.export.ExportedProgram) -> Graph:
-    """Remove what hides the recurrence of a loop: identities, and reads of what was just written. Return the graph."""
+    """Remove identities and reads of what was just written, which hide a recurrence; the graph."""
     graph: Graph = exported.graph
     for node in list(graph.nodes):
         source = _source(node)

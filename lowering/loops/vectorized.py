@@ -1,4 +1,4 @@
-"""Calls of all members of a family at once: one operator over tensors with a leading dimension of members."""
+"""Calls of all members of a family at once, over tensors with a leading dimension of members."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from ..export import (
     with_parameter_names,
 )
 from ..program_tensors import holder_of, tensors_by_placeholder
-from ..single_request import SingleExport, lengths_outside
+from ..single_request import SingleExport
 from .batched import run_ragged
 from .sizes import SizeExpr, is_ragged, written
 from .value import Value
@@ -62,8 +62,6 @@ def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec], timesteps:
     with explained_export_errors("a batch of requests", dynamic_shapes=True):
         program = _export(holder, inputs, timesteps)
     drop_unused(program)
-    shapes = {spec.name.replace(".", "_"): spec.shape for spec in inputs}
-    lengths_outside(program, "a batch of requests", {**shapes, "sequence_lengths": ("batch",)}, longest=4 * timesteps)
     return RaggedProgram(program, tuple(_layout(value) for value in found))
 
 

@@ -34,7 +34,7 @@ class Looping(nn.Module):
         self.back = nn.LSTMCell(FEATURES, HIDDEN)
         self.gru = nn.GRUCell(HIDDEN, HIDDEN)
         self.rnn = nn.RNNCell(FEATURES, HIDDEN, bias=False)
-        self.relu = nn.RNNCell(FEATURES, HIDDEN, nonlinearity="relu")
+        self.score = nn.Linear(FEATURES, 1)
         self.layers = nn.ModuleList([nn.LSTMCell(FEATURES if i == 0 else HIDDEN, HIDDEN) for i in range(2)])
         self.dropout = nn.Dropout(0.5)
         self.out = nn.Linear(HIDDEN, 3)
@@ -115,7 +115,7 @@ def first_step_apart(m: Looping, x: Tensor) -> Any:
 
 def no_recurrence(m: Looping, x: Tensor) -> Any:
     """Each timestep by itself."""
-    return torch.stack([m.relu(step) * 2 for step in x.unbind(1)], 1)
+    return torch.stack([torch.relu(m.score(step)) * 2 for step in x.unbind(1)], 1)
 
 
 LOOPS = (
