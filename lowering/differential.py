@@ -26,8 +26,10 @@ _TOLERANCE = 1e-4  # far above rounding errors (1e-6), far below the effect of p
 NodeValues = dict[str, Any]
 
 
-def reject_padding_sensitive_outputs(exported: ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid) -> None:
-    """Run requests alone and in two longer buckets, and compare the outputs.
+def reject_padding_sensitive_outputs(
+    exported: ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid, *, scale: float = 1e3
+) -> None:
+    """Run requests alone and in two longer buckets, and compare the outputs; padding is random, times `scale`.
 
     Raises:
         LoweringError: an output changes with the padding; names the user's line.
@@ -42,7 +44,7 @@ def reject_padding_sensitive_outputs(exported: ExportedProgram, inputs: Sequence
     def run(rows: Sequence[int], timesteps: int, seed: int) -> NodeValues:
         """Run at the nearest sizes that the program allows: `x[:, :-1]` excludes some."""
         rows = [rows[index % len(rows)] for index in range(_allowed(exported, axes, "batch", len(rows)))]
-        tensors = _batch(inputs, lengths, rows, _allowed(exported, axes, "time", timesteps), seed)
+        tensors = _batch(inputs, lengths, rows, _allowed(exported, axes, "time", timesteps), seed, scale)
         try:
             return _values(graph, tensors)
         except (RuntimeError, IndexError) as error:
@@ -107,12 +109,12 @@ def _operator(node: torch.fx.Node) -> str:
 
 
 def _batch(
-    inputs: Sequence[TensorSpec], lengths: Sequence[int], rows: Sequence[int], padded: int, seed: int
+    inputs: Sequence[TensorSpec], lengths: Sequence[int], rows: Sequence[int], padded: int, seed: int, scale: float
 ) -> list[torch.Tensor]:
     """Build a batch of requests; they are the same for every seed, which determines the padding."""
     tensors = []
     for spec in inputs:
-        tensor = random_padding(spec, spec.sizes(len(rows), padded), torch.Generator().manual_seed(seed))
+        tensor = random_padding(spec, spec.sizes(len(rows), padded), torch.Generator().manual_seed(seed), scale)
         for index, row in enumerate(rows):
             request = torch.Generator().manual_seed(1000 + row)
             part = tensor if spec.batch_dim is None else tensor.select(spec.batch_dim, index)
@@ -148,10 +150,12 @@ def _uniform(
     return torch.randint(int(least), int(largest) + 1, shape, generator=generator).to(dtype)
 
 
-def random_padding(spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Draw large numbers; or in an input of integers its `pad_value`, as serving writes it."""
+def random_padding(
+    spec: TensorSpec, shape: tuple[int, ...], generator: torch.Generator, scale: float = 1e3
+) -> torch.Tensor:
+    """Draw numbers times `scale`; or in an input of integers its `pad_value`, as serving writes it."""
     if torch_dtype(spec).is_floating_point:
-        return random_tensor(spec, shape, generator, scale=1e3)
+        return random_tensor(spec, shape, generator, scale=scale)
     return torch.full(shape, spec.pad_value).to(torch_dtype(spec))
 
 

@@ -31,8 +31,16 @@ class InputsDoNotFit(LoweringError):
     """Inputs as declared that no way of tracing could fit to the model: no other one is tried."""
 
 
-class UnknownLoop(LoweringError):
+class DecisiveRefusal(LoweringError):
+    """A refusal by the last way of tracing that tells more than those of the others."""
+
+
+class UnknownLoop(DecisiveRefusal):
     """A loop over timesteps of a kind that cannot be lowered; the message is the reason with the line."""
+
+
+class UnfitBuckets(DecisiveRefusal):
+    """Buckets in which the program is not known to hold; the message has those that are possible."""
 
 
 def is_user_file(filename: str) -> bool:

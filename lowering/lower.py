@@ -16,7 +16,7 @@ from .carry_analysis import NotChunkable
 from .chunk_check import check_chunked_equivalence
 from .chunking import build_chunk_programs
 from .differential import reject_padding_sensitive_outputs
-from .errors import InputsDoNotFit, LoweringError, UnknownLoop, node_line, source_suffix
+from .errors import DecisiveRefusal, InputsDoNotFit, LoweringError, node_line, source_suffix
 from .export import ModelExport, export_model
 from .outputs import output_specs, with_vocabularies
 from .padding_taint import find_padding_leak
@@ -37,10 +37,21 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     first = _attempt(model, config)
     if isinstance(first, LoweringError):  # the second way starts outside of the handler: its errors have no context
         return _lower_request(model, config, first)
-    if first.padding == "exact_lengths":
+    if first.padding == "exact_lengths" or _needs_finite_padding(first, config):
         with contextlib.suppress(LoweringError):
             return _lower_request(model, config, None)
     return first
+
+
+def _needs_finite_padding(program: LoweredModel, config: ServingConfig) -> bool:
+    """Whether infinite padding reaches an output of a program that was only tested, as where 0 masks by a product."""
+    if program.padding_proved:
+        return False
+    try:
+        reject_padding_sensitive_outputs(program.exported, program.inputs, config.grid, scale=float("inf"))
+    except LoweringError:
+        return True
+    return False
 
 
 def _attempt(model: torch.nn.Module, config: ServingConfig) -> LoweredModel | LoweringError:
@@ -66,7 +77,7 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
     try:
         traced, inputs, outputs = lower_request(model, config)
     except LoweringError as error:
-        if isinstance(error, UnknownLoop):
+        if isinstance(error, DecisiveRefusal):
             raise
         raise (refusal or error) from error
     reject_random_operators(traced.exported)
@@ -96,7 +107,8 @@ def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
         reject_padding_sensitive_outputs(traced.exported, inputs, config.grid)
     exact = leak is not None and config.lengths is None
     padding: Literal["masked", "exact_lengths"] = "exact_lengths" if exact else "masked"
-    return _lowered(traced, inputs, outputs, padding, _padding_reason(leak, exact), exact=exact)
+    lowered = _lowered(traced, inputs, outputs, padding, _padding_reason(leak, exact), exact=exact)
+    return replace(lowered, padding_proved=leak is None)
 
 
 def _lowered(
@@ -118,6 +130,7 @@ def _lowered(
         outputs=outputs,
         constants=_constants(traced.exported),
         padding=padding,
+        padding_proved=True,
         padding_reason=padding_reason,
         chunked=chunked,
         chunking_reason=chunking_reason,

@@ -51,6 +51,8 @@ class LoweredModel:
     constants: dict[str, torch.Tensor]
     padding: Literal["masked", "exact_lengths"]
     """Padding mode: requests are padded to a bucket, or only exact bucket lengths are served."""
+    padding_proved: bool
+    """Whether it was proved, not only tested, that padding reaches no output."""
     padding_reason: str
     """Reason for the padding mode, for people: the proof, or the line that padding would reach."""
     chunked: ChunkPrograms | None

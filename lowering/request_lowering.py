@@ -13,7 +13,7 @@ import torch
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .differential import random_padding, random_tensor
-from .errors import LoweringError, UnknownLoop, explained_export_errors
+from .errors import LoweringError, UnfitBuckets, UnknownLoop, explained_export_errors
 from .export import ModelExport, bind_arguments, forward_name
 from .loops.rolled import export_rolled
 from .outputs import output_names, with_vocabularies
@@ -87,7 +87,7 @@ def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:
     """Refuse buckets in which the exporter does not vouch for the program.
 
     Raises:
-        LoweringError: names the buckets, and the lengths that are possible.
+        UnfitBuckets: names the buckets, and the lengths that are possible.
     """
     conditions = ShapeConditions(program.exported, batch_sizes_of(config.input_specs))
     grid = config.grid
@@ -95,7 +95,7 @@ def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:
     if refused:
         possible = [t for t in grid.lengths if t not in refused]
         lengths = ", ".join(map(str, refused))
-        raise LoweringError(
+        raise UnfitBuckets(
             f"the model cannot be run in buckets of {lengths} timesteps: leave them out of buckets.length"
             + (f", and keep {', '.join(map(str, possible))}, in which shorter requests are served too" * bool(possible))
         )

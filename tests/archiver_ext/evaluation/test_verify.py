@@ -68,6 +68,7 @@ def program(**changes: Any) -> LoweredModel:
         "takes_lengths": True,
         "outputs": (TensorSpec("sums", "float32", ("batch", "time", 2)), TensorSpec("whole", "float32", ("batch",))),
         "padding": "masked",
+        "padding_proved": True,
         "padding_reason": "",
         "constants": {},
         "chunked": None,

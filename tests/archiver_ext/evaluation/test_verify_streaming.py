@@ -43,6 +43,7 @@ def program() -> LoweredModel:
         outputs=OUTPUTS,
         constants={},
         padding="masked",
+        padding_proved=True,
         padding_reason="",
         chunked=ChunkPrograms(nothing, None, None, CARRIED),
         chunking_reason="",
