@@ -29,7 +29,9 @@ NodeValues = dict[str, Any]
 def reject_padding_sensitive_outputs(
     exported: ExportedProgram, inputs: Sequence[TensorSpec], grid: BucketGrid, *, scale: float = 1e3
 ) -> None:
-    """Run requests alone and in two longer buckets, and compare the outputs; padding is random, times `scale`.
+    """Run requests alone and in two longer buckets, and compare the outputs.
+
+    Padding is drawn at random, times `scale`.
 
     Raises:
         LoweringError: an output changes with the padding; names the user's line.
