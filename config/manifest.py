@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec, role_buckets
 from ..sessions.settings import SessionSettings
-from .json_codec import REPACKAGE, JsonError, abbreviate, from_json, parse_json, relative_path, to_json
+from .json_codec import REPACKAGE, JsonError, LeftOut, abbreviate, from_json, parse_json, relative_path, to_json
 
 FILE_NAME = "variants.json"
 FORMAT = 5
@@ -164,6 +164,8 @@ class Manifest:
     """Threads per worker; None: the host's cores divided by maxWorkers."""
     streaming: SessionSettings | None = None
     """None: each request is a whole sequence; else each request is a chunk of a session."""
+    shortest: Annotated[int, _positive, LeftOut(1)] = 1
+    """Timesteps of the shortest sequence that the model takes."""
     precision: str = "float32"
     tolerance: ErrorTolerance = _TOLERANCE
     produced_by: dict[str, str] = field(default_factory=dict)

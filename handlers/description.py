@@ -28,6 +28,7 @@ def describe(manifest: Manifest, threads: int) -> dict[str, object]:
         "tolerance": {"atol": manifest.tolerance[0], "rtol": manifest.tolerance[1]},
         "runs": {"as": manifest.kind, "reason": manifest.kind_reason, "shapes": manifest.shapes},
         "longest": manifest.longest,
+        **({"shortest": manifest.shortest} if manifest.shortest > 1 else {}),
         "carried": [_describe_tensor(value.spec) for value in manifest.carried],
         "streaming": None if manifest.streaming is None else _describe_streaming(manifest.streaming),
         "checks": [_describe_bucket(check.bucket) | {"max_error": check.max_error} for check in manifest.checks],

@@ -98,6 +98,8 @@ class ModelExport:
     output_tree: pytree.TreeSpec
     max_length: tuple[int, str | None] | None
     """The longest sequence that pad_packed_sequence(total_length=...) allows, with its line."""
+    shortest: int = 1
+    """Fewest timesteps of a request that the model takes."""
 
 
 def export_model(model: torch.nn.Module, config: ServingConfig) -> ModelExport:

@@ -83,7 +83,9 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
     reject_random_operators(traced.exported)
     reason = "one request was traced alone, so that neither padding nor other rows can reach an output"
     lowered = _lowered(traced, inputs, outputs, "masked", reason, exact=False)
-    return replace(lowered, any_shape=lowered.any_shape and _holds_everywhere(traced.exported, inputs, config))
+    return replace(
+        lowered, any_shape=lowered.any_shape and _holds_everywhere(traced.exported, inputs, config, traced.shortest)
+    )
 
 
 def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
@@ -134,7 +136,8 @@ def _lowered(
         padding_reason=padding_reason,
         chunked=chunked,
         chunking_reason=chunking_reason,
-        any_shape=_any_shape(traced.exported),
+        any_shape=_any_shape(traced.exported, traced.shortest),
+        shortest=traced.shortest,
     )
 
 
@@ -142,6 +145,8 @@ def _chunk(
     traced: ModelExport, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], exact: bool
 ) -> tuple[ChunkPrograms | None, str]:
     """Build the chunk programs, or say why the model runs over whole sequences."""
+    if traced.shortest > 1:
+        return None, f"the model takes {traced.shortest} timesteps or more at once"
     if exact:
         return None, "padding would reach an output, so only whole sequences are run"
     try:
@@ -161,18 +166,18 @@ def _mark_time_dims(program: torch.export.ExportedProgram, inputs: tuple[TensorS
     mark_time(program, {str(name): spec.shape.index("time") for name, spec in named if "time" in spec.shape})
 
 
-def _any_shape(exported: torch.export.ExportedProgram) -> bool:
-    """Whether the exporter found no bound of batch or time."""
-    return all(bounds.lower <= 1 and bounds.upper == int_oo for bounds in exported.range_constraints.values())
+def _any_shape(exported: torch.export.ExportedProgram, shortest: int) -> bool:
+    """Whether the exporter found no bound of batch or time but that of the model itself."""
+    return all(bounds.lower <= shortest and bounds.upper == int_oo for bounds in exported.range_constraints.values())
 
 
 def _holds_everywhere(
-    exported: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...], config: ServingConfig
+    exported: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...], config: ServingConfig, shortest: int
 ) -> bool:
     """Whether the exporter vouches for every batch, each number of timesteps up to the longest."""
     conditions = ShapeConditions(exported, batch_sizes_of(inputs))
     batches = {1, 2, config.grid.batches[-1]}
-    return all(conditions.holds(batch, time) for batch in batches for time in range(1, config.longest + 1))
+    return all(conditions.holds(batch, time) for batch in batches for time in range(shortest, config.longest + 1))
 
 
 def _check_max_length(traced: ModelExport, config: ServingConfig) -> None:

@@ -61,6 +61,8 @@ class LoweredModel:
     """Reason for people: the carried values, or the line that needs a whole sequence."""
     any_shape: bool
     """Whether batch and time may be any number, not only those in the range of the grid."""
+    shortest: int = 1
+    """Fewest timesteps of a request that the model takes in eager mode."""
 
     @property
     def kind(self) -> Literal["sequence", "chunk"]:

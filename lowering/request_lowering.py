@@ -5,7 +5,7 @@ It is exact by construction where the first way has no proof: other rows and pad
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 import torch
@@ -19,6 +19,7 @@ from .loops.rolled import export_rolled
 from .outputs import output_names, with_vocabularies
 from .ragged.program import RaggedProgram, export_ragged
 from .shape_conditions import ShapeConditions, batch_sizes_of
+from .shortest import shortest_length
 from .single_request import SingleExport, example_timesteps, export_single
 
 _LENGTHS = (1, 2, 3, 5, 8, 13, 21, 34)
@@ -39,18 +40,19 @@ def lower_request(
     """
     with explained_export_errors(f"{forward_name(model)}, traced for one request,"):
         _require_batch_and_time(config.input_specs)
-        return _lower(model, config, _export(model, config))
+        shortest = shortest_length(model, config)
+        return _lower(model, config, _export(model, config, shortest), shortest)
 
 
-def _export(model: torch.nn.Module, config: ServingConfig) -> SingleExport:
+def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> SingleExport:
     """Trace one request; where that fails, trace it with its loops over timesteps recognised."""
     refusal: LoweringError
     try:
-        return export_single(model, config)
+        return export_single(model, config, shortest)
     except LoweringError as error:
         refusal = error
     try:
-        return export_rolled(model, config)
+        return export_rolled(model, config, shortest)
     except UnknownLoop:
         raise
     except LoweringError as error:
@@ -58,10 +60,10 @@ def _export(model: torch.nn.Module, config: ServingConfig) -> SingleExport:
 
 
 def _lower(
-    model: torch.nn.Module, config: ServingConfig, single: SingleExport
+    model: torch.nn.Module, config: ServingConfig, single: SingleExport, shortest: int
 ) -> tuple[ModelExport, tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     inputs = config.input_specs
-    program = export_ragged(single, inputs, example_timesteps(config))
+    program = export_ragged(single, inputs, example_timesteps(config), shortest)
     names = output_names(single.output_tree, list(range(len(program.layouts))))  # type: ignore[arg-type]
     if config.outputs is not None and len(config.outputs) != len(names):
         raise LoweringError(
@@ -74,8 +76,10 @@ def _lower(
     )
     inputs = with_vocabularies(program.exported, inputs)
     _check_buckets(program, config)
-    _check(model, config, program, inputs, outputs, single.lengths_to_compare)
-    return ModelExport(program.exported, True, single.output_tree, None), inputs, outputs
+    longest = config.grid.lengths[-1]
+    lengths = {shortest - 1 + length for length in _LENGTHS} | single.lengths_to_compare
+    _check(model, config, program, inputs, outputs, sorted(n for n in lengths if shortest <= n <= longest))
+    return ModelExport(program.exported, True, single.output_tree, None, shortest), inputs, outputs
 
 
 def _require_batch_and_time(inputs: Sequence[TensorSpec]) -> None:
@@ -107,7 +111,7 @@ def _check(
     program: RaggedProgram,
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
-    more: Collection[int],
+    lengths: Sequence[int],
 ) -> None:
     """Compare a ragged batch, with large numbers in its padding, with each request alone in eager mode.
 
@@ -115,7 +119,6 @@ def _check(
         LoweringError: an output differs, or the model fails on a request.
     """
     longest = config.grid.lengths[-1]
-    lengths = sorted(length for length in {*_LENGTHS, *more} if length <= longest)
     rng = torch.Generator().manual_seed(0)
     requests = [
         [random_tensor(spec, spec.item_sizes(length), rng, unknown_ids=_ANY_ID) for spec in inputs]

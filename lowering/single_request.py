@@ -62,17 +62,19 @@ class SingleExport:
     """Numbers of timesteps for which the exporter did not say that the graph holds."""
 
 
-def export_single(model: torch.nn.Module, config: ServingConfig) -> SingleExport:
-    """Export forward() for one request of any number of timesteps.
+def export_single(model: torch.nn.Module, config: ServingConfig, shortest: int = 1) -> SingleExport:
+    """Export forward() for one request of any number of timesteps, `shortest` or more.
 
     Raises:
         LoweringError: the graph depends on data, or on one number of timesteps.
     """
     forward = _request_forward(model, config)
-    return export_request(model, forward, config, forward_name(model))
+    return export_request(model, forward, config, forward_name(model), shortest)
 
 
-def export_request(model: torch.nn.Module, forward: RequestForward, config: ServingConfig, name: str) -> SingleExport:
+def export_request(
+    model: torch.nn.Module, forward: RequestForward, config: ServingConfig, name: str, shortest: int
+) -> SingleExport:
     """Export `forward` for one request of any number of timesteps; its tensors are those of `model`.
 
     Raises:
@@ -86,7 +88,7 @@ def export_request(model: torch.nn.Module, forward: RequestForward, config: Serv
         functional = exported.run_decompositions({})
     drop_unused(functional)
     shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
-    outside = lengths_outside(exported, name, shapes, config.longest)
+    outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1))
     return SingleExport(functional, tree, frozenset(outside))
 
 
@@ -155,12 +157,12 @@ def example_timesteps(config: ServingConfig) -> int:
 
 
 def lengths_outside(
-    exported: torch.export.ExportedProgram, name: str, sizes: Mapping[str, Sequence[int | str]], longest: int
+    exported: torch.export.ExportedProgram, name: str, sizes: Mapping[str, Sequence[int | str]], lengths: Sequence[int]
 ) -> set[int]:
     """Return numbers of timesteps that the exporter excluded by an inequation, or as too few.
 
     Most of them are excluded because a size would be 1, which changes nothing; so they are to be compared with the
-    model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all numbers of timesteps.
+    model. `sizes` are the shapes of the inputs by name. Every condition is evaluated for all `lengths`.
 
     Raises:
         LoweringError: the program holds only for some numbers of timesteps, such as odd ones; names the condition.
@@ -168,7 +170,7 @@ def lengths_outside(
     lowest = max((int(bounds.lower) for bounds in exported.range_constraints.values()), default=1)
     conditions = ShapeConditions(exported, sizes)
     outside: set[int] = set()
-    for batch, time in itertools.product(_BATCHES, range(1, longest + 1)):
+    for batch, time in itertools.product(_BATCHES, lengths):
         for condition in conditions.failing(batch, time):
             if condition.is_equation or (time >= lowest and not condition.is_inequation):
                 raise LoweringError(

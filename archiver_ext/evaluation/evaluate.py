@@ -213,7 +213,7 @@ def _spread(count: int, manifest: Manifest) -> list[int]:
     if manifest.padding == "exact_lengths":
         lengths = manifest.grid.lengths
         return [lengths[index % len(lengths)] for index in range(count)]
-    return [max(1, round(manifest.longest * (index + 1) / count)) for index in range(count)]
+    return [max(manifest.shortest, round(manifest.longest * (index + 1) / count)) for index in range(count)]
 
 
 def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:

@@ -71,6 +71,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         grid=config.grid,
         shapes="any" if has_dynamic_shape(engine, program) else "grid",
         longest=config.longest,
+        shortest=program.shortest,
         variants=tuple(
             Variant(role, bucket, layout.variant_directory(engine.name, role, bucket), us)
             for (role, bucket), us in estimates(build, candidate).items()

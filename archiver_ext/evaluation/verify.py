@@ -56,6 +56,10 @@ class ProgramInfo(Protocol):
         """`masked` if requests may be padded to a bucket."""
 
     @property
+    def shortest(self) -> int:
+        """Fewest timesteps of a request."""
+
+    @property
     def kind(self) -> ExecutionMode:
         """`sequence` for whole sequences, `chunk` for chunks of time."""
 
@@ -108,7 +112,7 @@ def draw_cases(
         PackagingError: the eager model fails on a request, or all its outputs are NaN or infinite.
     """
     rng = torch.Generator().manual_seed(seed)
-    lengths = lengths_to_try(grid.lengths, padded=program.padding == "masked", seed=seed)
+    lengths = lengths_to_try(grid.lengths, program.shortest, padded=program.padding == "masked", seed=seed)
     lengths += [longest] * (longest > grid.lengths[-1])
     cases: list[VerificationCase] = []
     for count, length in enumerate(lengths, 1):
@@ -146,8 +150,10 @@ def _require_repeatable(cases: Sequence[VerificationCase], reference: Reference)
             )
 
 
-def lengths_to_try(lengths: Sequence[int], *, padded: bool, seed: int = 0) -> list[int]:
+def lengths_to_try(lengths: Sequence[int], shortest: int = 1, *, padded: bool, seed: int = 0) -> list[int]:
     """List lengths of requests: at, beside and between the bucket lengths, or exactly these.
+
+    None is below `shortest`.
 
     >>> lengths_to_try((2, 4), padded=False)
     [2, 2, 4, 4]
@@ -157,9 +163,9 @@ def lengths_to_try(lengths: Sequence[int], *, padded: bool, seed: int = 0) -> li
     if not padded:
         return [length for length in lengths for _ in range(2)]
     rng = random.Random(seed)  # noqa: S311 - not a secret
-    chosen = [1]
-    for below, longest in pairwise((0, *lengths)):
-        chosen += [below + 1, longest, max(1, longest - 1), *(rng.randint(below + 1, longest) for _ in range(3))]
+    chosen = [shortest]
+    for below, longest in pairwise((shortest - 1, *(length for length in lengths if length >= shortest))):
+        chosen += [below + 1, longest, max(shortest, longest - 1), *(rng.randint(below + 1, longest) for _ in range(3))]
     return chosen
 
 

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 import torch
 
-from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
+from ...bucketing.errors import LengthNotAccepted, SequenceTooLong, SequenceTooShort
 from ...bucketing.shapes import DynamicShape, TensorSpec
 from ...config.manifest import Manifest
 from ..responses import JSON, NPY, Encoded, RequestError, SessionKeys, abbreviate, invalid, malformed
@@ -315,6 +315,8 @@ def _common_length(tensors: Sequence[torch.Tensor], inputs: Sequence[TensorSpec]
 
 
 def _check_length(length: int, manifest: Manifest) -> None:
+    if length < manifest.shortest:
+        raise RequestError("LengthNotAccepted", str(SequenceTooShort(length, manifest.shortest)))
     try:
         if manifest.padding == "exact_lengths":
             manifest.grid.require_bucket_length(length)

@@ -23,7 +23,7 @@ _FEWEST_TIMESTEPS = 4
 """Fewer would not show a rule."""
 
 
-def export_rolled(model: torch.nn.Module, config: ServingConfig) -> SingleExport:
+def export_rolled(model: torch.nn.Module, config: ServingConfig, shortest: int = 1) -> SingleExport:
     """Export forward() for one request, its loops over timesteps as recurrent layers.
 
     Raises:
@@ -31,19 +31,19 @@ def export_rolled(model: torch.nn.Module, config: ServingConfig) -> SingleExport
         LoweringError: there is no loop.
     """
     more = min(_MOST_TIMESTEPS, config.longest)
-    timesteps = max(_FEWEST_TIMESTEPS, more - 5)
+    timesteps = max(_FEWEST_TIMESTEPS, more - 5, shortest)
     if timesteps >= more:
         raise LoweringError(f"a loop is recognised in {_FEWEST_TIMESTEPS + 1} timesteps; the longest bucket is shorter")
     name = forward_name(model)
     short, long = (export_unrolled(model, config, steps) for steps in (timesteps, more))
     try:
         recipe = recognise(simplify(short.exported), timesteps, simplify(long.exported), more)
-        return _export(recipe, long, config, name)
+        return _export(recipe, long, config, name, shortest)
     except NotALoop as error:
         raise LoweringError(f"{name} has no loop over timesteps") from error
 
 
-def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: str) -> SingleExport:
+def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: str, shortest: int) -> SingleExport:
     """Trace the recipe as if it were the model."""
     exported = trace.exported
     holder = holder_of(exported)
@@ -53,4 +53,4 @@ def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: st
         weights = tensors_by_placeholder(exported, holder)
         return Evaluation(recipe, {**weights, **dict(zip(inputs, tensors, strict=True))}, timesteps).outputs()
 
-    return replace(export_request(holder, forward, config, name), output_tree=trace.output_tree)
+    return replace(export_request(holder, forward, config, name, shortest), output_tree=trace.output_tree)

@@ -36,10 +36,12 @@ class RaggedProgram:
     layouts: tuple[tuple[DType, tuple[int | Axis | str, ...]], ...]
 
 
-def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec], timesteps: int) -> RaggedProgram:
+def export_ragged(
+    single: SingleExport, inputs: Sequence[TensorSpec], timesteps: int, shortest: int = 1
+) -> RaggedProgram:
     """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs.
 
-    `timesteps` are those to trace with.
+    `timesteps` are those to trace with; a batch has `shortest` or more.
 
     Raises:
         LoweringError: an operator has no rule over ragged batches; names the user's line.
@@ -60,15 +62,17 @@ def export_ragged(single: SingleExport, inputs: Sequence[TensorSpec], timesteps:
 
     holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), "sequence_lengths"])
     with explained_export_errors("a batch of requests", dynamic_shapes=True):
-        program = _export(holder, inputs, timesteps)
+        program = _export(holder, inputs, timesteps, shortest)
     drop_unused(program)
     return RaggedProgram(program, tuple(_layout(value) for value in found))
 
 
-def _export(holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int) -> torch.export.ExportedProgram:
+def _export(
+    holder: torch.nn.Module, inputs: Sequence[TensorSpec], timesteps: int, shortest: int
+) -> torch.export.ExportedProgram:
     """Export for every number of rows and timesteps; if strides forbid the smallest, for all above them."""
     try:
-        return _export_from(holder, inputs, timesteps, torch.export.Dim("time", min=1))
+        return _export_from(holder, inputs, timesteps, torch.export.Dim("time", min=shortest))
     except Exception as error:
         if CONSTRAINT not in str(error):
             raise

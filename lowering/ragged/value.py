@@ -59,7 +59,9 @@ class Batch:
     def own(self, size: SizeExpr) -> torch.Tensor:
         """Return a size of each request's own tensor, [B]."""
         if size not in self._own:
-            self._own[size] = evaluate(size, self.lengths)
+            own = evaluate(size, self.lengths)
+            # Rows that fill a batch have one timestep, also where requests have more.
+            self._own[size] = own.clamp(min=0) if evaluate(size, 1) < 0 else own
         return self._own[size]
 
     def positions(self, size: SizeExpr) -> torch.Tensor:

@@ -33,6 +33,22 @@ class Listener(nn.Module):
         weights = torch.softmax(self.score(y), 1)
         return {"frames": self.out(y), "summary": (weights * y).sum(1)}
 """
+WITHOUT_PADDING = """
+import torch
+from torch import nn
+
+
+class Denoiser(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Conv1d(3, 8, 3)
+        self.second = nn.Conv1d(8, 8, 3)
+        self.gru = nn.GRU(8, 4, batch_first=True)
+
+    def forward(self, x):
+        y = torch.tanh(self.second(torch.tanh(self.first(x.transpose(1, 2)))))
+        return self.gru(y.transpose(1, 2))[0]
+"""
 CONFIG = """
 neuron_lstm:
   inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
@@ -42,9 +58,9 @@ neuron_lstm:
 LENGTHS = (16, 1, 9, 4)
 
 
-def packaged(folder: Path, backend: str) -> tuple[Path, torch.nn.Module]:
+def packaged(folder: Path, backend: str, source: str = SUBSAMPLED) -> tuple[Path, torch.nn.Module]:
     """Package the model; the archive's folder and the model."""
-    (folder / "model.py").write_text(SUBSAMPLED)
+    (folder / "model.py").write_text(source)
     (folder / "model-config.yaml").write_text(CONFIG % backend)
     spec = importlib.util.spec_from_file_location("subsampled_model", folder / "model.py")
     assert spec is not None
@@ -52,7 +68,8 @@ def packaged(folder: Path, backend: str) -> tuple[Path, torch.nn.Module]:
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     torch.manual_seed(0)
-    model: torch.nn.Module = module.Listener().eval()
+    made = next(v for v in vars(module).values() if isinstance(v, type) and issubclass(v, torch.nn.Module))
+    model: torch.nn.Module = made().eval()
     torch.save(model.state_dict(), folder / "weights.pt")
     flags = "--model-name m --version 1 --model-file model.py --serialized-file weights.pt --archive-format no-archive"
     command = [sys.executable, "-m", "torchserve_neuron_lstm.archiver_ext.cli", "archive", *flags.split()]
@@ -84,3 +101,26 @@ def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tm
             alone = model(x[None])
         for name, tensor in alone.items():
             torch.testing.assert_close(torch.tensor(answer[name]), tensor[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["native", "onnxruntime"])
+def test_a_request_shorter_than_the_model_takes_gets_its_own_error(backend: str, tmp_path: Path) -> None:
+    """Two convolutions without padding need five timesteps; the rest of the batch is answered."""
+    folder, model = packaged(tmp_path, backend, WITHOUT_PADDING)
+    requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in (16, 4, 5, 9)]
+
+    with loaded(folder) as service:
+        responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
+
+    assert read_manifest(folder).shortest == 5
+    assert [response.status for response in responses] == [200, 422, 200, 200]
+    refusal = json.loads(responses[1].body)
+    assert refusal["type"] == "LengthNotAccepted"
+    assert refusal["message"] == "a sequence of 4 timesteps is not accepted: the model takes 5 or more"
+    for x, response in zip(requests, responses, strict=True):
+        if response.status == 200:
+            with torch.no_grad():
+                torch.testing.assert_close(
+                    torch.tensor(json.loads(response.body)), model(x[None])[0], atol=1e-5, rtol=1e-5
+                )

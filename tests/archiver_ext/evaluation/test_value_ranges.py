@@ -93,6 +93,7 @@ class _Facts:
     """Facts of a program over whole sequences."""
 
     kind: Any = "sequence"
+    shortest = 1
     padding: Any = "masked"
 
     def __init__(self, program: Any) -> None:

@@ -1,0 +1,118 @@
+"""Models that need more than one timestep: found in eager mode, and exact from there on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from ragged import alone, padded, part_of, ragged
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.errors import UnfitBuckets
+
+CONFIG = """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
+  buckets: {batch: [1, 8], length: [8, 16]}
+"""
+
+
+class Demanding(nn.Module):
+    """A function of x[B, T, 5]."""
+
+    def __init__(self, function: Callable[[Demanding, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.first = nn.Conv1d(5, 5, 3)
+        self.second = nn.Conv1d(5, 5, 3)
+        self.norm = nn.InstanceNorm1d(5)
+        self.gru = nn.GRU(5, 6, batch_first=True)
+        self.pairs = nn.GRU(10, 6, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self, x)
+
+
+def valid_convolutions(m: Demanding, x: Tensor) -> Tensor:
+    """Two convolutions without padding, then a recurrence."""
+    y: Tensor = m.gru(torch.tanh(m.second(torch.tanh(m.first(x.transpose(1, 2))))).transpose(1, 2))[0]
+    return y
+
+
+def instance_norm(m: Demanding, x: Tensor) -> Tensor:
+    """Statistics over time, which torch refuses for one timestep."""
+    y: Tensor = m.gru(m.norm(x.transpose(1, 2)).transpose(1, 2))[0]
+    return y
+
+
+def last_three(m: Demanding, x: Tensor) -> Tensor:
+    """The last timesteps in a row."""
+    return x[:, -3:].reshape(x.size(0), 15)
+
+
+def pyramid(m: Demanding, x: Tensor) -> Tensor:
+    """Pairs of neighbouring timesteps; an odd last one is dropped."""
+    x = x[:, : x.size(1) // 2 * 2]
+    y: Tensor = m.pairs(x.reshape(x.size(0), x.size(1) // 2, 10))[0]
+    return y
+
+
+@pytest.mark.parametrize(
+    ("function", "shortest"),
+    [(valid_convolutions, 5), (instance_norm, 2), (last_three, 3), (pyramid, 2)],
+    ids=lambda value: getattr(value, "__name__", str(value)),
+)
+def test_a_model_is_exact_from_the_fewest_timesteps_that_it_takes(
+    function: Callable[[Demanding, Tensor], Tensor], shortest: int
+) -> None:
+    """Ragged batches with garbage in the padding, the shortest request among them."""
+    torch.manual_seed(0)
+    model = Demanding(function)
+    config = parse_config(CONFIG, "model-config.yaml")
+
+    program = lower(model, config)
+
+    assert (program.padding, program.shortest) == ("masked", shortest)
+    batch = [16, shortest, 9, shortest + 1]
+    requests = ragged(program.inputs, batch, 0)
+    for garbage in (1e3, float("nan"), float("inf")):
+        with torch.no_grad():
+            outputs = program.exported.module()(
+                padded(requests, program.inputs[0], 0, 16, garbage), torch.tensor(batch)
+            )
+        for row, length in enumerate(batch):
+            own = alone(model, config, requests.items[row], length)
+            for output, spec, expected in zip(outputs, program.outputs, own, strict=True):
+                ours = part_of(output, spec, row, length)
+                assert torch.allclose(ours.reshape(expected.shape), expected, 1e-5, 1e-5), (length, garbage)
+
+
+def test_a_row_that_fills_a_batch_has_one_timestep_and_changes_nothing() -> None:
+    """Filling rows are shorter than any request; engines must not see a negative length."""
+    torch.manual_seed(0)
+    program = lower(Demanding(valid_convolutions), parse_config(CONFIG, "model-config.yaml"))
+    x = torch.randn(2, 16, 5)
+
+    with torch.no_grad():
+        alone_in_batch = program.exported.module()(x, torch.tensor([16, 1]))[0][0]
+        full = program.exported.module()(x, torch.tensor([16, 16]))[0][0]
+
+    assert torch.equal(alone_in_batch, full)
+
+
+def test_buckets_below_the_fewest_timesteps_are_refused_with_those_to_keep() -> None:
+    """No request would use them."""
+    config = parse_config(CONFIG.replace("[8, 16]", "[4, 16]"), "model-config.yaml")
+
+    with pytest.raises(UnfitBuckets, match="in buckets of 4 timesteps: leave them out of buckets.length, and keep 16"):
+        lower(Demanding(valid_convolutions), config)
+
+
+def test_a_model_of_any_length_takes_one_timestep() -> None:
+    """The manifest then has no entry."""
+    program = lower(Demanding(lambda m, x: m.gru(x)[0]), parse_config(CONFIG, "model-config.yaml"))
+
+    assert program.shortest == 1
