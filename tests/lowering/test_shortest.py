@@ -107,7 +107,7 @@ def test_buckets_below_the_fewest_timesteps_are_refused_with_those_to_keep() -> 
     """No request would use them."""
     config = parse_config(CONFIG.replace("[8, 16]", "[4, 16]"), "model-config.yaml")
 
-    with pytest.raises(UnfitBuckets, match="in buckets of 4 timesteps: leave them out of buckets.length, and keep 16"):
+    with pytest.raises(UnfitBuckets, match=r"buckets of 4 timesteps: leave them out of buckets\.length, and keep 16"):
         lower(Demanding(valid_convolutions), config)
 
 
