@@ -55,8 +55,8 @@ def _argument_name(name: str) -> str:
 
 
 def _input_name(name: str) -> str:
-    argument, dot, position = name.partition(".")
-    if dot and not (position.isascii() and position.isdigit()):
+    argument, *positions = name.split(".")
+    if not all(position.isascii() and position.isdigit() for position in positions):
         element = "`state.0` for a tuple's element"
         raise ValueError(f"expected the name of a Python argument ({element}), got {format_value(name)}")
     _argument_name(argument)
@@ -103,8 +103,8 @@ def _number(value: Any) -> int | float:
 
 Name = Annotated[str, _pattern(_NAME), AfterValidator(_argument_name)]
 """A Python argument."""
-InputName = Annotated[str, _pattern(rf"{_NAME}(\.[0-9]+)?"), AfterValidator(_input_name)]
-"""A Python argument, or `state.0` for the first element of a tuple argument `state`."""
+InputName = Annotated[str, _pattern(rf"{_NAME}(\.[0-9]+)*"), AfterValidator(_input_name)]
+"""A Python argument, or `state.0` for the first element of a tuple argument `state`; tuples may hold tuples."""
 Names = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
     Field(min_length=1, json_schema_extra=_UNIQUE),

@@ -132,10 +132,13 @@ class NeuronLstmBlock(Strict):
     ]
     """The tensor arguments of forward(), in order, by name.
 
-    `state.0` and `state.1` are the elements of a tuple `state`.
+    `state.0` and `state.1` are the elements of a tuple `state`, `state.0.1` one of a tuple within it.
     """
-    lengths: Name | None = None
-    """The argument of forward() that takes the true lengths [B]; left out if it has none."""
+    lengths: InputName | None = None
+    """The argument of forward() that takes the true lengths [B], or a tuple's element as in `batch.1`.
+
+    Left out if it has none.
+    """
     outputs: Names | None = None
     """Names of the outputs, in order; left out, they are named after what forward() returns."""
     buckets: Buckets
@@ -318,7 +321,7 @@ def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> I
     lengths = given.get("lengths")
     if isinstance(lengths, str) and lengths in inputs:
         yield ("lengths",), f"expected an argument of forward() that is not an input, got the input {lengths}"
-    arguments = [lengths, *(str(name).split(".")[0] for name in inputs)]
+    arguments = [str(lengths).split(".")[0], *(str(name).split(".")[0] for name in inputs)]
     for name in as_mapping(as_mapping(given.get("model")).get("forward")):
         if name in arguments:
             yield ("model", "forward", name), "expected a constant argument, but inputs or lengths give it per request"

@@ -15,6 +15,7 @@ from ..backends.exported_program import quiet
 from ..bucketing.padding import zeros
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.schema import NeuronLstmBlock, ServingConfig
+from .arguments import nested_arguments
 from .errors import LoweringError, explained_export_errors, reject_non_tensors
 from .packed_sequence import packed_sequence_mode, reject_packed_outputs
 
@@ -24,25 +25,19 @@ def bind_arguments(
 ) -> dict[str, Any]:
     """Build the keyword arguments of one call of the user's forward().
 
-    An input named `state.0` is the first element of a tuple argument `state`.
+    An input named `state.0` is the first element of a tuple argument `state`; lengths may be an element too.
     """
-    arguments: dict[str, Any] = {}
-    for spec, tensor in zip(config.input_specs, tensors, strict=True):
-        name, dot, position = spec.name.partition(".")
-        if dot and position.isdigit():
-            arguments[name] = (*arguments.get(name, ()), tensor)
-        else:
-            arguments[name] = tensor
+    named = {spec.name: tensor for spec, tensor in zip(config.input_specs, tensors, strict=True)}
     if config.lengths is not None and lengths is not None:
-        arguments[config.lengths] = lengths
-    return {**arguments, **config.model.forward}
+        named[config.lengths] = lengths
+    return {**nested_arguments(named), **config.model.forward}
 
 
 def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:
     """Refuse a configuration whose names differ from the arguments of the model's forward().
 
     Raises:
-        LoweringError: an argument is unknown or missing, or tuple elements are out of order.
+        LoweringError: an argument is unknown or missing, or a tuple lacks elements.
     """
     signature = inspect.signature(model.forward)
     names = bind_arguments(config, [torch.empty(0)] * len(config.input_specs), torch.empty(0))
@@ -54,15 +49,6 @@ def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> 
             f"({', '.join(names)}): {error}. List the tensor arguments of forward() under `inputs`, its true lengths "
             "under `lengths`, and constant arguments under `model.forward`."
         ) from error
-    positions: dict[str, int] = {}
-    for spec in config.input_specs:
-        name, dot, position = spec.name.partition(".")
-        if dot and position.isdigit():
-            if int(position) != positions.get(name, 0):
-                raise LoweringError(
-                    f"inputs: {spec.name} is out of order; a tuple's elements are listed as {name}.0, {name}.1, ..."
-                )
-            positions[name] = int(position) + 1
 
 
 def forward_name(model: torch.nn.Module) -> str:

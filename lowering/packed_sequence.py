@@ -328,6 +328,10 @@ def _read_last_step(mode: PackedSequenceMode, tensor: torch.Tensor, key: Any) ->
     return last[rest] if any(k != slice(None) for k in rest) else last
 
 
+def _same(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
+    return args[0]
+
+
 def _as_tensor(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     return args[0].tensor if args and isinstance(args[0], TracedLengths) else NotImplemented
 
@@ -361,6 +365,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "sort": _sort,
     "to": _returns_identity,
     "cpu": _returns_identity,
+    "cuda": _same,
     "empty_like": _returns_identity,
     "scatter_": _returns_identity,
     "index_select": _index_select,

@@ -13,6 +13,7 @@ import torch
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .differential import random_padding, random_tensor
+from .eager_call import call_eagerly
 from .errors import LoweringError, UnfitBuckets, UnknownLoop, explained_export_errors
 from .export import ModelExport, bind_arguments, forward_name
 from .loops.rolled import export_rolled
@@ -140,7 +141,7 @@ def _alone(
     model: torch.nn.Module, config: ServingConfig, batch: Sequence[torch.Tensor], length: int
 ) -> list[torch.Tensor]:
     try:
-        answer = model(**bind_arguments(config, batch, torch.tensor([length])))
+        answer = call_eagerly(model, bind_arguments(config, batch, torch.tensor([length])))
     except Exception as error:
         raise LoweringError(
             f"{type(model).__name__} fails in eager mode on one request of {length} timesteps: "

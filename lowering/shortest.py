@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
 
 from ..config.schema import ServingConfig
+from .eager_call import call_eagerly
 from .export import bind_arguments, example_tensor
 
 _MOST_TRIED = 64
@@ -17,17 +19,25 @@ def shortest_length(model: torch.nn.Module, config: ServingConfig) -> int:
 
     It is 1 if the model fails on all that are tried.
     """
+    tried = _copy_of(model)
 
     def takes(length: int) -> bool:
         tensors = [example_tensor(spec, 1, length) for spec in config.input_specs]
         try:
-            with torch.no_grad():
-                model(**bind_arguments(config, tensors, torch.tensor([length])))
+            call_eagerly(tried, bind_arguments(config, tensors, torch.tensor([length])))
         except Exception:  # noqa: BLE001 - the user's code; what it says is told where the model is traced
             return False
         return True
 
     return first_accepted(takes, min(config.longest, _MOST_TRIED))
+
+
+def _copy_of(model: torch.nn.Module) -> torch.nn.Module:
+    """Return a copy where one can be made: a call may change the model, which is still to be traced."""
+    try:
+        return copy.deepcopy(model)
+    except Exception:  # noqa: BLE001 - whatever a module of the user's own raises when it is copied
+        return model
 
 
 def first_accepted(takes: Callable[[int], bool], longest: int) -> int:

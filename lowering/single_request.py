@@ -190,9 +190,10 @@ def _tracing(model: torch.nn.Module) -> Iterator[None]:
     mode = SingleRequestMode()
     with contextlib.ExitStack() as stack:
         for tensor_class in (FunctionalTensor, FakeTensor):
-            original = tensor_class.tolist
-            stack.callback(setattr, tensor_class, "tolist", original)
-            tensor_class.tolist = partialmethod(_listed, original)  # type: ignore[method-assign, assignment]
+            for name, function in (("tolist", _listed), ("__array__", _array)):
+                original = getattr(tensor_class, name)
+                stack.callback(setattr, tensor_class, name, original)
+                setattr(tensor_class, name, partialmethod(function, original))
         original_from_numpy = torch.from_numpy  # no mode sees its calls
         stack.callback(setattr, torch, "from_numpy", original_from_numpy)
         torch.from_numpy = partial(mode.from_numpy, original=original_from_numpy)
@@ -247,6 +248,12 @@ class _IntegerType(type):
 
 class _integer(metaclass=_IntegerType):  # noqa: N801 - it stands in for `int`
     """`int` that leaves symbolic sizes symbolic."""
+
+
+def _array(tensor: Any, original: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Return known numbers as an array, as numpy's functions of a tensor ask for them."""
+    known = known_values(tensor)
+    return original(tensor, *arguments, **options) if known is None else known
 
 
 def _listed(tensor: Any, original: Callable[[Any], Any]) -> Any:

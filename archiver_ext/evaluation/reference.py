@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 from ...bucketing.shapes import TensorSpec
 from ...bucketing.time_sizes import size_at
 from ...config.schema import NeuronLstmBlock
+from ...lowering.eager_call import call_eagerly
 from ...lowering.errors import raising_line, source_suffix
 from ...lowering.export import bind_arguments
 from ...lowering.torch_messages import in_our_words
@@ -41,8 +42,7 @@ def make_reference(model: torch.nn.Module, config: NeuronLstmBlock, outputs: Seq
     def answer(request: ReferenceRequest) -> ReferenceOutputs:
         batch = [as_batch(tensor, spec) for tensor, spec in zip(request.inputs, config.input_specs, strict=True)]
         try:
-            with torch.no_grad():
-                answered = model(**bind_arguments(config, batch, torch.tensor([request.length])))
+            answered = call_eagerly(model, bind_arguments(config, batch, torch.tensor([request.length])))
         except Exception as error:
             raise PackagingError(_failed(model, request, error)) from error
         leaves = [leaf for leaf in pytree.tree_leaves(answered) if isinstance(leaf, torch.Tensor)]

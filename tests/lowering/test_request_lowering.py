@@ -263,3 +263,62 @@ def test_a_branch_on_a_derived_length_is_noticed() -> None:
 
     with pytest.raises(LoweringError, match="fixes the batch or time dimension"):
         lower(model, parse_config(yaml_of(lengths=False), "model-config.yaml"))
+
+
+class TakesTuples(nn.Module):
+    """A forward() of a tuple (x, lengths), and of states as tuples in a tuple, which calls `.cuda()`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.LSTM(FEATURES, 6, batch_first=True)
+        self.second = nn.LSTM(6, 6, batch_first=True)
+
+    def forward(self, batch: Any, states: Any) -> Any:
+        x, lengths = batch
+        packed = pack_padded_sequence(x.cuda(), lengths.cpu(), batch_first=True, enforce_sorted=False)
+        y, first = self.first(packed, states[0])
+        y, second = self.second(y, states[1])
+        return pad_packed_sequence(y, batch_first=True)[0], (first, second)
+
+
+TUPLES = """
+neuron_lstm:
+  inputs:
+    batch.0: {dtype: float32, shape: [batch, time, 5]}
+    states.0.0: {dtype: float32, shape: [1, batch, 6]}
+    states.0.1: {dtype: float32, shape: [1, batch, 6]}
+    states.1.0: {dtype: float32, shape: [1, batch, 6]}
+    states.1.1: {dtype: float32, shape: [1, batch, 6]}
+  lengths: batch.1
+  buckets: {batch: [1, 8], length: [4, 16]}
+"""
+
+
+def test_tuples_may_hold_tuples_and_the_lengths() -> None:
+    """Every element has its own name; the answers are those of each request alone."""
+    torch.manual_seed(0)
+    model = TakesTuples().eval()
+    config = parse_config(TUPLES, "model-config.yaml")
+    program = lower(model, config)
+    lengths = [16, 1, 9]
+    requests = ragged(program.inputs, lengths, 0)
+    batch = [padded(requests, spec, i, 16, 1e3) for i, spec in enumerate(program.inputs)]
+
+    with torch.no_grad():
+        outputs = program.exported.module()(*batch, torch.tensor(lengths))
+
+    assert [spec.name for spec in program.outputs] == ["0", "1.0.0", "1.0.1", "1.1.0", "1.1.1"]
+    for row, length in enumerate(lengths):
+        for output, spec, own in zip(
+            outputs, program.outputs, alone(model, config, requests.items[row], length), strict=True
+        ):
+            ours = part_of(output, spec, row, length)
+            assert torch.allclose(ours.reshape(own.shape), own, 1e-5, 1e-5), spec.name
+
+
+def test_a_tuple_that_lacks_an_element_is_refused_by_name() -> None:
+    """The elements that are there are named."""
+    config = parse_config(TUPLES.replace("states.0.1", "states.0.2"), "model-config.yaml")
+
+    with pytest.raises(LoweringError, match=r"states\.0\.0, states\.0\.2 are not all elements of a tuple states\.0"):
+        lower(TakesTuples().eval(), config)
