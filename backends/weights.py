@@ -47,12 +47,16 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     """
     if not path.is_file():
         raise WeightsError(f"there is no weights file {path}")
-    if not path.stat().st_size:
-        raise WeightsError(f"{path.name} is empty: save the weights again with torch.save(model.state_dict(), ...)")
+    _require_content(path)
     read = {".pt": _read_torch, ".pth": _read_torch, ".safetensors": _read_safetensors}.get(path.suffix.lower())
     if read is None:
         raise WeightsError(f"{path.name}: weights must be a .pt, .pth or .safetensors file")
     return {name: tensor.contiguous() for name, tensor in read(path).items()}
+
+
+def _require_content(path: Path) -> None:
+    if path.is_file() and not path.stat().st_size:
+        raise WeightsError(f"{path.name} is empty: save the weights again with torch.save(model.state_dict(), ...)")
 
 
 def storage_ptrs(weights: Iterable[torch.Tensor]) -> frozenset[int]:
@@ -96,6 +100,7 @@ def load_checkpoint(path: Path) -> Any:
     Raises:
         WeightsError: it is damaged, or holds objects of other classes.
     """
+    _require_content(path)
     mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
     # The torch of hosts with old accelerators cannot map files.
     options: dict[str, Any] = {"mmap": True} if mapped and "mmap" in signature(torch.load).parameters else {}

@@ -44,7 +44,7 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
 
 
 def _needs_finite_padding(program: LoweredModel, config: ServingConfig) -> bool:
-    """Whether infinite padding reaches an output of a program that was only tested, as where 0 masks by a product."""
+    """Whether infinite padding reaches an output of a program that was tested with finite padding."""
     if program.padding_proved:
         return False
     try:

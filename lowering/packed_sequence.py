@@ -44,6 +44,8 @@ class PackedPlaceholder:
     zero_on_padding: bool
     line: str | None
     """The line of the user's model that created it."""
+    computed: bool = False
+    """Whether a layer has computed it from packed data, timestep by timestep."""
 
 
 class TracedLengths(list[int]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,10 @@ def _packed(data: torch.Tensor, producer: str) -> torch.Tensor:
     return data
 
 
+_PARTS = {"data", "to", "cpu", "cuda", "clone", "detach", "contiguous"}
+"""Names of what reads packed data as it is."""
+
+
 def _follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
     """Mark what is computed from packed data timestep by timestep.
 
@@ -174,7 +179,7 @@ def _follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
     for tensor in tensors if given else []:
         if not tensor.dim() or not same_size(tensor.shape[0], given[0].padded.shape[0]):
             raise packed_use_error(given[0], f"aten::{name.strip('_')}", calling_line())
-        setattr(tensor, PACKED_TAG, given[0])
+        setattr(tensor, PACKED_TAG, replace(given[0], computed=name not in _PARTS))
 
 
 def _pack(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:

@@ -39,7 +39,7 @@ from .export import (
     with_parameter_names,
 )
 from .known_numbers import known_values, with_known_values
-from .packed_sequence import reject_packed_outputs
+from .packed_sequence import placeholder_of, reject_packed_outputs
 from .shape_conditions import ShapeConditions
 from .single_mode import SingleRequestMode
 
@@ -118,10 +118,14 @@ def _request_forward(model: torch.nn.Module, config: ServingConfig) -> RequestFo
 
 
 def _reject_packed(outputs: object) -> None:
-    """Refuse a PackedSequence as an output; a layer on its data gives one request's timesteps, [T, ...]."""
-    leaves = pytree.tree_leaves(outputs, is_leaf=lambda value: isinstance(value, PackedSequence))
-    for leaf in leaves:
-        if isinstance(leaf, PackedSequence):
+    """Refuse packed data as an output. A layer on it gives one request's timesteps, [T, ...].
+
+    Raises:
+        LoweringError: in the words of the Neuron compiler.
+    """
+    for leaf in pytree.tree_leaves(outputs, is_leaf=lambda value: isinstance(value, PackedSequence)):
+        packed = placeholder_of(leaf)
+        if isinstance(leaf, PackedSequence) or (packed is not None and not packed.computed):
             reject_packed_outputs(leaf)
 
 
@@ -190,10 +194,10 @@ def _tracing(model: torch.nn.Module) -> Iterator[None]:
     mode = SingleRequestMode()
     with contextlib.ExitStack() as stack:
         for tensor_class in (FunctionalTensor, FakeTensor):
-            for name, function in (("tolist", _listed), ("__array__", _array)):
-                original = getattr(tensor_class, name)
-                stack.callback(setattr, tensor_class, name, original)
-                setattr(tensor_class, name, partialmethod(function, original))
+            for method, ours in (("tolist", _listed), ("__array__", _array)):
+                original = getattr(tensor_class, method)
+                stack.callback(setattr, tensor_class, method, original)
+                setattr(tensor_class, method, partialmethod(ours, original))
         original_from_numpy = torch.from_numpy  # no mode sees its calls
         stack.callback(setattr, torch, "from_numpy", original_from_numpy)
         torch.from_numpy = partial(mode.from_numpy, original=original_from_numpy)

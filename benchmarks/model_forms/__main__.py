@@ -1,4 +1,6 @@
-"""Speed of models that are traced for one request, beside eager mode: a subsampling encoder, and a loop of a cell.
+"""Speed of models that are traced for one request, beside eager mode.
+
+They are a subsampling encoder, and a loop over timesteps with a cell.
 
 Run it on an idle machine: `python -m benchmarks.model_forms [--rounds 11]`. Exits 1 if a floor is missed.
 """

@@ -8,7 +8,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 
 class Crnn(nn.Module):
-    """Convolutions with a stride of 2 over time, then a bidirectional GRU: frames[B, T, 40] -> scores[B, T', 32]."""
+    """Convolutions, one with a stride of 2, and a bidirectional GRU: frames[B, T, 40] -> [B, T', 32]."""
 
     def __init__(self) -> None:
         super().__init__()

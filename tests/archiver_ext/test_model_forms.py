@@ -49,6 +49,21 @@ class Denoiser(nn.Module):
         y = torch.tanh(self.second(torch.tanh(self.first(x.transpose(1, 2)))))
         return self.gru(y.transpose(1, 2))[0]
 """
+FLATTENED = """
+import torch
+from torch import nn
+
+
+class LanguageModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 8)
+        self.decoder = nn.Linear(8, 5)
+
+    def forward(self, x):
+        y, _ = self.lstm(x.transpose(0, 1))
+        return self.decoder(y.view(-1, 8))
+"""
 CONFIG = """
 neuron_lstm:
   inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
@@ -124,3 +139,16 @@ def test_a_request_shorter_than_the_model_takes_gets_its_own_error(backend: str,
                 torch.testing.assert_close(
                     torch.tensor(json.loads(response.body)), model(x[None])[0], atol=1e-5, rtol=1e-5
                 )
+
+
+def test_a_flattened_output_is_given_back_per_request(tmp_path: Path) -> None:
+    """The model returns [T * B, 5]; each request gets its own [T, 5]."""
+    folder, model = packaged(tmp_path, "eager", FLATTENED)
+    requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
+
+    with loaded(folder) as service:
+        responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
+
+    for x, response in zip(requests, responses, strict=True):
+        with torch.no_grad():
+            torch.testing.assert_close(torch.tensor(json.loads(response.body)), model(x[None]), atol=1e-5, rtol=1e-5)

@@ -167,6 +167,8 @@ SERVED = (
     UnmaskedMaximum,
     ReversesPaddedTime,
     MixesRequests,
+    LinearOnPacked,
+    LoopsOverTime,
 )
 """Models that a trace of a padded batch refuses, and a trace of one request serves."""
 

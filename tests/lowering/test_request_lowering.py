@@ -266,16 +266,18 @@ def test_a_branch_on_a_derived_length_is_noticed() -> None:
 
 
 class TakesTuples(nn.Module):
-    """A forward() of a tuple (x, lengths), and of states as tuples in a tuple, which calls `.cuda()`."""
+    """A forward() of a tuple (x, lengths), and of states as tuples in a tuple."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, cuda: bool = False) -> None:
         super().__init__()
+        self.cuda_calls = cuda
         self.first = nn.LSTM(FEATURES, 6, batch_first=True)
         self.second = nn.LSTM(6, 6, batch_first=True)
 
     def forward(self, batch: Any, states: Any) -> Any:
         x, lengths = batch
-        packed = pack_padded_sequence(x.cuda(), lengths.cpu(), batch_first=True, enforce_sorted=False)
+        x = x.cuda() if self.cuda_calls else x
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
         y, first = self.first(packed, states[0])
         y, second = self.second(y, states[1])
         return pad_packed_sequence(y, batch_first=True)[0], (first, second)
@@ -294,12 +296,15 @@ neuron_lstm:
 """
 
 
-def test_tuples_may_hold_tuples_and_the_lengths() -> None:
-    """Every element has its own name; the answers are those of each request alone."""
+@pytest.mark.parametrize("cuda", [False, True])
+def test_tuples_may_hold_tuples_and_the_lengths(cuda: bool) -> None:
+    """Every element has its own name; a `.cuda()` in the code changes nothing."""
     torch.manual_seed(0)
     model = TakesTuples().eval()
+    written = TakesTuples(cuda=cuda).eval()
+    written.load_state_dict(model.state_dict())
     config = parse_config(TUPLES, "model-config.yaml")
-    program = lower(model, config)
+    program = lower(written, config)
     lengths = [16, 1, 9]
     requests = ragged(program.inputs, lengths, 0)
     batch = [padded(requests, spec, i, 16, 1e3) for i, spec in enumerate(program.inputs)]

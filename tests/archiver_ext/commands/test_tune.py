@@ -227,7 +227,7 @@ def test_cut_sequences_count_where_they_are_cut(capsys: Capture, folder: Path) -
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["none.txt"], "No such file or directory: 'none.txt'"),
+        (["none.txt"], "there is no file none.txt: give a file of lengths or a log"),
         (["model-config.yaml"], "model-config.yaml: expected whole numbers of timesteps from 1 on"),
         (["lengths.txt", "-o", "new.yaml"], "-o needs --config"),
         (["lengths.txt", "--config", "none.yaml"], "none.yaml:1: cannot be read"),
