@@ -104,7 +104,7 @@ def _number(value: Any) -> int | float:
 Name = Annotated[str, _pattern(_NAME), AfterValidator(_argument_name)]
 """A Python argument."""
 InputName = Annotated[str, _pattern(rf"{_NAME}(\.[0-9]+)*"), AfterValidator(_input_name)]
-"""A Python argument, or `state.0` for the first element of a tuple argument `state`; tuples may hold tuples."""
+"""A Python argument, or `state.0` for the first element of a tuple `state`; tuples may hold tuples."""
 Names = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
     Field(min_length=1, json_schema_extra=_UNIQUE),
