@@ -51,7 +51,7 @@ class ToleranceExceeded(PackagingError):
 
 
 def _explanation(results: Sequence[VerificationResult]) -> str:
-    """What the buckets that fail have in common, if they do."""
+    """Explanation of the failed buckets, if the batch size alone tells them from the others."""
     alone = [result for result in results if result.bucket.batch == 1]
     if alone and all(result.passed for result in alone):
         return (
