@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from .part import Part, Place
 
 
-class Summary(Part):
+class Summary(Part, ABC):
     """A vector of the whole sequence, [B, F]: added to every timestep, or an output of the model."""
 
     def __init__(self, choose: random.Random, place: Place) -> None:
@@ -21,9 +22,9 @@ class Summary(Part):
         """Add the vector to every timestep."""
         return x + torch.tanh(self.layer(self.vector(x, lengths))).unsqueeze(self.time), lengths
 
+    @abstractmethod
     def vector(self, x: Tensor, lengths: Tensor | None) -> Tensor:
         """Return the vector, [B, F]."""
-        raise NotImplementedError
 
 
 class LastStep(Summary):
