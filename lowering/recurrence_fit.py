@@ -14,6 +14,7 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 
 from .errors import InputsDoNotFit, calling_line, source_suffix
+from .torch_messages import NO_FEATURES, OTHER_FEATURES
 
 _LAYERS = {"lstm": "nn.LSTM", "gru": "nn.GRU", "rnn_tanh": "nn.RNN", "rnn_relu": "nn.RNN"}
 
@@ -30,10 +31,7 @@ def check_recurrence(cell: str, x: torch.Tensor, weights: Sequence[torch.Tensor]
     if isinstance(size, int) and size != expected:
         raise InputsDoNotFit(_other_features(_LAYERS[cell], expected, size, at))
     if isinstance(size, torch.SymInt):
-        raise InputsDoNotFit(
-            f"{_LAYERS[cell]} takes {expected} features (its input_size) at the last dimension, which is batch or time "
-            f"here{at}: list the dimensions of `shape` under `inputs` in the order in which forward() takes them"
-        )
+        raise InputsDoNotFit(NO_FEATURES.format("", expected, layer=_LAYERS[cell], at=at))
     if x.dtype != weights[0].dtype and not torch._C._is_any_autocast_enabled():
         weight, given = (str(dtype).removeprefix("torch.") for dtype in (weights[0].dtype, x.dtype))
         raise InputsDoNotFit(
@@ -44,10 +42,7 @@ def check_recurrence(cell: str, x: torch.Tensor, weights: Sequence[torch.Tensor]
 
 
 def _other_features(layer: str, expected: int, size: int, at: str) -> str:
-    return (
-        f"{layer} takes {expected} features (its input_size), but gets {size}{at}: write {expected} in place of {size} "
-        f"in `shape` under `inputs`, or build the layer with input_size={size}"
-    )
+    return OTHER_FEATURES.format("", expected, size, layer=layer, at=at)
 
 
 def check_axes(cell: str, *, swapped: bool) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-_FEATURES = (
-    "a recurrent layer takes {1} features (its input_size), but gets {2}: write {1} in place of {2} in `shape` under "
+OTHER_FEATURES = (
+    "{layer} takes {1} features (its input_size), but gets {2}{at}: write {1} in place of {2} in `shape` under "
     "`inputs`, or build the layer with input_size={2}"
 )
-_NO_FEATURES = (
-    "a recurrent layer takes {1} features (its input_size) at the last dimension, which is batch or time here: list "
+NO_FEATURES = (
+    "{layer} takes {1} features (its input_size) at the last dimension, which is batch or time here{at}: list "
     "the dimensions of `shape` under `inputs` in the order in which forward() takes them"
 )
 _FIXED_STATE = (
@@ -37,8 +37,8 @@ _SIZES = (
     "its dimensions with that of forward()"
 )
 _EXPLANATIONS = (
-    (r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\d+)", _FEATURES),
-    (r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\S+)", _NO_FEATURES),
+    (r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\d+)", OTHER_FEATURES),
+    (r"input\.size\(-1\) must be equal to input_size\. Expected (\d+), got (\S+)", NO_FEATURES),
     (r"Expected hidden(?:\[\d\])? size \(([^)]*)\), got [\[(]([^\])]*)[\])]", _FIXED_STATE),
     (r"shape '(\[[^']*\])' is invalid for input of size", _FIXED_VIEW),
     (r"RNN input dtype \(torch\.(\w+)\) does not match weight dtype \(torch\.(\w+)\)", _RECURRENT_PRECISION),
@@ -59,5 +59,5 @@ def in_our_words(message: str) -> str | None:
     """
     for pattern, words in _EXPLANATIONS:
         if (found := re.search(pattern, message)) is not None:
-            return words.format(found[0], *found.groups())
+            return words.format(found[0], *found.groups(), layer="a recurrent layer", at="")
     return None
