@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -82,10 +82,8 @@ def _lower_request(model: torch.nn.Module, config: ServingConfig, refusal: Lower
         raise (refusal or error) from error
     reject_random_operators(traced.exported)
     reason = "one request was traced alone, so that neither padding nor other rows can reach an output"
-    lowered = _lowered(traced, inputs, outputs, "masked", reason, exact=False)
-    return replace(
-        lowered, any_shape=lowered.any_shape and _holds_everywhere(traced.exported, inputs, config, traced.shortest)
-    )
+    any_shape = _any_shape(traced) and _holds_everywhere(traced, inputs, config)
+    return _lowered(traced, inputs, outputs, _Padding("masked", True, reason), any_shape=any_shape)
 
 
 def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
@@ -108,21 +106,28 @@ def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
     if leak is not None and config.lengths is not None:
         reject_padding_sensitive_outputs(traced.exported, inputs, config.grid)
     exact = leak is not None and config.lengths is None
-    padding: Literal["masked", "exact_lengths"] = "exact_lengths" if exact else "masked"
-    lowered = _lowered(traced, inputs, outputs, padding, _padding_reason(leak, exact), exact=exact)
-    return replace(lowered, padding_proved=leak is None)
+    padding = _Padding("exact_lengths" if exact else "masked", leak is None, _padding_reason(leak, exact))
+    return _lowered(traced, inputs, outputs, padding, any_shape=_any_shape(traced))
+
+
+@dataclass(frozen=True)
+class _Padding:
+    """Decision about padding: the mode, whether it was proved, and the reason."""
+
+    mode: Literal["masked", "exact_lengths"]
+    proved: bool
+    reason: str
 
 
 def _lowered(
     traced: ModelExport,
     inputs: tuple[TensorSpec, ...],
     outputs: tuple[TensorSpec, ...],
-    padding: Literal["masked", "exact_lengths"],
-    padding_reason: str,
+    padding: _Padding,
     *,
-    exact: bool,
+    any_shape: bool,
 ) -> LoweredModel:
-    chunked, chunking_reason = _chunk(traced, inputs, outputs, exact)
+    chunked, chunking_reason = _chunk(traced, inputs, outputs, padding)
     for program in (traced.exported, *(() if chunked is None else (chunked.chunk,))):
         _mark_time_dims(program, inputs)
     return LoweredModel(
@@ -131,23 +136,23 @@ def _lowered(
         takes_lengths=traced.takes_lengths,
         outputs=outputs,
         constants=_constants(traced.exported),
-        padding=padding,
-        padding_proved=True,
-        padding_reason=padding_reason,
+        padding=padding.mode,
+        padding_proved=padding.proved,
+        padding_reason=padding.reason,
         chunked=chunked,
         chunking_reason=chunking_reason,
-        any_shape=_any_shape(traced.exported, traced.shortest),
+        any_shape=any_shape,
         shortest=traced.shortest,
     )
 
 
 def _chunk(
-    traced: ModelExport, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], exact: bool
+    traced: ModelExport, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], padding: _Padding
 ) -> tuple[ChunkPrograms | None, str]:
     """Build the chunk programs, or say why the model runs over whole sequences."""
     if traced.shortest > 1:
         return None, f"the model takes {traced.shortest} timesteps or more at once"
-    if exact:
+    if padding.mode == "exact_lengths":
         return None, "padding would reach an output, so only whole sequences are run"
     try:
         chunked = build_chunk_programs(traced.exported, inputs, traced.takes_lengths)
@@ -166,18 +171,18 @@ def _mark_time_dims(program: torch.export.ExportedProgram, inputs: tuple[TensorS
     mark_time(program, {str(name): spec.shape.index("time") for name, spec in named if "time" in spec.shape})
 
 
-def _any_shape(exported: torch.export.ExportedProgram, shortest: int) -> bool:
+def _any_shape(traced: ModelExport) -> bool:
     """Whether the exporter found no bound of batch or time but that of the model itself."""
-    return all(bounds.lower <= shortest and bounds.upper == int_oo for bounds in exported.range_constraints.values())
+    bounds = traced.exported.range_constraints.values()
+    return all(bound.lower <= traced.shortest and bound.upper == int_oo for bound in bounds)
 
 
-def _holds_everywhere(
-    exported: torch.export.ExportedProgram, inputs: tuple[TensorSpec, ...], config: ServingConfig, shortest: int
-) -> bool:
-    """Whether the exporter vouches for every batch, each number of timesteps up to the longest."""
-    conditions = ShapeConditions(exported, batch_sizes_of(inputs))
-    batches = {1, 2, config.grid.batches[-1]}
-    return all(conditions.holds(batch, time) for batch in batches for time in range(shortest, config.longest + 1))
+def _holds_everywhere(traced: ModelExport, inputs: tuple[TensorSpec, ...], config: ServingConfig) -> bool:
+    """Whether the exporter vouches for all batches and lengths that are served."""
+    conditions = ShapeConditions(traced.exported, batch_sizes_of(inputs))
+    batches = {1, 2, config.grid.batches[-1]}  # a condition excludes one row or two, or a bound is exceeded
+    lengths = range(traced.shortest, config.longest + 1)
+    return all(conditions.holds(batch, time) for batch in batches for time in lengths)
 
 
 def _check_max_length(traced: ModelExport, config: ServingConfig) -> None:
