@@ -6,13 +6,14 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import networkx as nx
 import torch
 
 from ..errors import UnknownLoop, node_line, source_suffix
 from ..packed_sequence import same_size
 from .cells import CELLS, run_cell
+from .joins import joined_members
 from .members import LastOnly, Stacked
+from .order import evaluation_order, sources_of
 from .recipe import Constant, Count, Counting, Listed, Member, Operand, Recipe, Result, Run, Starting, Unit
 from .vectorized import call_for_all
 
@@ -41,7 +42,7 @@ class Evaluation:
         index, unit = next(iter(units.items()))
         if unit.count is None:
             self._values[index] = self._call(unit)
-        elif not any(_takes(unit, other) for unit in units.values() for other in units):
+        elif not any(sources_of(unit) & units.keys() for unit in units.values()):
             self._values[index] = self._family(unit)
         else:
             self._recurrence(units)
@@ -64,7 +65,7 @@ class Evaluation:
             return args[0].unsqueeze(dim + 1 if dim >= 0 else dim).movedim(dim if dim >= 0 else dim - 1, 0)
         if unit.target in CELLS:
             return _one_step(CELLS[unit.target], *args)
-        joined = _joined(unit, args)
+        joined = joined_members(unit, args)
         return unit.target(*args, **self._kwargs(unit)) if joined is None else joined
 
     def _kwargs(self, unit: Unit) -> dict[str, Any]:
@@ -121,12 +122,12 @@ class Evaluation:
                 return sliced
         if unit.target is operator.getitem:
             return self._item(unit)
-        args = [self._all_members(operand, unit.count) for operand in unit.args]
+        args = [self._all_members(operand, unit) for operand in unit.args]
         if unit.target in CELLS:
             raise UnknownLoop(
                 f"a cell is called with a state of its own at every timestep{source_suffix(node_line(unit.node))}"
             )
-        kwargs = {name: self._all_members(operand, unit.count) for name, operand in unit.kwargs.items()}
+        kwargs = {name: self._all_members(operand, unit) for name, operand in unit.kwargs.items()}
         return call_for_all(unit.target, args, kwargs, self._number(unit.count))
 
     def _item(self, unit: Unit) -> Any:
@@ -153,7 +154,7 @@ class Evaluation:
             value = value.movedim(dim, 0)
         index = where[0] if unit.target is operator.getitem else where[1]
         assert isinstance(index, Counting)
-        part = self._steps(value, index, unit.count)
+        part = self._steps(value, index, unit)
         if unit.target is not _aten.slice.Tensor:
             return part
         end = where[2]
@@ -161,17 +162,20 @@ class Evaluation:
             raise UnknownLoop(f"a loop reads more than one timestep{source_suffix(node_line(unit.node))}")
         return part.unsqueeze(dim + 1)
 
-    def _steps(self, value: torch.Tensor, index: Counting, count: Count) -> torch.Tensor:
-        """Return `count` timesteps of value[T, ...], up or down from the first."""
+    def _steps(self, value: torch.Tensor, index: Counting, unit: Unit) -> torch.Tensor:
+        """Return the timesteps of value[T, ...] that the members of a family read, up or down from the first."""
+        assert unit.count is not None
         if index.step not in (1, -1):
-            raise UnknownLoop("a loop takes every second timestep")
-        start, length = self._number(index.first), self._number(count)
+            raise UnknownLoop(f"a loop does not read every timestep{source_suffix(node_line(unit.node))}")
+        start, length = self._number(index.first), self._number(unit.count)
         if index.step > 0:
             return value.narrow(0, start, length)
         return value.narrow(0, start - (length - 1), length).flip(0)
 
-    def _all_members(self, operand: Operand | Run, count: Count) -> Any:
+    def _all_members(self, operand: Operand | Run, unit: Unit) -> Any:
         """Return an argument for all members of a family: `Stacked`, or what they share."""
+        count = unit.count
+        assert count is not None
         match operand:
             case Member() if operand.step:
                 return Stacked(self._members(operand.unit, operand.first, operand.step, count))
@@ -183,9 +187,10 @@ class Evaluation:
                 others = self._members(rest.unit, later, rest.step, count.plus(-1))
                 return Stacked(torch.cat([first.unsqueeze(0), others]))
             case Listed():
-                return [self._all_members(item, count) for item in operand.items]
+                return [self._all_members(item, unit) for item in operand.items]
             case Counting():
-                raise UnknownLoop("a loop computes with the number of the timestep")
+                at = source_suffix(node_line(unit.node))
+                raise UnknownLoop(f"a loop computes with the number of the timestep{at}")
         return self._single(operand)
 
     def _recurrence(self, units: Mapping[int, Unit]) -> None:
@@ -217,7 +222,7 @@ class Evaluation:
                 at = source_suffix(node_line(unit.node))
                 raise UnknownLoop(f"the state of a cell is not that of the timestep before{at}")
             initial.append(self._single(given.first))
-        inputs = self._all_members(x, unit.count)
+        inputs = self._all_members(x, unit)
         if not isinstance(inputs, Stacked):
             inputs = Stacked(inputs.unsqueeze(0).expand(self._number(unit.count), *inputs.shape))
         return run_cell(CELLS[unit.target], inputs.tensor, initial, [self._single(weight) for weight in weights])
@@ -230,11 +235,14 @@ class Evaluation:
             not isinstance(buffer, Starting)
             or buffer.rest != Member(index, Count(-1), 1)
             or not isinstance(where, Counting)
+            or where.step not in (1, -1)
+            or where.first.slope == where.first.frame_slope == 0 > where.first.base
+            or rest not in ([], [Counting(where.first.plus(1), where.step)])
         ):
             raise UnknownLoop(f"a buffer is not written timestep by timestep{self._at(index)}")
         before = self._single(buffer.first)
-        place = self._single(dim)
-        written = self._all_members(source, unit.count)
+        place = self._single(dim) % before.dim()
+        written = self._all_members(source, unit)
         if not isinstance(written, Stacked):
             raise UnknownLoop(f"one value is written at every timestep{self._at(index)}")
         new = written.tensor if where.step > 0 else written.tensor.flip(0)
@@ -256,60 +264,7 @@ def _one_step(cell: str, x: torch.Tensor, state: Any, *weights: torch.Tensor | N
     return last if cell == "lstm" else last[0]
 
 
-def _joined(unit: Unit, args: Sequence[Any]) -> torch.Tensor | None:
-    """Return stack() or cat() of lists with members of families."""
-    if not args or not isinstance(args[0], list) or not any(isinstance(item, Stacked) for item in args[0]):
-        return None
-    dim = args[1] if len(args) > 1 else 0
-    if unit.target is _aten.stack.default:
-        parts = [item.tensor if isinstance(item, Stacked) else item.unsqueeze(0) for item in args[0]]
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return whole.movedim(0, dim)
-    if unit.target is _aten.cat.default:
-        parts = [_in_a_row(item.tensor, dim) if isinstance(item, Stacked) else item for item in args[0]]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
-    raise UnknownLoop(f"{unit.target} takes a list of timesteps{source_suffix(node_line(unit.node))}")
-
-
-def _in_a_row(members: torch.Tensor, dim: int) -> torch.Tensor:
-    """Return members[n, ...] concatenated along a dimension of theirs."""
-    dim = dim % (members.dim() - 1)
-    return members.movedim(0, dim).flatten(dim, dim + 1)
-
-
-def evaluation_order(recipe: Recipe) -> list[list[int]]:
-    """Return the units in an order in which each has its arguments; those of one recurrence together."""
-    graph = nx.DiGraph()
-    graph.add_nodes_from(range(len(recipe.units)))
-    for index, unit in enumerate(recipe.units):
-        graph.add_edges_from((source, index) for source in _sources(unit))
-    if recipe.frames is not None:  # everything else may need to know how many steps the loops have
-        first = {recipe.frames[0], *nx.ancestors(graph, recipe.frames[0])}
-        graph.add_edges_from((recipe.frames[0], other) for other in set(graph) - first)
-    components = nx.condensation(graph)
-    order = nx.lexicographical_topological_sort(components, key=lambda c: min(components.nodes[c]["members"]))
-    return [sorted(components.nodes[component]["members"]) for component in order]
-
-
 def _previous(state: Starting, own: set[int]) -> bool:
     """Whether a state is that of the member before, in the same recurrence."""
     rest = state.rest
     return isinstance(rest, Member) and rest.unit in own and rest.first == Count(-1) and rest.step == 1
-
-
-def _takes(unit: Unit, other: int) -> bool:
-    return other in _sources(unit)
-
-
-def _sources(unit: Unit) -> set[int]:
-    found: set[int] = set()
-    pending: list[Any] = [*unit.args, *unit.kwargs.values()]
-    while pending:
-        match pending.pop():
-            case Result(index) | Member(index, _, _) | Run(index, _, _, _):
-                found.add(index)
-            case Starting(first, rest):
-                pending += [first, rest]
-            case Listed(items):
-                pending += items
-    return found

@@ -187,12 +187,41 @@ def changed_state(m: Looping, x: Tensor) -> Any:
     return h
 
 
+def every_second_timestep(m: Looping, x: Tensor) -> Any:
+    """A loop that leaves timesteps out."""
+    state, twice = zeros(x), torch.cat([x, torch.tanh(x)], 1)
+    for t in range(x.size(1)):
+        state = m.cell(twice[:, 2 * t], state)
+    return state[0]
+
+
+def number_of_the_timestep(m: Looping, x: Tensor) -> Any:
+    """A loop that weighs each timestep by its number."""
+    state, outputs = zeros(x), []
+    for t in range(x.size(1)):
+        state = m.cell(x[:, t], state)
+        outputs.append(state[0] * t)
+    return torch.stack(outputs, 1)
+
+
+def buffer_from_its_end(m: Looping, x: Tensor) -> Any:
+    """A buffer whose last place is that of the first timestep, by a negative index."""
+    state, buffer = zeros(x), x.new_zeros(x.size(0), x.size(1), HIDDEN)
+    for t in range(x.size(1)):
+        state = m.cell(x[:, t], state)
+        buffer[:, -1 - t] = state[0]
+    return buffer
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
         (own_cell, "the recurrence is no standard cell .at test_loops.py"),
         (every_state, "the states of a cell are read at every timestep .at test_loops.py"),
         (changed_state, "aten.mul.Tensor is part of the recurrence .at test_loops.py"),
+        (every_second_timestep, "a loop does not read every timestep .at test_loops.py"),
+        (number_of_the_timestep, "a loop computes with the number of the timestep .at test_loops.py"),
+        (buffer_from_its_end, "a buffer is not written timestep by timestep .at test_loops.py"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
