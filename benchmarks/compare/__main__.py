@@ -22,7 +22,8 @@ from typing import get_args
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .archive import CannotArchive, packaged, share_costs
+from ..packaging import CannotArchive
+from .archive import packaged, share_costs
 from .figures import FIGURES, Compared, SideName, missed
 from .interval import fewest
 from .process import ChildFailed, Kind

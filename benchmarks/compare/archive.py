@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..packaging import CannotArchive, run_archiver
 from ..rest.model import TokenClassifier
 from .child import LONGEST, TOKENS
 from .process import environment
@@ -38,10 +37,6 @@ _COSTS = ("costs", "padding_costs")
 """The keys of variants.json by which batches are planned."""
 
 
-class CannotArchive(RuntimeError):
-    """`neuron-lstm archive` failed, or packaged other code; the message says which."""
-
-
 def packaged(side: Side, folder: Path) -> Path:
     """Run `neuron-lstm archive` of the side's commit in a new folder.
 
@@ -55,21 +50,9 @@ def packaged(side: Side, folder: Path) -> Path:
     torch.save(TokenClassifier(TOKENS, _FEATURES, _HIDDEN).state_dict(), folder / "weights.pt")
     shutil.copy(Path(__file__).parents[1] / "rest" / "model.py", folder)
     (folder / "model-config.yaml").write_text(_CONFIG)
-    flags = f"--model-name {NAME} --version 1.0 --model-file model.py --serialized-file weights.pt"
-    rest = "--config-file model-config.yaml --archive-format no-archive --export-path ."
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("neuron-lstm")), "archive", *flags.split(), *rest.split()],
-        cwd=folder,
-        env=environment(side.root, os.environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise CannotArchive(f"packaging at {side.commit} failed:\n{done.stdout}")
-    refuse_other_code(folder / NAME, side)
-    return folder / NAME
+    archive = run_archiver(folder, NAME, f"at {side.commit}", environment(side.root, os.environ))
+    refuse_other_code(archive, side)
+    return archive
 
 
 def refuse_other_code(archive: Path, side: Side) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
+
+from ..packaging import run_archiver
 
 _CONFIG = """\
 neuron_lstm:
@@ -23,23 +23,11 @@ def packaged(model: torch.nn.Module, features: int, longest: int, folder: Path) 
     """Run `neuron-lstm archive` in a new folder, as a user does; the folder of the archive's files.
 
     Raises:
-        RuntimeError: the command failed; the message holds its output.
+        CannotArchive: the command failed; the message holds its output.
     """
     folder.mkdir()
     shutil.copy(Path(__file__).with_name("models.py"), folder / "model.py")
     torch.save(model.state_dict(), folder / "weights.pt")
     config = _CONFIG.format(name=type(model).__name__, features=features, longest=longest)
     (folder / "model-config.yaml").write_text(config, encoding="utf-8")
-    flags = "--model-name forms --version 1.0 --model-file model.py --serialized-file weights.pt"
-    rest = "--config-file model-config.yaml --archive-format no-archive --export-path ."
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("neuron-lstm")), "archive", *flags.split(), *rest.split()],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise RuntimeError(f"packaging {type(model).__name__} failed:\n{done.stdout}")
-    return folder / "forms"
+    return run_archiver(folder, "forms", type(model).__name__)

@@ -25,8 +25,8 @@ from rich.console import Console
 from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig
 from torchserve_neuron_lstm.handlers.runtime.host import available_cores
 
+from ..packaging import CannotArchive
 from ..standing import missed
-from .archive import CannotArchive
 from .cases import CASES
 from .floors import standings
 from .race import WrongAnswers, race

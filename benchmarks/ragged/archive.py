@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
 
+from ..packaging import run_archiver
 from .cases import LONGEST, Size
 from .model import Ragged
 
@@ -26,10 +25,6 @@ neuron_lstm:
   buckets: {{batch: [1, 8, 32], length: [16, 64, 128, {longest}]}}
   backend: {backend}
 """
-
-
-class CannotArchive(RuntimeError):
-    """`neuron-lstm archive` failed; the message holds its output."""
 
 
 def make_model(size: Size) -> Ragged:
@@ -50,16 +45,4 @@ def packaged(model: Ragged, size: Size, folder: Path, backend: str) -> Path:
     shutil.copy(Path(__file__).with_name("model.py"), folder)
     torch.save(model.state_dict(), folder / "weights.pt")
     (folder / "model-config.yaml").write_text(_CONFIG.format(size, longest=LONGEST, backend=backend))
-    flags = "--model-name ragged --version 1.0 --model-file model.py --serialized-file weights.pt"
-    rest = "--config-file model-config.yaml --archive-format no-archive --export-path ."
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("neuron-lstm")), "archive", *flags.split(), *rest.split()],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise CannotArchive(f"packaging {size} failed:\n{done.stdout}")
-    return folder / "ragged"
+    return run_archiver(folder, "ragged", str(size))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from benchmarks.compare import race as race_module
 from benchmarks.compare.__main__ import main
-from benchmarks.compare.archive import CannotArchive, refuse_other_code, share_costs
+from benchmarks.compare.archive import refuse_other_code, share_costs
 from benchmarks.compare.figures import FIGURES, Compared, missed
 from benchmarks.compare.interval import (
     CONFIDENCE,
@@ -28,6 +28,7 @@ from benchmarks.compare.race import best_of, check, orders
 from benchmarks.compare.report import print_run, remarks, to_json
 from benchmarks.compare.same_work import OtherWork, refuse_other_work
 from benchmarks.compare.sides import NoSuchCommit, Side, checked_out
+from benchmarks.packaging import CannotArchive
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
