@@ -17,6 +17,7 @@ from .chunk_check import check_chunked_equivalence
 from .chunking import build_chunk_programs
 from .differential import reject_padding_sensitive_outputs
 from .errors import DecisiveRefusal, InputsDoNotFit, LoweringError, node_line, source_suffix
+from .excluded_shapes import served_batches
 from .export import ModelExport, export_model
 from .outputs import output_specs, with_vocabularies
 from .padding_taint import find_padding_leak
@@ -180,9 +181,8 @@ def _any_shape(traced: ModelExport) -> bool:
 def _holds_everywhere(traced: ModelExport, inputs: tuple[TensorSpec, ...], config: ServingConfig) -> bool:
     """Whether the exporter vouches for all batches and lengths that are served."""
     conditions = ShapeConditions(traced.exported, batch_sizes_of(inputs))
-    batches = {1, 2, config.grid.batches[-1]}  # a condition excludes one row or two, or a bound is exceeded
     lengths = range(traced.shortest, config.longest + 1)
-    return all(conditions.holds(batch, time) for batch in batches for time in lengths)
+    return all(conditions.holds(batch, time) for batch in served_batches(config) for time in lengths)
 
 
 def _check_max_length(traced: ModelExport, config: ServingConfig) -> None:

@@ -1,0 +1,66 @@
+"""Shapes that the exporter excludes although the program is right in them.
+
+The exporter assumes that a size is not 1 unless it is a constant, as a size of 1 would be broadcast; so it excludes
+the fewest timesteps of a model with strides. The program is compared with the model in the excluded shapes, and the
+exporter's conditions on them are dropped if both agree.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from ..config.schema import ServingConfig
+from .comparison import Comparison
+from .errors import LoweringError
+from .shape_conditions import ShapeConditions, batch_sizes_of
+
+_MOST_LENGTHS = 8
+"""Excluded numbers of timesteps that are compared; a program with more of them keeps its conditions."""
+_ROWS = (1, 2, 5)
+
+
+def include_excluded_shapes(comparison: Comparison, shortest: int) -> None:
+    """Drop the conditions of a program that exclude a shape, if it is right in all excluded shapes."""
+    conditions = ShapeConditions(comparison.exported, batch_sizes_of(comparison.inputs))
+    excluded = _excluded_lengths(conditions, comparison.config, shortest)
+    if not 0 < len(excluded) <= _MOST_LENGTHS:
+        return
+    with contextlib.suppress(LoweringError), _without_conditions(comparison.exported, conditions, excluded, shortest):
+        for time in excluded:
+            for rows in _ROWS:
+                comparison.check([max(shortest, time - row) for row in range(rows)], time)
+
+
+def _excluded_lengths(conditions: ShapeConditions, config: ServingConfig, shortest: int) -> list[int]:
+    """Return the numbers of timesteps for which the exporter does not vouch, for some number of rows."""
+    batches = served_batches(config)
+    lengths = range(shortest, config.longest + 1)
+    return [time for time in lengths if not all(conditions.holds(batch, time) for batch in batches)]
+
+
+def served_batches(config: ServingConfig) -> Sequence[int]:
+    """Return numbers of rows to evaluate conditions for: they exclude one row or two, or set a bound."""
+    return sorted({1, 2, config.grid.batches[-1]})
+
+
+@contextlib.contextmanager
+def _without_conditions(
+    program: torch.export.ExportedProgram, conditions: ShapeConditions, excluded: Sequence[int], shortest: int
+) -> Iterator[None]:
+    """Drop the conditions that fail for the excluded numbers of timesteps; an error within restores them."""
+    guards, bounds = list(program._guards_code), dict(program._range_constraints)
+    failing = {condition.text for time in excluded for rows in _ROWS for condition in conditions.failing(rows, time)}
+    program._guards_code = [text for text in guards if text not in failing]
+    program._range_constraints.update(
+        {symbol: ValueRanges(min(own.lower, shortest), own.upper) for symbol, own in bounds.items()}
+    )
+    try:
+        yield
+    except BaseException:
+        program._guards_code = guards
+        program._range_constraints.update(bounds)
+        raise

@@ -1,0 +1,67 @@
+"""Shapes that the exporter excludes: included where the program is compared with the model there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.comparison import Comparison
+from torchserve_neuron_lstm.lowering.errors import LoweringError
+
+CONFIG = parse_config(
+    """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}
+  buckets: {batch: [1, 8], length: [16, 32]}
+""",
+    "model-config.yaml",
+)
+
+
+class Strided(nn.Module):
+    """A convolution of every second timestep, then a recurrence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames = nn.Conv1d(5, 5, 3, stride=2, padding=1)
+        self.gru = nn.GRU(5, 6, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states: Tensor = self.gru(self.frames(x.transpose(1, 2)).transpose(1, 2))[0]
+        return states
+
+
+def test_a_model_with_a_stride_runs_in_every_shape() -> None:
+    """A row of one or two timesteps has one frame, which the exporter excludes."""
+    torch.manual_seed(0)
+    model = Strided()
+
+    program = lower(model, CONFIG)
+
+    assert program.any_shape
+    run = program.exported.module()
+    for rows in (1, 2, 8):
+        for time in (1, 2, 3, 16):
+            x = torch.randn(rows, time, 5)
+            with torch.no_grad():
+                torch.testing.assert_close(run(x, torch.full((rows,), time))[0], model(x))
+
+
+def test_conditions_stay_if_an_excluded_shape_answers_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines run the buckets of the YAML then."""
+    check = Comparison.check
+
+    def wrong_for_two_rows(self: Comparison, lengths: list[int], time: int) -> None:
+        check(self, lengths, time)
+        if len(lengths) == 2 and time == 2:
+            raise LoweringError("another answer")
+
+    monkeypatch.setattr(Comparison, "check", wrong_for_two_rows)
+    program = lower(Strided(), CONFIG)
+
+    assert not program.any_shape
+    with pytest.raises(AssertionError, match="Guard failed"):
+        program.exported.module()(torch.randn(2, 2, 5), torch.tensor([2, 2]))
