@@ -55,3 +55,36 @@ class NativeSequenceLinear(torch.nn.Module):
         if self.time_major:
             return self.linear.run(x.transpose(0, 1), lengths, time_major=True).transpose(0, 1)
         return self.linear.run(x, lengths)
+
+
+class NativeConvolution(torch.nn.Module):
+    """`aten.conv1d` of a float32 x, without groups and dilation.
+
+    In memory, channels come last: so a window of timesteps is one vector of x, and windows overlap.
+    """
+
+    def __init__(self, linear: LinearLayer, kernel: int, stride: int, padding: int) -> None:
+        """Create the layer of a linear layer with the weights of `as_linear`; sizes in timesteps."""
+        super().__init__()
+        self.linear = linear
+        self.kernel, self.stride, self.padding = kernel, stride, padding
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute y[N, O, T'] from x[N, C, T]."""
+        batch, channels, time = x.shape
+        padded = x.new_zeros(batch, time + 2 * self.padding, channels)
+        padded[:, self.padding : self.padding + time] = x.transpose(1, 2)
+        steps = (padded.shape[1] - self.kernel) // self.stride + 1
+        windows = padded.as_strided(
+            (batch, steps, self.kernel * channels), (padded.stride(0), self.stride * channels, 1)
+        )
+        return self.linear.run(windows, None).transpose(1, 2)
+
+
+def as_linear(weight: torch.Tensor) -> torch.Tensor:
+    """Return the weights [O, K*C] over a window of K timesteps for those of a convolution, [O, C, K].
+
+    >>> as_linear(torch.arange(4.0).view(1, 2, 2))
+    tensor([[0., 2., 1., 3.]])
+    """
+    return weight.transpose(1, 2).flatten(1).contiguous()

@@ -1,5 +1,6 @@
-"""Rewriting of exported programs: recurrent and linear operators become calls of the recurrent
-library.
+"""Rewriting of exported programs: calls of recurrent layers, linear layers and convolutions.
+
+The recurrent library computes them.
 """
 
 from __future__ import annotations
@@ -14,26 +15,31 @@ from torch.fx import Graph, GraphModule, Node
 
 from ..interface import Weights
 from ..signature import weight_names
-from .layers import NativeLinear, NativeRecurrence, NativeSequenceLinear
+from .layers import NativeConvolution, NativeLinear, NativeRecurrence, NativeSequenceLinear, as_linear
 from .library import LayerStack, LinearLayer, ThreadPool, pack_recurrence
+from .simplify import simplify
 
 _LSTM, _RNN = torch.ops.neuron_lstm.lstm.default, torch.ops.neuron_lstm.rnn.default
-_LINEAR, _DROPOUT = torch.ops.aten.linear.default, torch.ops.aten.dropout.default
-_CHECK = torch.ops.aten._assert_tensor_metadata.default
+_LINEAR, _CONVOLUTION = torch.ops.aten.linear.default, torch.ops.aten.conv1d.default
 
 _LARGE = 1 << 15
 """Weights from which on the library computes a linear layer faster than one thread of torch, for
 any batch.
 """
+_LARGE_WINDOW = 1 << 13
+"""Weights from which on that holds for a convolution over timesteps."""
 
 
 def has_supported_ops(program: ExportedProgram) -> bool:
     """Whether the program has operators that `replace_recurrent_ops` may replace."""
-    calls: Any = [node for node in program.graph.nodes if node.op == "call_function"]
-    return any(
-        call.target in (_LSTM, _RNN) or (call.target is _LINEAR and call.args[1].meta["val"].numel() >= _LARGE)
-        for call in calls
-    )
+    return any(_may_be_replaced(node) for node in program.graph.nodes if node.op == "call_function")
+
+
+def _may_be_replaced(call: Node) -> bool:
+    arguments: Any = call.args
+    if call.target is _LINEAR:
+        return bool(arguments[1].meta["val"].numel() >= _LARGE)
+    return call.target in (_LSTM, _RNN) or (call.target is _CONVOLUTION and _supports_convolution(call))
 
 
 def replace_recurrent_ops(program: ExportedProgram, weights: Weights, pool: ThreadPool | None) -> GraphModule:
@@ -47,7 +53,7 @@ def replace_recurrent_ops(program: ExportedProgram, weights: Weights, pool: Thre
     for name, branch in program.graph_module.named_children():  # branches of torch.cond
         module.add_submodule(name, branch)
     given = _keep_weights(module, program, weights)
-    _remove_no_ops(module.graph)
+    simplify(module.graph)
     if pool is not None:
         _replace_operators(module, given, pool)
     module.graph.eliminate_dead_code()
@@ -62,18 +68,8 @@ def _replace_operators(module: GraphModule, given: Mapping[Node, torch.Tensor], 
             _replace_recurrence(module, node, given, pool)
         elif node.target is _LINEAR:
             _replace_linear(module, node, given, pool)
-
-
-def _remove_no_ops(graph: Graph) -> None:
-    """Remove operators without an effect: checks of dtypes, which the signature checks already, and
-    dropout.
-    """
-    for node in [node for node in graph.nodes if node.op == "call_function"]:
-        if node.target is _CHECK:
-            graph.erase_node(node)
-        elif node.target is _DROPOUT and node.args[2:] == (False,):
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
+        elif node.target is _CONVOLUTION and _supports_convolution(node):
+            _replace_convolution(module, node, given, pool)
 
 
 def _keep_weights(module: GraphModule, program: ExportedProgram, weights: Weights) -> dict[Node, torch.Tensor]:
@@ -105,12 +101,8 @@ def _replace_recurrence(module: GraphModule, node: Node, given: Mapping[Node, to
     if not _supports_weights(weights, bias, layers, both, given) or not _are_float32(x, *states):
         return
     stack = _stack(cell, [given[weight] for weight in weights], layers, 2 if both else 1, pool)
-    name = f"recurrence_{node.name}"
-    module.add_submodule(name, NativeRecurrence(stack, time_major=_is_time_major(node)))
-    with module.graph.inserting_before(node):
-        call = module.graph.call_module(name, (x, lengths, *states))
-    node.replace_all_uses_with(call)
-    module.graph.erase_node(node)
+    layer = NativeRecurrence(stack, time_major=_is_time_major(node))
+    _replace_call(module, node, f"recurrence_{node.name}", layer, (x, lengths, *states))
 
 
 def _supports_weights(weights: Any, bias: Any, layers: Any, both: Any, given: Mapping[Node, torch.Tensor]) -> bool:
@@ -154,13 +146,52 @@ def _replace_linear(module: GraphModule, node: Node, given: Mapping[Node, torch.
     steps = _timestep_outputs(x, module)
     if steps is None and given[weight].numel() < _LARGE:
         return
-    layer = LinearLayer(pool, given[weight], None if bias is None else given[bias])
-    name = f"linear_{node.name}"
-    module.add_submodule(
-        name, NativeLinear(layer) if steps is None else NativeSequenceLinear(layer, time_major=steps.time_major)
-    )
+    linear = LinearLayer(pool, given[weight], None if bias is None else given[bias])
+    if steps is None:
+        _replace_call(module, node, f"linear_{node.name}", NativeLinear(linear), (x,))
+    else:
+        layer = NativeSequenceLinear(linear, time_major=steps.time_major)
+        _replace_call(module, node, f"linear_{node.name}", layer, (x, steps.lengths))
+
+
+class _Convolution(NamedTuple):
+    """Arguments of a convolution over timesteps."""
+
+    x: Node
+    weight: Node
+    bias: Node | None = None
+    stride: Sequence[int] = (1,)
+    padding: Sequence[int] = (0,)
+    dilation: Sequence[int] = (1,)
+    groups: int = 1
+
+
+def _supports_convolution(node: Node) -> bool:
+    """Whether a convolution is large, and reads neighbouring timesteps and all channels."""
+    call = _Convolution(*node.args)  # type: ignore[arg-type]
+    large = call.weight.meta["val"].numel() >= _LARGE_WINDOW
+    return large and call.x.meta["val"].dim() == 3 and (call.dilation[0], call.groups) == (1, 1)
+
+
+def _replace_convolution(module: GraphModule, node: Node, given: Mapping[Node, torch.Tensor], pool: ThreadPool) -> None:
+    """Replace one call if its weights are constants of float32."""
+    call = _Convolution(*node.args)  # type: ignore[arg-type]
+    tensors = [given.get(one) for one in (call.weight, call.bias) if one is not None]
+    if not all(tensor is not None and tensor.dtype == torch.float32 for tensor in tensors):
+        return
+    weight = given[call.weight]
+    linear = LinearLayer(pool, as_linear(weight), None if call.bias is None else given[call.bias])
+    layer = NativeConvolution(linear, weight.shape[2], call.stride[0], call.padding[0])
+    _replace_call(module, node, f"convolution_{node.name}", layer, (call.x,))
+
+
+def _replace_call(
+    module: GraphModule, node: Node, name: str, layer: torch.nn.Module, arguments: tuple[Node | None, ...]
+) -> None:
+    """Call a layer in place of an operator."""
+    module.add_submodule(name, layer)
     with module.graph.inserting_before(node):
-        call = module.graph.call_module(name, (x,) if steps is None else (x, steps.lengths))
+        call = module.graph.call_module(name, arguments)
     node.replace_all_uses_with(call)
     module.graph.erase_node(node)
 

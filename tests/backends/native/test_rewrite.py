@@ -11,12 +11,17 @@ from native_layers import isas_here, pool
 from recurrent import CASES, FEATURES, HIDDEN, Case, Recurrent, exported, largest_error, ragged_batch
 from torch import Tensor, nn
 
-from torchserve_neuron_lstm.backends.native.layers import NativeLinear, NativeRecurrence, NativeSequenceLinear
+from torchserve_neuron_lstm.backends.native.layers import (
+    NativeConvolution,
+    NativeLinear,
+    NativeRecurrence,
+    NativeSequenceLinear,
+)
 from torchserve_neuron_lstm.backends.native.rewrite import replace_recurrent_ops
 from torchserve_neuron_lstm.backends.signature import weights_of
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
-OURS = (NativeRecurrence, NativeLinear, NativeSequenceLinear)
+OURS = (NativeConvolution, NativeRecurrence, NativeLinear, NativeSequenceLinear)
 
 
 def taken(module: nn.Module) -> list[type]:
@@ -115,6 +120,14 @@ THEN: dict[str, tuple[Callable[[Any, Tensor], Any], list[type]]] = {
     ),
     "as rows": (lambda m, y: m.linear(y).view(-1, 3).sum(0), [NativeRecurrence, NativeSequenceLinear]),
     "changed in place": (lambda m, y: m.linear(y.add_(1.0)), [NativeRecurrence]),
+    "linear with a dimension of size 1": (
+        lambda m, y: m.linear(y.unsqueeze(1)).squeeze(1),
+        [NativeRecurrence, NativeSequenceLinear],
+    ),
+    "linear over a dimension of size 1": (
+        lambda m, y: nn.functional.linear(y.unsqueeze(-1), m.linear.weight[:, :1]).squeeze(-1),
+        [NativeRecurrence],
+    ),
     "sum with another": (lambda m, y: m.linear(y + 1.0), [NativeRecurrence]),
     "weights that are computed": (lambda m, y: nn.functional.linear(y, m.linear.weight * 2), [NativeRecurrence]),
     "a condition": (
@@ -136,6 +149,48 @@ def test_what_comes_after_answers_as_before(name: str) -> None:
     assert_equal(module, over, *inputs)
     for batch, time in ((1, 1), (1, 9), (7, 1)):
         assert_equal(module, over, *ragged_batch(0.0, batch, time))
+
+
+CONVOLUTIONS: dict[str, tuple[nn.Module, int]] = {
+    "same": (nn.Conv1d(FEATURES, 1000, 3, padding=1), 1),
+    "strided": (nn.Conv1d(FEATURES, 1000, 4, stride=3, padding=2), 1),
+    "no padding, no bias": (nn.Conv1d(FEATURES, 1000, 3, bias=False), 1),
+    "pointwise": (nn.Conv1d(FEATURES, 3000, 1), 1),
+    "small": (nn.Conv1d(FEATURES, 4, 3), 0),
+    "dilated": (nn.Conv1d(FEATURES, 1000, 3, dilation=2), 0),
+    "in groups": (nn.Conv1d(FEATURES, 3000 * FEATURES, 3, groups=FEATURES), 0),
+    "double precision": (nn.Conv1d(FEATURES, 1000, 3).double(), 0),
+}
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+@pytest.mark.parametrize("time_first", [False, True])
+def test_a_large_convolution_over_timesteps_answers_as_before(name: str, time_first: bool) -> None:
+    """The recurrent library computes it; torch computes small ones, and those with dilation or groups."""
+    layer, ours = CONVOLUTIONS[name]
+    dtype = next(layer.parameters()).dtype
+
+    class Convolved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: Tensor) -> Tensor:
+            convolved: Tensor = self.layer(x.transpose(1, 2) if time_first else x)
+            return torch.relu(convolved)
+
+    def batch(rows: int, time: int) -> Tensor:
+        sizes = (rows, time, FEATURES) if time_first else (rows, FEATURES, time)
+        return torch.randn(sizes, dtype=dtype)
+
+    module = Convolved().eval()
+    dims = ({0: torch.export.Dim.AUTO, 1 if time_first else 2: torch.export.Dim.AUTO},)
+    program = torch.export.export(module, (batch(3, 11),), dynamic_shapes=dims, strict=False)
+    over = replace_recurrent_ops(program, weights_of(program), pool(isas_here()[0], 2))
+
+    assert taken(over) == [NativeConvolution] * ours
+    for rows, time in ((3, 11), (2, 7), (4, 6)):
+        assert_equal(module, over, batch(rows, time))
 
 
 def test_autocast_in_the_model_stays() -> None:
