@@ -15,6 +15,7 @@ from .differential import random_padding, random_tensor
 from .eager_call import call_eagerly
 from .errors import LoweringError
 from .export import bind_arguments
+from .ragged.program import has_time
 
 _TOLERANCE = 1e-4  # far above rounding errors, far below the effect of padding of size 1e3
 _ANY_ID = 8
@@ -53,7 +54,8 @@ class Comparison:
 
     def _run(self, padded: Sequence[torch.Tensor], lengths: torch.Tensor) -> Sequence[torch.Tensor]:
         try:
-            return self.exported.module()(*padded, lengths)  # type: ignore[no-any-return]
+            arguments = [*padded, lengths] if has_time(self.inputs) else padded
+            return self.exported.module()(*arguments)  # type: ignore[no-any-return]
         except Exception as error:
             raise LoweringError(
                 f"the program of {type(self.model).__name__} fails on a batch of {list(padded[0].shape)}: "

@@ -17,7 +17,7 @@ from .excluded_shapes import include_excluded_shapes
 from .export import ModelExport, forward_name
 from .loops.rolled import export_rolled
 from .outputs import output_names, with_vocabularies
-from .ragged.program import RaggedProgram, export_ragged
+from .ragged.program import RaggedProgram, export_ragged, has_time
 from .shape_conditions import ShapeConditions, batch_sizes_of
 from .shortest import shortest_length
 from .single_request import SingleExport, example_timesteps, export_single
@@ -36,7 +36,7 @@ def lower_request(
         LoweringError: the model cannot be traced alone, an operator has no rule, or the program differs from the model.
     """
     with explained_export_errors(f"{forward_name(model)}, traced for one request,"):
-        _require_batch_and_time(config.input_specs)
+        _require_batch(config.input_specs)
         shortest = shortest_length(model, config)
         return _lower(model, config, _export(model, config, shortest), shortest)
 
@@ -79,12 +79,12 @@ def _lower(
     compared = {shortest - 1 + length for length in _LENGTHS} | single.lengths_to_compare
     lengths = sorted(length for length in compared if shortest <= length <= longest)
     comparison.check(lengths, min(max(lengths) + 3, longest))
-    return ModelExport(program.exported, True, single.output_tree, None, shortest), inputs, outputs
+    return ModelExport(program.exported, has_time(inputs), single.output_tree, None, shortest), inputs, outputs
 
 
-def _require_batch_and_time(inputs: Sequence[TensorSpec]) -> None:
-    if not any("time" in spec.shape for spec in inputs) or any(spec.batch_dim is None for spec in inputs):
-        raise LoweringError("a request can be traced alone only if every input has a batch dimension and one has time")
+def _require_batch(inputs: Sequence[TensorSpec]) -> None:
+    if any(spec.batch_dim is None for spec in inputs):
+        raise LoweringError("a request can be traced alone only if every input has a batch dimension")
 
 
 def _check_buckets(program: RaggedProgram, config: ServingConfig) -> None:

@@ -142,9 +142,7 @@ def _trace(
     specs = config.input_specs
 
     def flat(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        time = next(
-            tensor.shape[spec.time_dim] for spec, tensor in zip(specs, inputs, strict=True) if spec.time_dim is not None
-        )
+        time = next((t.shape[s.time_dim] for s, t in zip(specs, inputs, strict=True) if s.time_dim is not None), 1)
         leaves, notes["output_tree"] = pytree.tree_flatten(forward(time, inputs))
         reject_non_tensors("forward()", leaves, allow_none=True)
         return tuple(leaf for leaf in leaves if leaf is not None)

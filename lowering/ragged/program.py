@@ -41,6 +41,8 @@ def export_ragged(
 ) -> RaggedProgram:
     """Export the graph of one request as a program: inputs padded to [B, T, ...], lengths[B] -> outputs.
 
+    A program of inputs without time takes no lengths.
+
     `timesteps` are those to trace with; a batch has `shortest` or more.
 
     Raises:
@@ -52,15 +54,21 @@ def export_ragged(
     found: list[Value] = []
     holder = holder_of(exported)
 
+    timed = next((number for number, spec in enumerate(inputs) if spec.time_dim is not None), None)
+
     def forward(*arguments: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        *padded, lengths = arguments
-        time = next(t.shape[s.time_dim] for s, t in zip(inputs, padded, strict=True) if s.time_dim is not None)
+        if timed is None:
+            padded, lengths, time = list(arguments), _one_timestep(inputs[0], arguments[0]), 1
+        else:
+            *padded, lengths = arguments
+            time = padded[timed].shape[cast(int, inputs[timed].time_dim)]
         tensors = tensors_by_placeholder(exported, holder)
         values = run_ragged(module, list(zip(names, inputs, strict=True)), tensors, padded, lengths, time)
         found[:] = values
         return tuple(_contiguous_item(value) for value in values)
 
-    holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), "sequence_lengths"])
+    names_of_lengths = [] if timed is None else ["sequence_lengths"]
+    holder.forward = with_parameter_names(forward, [*(s.name.replace(".", "_") for s in inputs), *names_of_lengths])
     with explained_export_errors("a batch of requests", dynamic_shapes=True):
         program = _export(holder, inputs, timesteps, shortest)
     drop_unused(program)
@@ -85,7 +93,19 @@ def _export_from(
     dims: dict[Axis, Any] = {"batch": torch.export.Dim("batch", min=1), "time": time}
     tensors = [example_tensor(spec, _ROWS, timesteps) for spec in inputs]
     shapes = [dynamic_shape(spec, dims) for spec in inputs]
+    if not has_time(inputs):
+        return export_quietly(holder, tensors, shapes)
     return export_quietly(holder, [*tensors, torch.ones(_ROWS, dtype=torch.int64)], [*shapes, {0: dims["batch"]}])
+
+
+def has_time(inputs: Sequence[TensorSpec]) -> bool:
+    """Whether an input has a time dimension."""
+    return any(spec.time_dim is not None for spec in inputs)
+
+
+def _one_timestep(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
+    """Return the lengths of a batch whose inputs have no time: 1 for each row."""
+    return torch.ones(tensor.shape[cast(int, spec.batch_dim)], dtype=torch.int64)
 
 
 def _batch_place(sizes: Sequence[SizeExpr]) -> int | None:
