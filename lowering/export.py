@@ -17,6 +17,7 @@ from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
 from ..config.schema import NeuronLstmBlock, ServingConfig
 from .arguments import nested_arguments
 from .errors import LoweringError, explained_export_errors, reject_non_tensors
+from .model_attributes import restored_attributes
 from .packed_sequence import packed_sequence_mode, reject_packed_outputs
 
 
@@ -207,12 +208,10 @@ def _sizes(config: ServingConfig, inputs: Sequence[torch.Tensor], lengths: torch
 
 @contextmanager
 def replaced_forward(model: torch.nn.Module, forward: Any) -> Iterator[None]:
-    """Replace forward() of this one model: wrapping the model in a module would rename its parameters."""
-    own = model.__dict__.get("forward")
-    model.forward = forward
-    try:
+    """Replace forward() of this one model: wrapping the model in a module would rename its parameters.
+
+    Attributes that a forward() sets are restored too.
+    """
+    with restored_attributes(model):
+        model.forward = forward
         yield
-    finally:
-        del model.forward
-        if own is not None:
-            model.forward = own

@@ -188,6 +188,23 @@ def _placeholder(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zer
     return data
 
 
+def viewed(args: Any, kwargs: Any) -> Any:
+    """Call `Tensor.view`; copy where the strides differ from those of torch's own layers.
+
+    A time-major layer returns a contiguous tensor in eager mode, which can be viewed in any shape.
+    """
+    try:
+        return torch.Tensor.view(*args, **kwargs)
+    except (RuntimeError, ValueError):
+        if any(isinstance(value, torch.dtype) for value in (*args, *kwargs.values())):
+            raise
+        return torch.Tensor.reshape(*args, **kwargs)
+
+
+def _view(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
+    return NotImplemented if placeholder_of(args[0]) is not None else viewed(args, kwargs)
+
+
 def _pack(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     data, lengths, batch_first = args
     padded = data if batch_first else data.transpose(0, 1)
@@ -373,6 +390,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "index_select": _index_select,
     "__getitem__": _getitem,
     "__len__": _len,
+    "view": _view,
     "select": _select,
     "as_tensor": _as_tensor,
     "tensor": _as_tensor,

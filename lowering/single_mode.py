@@ -24,6 +24,7 @@ from .packed_sequence import (
     packed_use_error,
     placeholder_of,
     same_size,
+    viewed,
 )
 
 _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
@@ -49,7 +50,7 @@ class SingleRequestMode(TorchFunctionMode):
                 return result
         args, kwargs = with_symbols(name, args, kwargs)
         values = values_after(name, args, kwargs)
-        result = func(*args, **kwargs)
+        result = viewed(args, kwargs) if func is torch.Tensor.view else func(*args, **kwargs)
         _follow_packed(name, args, kwargs, result)
         return result if values is None else self._noted(result, values)
 

@@ -1,0 +1,76 @@
+"""Attributes that a forward() sets: restored after each trace."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.model_attributes import restored_attributes
+
+
+class WeightDrop(nn.Module):
+    """A time-major LSTM whose recurrent weights are set before every call, as in weight-dropped LSTMs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(5, 6)
+        raw = self.lstm.get_parameter("weight_hh_l0")
+        del self.lstm._parameters["weight_hh_l0"]
+        self.lstm.register_parameter("weight_hh_l0_raw", nn.Parameter(raw.data))
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        raw = self.lstm.get_parameter("weight_hh_l0_raw")
+        self.lstm.weight_hh_l0 = nn.functional.dropout(raw, 0.5, training=self.training)
+        y, _ = self.lstm(x)
+        flat: Tensor = self.out(y.view(y.size(0) * y.size(1), 6))
+        return flat
+
+
+def test_weights_that_are_set_in_every_call_are_traced() -> None:
+    """The states are viewed as rows: torch's time-major layers return contiguous tensors."""
+    torch.manual_seed(0)
+    model = WeightDrop()
+    config = parse_config(
+        """
+neuron_lstm:
+  inputs: {x: {dtype: float32, shape: [time, batch, 5]}}
+  buckets: {batch: [1, 4], length: [4, 16]}
+""",
+        "model-config.yaml",
+    )
+
+    program = lower(model, config)
+
+    x, lengths = torch.randn(9, 3, 5), [9, 1, 4]
+    with torch.no_grad():
+        ours = program.exported.module()(x, torch.tensor(lengths))[0]
+        for row, length in enumerate(lengths):
+            own = model(x[:length, row : row + 1])
+            part = ours.select(program.outputs[0].shape.index("batch"), row)[:length]
+            torch.testing.assert_close(part, own, atol=1e-5, rtol=1e-5)
+
+
+def test_attributes_and_lists_are_restored_after_an_error() -> None:
+    """Those of every module, and what was added."""
+    model = WeightDrop()
+    flat, before = model.lstm._flat_weights, list(model.lstm._flat_weights)
+
+    @restored_attributes(model)
+    def change_and_fail() -> None:
+        object.__setattr__(model, "seen", [1])
+        model.lstm.weight_hh_l0 = torch.zeros(1)
+        model.out = nn.Linear(6, 6)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        change_and_fail()
+
+    assert not hasattr(model, "seen")
+    assert model.out.out_features == 3
+    assert "weight_hh_l0" not in vars(model.lstm)
+    assert model.lstm._flat_weights is flat
+    assert all(one is other for one, other in zip(flat, before, strict=True))
