@@ -117,7 +117,7 @@ class RaggedRun(torch.fx.Interpreter):
 
 
 def _all_sizes(call: Call) -> list[SizeExpr]:
-    own = [size for sizes in call.sizes for size in sizes]
+    own = [size for sizes in (*call.sizes, *(value.sizes for value in call.values())) for size in sizes]
     return own + [argument for argument in call.arguments.values() if isinstance(argument, sympy.Expr)]
 
 

@@ -174,6 +174,18 @@ def index(batch: Batch, call: Call) -> Results:
     return call.result(found)
 
 
+def index_put(batch: Batch, call: Call) -> Results:
+    """Write a number where a mask is true."""
+    value, indices, number = call.value(), call["indices"], call.value("values")
+    mask = indices[0] if len(indices) == 1 else None
+    if mask is None or mask.tensor.dtype is not torch.bool or number.rank or call["accumulate"]:
+        raise NoRule("a write at positions that are computed")
+    where = batch.every_row(mask)
+    where = where.reshape(*where.shape, *[1] * (value.rank - mask.rank))
+    numbers = batch.every_row(number).reshape(-1, *[1] * value.rank)
+    return call.result(torch.where(where, numbers, batch.every_row(value)))
+
+
 def embedding(batch: Batch, call: Call) -> Results:
     """Look up rows of a table that all requests share."""
     weight, ids = call.value("weight"), call.value("indices")

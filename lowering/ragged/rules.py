@@ -49,6 +49,7 @@ RULES: dict[str, Rule] = {
         (indexing.gather, "gather"),
         (indexing.index_select, "index_select"),
         (indexing.index, "index"),
+        (indexing.index_put, "index_put"),
         (indexing.embedding, "embedding"),
         (indexing.flip, "flip"),
         (indexing.roll, "roll"),
