@@ -34,6 +34,7 @@ from .fields import (
     ValueRange,
 )
 from .frontend import Frontend
+from .mask import Mask, MaskConfig
 from .streaming import StreamingConfig
 from .strict import Strict, as_mapping, format_value, tuple_from_list
 
@@ -139,6 +140,11 @@ class NeuronLstmBlock(Strict):
 
     Left out if it has none.
     """
+    mask: Mask | None = None
+    """The argument of forward() that takes a mask of the real timesteps, which is made of the lengths.
+
+    Its name, or a mapping with `dtype`, `true_for` and `shape`. Left out if it has none.
+    """
     outputs: Names | None = None
     """Names of the outputs, in order; left out, they are named after what forward() returns."""
     buckets: Buckets
@@ -207,6 +213,11 @@ class NeuronLstmBlock(Strict):
         shapes = {name: as_mapping(entry).get("shape") for name, entry in inputs.items()}
         if shapes and all(map(_is_shape, shapes.values())):
             yield from _axes_and_buckets(given, shapes)
+
+    @property
+    def knows_padding(self) -> bool:
+        """Whether forward() is told which timesteps are padding."""
+        return self.lengths is not None or self.mask is not None
 
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:
@@ -321,10 +332,19 @@ def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> I
     lengths = given.get("lengths")
     if isinstance(lengths, str) and lengths in inputs:
         yield ("lengths",), f"expected an argument of forward() that is not an input, got the input {lengths}"
-    arguments = [str(lengths).split(".")[0], *(str(name).split(".")[0] for name in inputs)]
+    mask = _name_of_mask(given)
+    if isinstance(mask, str) and (mask in inputs or mask == lengths):
+        yield ("mask",), f"expected an argument of forward() of its own, got {mask}, which is named above"
+    arguments = [str(name).split(".")[0] for name in (lengths, mask, *inputs)]
     for name in as_mapping(as_mapping(given.get("model")).get("forward")):
         if name in arguments:
-            yield ("model", "forward", name), "expected a constant argument, but inputs or lengths give it per request"
+            message = "expected a constant argument, but inputs, lengths or mask give it per request"
+            yield ("model", "forward", name), message
+
+
+def _name_of_mask(given: Mapping[str, Any]) -> Any:
+    mask = given.get("mask")
+    return mask.name if isinstance(mask, MaskConfig) else as_mapping(mask).get("name", mask)
 
 
 def _axes_and_buckets(given: Mapping[str, Any], shapes: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
@@ -335,6 +355,8 @@ def _axes_and_buckets(given: Mapping[str, Any], shapes: Mapping[str, Any]) -> It
     has_time = any("time" in shape for shape in shapes.values())
     if given.get("lengths") is not None and not has_time:
         yield ("lengths",), "expected no lengths: no input has a time dimension"
+    if given.get("mask") is not None and not (has_time and with_batch):
+        yield ("mask",), "expected no mask: no input has a batch and a time dimension"
     if isinstance(given.get("buckets"), Mapping | Buckets):
         buckets = as_mapping(given["buckets"])
         yield from _bucket_for_axis(buckets, "batch", "batch", needed=bool(with_batch))

@@ -14,15 +14,20 @@ from torch.utils import _pytree as pytree
 from ..backends.exported_program import quiet
 from ..bucketing.padding import zeros
 from ..bucketing.shapes import Axis, BucketGrid, TensorSpec
+from ..config.mask import MaskConfig
 from ..config.schema import NeuronLstmBlock, ServingConfig
 from .arguments import nested_arguments
 from .errors import LoweringError, explained_export_errors, reject_non_tensors
+from .mask import mask_of_lengths
 from .model_attributes import restored_attributes
 from .packed_sequence import packed_sequence_mode, reject_packed_outputs
 
 
 def bind_arguments(
-    config: NeuronLstmBlock, tensors: Sequence[torch.Tensor], lengths: torch.Tensor | None
+    config: NeuronLstmBlock,
+    tensors: Sequence[torch.Tensor],
+    lengths: torch.Tensor | None,
+    make_mask: Callable[[MaskConfig, torch.Tensor, Any], torch.Tensor] = mask_of_lengths,
 ) -> dict[str, Any]:
     """Build the keyword arguments of one call of the user's forward().
 
@@ -31,7 +36,14 @@ def bind_arguments(
     named = {spec.name: tensor for spec, tensor in zip(config.input_specs, tensors, strict=True)}
     if config.lengths is not None and lengths is not None:
         named[config.lengths] = lengths
+    if config.mask is not None and lengths is not None:
+        named[config.mask.name] = make_mask(config.mask, lengths, _timesteps(config, tensors))
     return {**nested_arguments(named), **config.model.forward}
+
+
+def _timesteps(config: NeuronLstmBlock, tensors: Sequence[torch.Tensor]) -> Any:
+    pairs = zip(config.input_specs, tensors, strict=True)
+    return next(tensor.shape[spec.time_dim] for spec, tensor in pairs if spec.time_dim is not None)
 
 
 def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> None:
@@ -41,7 +53,8 @@ def check_forward_signature(model: torch.nn.Module, config: NeuronLstmBlock) -> 
         LoweringError: an argument is unknown or missing, or a tuple lacks elements.
     """
     signature = inspect.signature(model.forward)
-    names = bind_arguments(config, [torch.empty(0)] * len(config.input_specs), torch.empty(0))
+    tensors = [example_tensor(spec, 1, 1) for spec in config.input_specs]
+    names = bind_arguments(config, tensors, torch.ones(1, dtype=torch.int64))
     try:
         signature.bind(**names)
     except TypeError as error:

@@ -104,9 +104,9 @@ def lower_batch(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
             f"{source_suffix(mixing.line)}: compute it for each row of the batch by itself"
         )
     leak = find_padding_leak(traced.exported, inputs, traced.takes_lengths)
-    if leak is not None and config.lengths is not None:
+    if leak is not None and config.knows_padding:
         reject_padding_sensitive_outputs(traced.exported, inputs, config.grid)
-    exact = leak is not None and config.lengths is None
+    exact = leak is not None and not config.knows_padding
     padding = _Padding("exact_lengths" if exact else "masked", leak is None, _padding_reason(leak, exact))
     return _lowered(traced, inputs, outputs, padding, any_shape=_any_shape(traced))
 

@@ -188,7 +188,7 @@ def _placeholder(padded: torch.Tensor, lengths: torch.Tensor, producer: str, zer
     return data
 
 
-def viewed(args: Any, kwargs: Any) -> Any:
+def viewed(*args: Any, **kwargs: Any) -> Any:
     """Call `Tensor.view`; copy where the strides differ from those of torch's own layers.
 
     A time-major layer returns a contiguous tensor in eager mode, which can be viewed in any shape.
@@ -202,7 +202,7 @@ def viewed(args: Any, kwargs: Any) -> Any:
 
 
 def _view(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
-    return NotImplemented if placeholder_of(args[0]) is not None else viewed(args, kwargs)
+    return NotImplemented if placeholder_of(args[0]) is not None else viewed(*args, **kwargs)
 
 
 def _pack(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:

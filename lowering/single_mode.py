@@ -26,6 +26,7 @@ from .packed_sequence import (
     same_size,
     viewed,
 )
+from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
 
 _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
 
@@ -48,11 +49,14 @@ class SingleRequestMode(TorchFunctionMode):
             result = rule(self, func, args, kwargs)
             if result is not NotImplemented:
                 return result
+        forget_changed(name, args)
         args, kwargs = with_symbols(name, args, kwargs)
         values = values_after(name, args, kwargs)
-        result = viewed(args, kwargs) if func is torch.Tensor.view else func(*args, **kwargs)
+        result = _CALLS.get(name, func)(*args, **kwargs)
         _follow_packed(name, args, kwargs, result)
-        return result if values is None else self._noted(result, values)
+        if values is None:
+            return _with_uniform(name, args, kwargs, result)
+        return self._noted(result, values)
 
     def _noted(self, result: Any, values: Any) -> Any:
         if isinstance(result, (tuple, list)):
@@ -69,6 +73,33 @@ class SingleRequestMode(TorchFunctionMode):
         if all(isinstance(v, (int, bool, float)) for v in array.reshape(-1)):
             result = _constant(array, result)
         return with_known_values(result, array)
+
+
+def _detached(tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor.data`, which the exporter would take for a constant."""
+    return tensor.detach()
+
+
+_CALLS: dict[str, Callable[..., Any]] = {"view": viewed, "data": _detached}
+"""Functions called in place of torch's own."""
+
+
+def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
+    """Note on results that all of their elements are equal; the numbers of those with one element are known."""
+    if name == "sum" and (value := uniform_value(args[0])) is not None and _is_single(result):
+        return with_known_values(result, np.full(tuple(result.shape), value * args[0].numel(), dtype=object))
+    value = uniform_after(name, args, kwargs)
+    if value is not None:
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and (tensor.dtype != torch.int64 or name not in ("max", "min")):
+                with_uniform_value(tensor, value)
+                if _is_single(tensor):
+                    with_known_values(tensor, np.full(tuple(tensor.shape), value, dtype=object))
+    return result
+
+
+def _is_single(result: Any) -> bool:
+    return isinstance(result, torch.Tensor) and all(type(size) is int and size == 1 for size in result.shape)
 
 
 def _constant(array: Any, like: torch.Tensor) -> torch.Tensor:
@@ -227,7 +258,9 @@ def _recurrence(cell: str) -> Callable[..., Any]:
 
 
 def _key(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Read `batch_sizes[0]` as a number, where torch's own layers do."""
+    """Read `batch_sizes[0]` as a number, where torch's own layers do; select by a mask of all timesteps."""
+    if isinstance(args[1], torch.Tensor) and uniform_value(args[1]) is True and args[1].dtype == torch.bool:
+        return args[0].flatten(0, args[1].dim() - 1) if args[1].dim() > 1 else args[0]
     known = known_values(args[0])
     first = isinstance(args[1], int) and args[1] == 0
     if known is not None and first and sys._getframe(2).f_code.co_filename in _TORCH_RNN_FILES:

@@ -22,6 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from ..backends.exported_program import quiet
+from ..config.mask import MaskConfig
 from ..config.schema import ServingConfig
 from .errors import (
     LoweringError,
@@ -39,9 +40,11 @@ from .export import (
     with_parameter_names,
 )
 from .known_numbers import known_values, with_known_values
+from .mask import in_layout
 from .packed_sequence import placeholder_of, reject_packed_outputs
 from .shape_conditions import ShapeConditions
 from .single_mode import SingleRequestMode
+from .uniform_values import as_number, with_range, with_uniform_value
 
 _BATCHES = (1, 2, 5)
 _MOST_TIMESTEPS = 23
@@ -110,11 +113,19 @@ def _request_forward(model: torch.nn.Module, config: ServingConfig) -> RequestFo
     def forward(timesteps: Any, inputs: Sequence[torch.Tensor]) -> Any:
         with _tracing(model):
             lengths = with_known_values(torch.full((1,), timesteps, dtype=torch.int64), [timesteps])
-            own = own_forward(**bind_arguments(config, inputs, lengths))
+            ranged = [with_range(t, s.value_range) for t, s in zip(inputs, config.input_specs, strict=True)]
+            own = own_forward(**bind_arguments(config, ranged, lengths, _mask_alone))
             _reject_packed(own)
         return own
 
     return forward
+
+
+def _mask_alone(mask: MaskConfig, lengths: torch.Tensor, time: Any) -> torch.Tensor:
+    """Return the mask of one request, which marks all of its timesteps."""
+    real = mask.true_for == "timesteps"
+    made = in_layout(mask, torch.full((1, time), real))
+    return with_uniform_value(made, as_number(real, made.dtype))
 
 
 def _reject_packed(outputs: object) -> None:

@@ -64,6 +64,24 @@ class LanguageModel(nn.Module):
         y, _ = self.lstm(x.transpose(0, 1))
         return self.decoder(y.view(-1, 8))
 """
+MASKED = """
+import torch
+from torch import nn
+
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru = nn.GRU(3, 8, batch_first=True)
+        self.score = nn.Linear(8, 1)
+
+    def forward(self, x, pad):
+        y, _ = self.gru(x)
+        if pad.any():
+            y = y * (1 - pad.float()).unsqueeze(2)
+        scores = self.score(y).squeeze(2).masked_fill(pad, -1e9)
+        return (torch.softmax(scores, 1).unsqueeze(2) * y).sum(1)
+"""
 CONFIG = """
 neuron_lstm:
   inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
@@ -73,10 +91,10 @@ neuron_lstm:
 LENGTHS = (16, 1, 9, 4)
 
 
-def packaged(folder: Path, backend: str, source: str = SUBSAMPLED) -> tuple[Path, torch.nn.Module]:
+def packaged(folder: Path, backend: str, source: str = SUBSAMPLED, keys: str = "") -> tuple[Path, torch.nn.Module]:
     """Package the model; the archive's folder and the model."""
     (folder / "model.py").write_text(source)
-    (folder / "model-config.yaml").write_text(CONFIG % backend)
+    (folder / "model-config.yaml").write_text(CONFIG % backend + keys)
     spec = importlib.util.spec_from_file_location("subsampled_model", folder / "model.py")
     assert spec is not None
     assert spec.loader is not None
@@ -152,3 +170,20 @@ def test_a_flattened_output_is_given_back_per_request(tmp_path: Path) -> None:
     for x, response in zip(requests, responses, strict=True):
         with torch.no_grad():
             torch.testing.assert_close(torch.tensor(json.loads(response.body)), model(x[None]), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["native", "inductor"])
+def test_a_mask_is_made_of_the_lengths(backend: str, tmp_path: Path) -> None:
+    """Clients send the input only; the model branches on the mask in Python."""
+    folder, model = packaged(tmp_path, backend, MASKED, "  mask: {name: pad, true_for: padding}\n")
+    requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
+
+    with loaded(folder) as service:
+        responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
+
+    for x, response in zip(requests, responses, strict=True):
+        assert response.status == 200, response.body
+        with torch.no_grad():
+            alone = model(x[None], torch.zeros(1, len(x), dtype=torch.bool))[0]
+        torch.testing.assert_close(torch.tensor(json.loads(response.body)), alone, atol=1e-5, rtol=1e-5)

@@ -180,12 +180,30 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
         ),
         (
             {"lengths": "n", "model": "{forward: {n: 1}}"},
-            "model.forward.n: expected a constant argument, but inputs or lengths give it per request",
+            "model.forward.n: expected a constant argument, but inputs, lengths or mask give it per request",
         ),
         (
             {"lengths": "n", "inputs": "{x: {dtype: float32, shape: [batch, 7]}}", "buckets": "{batch: [1]}"},
             "lengths: expected no lengths: no input has a time dimension",
         ),
+        (
+            {"lengths": "n", "mask": "n"},
+            "mask: expected an argument of forward() of its own, got n, which is named above",
+        ),
+        (
+            {"mask": "{name: m}", "model": "{forward: {m: 1}}"},
+            "model.forward.m: expected a constant argument, but inputs, lengths or mask give it per request",
+        ),
+        (
+            {"mask": "m", "inputs": "{x: {dtype: float32, shape: [batch, 7]}}", "buckets": "{batch: [1]}"},
+            "mask: expected no mask: no input has a batch and a time dimension",
+        ),
+        (
+            {"mask": "{name: m, shape: [batch, 2, time]}"},
+            "mask.shape: expected batch and time, each once, and sizes of 1, as in [batch, 1, time], got a list",
+        ),
+        ({"mask": "{name: m, true_for: pad}"}, "mask.true_for: expected 'timesteps' or 'padding', got the text 'pad'"),
+        ({"mask": "{dtype: bool}"}, "mask.name: is missing"),
         ({"outputs": "[]"}, "outputs: expected 1 or more entries, got none"),
         ({"outputs": "[a, b, a]"}, "outputs: expected different names, got a 2 times"),
         ({"outputs": '["a\\n"]'}, "outputs: expected printable names, got the text 'a\\n'"),
@@ -198,7 +216,7 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
         ({"bakend": "auto"}, "bakend: is not a key here: did you mean backend?"),
         (
             {"colour": "red"},
-            "colour: is not a key here: expected one of model, inputs, lengths, outputs, buckets, backend",
+            "colour: is not a key here: expected one of model, inputs, lengths, mask, outputs, buckets, backend",
         ),
         ({"frontend": "{}"}, "frontend: is not a key here: expected one of"),
     ],

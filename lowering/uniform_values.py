@@ -1,0 +1,128 @@
+"""Tensors whose elements are all equal while one request is traced: its mask, and results of it.
+
+Alone, a request has no padding. So a mask marks all of its timesteps, and ids of a declared range are never the id of
+padding. What a model does in Python with such facts (`if mask.any()`, lengths counted from a mask) is followed exactly.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from .errors import LoweringError, calling_line, source_suffix
+
+_UNIFORM = "_neuron_lstm_uniform"
+_RANGE = "_neuron_lstm_range"
+_KEPT = {
+    *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
+    *("transpose", "t", "T", "permute", "expand", "expand_as", "repeat", "flip", "narrow", "select", "chunk", "split"),
+    *("max", "min", "amax", "amin", "mean", "getitem"),
+}
+"""Functions whose results have the elements of their first argument, or a mean of them."""
+
+
+def _inverse(value: Any) -> Any:
+    return not value if isinstance(value, bool) else ~value
+
+
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("bool", "any", "all"), bool),
+    **dict.fromkeys(("float", "double", "half"), float),
+    **dict.fromkeys(("long", "int", "byte"), int),
+    **dict.fromkeys(("invert", "bitwise_not"), _inverse),
+    "logical_not": operator.not_,
+}
+_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
+_WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
+    **_COMPARED,
+    **{name: getattr(operator, name) for name in ("add", "sub", "mul")},
+    "rsub": lambda value, number: number - value,
+}
+
+
+_ASSIGNMENTS = {f"__{name}__" for name in ("setitem", "iadd", "isub", "imul", "itruediv", "iand", "ior", "ixor")}
+
+
+def with_uniform_value(tensor: torch.Tensor, value: Any) -> torch.Tensor:
+    """Note on a tensor that all of its elements are `value`, and return it."""
+    setattr(tensor, _UNIFORM, value)
+    return tensor
+
+
+def uniform_value(tensor: object) -> Any:
+    """Return the value of all elements of a tensor; None if it is not known."""
+    return getattr(tensor, _UNIFORM, None) if isinstance(tensor, torch.Tensor) else None
+
+
+def with_range(tensor: torch.Tensor, bounds: tuple[float, float] | None) -> torch.Tensor:
+    """Note on a tensor that its elements are within bounds, if there are any, and return it."""
+    if bounds is not None:
+        setattr(tensor, _RANGE, bounds)
+    return tensor
+
+
+def uniform_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Return the value of all elements of a call's result; None if it is not known."""
+    if not args or not isinstance(args[0], torch.Tensor):
+        return None
+    own, plain, others = uniform_value(args[0]), name.strip("_"), [*args[1:], *kwargs.values()]
+    return _within_range(plain, args[0], others) if own is None else _of_uniform(plain, own, others)
+
+
+def _of_uniform(name: str, own: Any, others: Sequence[Any]) -> Any:
+    if name in _KEPT:
+        return own
+    if name in ("to", "type"):
+        return _cast(own, others)
+    if name in _UNARY:
+        return _UNARY[name](own)
+    number = others[0] if len(others) == 1 and isinstance(others[0], (bool, int, float)) else None
+    return _WITH_NUMBER[name](own, number) if number is not None and name in _WITH_NUMBER else None
+
+
+def forget_changed(name: str, args: Sequence[Any]) -> None:
+    """Forget the range of a tensor that a call changes in place.
+
+    Raises:
+        LoweringError: it changes a mask, which other tensors may share.
+    """
+    if not args or not _in_place(name):
+        return
+    if uniform_value(args[0]) is not None:
+        raise LoweringError(f"a mask is changed in place{source_suffix(calling_line())}: change a copy")
+    if getattr(args[0], _RANGE, None) is not None:
+        delattr(args[0], _RANGE)
+
+
+def _in_place(name: str) -> bool:
+    return name in _ASSIGNMENTS or (name.endswith("_") and not name.startswith("__"))
+
+
+def _cast(own: Any, others: Sequence[Any]) -> Any:
+    dtype = next((value for value in others if isinstance(value, torch.dtype)), None)
+    if dtype is None:
+        return own if all(isinstance(value, (str, bool, torch.device)) for value in others) else None
+    return as_number(own, dtype)
+
+
+def as_number(value: Any, dtype: torch.dtype) -> bool | int | float:
+    """Return a value as a Python number of a tensor's type."""
+    return bool(value) if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
+
+
+def _within_range(name: str, tensor: torch.Tensor, others: Sequence[Any]) -> bool | None:
+    """Return the result of comparing elements of a known range with a number, if it is the same for all."""
+    bounds = getattr(tensor, _RANGE, None)
+    if bounds is None or name not in _COMPARED or len(others) != 1 or not isinstance(others[0], (int, float)):
+        return None
+    low, high = bounds
+    number = others[0]
+    if name in ("eq", "ne"):
+        return None if low <= number <= high else name == "ne"
+    results = {bool(_COMPARED[name](bound, number)) for bound in (low, high)}
+    return results.pop() if len(results) == 1 else None

@@ -1,0 +1,197 @@
+"""Masks that forward() takes: made of the lengths, and all real for one request alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ragged import alone, padded, part_of, ragged
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.mask import MaskConfig
+from torchserve_neuron_lstm.config.schema import ServingConfig
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.errors import LoweringError
+from torchserve_neuron_lstm.lowering.mask import mask_of_lengths
+
+BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
+GARBAGE = (0.0, 1e4, float("nan"), float("inf"))
+
+
+def config_of(mask: str, *, lengths: bool = False) -> ServingConfig:
+    """Return a configuration with one input and a mask."""
+    return parse_config(
+        "neuron_lstm:\n  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}\n"
+        f"{'  lengths: lengths' if lengths else ''}\n"
+        f"  mask: {mask}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n",
+        "model-config.yaml",
+    )
+
+
+class Masked(nn.Module):
+    """A function of x[B, T, 5], of a mask, and of lengths where it takes them."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+        self.gru = nn.GRU(5, 6, batch_first=True, bidirectional=True)
+        self.score = nn.Linear(12, 1)
+
+    def forward(self, x: Tensor, mask: Tensor, lengths: Tensor | None = None) -> Any:
+        """Apply the function."""
+        return self.function(self, x, mask) if lengths is None else self.function(self, x, mask, lengths)
+
+
+def attended(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """Attention over real timesteps, with a recurrence that reads padding in eager mode."""
+    y, _ = m.gru(x)
+    score = m.score(y).squeeze(2).masked_fill(~mask, float("-inf"))
+    return (torch.softmax(score, 1).unsqueeze(2) * y).sum(1)
+
+
+def packed_by_the_mask(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """Lengths counted from the mask, in Python."""
+    lengths = mask.eq(0).long().sum(1).tolist()
+    y, h = m.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    return pad_packed_sequence(y, batch_first=True)[0][:, : max(lengths)], h
+
+
+def only_if_padded(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """A shortcut for batches without padding."""
+    if mask.data.sum() == 0:
+        return m.gru(x)[0]
+    lengths = mask.eq(0).long().sum(1)
+    order = torch.argsort(lengths, descending=True)
+    packed = pack_padded_sequence(x[order], lengths[order].cpu(), batch_first=True)
+    y: Tensor = pad_packed_sequence(m.gru(packed)[0], batch_first=True)[0]
+    return y[torch.argsort(order)]
+
+
+def mean_of_real(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """A mean over real timesteps, weighted by numbers."""
+    y, _ = m.gru(x)
+    return (y * mask.unsqueeze(2)).sum(1) / mask.sum(1, keepdim=True)
+
+
+def written(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """Numbers written where the mask is true."""
+    y, _ = m.gru(x)
+    weights = torch.ones(x.size(0), x.size(1))
+    weights[mask] = 0.0
+    return y * weights.unsqueeze(2)
+
+
+def selected(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """The real timesteps of all rows, one after the other."""
+    return m.gru(x)[0][mask]
+
+
+def time_major(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """A mask [T, B] of integers."""
+    y, _ = m.gru(x)
+    return (y.transpose(0, 1) * mask.unsqueeze(2)).max(0)[0]
+
+
+def with_lengths(m: Masked, x: Tensor, mask: Tensor, lengths: Tensor) -> Any:
+    """Both a mask and lengths."""
+    y, _ = m.gru(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    states = pad_packed_sequence(y, batch_first=True)[0]
+    return states + (1 - mask.float())[:, : states.size(1), None]
+
+
+PADDING = "{name: mask, true_for: padding}"
+CASES: tuple[tuple[Callable[..., Any], str], ...] = (
+    (attended, "mask"),
+    (packed_by_the_mask, PADDING),
+    (only_if_padded, "{name: mask, true_for: padding, dtype: uint8}"),
+    (mean_of_real, "{name: mask, dtype: float32}"),
+    (written, PADDING),
+    (selected, "mask"),
+    (time_major, "{name: mask, dtype: int64, shape: [time, batch]}"),
+    (with_lengths, "mask"),
+)
+
+
+@pytest.mark.parametrize(("function", "mask"), CASES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_masked_model_is_served_at_every_length_as_each_request_alone(
+    function: Callable[..., Any], mask: str
+) -> None:
+    """Ragged batches with garbage in the padding."""
+    torch.manual_seed(0)
+    model, config = Masked(function), config_of(mask, lengths=function is with_lengths)
+
+    program = lower(model, config)
+
+    assert [spec.name for spec in program.inputs] == ["x"]
+    run = program.exported.module()
+    for seed, batch in enumerate(BATCHES):
+        requests = ragged(program.inputs, batch, seed)
+        for garbage in GARBAGE:
+            x = padded(requests, program.inputs[0], 0, 16, garbage)
+            with torch.no_grad():
+                outputs = run(x, torch.tensor(batch))
+            for row, length in enumerate(batch):
+                own = alone(model, config, requests.items[row], length)
+                for output, spec, expected in zip(outputs, program.outputs, own, strict=True):
+                    ours = part_of(output, spec, row, length)
+                    assert torch.allclose(ours.reshape(expected.shape), expected, 1e-5, 1e-5), (spec.name, length)
+
+
+def test_a_mask_that_is_changed_in_place_is_refused_with_its_line() -> None:
+    """Other tensors may share its memory."""
+
+    def changed(m: Masked, x: Tensor, mask: Tensor) -> Any:
+        mask[:, 0] = False
+        return m.gru(x)[0] * 2 if mask.any() else m.gru(x)[0]
+
+    with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_mask"):
+        lower(Masked(changed), config_of("mask"))
+
+
+def test_ids_without_the_id_of_padding_give_the_lengths() -> None:
+    """The range of the ids says that 0 is padding only, so lengths can be counted from them in Python."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(9, 5, padding_idx=0)
+            self.gru = nn.GRU(5, 6, batch_first=True)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            lengths = (ids != 0).sum(dim=1).tolist()
+            packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
+            h: Tensor = self.gru(packed)[1]
+            return h[0]
+
+    torch.manual_seed(0)
+    model = Counting()
+    config = parse_config(
+        """
+neuron_lstm:
+  inputs: {ids: {dtype: int64, shape: [batch, time], range: [1, 8]}}
+  buckets: {batch: [1, 8], length: [4, 16]}
+""",
+        "model-config.yaml",
+    )
+
+    program = lower(model, config)
+
+    assert program.padding == "masked"
+    ids, lengths = torch.randint(1, 9, (3, 16)), [16, 1, 5]
+    with torch.no_grad():
+        ours = program.exported.module()(ids, torch.tensor(lengths))[0]
+        for row, length in enumerate(lengths):
+            torch.testing.assert_close(ours[row : row + 1], model(ids[row : row + 1, :length]))
+
+
+def test_a_mask_has_the_layout_and_the_type_of_the_configuration() -> None:
+    """Sizes of 1 may stand anywhere."""
+    lengths = torch.tensor([2, 1])
+
+    made = mask_of_lengths(MaskConfig(name="m", dtype="float32", shape=("time", 1, "batch")), lengths, 3)
+
+    assert made.tolist() == [[[1.0, 1.0]], [[1.0, 0.0]], [[0.0, 0.0]]]
