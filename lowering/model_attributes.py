@@ -27,13 +27,22 @@ def restored_attributes(model: torch.nn.Module) -> Iterator[None]:
                 _fill(attributes[name], content)
 
 
+def register_tensors(model: torch.nn.Module) -> None:
+    """Make buffers of tensors that are plain attributes: a trace follows writes to buffers only."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor):
+                delattr(module, name)
+                module.register_buffer(name, value, persistent=False)
+
+
 def _containers(module: torch.nn.Module) -> dict[str, Any]:
-    return {name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, (dict, list))}
+    return {name: copy.copy(value) for name, value in vars(module).items() if isinstance(value, (dict, list, set))}
 
 
-def _fill(container: dict[Any, Any] | list[Any], content: Any) -> None:
+def _fill(container: dict[Any, Any] | list[Any] | set[Any], content: Any) -> None:
     container.clear()
-    if isinstance(container, dict):
-        container.update(content)
-    else:
+    if isinstance(container, list):
         container.extend(content)
+    else:
+        container.update(content)

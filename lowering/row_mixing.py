@@ -14,9 +14,9 @@ from typing import Any, Literal
 
 import torch
 
-from ..backends.exported_program import quiet
 from ..bucketing.shapes import TensorSpec
 from .errors import node_line
+from .functional import functionalized
 from .outputs import output_nodes, symbolic_sizes, user_inputs
 from .timestep_rules import FACTORIES, FILL_FACTORIES, Tainted, base_name, dims_argument, operator_name
 
@@ -37,14 +37,17 @@ State = Rows | Tainted | None
 
 
 def find_row_mixing(exported: torch.export.ExportedProgram, inputs: Sequence[TensorSpec]) -> Tainted | None:
-    """Return the first operator through which a row may reach another one's output; None without one."""
+    """Return the first operator through which a row may reach another one's output; None without one.
+
+    Writes in place are removed first: they would change values that were visited before.
+
+    Raises:
+        LoweringError: the model writes to a tensor of its own.
+    """
+    exported = functionalized(exported)
     axes = symbolic_sizes(exported, inputs)
     if not isinstance(axes.get("batch"), torch.SymInt):
         return None
-    if any(getattr(node.target, "_schema", None) and node.target._schema.is_mutable for node in exported.graph.nodes):
-        with quiet():  # a write in place would change values that were visited before
-            exported = exported.run_decompositions({})
-        axes = symbolic_sizes(exported, inputs)
     walk = _Walk(axes["batch"].node.expr, set(user_inputs(exported)))
     for node in exported.graph.nodes:
         if node.op != "output":

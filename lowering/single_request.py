@@ -41,6 +41,8 @@ from .export import (
 )
 from .known_numbers import known_values, with_known_values
 from .mask import in_layout
+from .model_attributes import register_tensors
+from .overwritten_buffers import drop_overwritten_buffers
 from .packed_sequence import placeholder_of, reject_packed_outputs
 from .shape_conditions import ShapeConditions
 from .single_mode import SingleRequestMode
@@ -89,6 +91,7 @@ def export_request(
     exported, tree = _trace(model, forward, config, example_timesteps(config), dims, name)
     with quiet():
         functional = exported.run_decompositions({})
+    drop_overwritten_buffers(functional)
     drop_unused(functional)
     shapes = {spec.name.replace(".", "_"): _alone(spec.shape) for spec in config.input_specs}
     outside = lengths_outside(exported, name, shapes, range(shortest, config.longest + 1))
@@ -161,6 +164,7 @@ def _trace(
     traced = with_parameter_names(flat, [spec.name.replace(".", "_") for spec in specs])
     tensors = [example_tensor(spec, 1, timesteps) for spec in specs]
     with replaced_forward(model, traced), explained_export_errors(name, dynamic_shapes=dims is not None):
+        register_tensors(model)
         return export_quietly(model, tensors, dims), notes["output_tree"]
 
 

@@ -174,6 +174,18 @@ def index(batch: Batch, call: Call) -> Results:
     return call.result(found)
 
 
+def scatter(batch: Batch, call: Call) -> Results:
+    """Write at positions of one dimension, as one-hot encodings do."""
+    value, index, source = call.value(), call.value("index"), call.get("src")
+    dim = normalized(call["dim"], value.rank)
+    if is_ragged(value.sizes[dim]) or is_ragged(index.sizes[dim]) or call.get("reduce") is not None:
+        raise NoRule("a write at timesteps that are computed")
+    target, positions = batch.every_row(value), batch.masked(index, index.ragged_dims, 0)
+    positions = positions.expand(batch.rows, *positions.shape[1:])
+    written = call["value"] if source is None else batch.every_row(source)
+    return call.result(target.scatter(dim + 1, positions, written))
+
+
 def index_put(batch: Batch, call: Call) -> Results:
     """Write a number where a mask is true."""
     value, indices, number = call.value(), call["indices"], call.value("values")

@@ -50,6 +50,7 @@ RULES: dict[str, Rule] = {
         (indexing.index_select, "index_select"),
         (indexing.index, "index"),
         (indexing.index_put, "index_put"),
+        (indexing.scatter, "scatter"),
         (indexing.embedding, "embedding"),
         (indexing.flip, "flip"),
         (indexing.roll, "roll"),

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
 from torchserve_neuron_lstm.lowering.model_attributes import restored_attributes
+from torchserve_neuron_lstm.lowering.overwritten_buffers import KeepsState
 
 
 class WeightDrop(nn.Module):
@@ -74,3 +75,73 @@ def test_attributes_and_lists_are_restored_after_an_error() -> None:
     assert "weight_hh_l0" not in vars(model.lstm)
     assert model.lstm._flat_weights is flat
     assert all(one is other for one, other in zip(flat, before, strict=True))
+
+
+class OneHot(nn.Module):
+    """A step of a recommender: ids become rows of a buffer that every call overwrites."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.zeros(1, 9)
+        self.gru = nn.GRU(9, 6)
+
+    def forward(self, ids: Tensor, hidden: Tensor) -> Tensor:
+        self.table.zero_()
+        rows = self.table.scatter_(1, ids.view(-1, 1), 1)
+        states: Tensor = self.gru(rows.unsqueeze(0), hidden)[0]
+        return states.view(-1, 6)
+
+
+def test_a_tensor_that_every_call_overwrites_is_no_state() -> None:
+    """It has the size of one request, and serves batches."""
+    torch.manual_seed(0)
+    model = OneHot()
+    config = parse_config(
+        """
+neuron_lstm:
+  inputs:
+    ids: {dtype: int64, shape: [batch]}
+    hidden: {dtype: float32, shape: [1, batch, 6]}
+  buckets: {batch: [1, 4]}
+""",
+        "model-config.yaml",
+    )
+
+    program = lower(model, config)
+
+    ids, hidden = torch.tensor([3, 0, 8]), torch.randn(1, 3, 6)
+    with torch.no_grad():
+        ours = program.exported.module()(ids, hidden)[0]
+        for row in range(3):
+            own = model(ids[row : row + 1], hidden[:, row : row + 1])
+            torch.testing.assert_close(ours[row : row + 1], own, atol=1e-5, rtol=1e-5)
+
+
+class Remembering(nn.Module):
+    """A model that adds the first state of the request before."""
+
+    def __init__(self, *, buffer: bool) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 6, batch_first=True)
+        if buffer:
+            self.register_buffer("before", torch.zeros(6))
+        else:
+            self.before = torch.zeros(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.gru(x)[0] + self.before
+        self.before.copy_(y[0, 0])
+        return y
+
+
+@pytest.mark.parametrize("buffer", [True, False])
+def test_a_state_between_requests_is_refused_with_its_line(buffer: bool) -> None:
+    """A program would answer equal requests differently."""
+    config = parse_config(
+        "neuron_lstm:\n  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}\n"
+        "  buckets: {batch: [1, 4], length: [4, 16]}\n",
+        "model-config.yaml",
+    )
+
+    with pytest.raises(KeepsState, match=r"reads before, which an earlier call wrote \(at test_model_attributes"):
+        lower(Remembering(buffer=buffer), config)
