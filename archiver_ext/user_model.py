@@ -27,6 +27,7 @@ from .checkpoint import FoundWeights, find_weights
 from .errors import PackagingError
 from .import_advice import import_advice
 from .model_class import Tell, choose_class
+from .options import as_argument
 from .served_method import serve_method
 from .weight_check import check_dtypes, check_finite
 
@@ -134,7 +135,7 @@ def construct(
 
 
 def _bound(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments, lists as tuples where the class asks for these: YAML has lists only."""
+    """The arguments as the class takes them: YAML has lists for tuples, and mappings for configuration objects."""
     signature = inspect.signature(model_class)
     try:
         signature.bind(**args)
@@ -144,7 +145,8 @@ def _bound(model_class: type[torch.nn.Module], args: Mapping[str, Any]) -> dict[
             f"the class takes {model_class.__name__}{signature}"
         ) from error
     tuples = {name for name, parameter in signature.parameters.items() if _takes_tuple(parameter)}
-    return {name: tuple(value) if name in tuples and isinstance(value, list) else value for name, value in args.items()}
+    values = {name: as_argument(value) for name, value in args.items()}
+    return {name: tuple(v) if name in tuples and isinstance(v, list) else v for name, v in values.items()}
 
 
 def _takes_tuple(parameter: inspect.Parameter) -> bool:

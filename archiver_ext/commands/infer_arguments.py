@@ -13,6 +13,8 @@ from torch import nn
 
 from ..checkpoint import Weights, choose_weights, read_state_dicts
 from ..errors import PackagingError
+from ..options import as_argument, nested
+from .infer_options import options_read
 
 _MOST_SECONDS = 20.0
 _COUNTS = (1, 2, 3, 4, 5, 6, 8)
@@ -24,6 +26,8 @@ Arguments = dict[str, Any]
 
 def infer_arguments(model_class: type[nn.Module], given: Mapping[str, Any], file: Path) -> Arguments:
     """Return `given` with the whole numbers and switches that give the class the weights of the file.
+
+    Values that the class reads from a configuration object have names such as `opt.hidden`.
 
     Only arguments that show in the weights are found; the others keep their defaults. Without a fit, `given`.
 
@@ -44,8 +48,18 @@ def infer_arguments(model_class: type[nn.Module], given: Mapping[str, Any], file
     return found
 
 
-def required_arguments(model_class: type[nn.Module]) -> list[str]:
-    """The names of the arguments without which the class cannot be made."""
+def required_arguments(model_class: type[nn.Module], given: Mapping[str, Any]) -> list[str]:
+    """The names of the arguments without which the class cannot be made, those given left out.
+
+    An argument that is a configuration object has the names of the values that are read from it.
+    """
+    missing = [name for name in _without_default(model_class) if name not in given]
+    read = options_read(model_class, given, missing)
+    objects = {name.split(".")[0] for name in (*read, *given) if "." in name}
+    return [*(name for name in missing if name not in objects), *read]
+
+
+def _without_default(model_class: type[nn.Module]) -> list[str]:
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(model_class).parameters.items()
     return [name for name, one in parameters if one.default is one.empty and one.kind in by_name]
@@ -57,13 +71,15 @@ class _Search:
     def __init__(self, model_class: type[nn.Module], given: Mapping[str, Any], file: Path) -> None:
         self._class, self._given, self._file = model_class, dict(given), file
         parameters = inspect.signature(model_class).parameters
-        open_ones = [one for name, one in parameters.items() if name not in given]
-        self.required = [name for name in required_arguments(model_class) if name not in given]
+        self.required = required_arguments(model_class, given)
+        objects = {name.split(".")[0] for name in (*self.required, *given) if "." in name}
+        open_ones = [one for name, one in parameters.items() if name not in (*given, *objects)]
         self._defaults = {one.name: one.default for one in open_ones if one.default is not one.empty}
         self._until = time.monotonic() + _MOST_SECONDS
         self._dicts = read_state_dicts(file)
         sizes = _sizes(max(self._dicts.values(), key=len))  # an optimizer's are smaller
         self._values = {one.name: values for one in open_ones if (values := _candidates(one, sizes))}
+        self._values |= {name: sizes for name in self.required if "." in name}
 
     def best(self) -> Arguments:
         """The arguments of the first start that ends in a fit, or else of the last."""
@@ -121,7 +137,7 @@ class _Search:
     def _made(self, arguments: Arguments) -> Weights | None:
         try:
             with torch.device("meta"):
-                return self._class(**arguments).state_dict()
+                return self._class(**as_argument(nested(arguments))).state_dict()
         except Exception:  # noqa: BLE001 - the user's code may raise anything, and other values may fit
             return None
 

@@ -65,11 +65,11 @@ def add_to(commands: Any) -> None:
 def _assignment(text: str) -> tuple[str, Any]:
     """One NAME=VALUE; the value is a Python literal, or else the text itself.
 
-    >>> _assignment("hidden=256"), _assignment("cell=lstm")
-    (('hidden', 256), ('cell', 'lstm'))
+    >>> _assignment("hidden=256"), _assignment("opt.cell=lstm")
+    (('hidden', 256), ('opt.cell', 'lstm'))
     """
     name, equals, value = text.partition("=")
-    if not (equals and name.isidentifier()):
+    if not (equals and all(part.isidentifier() for part in name.split("."))):
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text}")
     try:
         return name, ast.literal_eval(value)
@@ -107,18 +107,19 @@ def _arguments(model_class: type[nn.Module], given: dict[str, Any], weights: Pat
         PackagingError: one is missing, or the weights are those of another model.
     """
     from ...backends.weights import WeightsError
+    from ..options import nested
     from ..user_model import construct, load_state_dict
     from .infer_arguments import infer_arguments, required_arguments
 
     if weights is None:
-        if missing := [name for name in required_arguments(model_class) if name not in given]:
+        if missing := required_arguments(model_class, given):
             raise PackagingError(
                 f"{model_class.__name__} needs {', '.join(missing)}: give the weights with --serialized-file, whose "
                 f"shapes tell sizes, or --args {' '.join(f'{name}=VALUE' for name in missing)}"
             )
-        return given
+        return nested(given)
     try:
-        args = infer_arguments(model_class, given, weights)
+        args = nested(infer_arguments(model_class, given, weights))
     except WeightsError as error:
         raise PackagingError(f"--serialized-file {error}") from error
     load_state_dict(construct(model_class, args), weights, _said)

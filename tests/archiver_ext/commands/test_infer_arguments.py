@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from torchserve_neuron_lstm.archiver_ext.commands.infer_arguments import infer_arguments
+from torchserve_neuron_lstm.archiver_ext.commands.infer_arguments import infer_arguments, required_arguments
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.archiver_ext.options import Options
 
 
 class Sized(nn.Module):
@@ -89,3 +90,43 @@ def test_nothing_is_made_up(tmp_path: Path, model: nn.Module, given: dict[str, A
     with pytest.raises(PackagingError) as refused:
         infer_arguments(type(model), given, saved(tmp_path, model))
     assert said in str(refused.value)
+
+
+class Configured(nn.Module):
+    """A tagger that reads its sizes from two configuration objects."""
+
+    def __init__(self, opt: Any, data: Any, tags: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(data.words, opt["width"])
+        self.lstm = nn.LSTM(opt.width, opt.hidden, opt.layers)
+        self.dropout = nn.Dropout(getattr(opt, "dropout", 0.1))
+        self.out = nn.Linear(opt.hidden, tags)
+
+
+def configured(**sizes: int) -> nn.Module:
+    """Make the tagger."""
+    names = ("width", "hidden", "layers")
+    return Configured(Options({name: sizes[name] for name in names}), Options({"words": sizes["words"]}), sizes["tags"])
+
+
+def test_the_values_of_configuration_objects_are_found(tmp_path: Path) -> None:
+    """Each has the name of the object before its own."""
+    file = saved(tmp_path, configured(width=6, hidden=20, layers=2, words=37, tags=3))
+
+    found = infer_arguments(Configured, {"opt.dropout": 0.2}, file)
+
+    assert found == {
+        "opt.dropout": 0.2,
+        "opt.width": 6,
+        "opt.hidden": 20,
+        "opt.layers": 2,
+        "data.words": 37,
+        "tags": 3,
+    }
+
+
+def test_values_of_configuration_objects_are_asked_for_by_name() -> None:
+    """Without weights, all of them."""
+    needed = required_arguments(Configured, {"tags": 3, "opt.width": 6})
+
+    assert sorted(needed) == ["data.words", "opt.hidden", "opt.layers"]
