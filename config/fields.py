@@ -55,9 +55,9 @@ def _argument_name(name: str) -> str:
 
 
 def _input_name(name: str) -> str:
-    argument, *positions = name.split(".")
-    if not all(position.isascii() and position.isdigit() for position in positions):
-        element = "`state.0` for a tuple's element"
+    argument, *places = name.split(".")
+    if not all((place.isascii() and place.isdigit()) or re.fullmatch(_NAME, place) for place in places):
+        element = "`state.0` for a tuple's element, `batch.ids` for a dictionary's"
         raise ValueError(f"expected the name of a Python argument ({element}), got {format_value(name)}")
     _argument_name(argument)
     return name
@@ -103,8 +103,11 @@ def _number(value: Any) -> int | float:
 
 Name = Annotated[str, _pattern(_NAME), AfterValidator(_argument_name)]
 """A Python argument."""
-InputName = Annotated[str, _pattern(rf"{_NAME}(\.[0-9]+)*"), AfterValidator(_input_name)]
-"""A Python argument, or `state.0` for the first element of a tuple `state`; tuples may hold tuples."""
+InputName = Annotated[str, _pattern(rf"{_NAME}(\.([0-9]+|{_NAME}))*"), AfterValidator(_input_name)]
+"""A Python argument, or an element of one that is a tuple (`state.0`) or a dictionary (`batch.ids`).
+
+Tuples and dictionaries may hold others.
+"""
 Names = Annotated[
     tuple[Annotated[str, Field(min_length=1)], ...],
     Field(min_length=1, json_schema_extra=_UNIQUE),

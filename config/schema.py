@@ -88,6 +88,16 @@ class InputConfig(Strict):
     Verification and measurements draw from it; requests are not checked against it.
     """
 
+    packed: bool = False
+    """forward() takes a `PackedSequence`: the input is packed by the lengths of each batch."""
+
+    @classmethod
+    def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
+        """Yield a shape that cannot be packed."""
+        shape = given.get("shape")
+        if given.get("packed") is True and isinstance(shape, list | tuple) and {*shape[:2]} != {"batch", "time"}:
+            yield ("packed",), "expected batch and time as the first two dimensions of a packed input"
+
     @field_validator("range")
     @classmethod
     def _in_dtype(cls, values: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
@@ -133,10 +143,11 @@ class NeuronLstmBlock(Strict):
     ]
     """The tensor arguments of forward(), in order, by name.
 
-    `state.0` and `state.1` are the elements of a tuple `state`, `state.0.1` one of a tuple within it.
+    `state.0` and `state.1` are the elements of a tuple `state`, `state.0.1` one of a tuple within it. `batch.ids` is
+    an element of a dictionary `batch`.
     """
     lengths: InputName | None = None
-    """The argument of forward() that takes the true lengths [B], or a tuple's element as in `batch.1`.
+    """The argument of forward() that takes the true lengths [B], or an element as in `batch.1`.
 
     Left out if it has none.
     """
@@ -217,7 +228,8 @@ class NeuronLstmBlock(Strict):
     @property
     def knows_padding(self) -> bool:
         """Whether forward() is told which timesteps are padding."""
-        return self.lengths is not None or self.mask is not None
+        packed = any(entry.packed for entry in self.inputs.values())
+        return packed or self.lengths is not None or self.mask is not None
 
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:

@@ -1,4 +1,4 @@
-"""Arguments of forward() that are tuples, from the names of their elements."""
+"""Arguments of forward() that are tuples and dictionaries, from the names of their elements."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from .errors import LoweringError
 
 
 def nested_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Group values named `state.0` and `state.1` into a tuple `state`; tuples may hold tuples.
+    """Group values by names: `state.0` is an element of a tuple, `batch.ids` one of a dictionary.
 
     >>> nested_arguments({"x": 1, "state.0.0": 2, "state.0.1": 3, "state.1": 4})
     {'x': 1, 'state': ((2, 3), 4)}
+    >>> nested_arguments({"batch.ids": 1, "batch.pair.0": 2})
+    {'batch': {'ids': 1, 'pair': (2,)}}
 
     Raises:
         LoweringError: a tuple lacks an element, or its elements are out of order.
@@ -25,13 +27,15 @@ def nested_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _value_of(name: str, parts: Mapping[str, Any]) -> Any:
-    """Return the only value, or the tuple of the values by their positions."""
+    """Return the only value, the tuple of the values by their positions, or the dictionary by their keys."""
     if list(parts) == [""]:
         return parts[""]
     groups: dict[str, dict[str, Any]] = {}
     for position, value in parts.items():
         first, _, rest = position.partition(".")
         groups.setdefault(first, {})[rest] = value
+    if not any(place.isdigit() for place in groups):
+        return {key: _value_of(f"{name}.{key}", group) for key, group in groups.items()}
     if sorted(groups) != sorted(map(str, range(len(groups)))):
         listed = ", ".join(f"{name}.{position}".rstrip(".") for position in groups)
         raise LoweringError(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils import _pytree as pytree
 
 from ..backends.exported_program import quiet
@@ -33,12 +34,23 @@ def bind_arguments(
 
     An input named `state.0` is the first element of a tuple argument `state`; lengths may be an element too.
     """
-    named = {spec.name: tensor for spec, tensor in zip(config.input_specs, tensors, strict=True)}
+    named: dict[str, Any] = {spec.name: tensor for spec, tensor in zip(config.input_specs, tensors, strict=True)}
+    if lengths is not None:
+        named.update(_packed(config, named, lengths))
     if config.lengths is not None and lengths is not None:
         named[config.lengths] = lengths
     if config.mask is not None and lengths is not None:
         named[config.mask.name] = make_mask(config.mask, lengths, _timesteps(config, tensors))
     return {**nested_arguments(named), **config.model.forward}
+
+
+def _packed(config: NeuronLstmBlock, tensors: Mapping[str, torch.Tensor], lengths: torch.Tensor) -> dict[str, Any]:
+    """Return the inputs that forward() takes as packed sequences."""
+    return {
+        name: pack_padded_sequence(tensors[name], lengths, entry.shape[0] == "batch", enforce_sorted=False)
+        for name, entry in config.inputs.items()
+        if entry.packed
+    }
 
 
 def _timesteps(config: NeuronLstmBlock, tensors: Sequence[torch.Tensor]) -> Any:

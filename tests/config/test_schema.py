@@ -102,8 +102,18 @@ def test_elements_of_a_tuple_have_dotted_names() -> None:
 
     assert list(parsed(inputs=state).inputs) == ["state.0", "state.1"]
     assert "model.forward.state: expected a constant" in refusal(inputs=state, model="{forward: {state: 1}}")
-    for name in ("0.state", "state.", "state.x", "class.0"):
+    for name in ("0.state", "state.", "state.1x", "class.0"):
         assert "expected the name of a Python argument" in refusal(inputs=state.replace("state.0", name))
+
+
+def test_a_packed_input_begins_with_batch_and_time() -> None:
+    """These are the dimensions that pack_padded_sequence takes."""
+    packed = "{x: {dtype: float32, shape: %s, packed: true}}"
+
+    assert parsed(inputs=packed % "[time, batch, 3]").inputs["x"].packed
+    assert refusal(inputs=packed % "[batch, 3, time]") == (
+        "neuron_lstm.inputs.x.packed: expected batch and time as the first two dimensions of a packed input"
+    )
 
 
 def test_a_batch_may_exceed_the_largest_bucket() -> None:

@@ -1,0 +1,103 @@
+"""Arguments of forward() that are dictionaries and packed sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ragged import alone, padded, part_of, ragged
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.lowering import LoweringError, lower
+
+LENGTHS = [16, 1, 9]
+
+
+class Layers(nn.Module):
+    """Layers of both layouts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(5, 6, batch_first=True, bidirectional=True)
+        self.steps = nn.GRU(5, 6)
+        self.out = nn.Linear(12, 3)
+
+
+class Packed(Layers):
+    """The input is packed by whoever calls the model."""
+
+    def forward(self, x: PackedSequence) -> Any:
+        y, h = self.gru(x)
+        return pad_packed_sequence(y, batch_first=True)[0], h
+
+
+class PackedTimeMajor(Layers):
+    """The same, time-major."""
+
+    def forward(self, x: PackedSequence) -> Any:
+        return pad_packed_sequence(self.steps(x)[0])[0]
+
+
+class PackedData(Layers):
+    """A layer on the data of the packed states."""
+
+    def forward(self, x: PackedSequence) -> Any:
+        y = self.gru(x)[0]
+        scores = PackedSequence(torch.tanh(self.out(y.data)), y.batch_sizes, y.sorted_indices, y.unsorted_indices)
+        return pad_packed_sequence(scores, batch_first=True)[0]
+
+
+class Dictionary(Layers):
+    """A batch as a dictionary, with the lengths in it, and another one within it."""
+
+    def forward(self, batch: dict[str, Any]) -> Any:
+        scaled: Tensor = batch["x"] * batch["more"]["scale"]
+        return {"states": self.gru(scaled)[0], "lengths": batch["lengths"]}
+
+
+BATCH_FIRST = "{x: {dtype: float32, shape: [batch, time, 5], packed: true}}"
+TIME_MAJOR = "{x: {dtype: float32, shape: [time, batch, 5], packed: true}}"
+NESTED = (
+    "{batch.x: {dtype: float32, shape: [batch, time, 5]}, batch.more.scale: {dtype: float32, shape: [batch, 1, 5]}}\n"
+    "  lengths: batch.lengths"
+)
+
+
+@pytest.mark.parametrize(
+    ("make", "inputs"),
+    [(Packed, BATCH_FIRST), (PackedTimeMajor, TIME_MAJOR), (PackedData, BATCH_FIRST), (Dictionary, NESTED)],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_an_argument_is_made_of_the_inputs(make: type[nn.Module], inputs: str) -> None:
+    """Ragged batches with garbage in the padding are answered as each request alone."""
+    torch.manual_seed(0)
+    model = make().eval()
+    text = f"neuron_lstm:\n  inputs: {inputs}\n  buckets: {{batch: [1, 8], length: [4, 16]}}\n"
+    config = parse_config(text, "model-config.yaml")
+
+    program = lower(model, config)
+
+    requests = ragged(program.inputs, LENGTHS, 0)
+    for garbage in (1e3, float("nan")):
+        batch = [padded(requests, spec, i, 16, garbage) for i, spec in enumerate(program.inputs)]
+        with torch.no_grad():
+            outputs = program.exported.module()(*batch, torch.tensor(LENGTHS))
+        for row, length in enumerate(LENGTHS):
+            own = alone(model, config, requests.items[row], length)
+            for output, spec, expected in zip(outputs, program.outputs, own, strict=True):
+                ours = part_of(output, spec, row, length)
+                torch.testing.assert_close(ours.reshape(expected.shape), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_keys_and_positions_of_one_argument_are_refused() -> None:
+    """It is a dictionary or a tuple."""
+    text = (
+        "neuron_lstm:\n  inputs: {batch.x: {dtype: float32, shape: [batch, time, 5]}, "
+        "batch.0: {dtype: float32, shape: [batch, time, 5]}}\n  buckets: {batch: [1, 8], length: [4, 16]}\n"
+    )
+
+    with pytest.raises(LoweringError, match=r"batch\.x, batch\.0 are not all elements of a tuple batch"):
+        lower(Dictionary().eval(), parse_config(text, "model-config.yaml"))
