@@ -177,8 +177,8 @@ error
 model-config.yaml:9: handler['3']: is given twice, first on line 9: expected each key once
 model-config.yaml:11: neuron_lstm.model.args.hidden: expected a decimal number, got 010, which YAML reads in base 8 \
 or 60
-model-config.yaml:11: neuron_lstm.model.forward.ids: expected a constant argument, but inputs, lengths or mask give it per \
-request
+model-config.yaml:11: neuron_lstm.model.forward.ids: expected a constant argument, but inputs, lengths or mask give it \
+per request
 model-config.yaml:13: neuron_lstm.inputs.ids.dtype: expected 'float32', 'float64', 'float16', 'bfloat16', 'int64', \
 'int32', 'int16', 'int8', 'uint8' or 'bool', got the text 'int46'
 model-config.yaml:13: neuron_lstm.inputs.ids.pad_value: expected a finite number, got nan
