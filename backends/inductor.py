@@ -75,7 +75,8 @@ class Inductor:
 
         Custom operators and those it cannot fuse are called.
         """
-        return None if isinstance(node.target, torch._ops.OpOverload) else f"{node.target} is no operator"
+        supported = isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+        return None if supported else f"{node.target} is no operator"
 
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS

@@ -33,6 +33,7 @@ _SMALLEST_LIFTED_CONSTANT = 256
 # The order of the gates in ONNX, by their places in torch: i f g o -> i o f g, r z n -> z r n.
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
 
+_SCAN = "a loop over timesteps with a cell that is not LSTM, GRU or RNN cannot be written as ONNX"
 _OWN = ("neuron_lstm.lstm.default", "neuron_lstm.rnn.default")
 _OPERATOR = re.compile(r"\b(aten|prims|neuron_lstm|torchvision)(?:\.|::)(\w+)")
 
@@ -101,6 +102,8 @@ def export_onnx(program: torch.export.ExportedProgram) -> Any:
         torch.ops.neuron_lstm.lstm.default: _lstm,
         torch.ops.neuron_lstm.rnn.default: _rnn,
     }
+    if any(_is_scan(node) for node in program.graph.nodes):
+        raise CompileError(f"{_SCAN}: use another backend, such as native")
     try:
         with _silent():
             exported = torch.onnx.export(
@@ -118,6 +121,10 @@ def export_onnx(program: torch.export.ExportedProgram) -> Any:
     return model
 
 
+def _is_scan(node: torch.fx.Node) -> bool:
+    return node.target is torch.ops.higher_order.scan
+
+
 def missing_translation(node: torch.fx.Node) -> str | None:
     """Return which operator of a call of an exported program the exporter cannot translate.
 
@@ -126,6 +133,8 @@ def missing_translation(node: torch.fx.Node) -> str | None:
     Raises:
         CompileError: the exporter is not installed.
     """
+    if _is_scan(node):
+        return _SCAN
     registry, table = _exporter()
     if str(node.target) in _OWN or registry.is_registered(node.target):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -30,3 +31,23 @@ def run_cell(
     state = tuple(states) if cell == "lstm" else states[0]
     y, *last = masked_recurrence(cell, x.transpose(0, 1), None, state, given, len(given) > 2, 1, False)
     return y.transpose(0, 1), tuple(state.squeeze(0) for state in last)
+
+
+def cell_step(cell: str, x: torch.Tensor, state: Any, *weights: torch.Tensor | None) -> Any:
+    """Compute one step of a cell: x[N, F] with states [N, H]; (h, c) of an LSTM, and h of others.
+
+    `weights` are those of `run_cell`.
+    """
+    w_ih, w_hh, b_ih, b_hh = (*weights, None, None)[:4]
+    h = state[0] if cell == "lstm" else state
+    own, carried = _aten.linear(x, w_ih, b_ih), _aten.linear(h, w_hh, b_hh)
+    if cell == "lstm":
+        i, f, g, o = (own + carried).chunk(4, 1)
+        c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+    if cell == "gru":
+        (r, z, n), (r_h, z_h, n_h) = own.chunk(3, 1), carried.chunk(3, 1)
+        new = torch.tanh(n + torch.sigmoid(r + r_h) * n_h)
+        update = torch.sigmoid(z + z_h)
+        return new + update * (h - new)
+    return torch.tanh(own + carried) if cell == "rnn_tanh" else torch.relu(own + carried)

@@ -13,8 +13,9 @@ from ..packed_sequence import same_size
 from .cells import CELLS, run_cell
 from .joins import joined_members
 from .members import LastOnly, Stacked
-from .order import evaluation_order, sources_of
+from .order import evaluation_order, operands_of, sources_of
 from .recipe import Constant, Count, Counting, Listed, Member, Operand, Recipe, Result, Run, Starting, Unit
+from .steps import Steps
 from .vectorized import call_for_all
 
 _aten = torch.ops.aten
@@ -195,22 +196,54 @@ class Evaluation:
 
     def _recurrence(self, units: Mapping[int, Unit]) -> None:
         """Compute units that take their own earlier members: a cell, or a buffer that is filled step by step."""
-        index, unit = next((item for item in units.items() if item[1].target in (*CELLS, *_WRITES)), (None, None))
-        if unit is None or index is None or unit.count is None:
-            raise UnknownLoop(f"the recurrence is no standard cell{self._at(next(iter(units)))}")
+        found = [(index, unit) for index, unit in units.items() if unit.target in (*CELLS, *_WRITES)]
+        index, unit = (*found, *units.items())[0]
         if unit.target in _WRITES and len(units) == 1:
             self._values[index] = LastOnly(self._written(index, unit))
             return
         others = {i: u for i, u in units.items() if i != index}
-        if not all(u.target is operator.getitem and u.args[0] == Member(index, Count(0), 1) for u in others.values()):
-            inner = next(u for u in others.values() if u.target is not operator.getitem)
-            raise UnknownLoop(f"{inner.target} is part of the recurrence{source_suffix(node_line(inner.node))}")
+        if unit.target not in CELLS or not self._is_layer(index, others):
+            self._scan(units)
+            return
         states, last = self._cell(unit, set(units))
         self._values[index] = states
         for i, u in others.items():
             number = u.args[1]
             assert isinstance(number, Count)
             self._values[i] = states if number.base == 0 else LastOnly(last[number.base])
+
+    def _is_layer(self, cell: int, others: Mapping[int, Unit]) -> bool:
+        """Whether a recurrent layer computes a cell: its calls follow each other, and c is read at the end only."""
+        for index, unit in others.items():
+            if unit.target is not operator.getitem or unit.args[0] != Member(cell, Count(0), 1):
+                return False
+            if unit.args[1] != Count(0) and not all(map(self._is_last, self._readers(index, {cell, *others}))):
+                return False
+        return True
+
+    def _is_last(self, operand: Member | Run) -> bool:
+        count = self._recipe.units[operand.unit].count
+        return count is not None and operand == Member(operand.unit, count.plus(-1), 0)
+
+    def _readers(self, index: int, own: set[int]) -> list[Member | Run]:
+        """Return the arguments outside of a recurrence that read the values of one of its units."""
+        units = [unit for i, unit in enumerate(self._recipe.units) if i not in own]
+        read = [operand for unit in units for operand in operands_of((*unit.args, *unit.kwargs.values()))]
+        read += operands_of(self._recipe.outputs)
+        return [operand for operand in read if isinstance(operand, Member | Run) and operand.unit == index]
+
+    def _scan(self, units: Mapping[int, Unit]) -> None:
+        """Compute units step by step.
+
+        Raises:
+            UnknownLoop: a buffer is read and written in each step.
+        """
+        index, unit = next(iter(units.items()))
+        if unit.count is None or any(one.target in _WRITES for one in units.values()):
+            raise UnknownLoop(f"a buffer that the loop writes is part of its recurrence{self._at(index)}")
+        steps = Steps(units, self._all_members)
+        seen = [i for i in units if self._readers(i, set(units))]
+        self._values.update(steps.run(self._single, self._number(unit.count), seen))
 
     def _cell(self, unit: Unit, own: set[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """Compute a standard cell: its states [T, N, H], and the last of each state [N, H]."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import networkx as nx
@@ -25,12 +26,18 @@ def evaluation_order(recipe: Recipe) -> list[list[int]]:
 
 def sources_of(unit: Unit) -> set[int]:
     """Return the units whose values a unit takes."""
-    found: set[int] = set()
-    pending: list[Any] = [*unit.args, *unit.kwargs.values()]
+    operands = operands_of((*unit.args, *unit.kwargs.values()))
+    return {operand.unit for operand in operands if isinstance(operand, Result | Member | Run)}
+
+
+def operands_of(arguments: Iterable[Any]) -> list[Any]:
+    """Return arguments, those within lists, and both parts of states."""
+    found: list[Any] = []
+    pending = list(arguments)
     while pending:
-        match pending.pop():
-            case Result(index) | Member(index, _, _) | Run(index, _, _, _):
-                found.add(index)
+        operand = pending.pop()
+        found.append(operand)
+        match operand:
             case Starting(first, rest):
                 pending += [first, rest]
             case Listed(items):

@@ -13,6 +13,7 @@ from ...bucketing.shapes import TensorSpec
 from ..errors import LoweringError, node_line, source_suffix
 from .call import Call
 from .rules import rule_of
+from .scan_rule import scan
 from .sizes import SizeExpr, UnknownSize, expression, is_ragged
 from .value import Batch, NoRule, Value
 
@@ -54,8 +55,8 @@ class RaggedRun(torch.fx.Interpreter):
     def _run(self, n: torch.fx.Node) -> Any:
         if n.op == "placeholder":
             return self._placeholder(n)
-        if n.op == "output":
-            return self.map_nodes_to_values(n.args[0], n)
+        if n.op != "call_function":
+            return self.fetch_attr(str(n.target)) if n.op == "get_attr" else self.map_nodes_to_values(n.args[0], n)
         found = n.meta.get("val")
         if isinstance(found, (torch.SymInt, torch.SymFloat, int, float)) and not isinstance(found, bool):
             return expression(found)
@@ -67,7 +68,11 @@ class RaggedRun(torch.fx.Interpreter):
             or found is None
         ):
             return None
-        return self._call(n, found)
+        return self._scan(n, found) if n.target is torch.ops.higher_order.scan else self._call(n, found)
+
+    def _scan(self, n: torch.fx.Node, found: Any) -> Any:
+        arguments: Any = self.map_nodes_to_values(n.args, n)
+        return scan(self._batch, arguments, [_sizes(result) for result in found], _run_step)
 
     def _placeholder(self, n: torch.fx.Node) -> Value:
         sizes = _sizes(n.meta["val"])
@@ -114,6 +119,22 @@ class RaggedRun(torch.fx.Interpreter):
         given = {argument.name: value for argument, value in zip(schema, args, strict=False)}
         defaults = {a.name: a.default_value for a in schema}
         return {**defaults, **given, **kwargs}
+
+
+class _StepRun(RaggedRun):
+    """Interpreter of the graph of one step of a loop, which takes the values of a batch in order."""
+
+    def __init__(self, graph: torch.fx.GraphModule, batch: Batch) -> None:
+        super().__init__(graph, {}, {}, batch)
+
+    def _placeholder(self, n: torch.fx.Node) -> Value:
+        value: Value = next(self.args_iter)
+        return value
+
+
+def _run_step(graph: torch.fx.GraphModule, values: Sequence[Value], batch: Batch) -> Sequence[Value]:
+    results: Sequence[Value] = _StepRun(graph, batch).run(*values)
+    return results
 
 
 def _all_sizes(call: Call) -> list[SizeExpr]:

@@ -82,6 +82,25 @@ class Reader(nn.Module):
         scores = self.score(y).squeeze(2).masked_fill(pad, -1e9)
         return (torch.softmax(scores, 1).unsqueeze(2) * y).sum(1)
 """
+OWN_CELL = """
+import torch
+from torch import nn
+
+
+class Minimal(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gates = nn.Linear(3 + 6, 12)
+        self.out = nn.Linear(6, 4)
+
+    def forward(self, x):
+        state, states = x.new_zeros(x.size(0), 6), []
+        for t in range(x.size(1)):
+            keep, new = self.gates(torch.cat([x[:, t], state], 1)).chunk(2, 1)
+            state = torch.sigmoid(keep) * state + torch.tanh(new)
+            states.append(self.out(state))
+        return torch.stack(states, 1)
+"""
 CONFIG = """
 neuron_lstm:
   inputs: {x: {dtype: float32, shape: [batch, time, 3]}}
@@ -93,6 +112,15 @@ LENGTHS = (16, 1, 9, 4)
 
 def packaged(folder: Path, backend: str, source: str = SUBSAMPLED, keys: str = "") -> tuple[Path, torch.nn.Module]:
     """Package the model; the archive's folder and the model."""
+    done, model = archived(folder, backend, source, keys)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "m", model
+
+
+def archived(
+    folder: Path, backend: str, source: str, keys: str = ""
+) -> tuple[subprocess.CompletedProcess[str], torch.nn.Module]:
+    """Run the command; how it ended, and the model."""
     (folder / "model.py").write_text(source)
     (folder / "model-config.yaml").write_text(CONFIG % backend + keys)
     spec = importlib.util.spec_from_file_location("subsampled_model", folder / "model.py")
@@ -109,8 +137,7 @@ def packaged(folder: Path, backend: str, source: str = SUBSAMPLED, keys: str = "
     done = subprocess.run(
         [*command, "--config-file", "model-config.yaml"], cwd=folder, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "m", model
+    return done, model
 
 
 @pytest.mark.timeout(300)
@@ -187,3 +214,29 @@ def test_a_mask_is_made_of_the_lengths(backend: str, tmp_path: Path) -> None:
         with torch.no_grad():
             alone = model(x[None], torch.zeros(1, len(x), dtype=torch.bool))[0]
         torch.testing.assert_close(torch.tensor(json.loads(response.body)), alone, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["native", "inductor", "eager"])
+def test_a_cell_of_ones_own_is_served(backend: str, tmp_path: Path) -> None:
+    """A loop over timesteps that is no standard cell."""
+    folder, model = packaged(tmp_path, backend, OWN_CELL)
+    requests = [torch.randn(length, 3, generator=torch.Generator().manual_seed(length)) for length in LENGTHS]
+
+    with loaded(folder) as service:
+        responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
+
+    for x, response in zip(requests, responses, strict=True):
+        assert response.status == 200, response.body
+        with torch.no_grad():
+            torch.testing.assert_close(torch.tensor(json.loads(response.body)), model(x[None])[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_a_cell_of_ones_own_is_refused_where_it_cannot_be_compiled(backend: str, tmp_path: Path) -> None:
+    """The engines over ONNX name the reason; nothing is written."""
+    done, _ = archived(tmp_path, backend, OWN_CELL)
+
+    assert done.returncode != 0
+    assert "a loop over timesteps with a cell that is not LSTM, GRU or RNN cannot be written as ONNX" in done.stderr
+    assert not (tmp_path / "m").exists()

@@ -118,6 +118,66 @@ def no_recurrence(m: Looping, x: Tensor) -> Any:
     return torch.stack([torch.relu(m.score(step)) * 2 for step in x.unbind(1)], 1)
 
 
+def own_cell(m: Looping, x: Tensor) -> Any:
+    """A cell of one's own."""
+    h, c = zeros(x)
+    for t in range(x.size(1)):
+        i, f, g, o = m.gates(torch.cat([x[:, t], h], 1)).chunk(4, 1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+    return h
+
+
+def every_state(m: Looping, x: Tensor) -> Any:
+    """The cell states of all timesteps, which a fused layer does not return."""
+    state, cells = zeros(x), []
+    for t in range(x.size(1)):
+        state = m.cell(x[:, t], state)
+        cells.append(state[1])
+    return torch.stack(cells, 1)
+
+
+def changed_state(m: Looping, x: Tensor) -> Any:
+    """A state that is changed between the timesteps."""
+    h, c = zeros(x)
+    for t in range(x.size(1)):
+        h, c = m.cell(x[:, t], (0.5 * h, c))
+    return h
+
+
+def own_cell_over_attention(m: Looping, x: Tensor) -> Any:
+    """A state that adds a score of the step, from the end, with a dropped gate now and then."""
+    state = x.new_zeros(x.size(0), HIDDEN)
+    outputs: list[Tensor] = []
+    for t in reversed(range(x.size(1))):
+        new = torch.tanh(m.gates(torch.cat([x[:, t], state], 1))[:, :HIDDEN])
+        weight = torch.sigmoid(m.score(x[:, t]))
+        state = weight * new + (1 - weight) * state
+        outputs.insert(0, m.out(state))
+    return torch.stack(outputs, 1), state
+
+
+def reset_by_an_input(m: Looping, x: Tensor) -> Any:
+    """A standard cell whose states are set to zero where the input says so."""
+    h, c = zeros(x)
+    outputs: list[Tensor] = []
+    for t in range(x.size(1)):
+        keep = (x[:, t, :1] < 0.5).float()
+        h, c = m.cell(x[:, t], (keep * h, keep * c))
+        outputs.append(h)
+    return torch.stack(outputs, 1), c
+
+
+def own_layers(m: Looping, x: Tensor) -> Any:
+    """A GRU cell in turn with a state of one's own, both of which read the other."""
+    g, mean = x.new_zeros(x.size(0), HIDDEN), x.new_zeros(x.size(0), HIDDEN)
+    for step in x.unbind(1):
+        inner = m.rnn(step, mean)
+        g = m.gru(inner, g)
+        mean = 0.9 * mean + 0.1 * g
+    return mean, g
+
+
 LOOPS = (
     cells_in_turn,
     stacked_cells,
@@ -126,6 +186,12 @@ LOOPS = (
     after_a_stride,
     first_step_apart,
     no_recurrence,
+    own_cell,
+    every_state,
+    changed_state,
+    own_cell_over_attention,
+    reset_by_an_input,
+    own_layers,
 )
 
 
@@ -160,33 +226,6 @@ def test_a_cell_becomes_one_recurrence() -> None:
     assert calls == ["neuron_lstm.lstm.default", "neuron_lstm.rnn.default"]
 
 
-def own_cell(m: Looping, x: Tensor) -> Any:
-    """A cell of one's own."""
-    h, c = zeros(x)
-    for t in range(x.size(1)):
-        i, f, g, o = m.gates(torch.cat([x[:, t], h], 1)).chunk(4, 1)
-        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-        h = torch.sigmoid(o) * torch.tanh(c)
-    return h
-
-
-def every_state(m: Looping, x: Tensor) -> Any:
-    """The cell states of all timesteps, which a fused layer does not return."""
-    state, cells = zeros(x), []
-    for t in range(x.size(1)):
-        state = m.cell(x[:, t], state)
-        cells.append(state[1])
-    return torch.stack(cells, 1)
-
-
-def changed_state(m: Looping, x: Tensor) -> Any:
-    """A state that is changed between the timesteps."""
-    h, c = zeros(x)
-    for t in range(x.size(1)):
-        h, c = m.cell(x[:, t], (0.5 * h, c))
-    return h
-
-
 def every_second_timestep(m: Looping, x: Tensor) -> Any:
     """A loop that leaves timesteps out."""
     state, twice = zeros(x), torch.cat([x, torch.tanh(x)], 1)
@@ -216,9 +255,6 @@ def buffer_from_its_end(m: Looping, x: Tensor) -> Any:
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (own_cell, "the recurrence is no standard cell .at test_loops.py"),
-        (every_state, "the states of a cell are read at every timestep .at test_loops.py"),
-        (changed_state, "aten.mul.Tensor is part of the recurrence .at test_loops.py"),
         (every_second_timestep, "a loop does not read every timestep .at test_loops.py"),
         (number_of_the_timestep, "a loop computes with the number of the timestep .at test_loops.py"),
         (buffer_from_its_end, "a buffer is not written timestep by timestep .at test_loops.py"),

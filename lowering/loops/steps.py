@@ -1,0 +1,149 @@
+"""Recurrences that are no standard cell, as a scan: one step is a function of tensors."""
+
+from __future__ import annotations
+
+import graphlib
+import operator
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from ..errors import UnknownLoop, node_line, source_suffix
+from .cells import CELLS, cell_step
+from .members import Stacked
+from .order import operands_of, sources_of
+from .recipe import Count, Listed, Member, Operand, Run, Starting, Unit
+
+
+@dataclass(frozen=True)
+class _Own:
+    """Result of another call of the same step."""
+
+    unit: int
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor that the step takes: `kind` is its list, `place` its place there."""
+
+    kind: str
+    place: int
+
+
+@dataclass
+class _Inputs:
+    """Tensors that a step takes: carried from one step to the next, one for each timestep, and shared."""
+
+    carried: list[tuple[Operand, int]] = field(default_factory=list)
+    each: list[torch.Tensor] = field(default_factory=list)
+    shared: list[torch.Tensor] = field(default_factory=list)
+
+    def keep(self, value: Any) -> Any:
+        """Return an argument with its tensors replaced by places in the lists."""
+        if isinstance(value, Stacked):
+            self.each.append(value.tensor)
+            return _Tensor("each", len(self.each) - 1)
+        if isinstance(value, torch.Tensor):
+            self.shared.append(value)
+            return _Tensor("shared", len(self.shared) - 1)
+        return value
+
+    def state(self, state: Starting, unit: int) -> _Tensor:
+        """Return the place of a state that is carried from the step before."""
+        carried = (state.first, unit)
+        if carried not in self.carried:
+            self.carried.append(carried)
+        return _Tensor("carried", self.carried.index(carried))
+
+
+class Steps:
+    """The calls of one step of a recurrence, and the tensors that they take.
+
+    `outside` evaluates an argument that is no part of the recurrence, for all steps.
+    """
+
+    def __init__(self, units: Mapping[int, Unit], outside: Callable[[Operand | Run, Unit], Any]) -> None:
+        """Prepare the calls in an order in which each has its arguments.
+
+        Raises:
+            UnknownLoop: a call reads an earlier step than the one before.
+        """
+        self._own, self._outside, self._inputs = set(units), outside, _Inputs()
+        self._calls = [(index, units[index].target, *self._arguments(units[index])) for index in self._order(units)]
+
+    def _order(self, units: Mapping[int, Unit]) -> list[int]:
+        sorter = graphlib.TopologicalSorter({i: self._same_step(unit) for i, unit in units.items()})
+        return list(sorter.static_order())
+
+    def _same_step(self, unit: Unit) -> set[int]:
+        earlier = {i for i in self._own if i in sources_of(unit)}
+        return {i for i in earlier if Member(i, Count(0), 1) in operands_of((*unit.args, *unit.kwargs.values()))}
+
+    def _arguments(self, unit: Unit) -> tuple[list[Any], dict[str, Any]]:
+        args = [self._argument(operand, unit) for operand in unit.args]
+        return args, {name: self._argument(operand, unit) for name, operand in unit.kwargs.items()}
+
+    def _argument(self, operand: Operand | Run, unit: Unit) -> Any:
+        match operand:
+            case Member(index, Count(0, 0, 0), 1) if index in self._own:
+                return _Own(index)
+            case Starting(_, Member(index, Count(-1, 0, 0), 1)) if index in self._own:
+                return self._inputs.state(operand, index)
+            case Listed(items):
+                return [self._argument(item, unit) for item in items]
+            case Member(index) | Run(index) | Starting(_, Member(index)) if index in self._own:
+                at = source_suffix(node_line(unit.node))
+                raise UnknownLoop(f"a loop reads another timestep than the one before{at}")
+        return self._inputs.keep(self._outside(operand, unit))
+
+    def run(self, initial: Callable[[Operand], torch.Tensor], steps: Any, seen: Collection[int]) -> dict[int, Any]:
+        """Run all steps; the values of the units in `seen` at every step, [steps, ...]."""
+        inputs = self._inputs
+        first = [initial(operand).clone() for operand, _ in inputs.carried]
+        each = inputs.each or [torch.arange(steps)]
+        structure: dict[int, pytree.TreeSpec] = {}
+
+        def step(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            given = {
+                "carried": tensors[: len(first)],
+                "each": tensors[len(first) : len(first) + len(each)],
+                "shared": tensors[len(first) + len(each) :],
+            }
+            values = self._step(given)
+            results = [values[unit].clone() for _, unit in inputs.carried]
+            for unit in seen:
+                leaves, structure[unit] = pytree.tree_flatten(values[unit])
+                results += [leaf.clone() for leaf in leaves]
+            return results
+
+        results = list(torch.ops.higher_order.scan(step, first, each, tuple(inputs.shared)))[len(first) :]
+        values = {}
+        for unit in seen:
+            count = structure[unit].num_leaves
+            values[unit] = pytree.tree_unflatten(results[:count], structure[unit])
+            del results[:count]
+        return values
+
+    def _step(self, given: Mapping[str, Sequence[torch.Tensor]]) -> dict[int, Any]:
+        """Compute the calls of one step."""
+        values: dict[int, Any] = {}
+
+        def filled(argument: Any) -> Any:
+            if isinstance(argument, list):
+                return [filled(item) for item in argument]
+            if isinstance(argument, _Own):
+                return values[argument.unit]
+            return given[argument.kind][argument.place] if isinstance(argument, _Tensor) else argument
+
+        for index, target, args, kwargs in self._calls:
+            arguments = [filled(argument) for argument in args]
+            if target in CELLS:
+                values[index] = cell_step(CELLS[target], *arguments)
+            elif target is operator.getitem:
+                values[index] = arguments[0][arguments[1]]
+            else:
+                values[index] = target(*arguments, **{name: filled(value) for name, value in kwargs.items()})
+        return values
