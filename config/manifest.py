@@ -112,6 +112,15 @@ class MeasuredError:
 
 
 @dataclass(frozen=True)
+class AcceptedRange:
+    """The least and the largest value of an input, both included."""
+
+    input: str
+    least: float
+    largest: float
+
+
+@dataclass(frozen=True)
 class Manifest:
     """Everything that serving needs to know about an archive.
 
@@ -166,6 +175,8 @@ class Manifest:
     """None: each request is a whole sequence; else each request is a chunk of a session."""
     shortest: Annotated[int, _positive, LeftOut(1)] = 1
     """Timesteps of the shortest sequence that the model takes."""
+    accepted: Annotated[tuple[AcceptedRange, ...], LeftOut(())] = ()
+    """Ranges of inputs outside of which requests are refused: the programs hold within them only."""
     precision: str = "float32"
     tolerance: ErrorTolerance = _TOLERANCE
     produced_by: dict[str, str] = field(default_factory=dict)
@@ -233,7 +244,9 @@ def parse_manifest(text: str) -> Manifest:
         _check_consistency(manifest)
     except JsonError as error:
         raise ManifestError(f"{FILE_NAME}: {error}; {REPACKAGE}") from error
-    return manifest
+    ranges = {one.input: (one.least, one.largest) for one in manifest.accepted}
+    inputs = tuple(replace(spec, value_range=ranges.get(spec.name)) for spec in manifest.inputs) if ranges else None
+    return manifest if inputs is None else replace(manifest, inputs=inputs)
 
 
 def digest_files(directory: Path) -> dict[str, str]:

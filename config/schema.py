@@ -85,7 +85,8 @@ class InputConfig(Strict):
     range: ValueRange | None = None
     """The least and the largest value of a request, both included, as in [1, 4999] for ids without 0.
 
-    Verification and measurements draw from it; requests are not checked against it.
+    Verification and measurements draw from it. Requests are checked against it only if it decides a branch of the
+    model.
     """
 
     packed: bool = False

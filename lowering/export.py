@@ -84,8 +84,10 @@ def forward_name(model: torch.nn.Module) -> str:
 
 
 def example_tensor(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
-    """Create a valid tensor of one input: zeros, which are ids of every vocabulary."""
-    return zeros(spec, length, batch)
+    """Create a valid tensor of one input: zeros, which are ids of every vocabulary, or the least of its range."""
+    tensor = zeros(spec, length, batch)
+    low, high = spec.value_range or (0, 0)
+    return tensor if low <= 0 <= high else tensor.fill_(low)
 
 
 def dynamic_shape(spec: TensorSpec, dims: Mapping[Axis, Any]) -> dict[int, Any]:
@@ -112,6 +114,8 @@ class ModelExport:
     """The longest sequence that pad_packed_sequence(total_length=...) allows, with its line."""
     shortest: int = 1
     """Fewest timesteps of a request that the model takes."""
+    decided: frozenset[str] = frozenset()
+    """Inputs whose declared range decided a branch."""
 
 
 def export_model(model: torch.nn.Module, config: ServingConfig) -> ModelExport:

@@ -144,6 +144,7 @@ def _lowered(
         chunking_reason=chunking_reason,
         any_shape=any_shape,
         shortest=traced.shortest,
+        decided=traced.decided,
     )
 
 

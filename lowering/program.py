@@ -63,6 +63,8 @@ class LoweredModel:
     """Whether batch and time may be any number, not only those in the range of the grid."""
     shortest: int = 1
     """Fewest timesteps of a request that the model takes in eager mode."""
+    decided: frozenset[str] = frozenset()
+    """Inputs whose declared range decided a branch: requests must be within it."""
 
     @property
     def kind(self) -> Literal["sequence", "chunk"]:

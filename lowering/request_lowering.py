@@ -79,7 +79,10 @@ def _lower(
     compared = {shortest - 1 + length for length in _LENGTHS} | single.lengths_to_compare
     lengths = sorted(length for length in compared if shortest <= length <= longest)
     comparison.check(lengths, min(max(lengths) + 3, longest))
-    return ModelExport(program.exported, has_time(inputs), single.output_tree, None, shortest), inputs, outputs
+    model_export = ModelExport(
+        program.exported, has_time(inputs), single.output_tree, None, shortest, decided=single.decided
+    )
+    return model_export, inputs, outputs
 
 
 def _require_batch(inputs: Sequence[TensorSpec]) -> None:

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,8 @@ class SingleExport:
     output_tree: pytree.TreeSpec
     lengths_to_compare: frozenset[int]
     """Numbers of timesteps for which the exporter did not say that the graph holds."""
+    decided: frozenset[str] = frozenset()
+    """Inputs whose declared range decided a branch: the graph holds for values in it only."""
 
 
 def export_single(model: torch.nn.Module, config: ServingConfig, shortest: int = 1) -> SingleExport:
@@ -73,8 +75,10 @@ def export_single(model: torch.nn.Module, config: ServingConfig, shortest: int =
     Raises:
         LoweringError: the graph depends on data, or on one number of timesteps.
     """
-    forward = _request_forward(model, config)
-    return export_request(model, forward, config, forward_name(model), shortest)
+    decided: set[str] = set()
+    forward = _request_forward(model, config, decided)
+    single = export_request(model, forward, config, forward_name(model), shortest)
+    return replace(single, decided=frozenset(decided))
 
 
 def export_request(
@@ -104,19 +108,27 @@ def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: in
     Raises:
         LoweringError: the graph depends on data.
     """
-    exported, tree = _trace(model, _request_forward(model, config), config, timesteps, None, forward_name(model))
+    decided: set[str] = set()
+    forward = _request_forward(model, config, decided)
+    exported, tree = _trace(model, forward, config, timesteps, None, forward_name(model))
     with quiet():
-        return SingleExport(exported.run_decompositions({}), tree, frozenset())
+        return SingleExport(exported.run_decompositions({}), tree, frozenset(), frozenset(decided))
 
 
-def _request_forward(model: torch.nn.Module, config: ServingConfig) -> RequestForward:
-    """Wrap the model's forward() to be called with the tensors of one request and its number of timesteps."""
+def _request_forward(model: torch.nn.Module, config: ServingConfig, decided: set[str]) -> RequestForward:
+    """Wrap the model's forward() to be called with the tensors of one request and its number of timesteps.
+
+    `decided` gets the names of inputs whose range decides a branch.
+    """
     own_forward = model.forward
 
     def forward(timesteps: Any, inputs: Sequence[torch.Tensor]) -> Any:
         with _tracing(model):
             lengths = with_known_values(torch.full((1,), timesteps, dtype=torch.int64), [timesteps])
-            ranged = [with_range(t, s.value_range) for t, s in zip(inputs, config.input_specs, strict=True)]
+            ranged = [
+                with_range(tensor, spec.value_range, partial(decided.add, spec.name))
+                for tensor, spec in zip(inputs, config.input_specs, strict=True)
+            ]
             own = own_forward(**bind_arguments(config, ranged, lengths, _mask_alone))
             _reject_packed(own)
         return own

@@ -59,10 +59,15 @@ def uniform_value(tensor: object) -> Any:
     return getattr(tensor, _UNIFORM, None) if isinstance(tensor, torch.Tensor) else None
 
 
-def with_range(tensor: torch.Tensor, bounds: tuple[float, float] | None) -> torch.Tensor:
-    """Note on a tensor that its elements are within bounds, if there are any, and return it."""
+def with_range(
+    tensor: torch.Tensor, bounds: tuple[float, float] | None, use: Callable[[], None] = lambda: None
+) -> torch.Tensor:
+    """Note on a tensor that its elements are within bounds, if there are any, and return it.
+
+    `use` is called when a comparison is decided by the bounds.
+    """
     if bounds is not None:
-        setattr(tensor, _RANGE, bounds)
+        setattr(tensor, _RANGE, (bounds, use))
     return tensor
 
 
@@ -117,12 +122,18 @@ def as_number(value: Any, dtype: torch.dtype) -> bool | int | float:
 
 def _within_range(name: str, tensor: torch.Tensor, others: Sequence[Any]) -> bool | None:
     """Return the result of comparing elements of a known range with a number, if it is the same for all."""
-    bounds = getattr(tensor, _RANGE, None)
-    if bounds is None or name not in _COMPARED or len(others) != 1 or not isinstance(others[0], (int, float)):
+    known = getattr(tensor, _RANGE, None)
+    if known is None or name not in _COMPARED or len(others) != 1 or not isinstance(others[0], (int, float)):
         return None
-    low, high = bounds
-    number = others[0]
+    bounds, use = known
+    result = _compared(name, bounds, others[0])
+    if result is not None:
+        use()
+    return result
+
+
+def _compared(name: str, bounds: tuple[float, float], number: float) -> bool | None:
     if name in ("eq", "ne"):
-        return None if low <= number <= high else name == "ne"
-    results = {bool(_COMPARED[name](bound, number)) for bound in (low, high)}
+        return None if bounds[0] <= number <= bounds[1] else name == "ne"
+    results = {bool(_COMPARED[name](bound, number)) for bound in bounds}
     return results.pop() if len(results) == 1 else None

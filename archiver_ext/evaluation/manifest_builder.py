@@ -11,6 +11,7 @@ from pathlib import Path
 from ...backends.interface import Backend, Estimating, Requirement, precision_of
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.manifest import (
+    AcceptedRange,
     ErrorTolerance,
     Manifest,
     MeasuredCost,
@@ -72,6 +73,11 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         shapes="any" if has_dynamic_shape(engine, program) else "grid",
         longest=config.longest,
         shortest=program.shortest,
+        accepted=tuple(
+            AcceptedRange(spec.name, *map(float, spec.value_range))
+            for spec in program.inputs
+            if spec.name in program.decided and spec.value_range is not None
+        ),
         variants=tuple(
             Variant(role, bucket, layout.variant_directory(engine.name, role, bucket), us)
             for (role, bucket), us in estimates(build, candidate).items()

@@ -157,13 +157,15 @@ def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:
 
 
 def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
-    """Check that floats are finite, and ids in the vocabulary.
+    """Check that floats are finite, ids in the vocabulary, and values in the range that the model takes.
 
     Raises:
         RequestError: 400, with the index of the first that is not.
     """
     if tensor.numel() == 0:
         return
+    if spec.value_range is not None:
+        _check_range(tensor, spec, spec.value_range)
     if tensor.dtype.is_floating_point:
         # A finite sum has finite terms only; the sum of finite terms may overflow, so the elements are checked then.
         if not math.isfinite(tensor.sum().item()):
@@ -175,6 +177,14 @@ def check_content(tensor: torch.Tensor, spec: TensorSpec) -> None:
             found = int(tensor[outside].reshape(-1)[0])
             limits = f"outside the vocabulary (0 to {spec.vocabulary - 1})"
             raise invalid_input(spec, f"id {found} at {_first(outside)} is {limits}")
+
+
+def _check_range(tensor: torch.Tensor, spec: TensorSpec, bounds: tuple[float, float]) -> None:
+    outside = (tensor < bounds[0]) | (tensor > bounds[1])
+    if bool(outside.any()):
+        found = tensor[outside].reshape(-1)[0].item()
+        limits = f"outside of the range that the model takes ({bounds[0]:g} to {bounds[1]:g})"
+        raise invalid_input(spec, f"value {found} at {_first(outside)} is {limits}")
 
 
 def _check_convertible(tensor: torch.Tensor, spec: TensorSpec) -> None:
@@ -200,7 +210,7 @@ def invalid_input(spec: TensorSpec, problem: str) -> RequestError:
 
 def _are_ids(flat: Sequence[object], spec: TensorSpec) -> bool:
     """Whether these integers are in the vocabulary: the check of a list is faster than that of a tensor."""
-    if spec.vocabulary is None or _NUMBERS[spec.dtype].accepted is not _INT or not flat:
+    if spec.vocabulary is None or spec.value_range is not None or _NUMBERS[spec.dtype].accepted is not _INT or not flat:
         return False
     return min(flat) >= 0 and max(flat) < spec.vocabulary  # type: ignore[operator, type-var]
 

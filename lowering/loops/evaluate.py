@@ -236,11 +236,13 @@ class Evaluation:
         """Compute units step by step.
 
         Raises:
-            UnknownLoop: a buffer is read and written in each step.
+            UnknownLoop: a buffer is read and written in each step, or some calls are missing in one.
         """
         index, unit = next(iter(units.items()))
         if unit.count is None or any(one.target in _WRITES for one in units.values()):
             raise UnknownLoop(f"a buffer that the loop writes is part of its recurrence{self._at(index)}")
+        if any(one.count != unit.count for one in units.values()):
+            raise UnknownLoop(f"the calls of a recurrence differ in number{self._at(index)}")
         steps = Steps(units, self._all_members)
         seen = [i for i in units if self._readers(i, set(units))]
         self._values.update(steps.run(self._single, self._number(unit.count), seen))

@@ -53,4 +53,5 @@ def _export(recipe: Recipe, trace: SingleExport, config: ServingConfig, name: st
         weights = tensors_by_placeholder(exported, holder)
         return Evaluation(recipe, {**weights, **dict(zip(inputs, tensors, strict=True))}, timesteps).outputs()
 
-    return replace(export_request(holder, forward, config, name, shortest), output_tree=trace.output_tree)
+    rolled = export_request(holder, forward, config, name, shortest)
+    return replace(rolled, output_tree=trace.output_tree, decided=trace.decided)

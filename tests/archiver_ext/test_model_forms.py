@@ -82,6 +82,22 @@ class Reader(nn.Module):
         scores = self.score(y).squeeze(2).masked_fill(pad, -1e9)
         return (torch.softmax(scores, 1).unsqueeze(2) * y).sum(1)
 """
+COUNTING = """
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(9, 5, padding_idx=0)
+        self.gru = nn.GRU(5, 6, batch_first=True)
+
+    def forward(self, ids):
+        lengths = (ids != 0).sum(dim=1).tolist()
+        packed = pack_padded_sequence(self.embed(ids), lengths, batch_first=True, enforce_sorted=False)
+        return self.gru(packed)[1][0]
+"""
 OWN_CELL = """
 import torch
 from torch import nn
@@ -118,11 +134,11 @@ def packaged(folder: Path, backend: str, source: str = SUBSAMPLED, keys: str = "
 
 
 def archived(
-    folder: Path, backend: str, source: str, keys: str = ""
+    folder: Path, backend: str, source: str, keys: str = "", config: str | None = None
 ) -> tuple[subprocess.CompletedProcess[str], torch.nn.Module]:
     """Run the command; how it ended, and the model."""
     (folder / "model.py").write_text(source)
-    (folder / "model-config.yaml").write_text(CONFIG % backend + keys)
+    (folder / "model-config.yaml").write_text((config or CONFIG) % backend + keys)
     spec = importlib.util.spec_from_file_location("subsampled_model", folder / "model.py")
     assert spec is not None
     assert spec.loader is not None
@@ -240,3 +256,26 @@ def test_a_cell_of_ones_own_is_refused_where_it_cannot_be_compiled(backend: str,
     assert done.returncode != 0
     assert "a loop over timesteps with a cell that is not LSTM, GRU or RNN cannot be written as ONNX" in done.stderr
     assert not (tmp_path / "m").exists()
+
+
+def test_values_outside_of_a_range_that_decides_a_branch_are_refused(tmp_path: Path) -> None:
+    """The id of padding within a sequence would shorten it in eager mode; the program has no such branch."""
+    config = CONFIG.replace(
+        "x: {dtype: float32, shape: [batch, time, 3]}", "ids: {dtype: int64, shape: [batch, time], range: [1, 8]}"
+    )
+    done, model = archived(tmp_path, "native", COUNTING, config=config)
+    assert done.returncode == 0, done.stdout + done.stderr
+    bodies = [[1, 2, 8], [3, 0, 4], [5]]
+
+    with loaded(tmp_path / "m") as service:
+        responses = predict(service, [request(json.dumps(ids).encode(), "application/json") for ids in bodies])
+
+    assert [response.status for response in responses] == [200, 400, 200]
+    assert (
+        "value 0 at [1] is outside of the range that the model takes (1 to 8)"
+        in json.loads(responses[1].body)["message"]
+    )
+    for ids, response in ((bodies[0], responses[0]), (bodies[2], responses[2])):
+        with torch.no_grad():
+            alone = model(torch.tensor([ids]))[0]
+        torch.testing.assert_close(torch.tensor(json.loads(response.body)), alone, atol=1e-5, rtol=1e-5)

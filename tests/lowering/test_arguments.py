@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ragged import alone, padded, part_of, ragged
+from ragged import assert_answers_alone
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
@@ -80,16 +80,7 @@ def test_an_argument_is_made_of_the_inputs(make: type[nn.Module], inputs: str) -
 
     program = lower(model, config)
 
-    requests = ragged(program.inputs, LENGTHS, 0)
-    for garbage in (1e3, float("nan")):
-        batch = [padded(requests, spec, i, 16, garbage) for i, spec in enumerate(program.inputs)]
-        with torch.no_grad():
-            outputs = program.exported.module()(*batch, torch.tensor(LENGTHS))
-        for row, length in enumerate(LENGTHS):
-            own = alone(model, config, requests.items[row], length)
-            for output, spec, expected in zip(outputs, program.outputs, own, strict=True):
-                ours = part_of(output, spec, row, length)
-                torch.testing.assert_close(ours.reshape(expected.shape), expected, atol=1e-5, rtol=1e-5)
+    assert_answers_alone(model, config, program, [LENGTHS])
 
 
 def test_keys_and_positions_of_one_argument_are_refused() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from ragged import alone, padded, part_of, ragged
+from ragged import assert_answers_alone
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
@@ -21,7 +21,6 @@ neuron_lstm:
   buckets: {batch: [1, 8], length: [4, 16]}
 """
 BATCHES = ([16, 1, 9, 4], [1], [5, 5], [2, 16])
-GARBAGE = (1e3, float("nan"), float("inf"))
 
 
 class Looping(nn.Module):
@@ -204,18 +203,7 @@ def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callab
 
     program = lower(model, config)
 
-    run = program.exported.module()
-    for seed, batch in enumerate(BATCHES):
-        requests = ragged(program.inputs, batch, seed)
-        for garbage in GARBAGE:
-            x = padded(requests, program.inputs[0], 0, 16, garbage)
-            with torch.no_grad():
-                outputs = run(x, torch.tensor(batch))
-            for row, length in enumerate(batch):
-                own = alone(model, config, requests.items[row], length)
-                for output, spec, expected in zip(outputs, program.outputs, own, strict=True):
-                    ours = part_of(output, spec, row, length)
-                    assert torch.allclose(ours.reshape(expected.shape), expected, 1e-5, 1e-5), (spec.name, length)
+    assert_answers_alone(model, config, program, BATCHES)
 
 
 def test_a_cell_becomes_one_recurrence() -> None:

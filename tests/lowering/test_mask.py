@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from ragged import alone, padded, part_of, ragged
+from ragged import assert_answers_alone
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -19,7 +19,6 @@ from torchserve_neuron_lstm.lowering.errors import LoweringError
 from torchserve_neuron_lstm.lowering.mask import mask_of_lengths
 
 BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
-GARBAGE = (0.0, 1e4, float("nan"), float("inf"))
 
 
 def config_of(mask: str, *, lengths: bool = False) -> ServingConfig:
@@ -127,18 +126,7 @@ def test_a_masked_model_is_served_at_every_length_as_each_request_alone(
     program = lower(model, config)
 
     assert [spec.name for spec in program.inputs] == ["x"]
-    run = program.exported.module()
-    for seed, batch in enumerate(BATCHES):
-        requests = ragged(program.inputs, batch, seed)
-        for garbage in GARBAGE:
-            x = padded(requests, program.inputs[0], 0, 16, garbage)
-            with torch.no_grad():
-                outputs = run(x, torch.tensor(batch))
-            for row, length in enumerate(batch):
-                own = alone(model, config, requests.items[row], length)
-                for output, spec, expected in zip(outputs, program.outputs, own, strict=True):
-                    ours = part_of(output, spec, row, length)
-                    assert torch.allclose(ours.reshape(expected.shape), expected, 1e-5, 1e-5), (spec.name, length)
+    assert_answers_alone(model, config, program, BATCHES)
 
 
 def test_a_mask_that_is_changed_in_place_is_refused_with_its_line() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ragged import alone, padded, part_of, ragged
+from ragged import alone, assert_answers_alone, padded, part_of, ragged
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
@@ -18,7 +18,6 @@ from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 FEATURES = 5
 BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
-GARBAGE = (0.0, 1e4, float("nan"), float("inf"))
 
 
 def yaml_of(*, lengths: bool, shape: str = "[batch, time, 5]") -> str:
@@ -198,20 +197,7 @@ def test_a_model_is_served_at_every_length_as_each_request_alone(function: Calla
 def require_exact(model: nn.Module, program: LoweredModel, *, lengths: bool) -> None:
     """Compare every output of ragged batches with the model on each request alone."""
     config = parse_config(yaml_of(lengths=lengths), "model-config.yaml")
-    run = program.exported.module()
-    for seed, batch in enumerate(BATCHES):
-        requests = ragged(program.inputs, batch, seed)
-        for garbage in GARBAGE:
-            x = [padded(requests, spec, i, 16, garbage) for i, spec in enumerate(program.inputs)]
-            with torch.no_grad():
-                outputs = run(*x, torch.tensor(batch))
-            for row, length in enumerate(batch):
-                for output, spec, own in zip(
-                    outputs, program.outputs, alone(model, config, requests.items[row], length), strict=True
-                ):
-                    ours = part_of(output, spec, row, length)
-                    assert ours.numel() == own.numel()
-                    assert torch.allclose(ours.reshape(own.shape), own, 1e-5, 1e-5), (spec.name, length, garbage)
+    assert_answers_alone(model, config, program, BATCHES)
 
 
 def test_a_default_over_the_batch_is_that_of_the_request() -> None:

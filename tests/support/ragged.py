@@ -14,6 +14,7 @@ from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
 from torchserve_neuron_lstm.bucketing.time_sizes import size_at
 from torchserve_neuron_lstm.config.schema import ServingConfig
 from torchserve_neuron_lstm.lowering.export import bind_arguments
+from torchserve_neuron_lstm.lowering.program import LoweredModel
 
 GARBAGE = (0.0, 1e4, 1e30, float("nan"), float("inf"))
 
@@ -78,3 +79,28 @@ def part_of(output: torch.Tensor, spec: TensorSpec, row: int, length: int) -> to
         if isinstance(size, str) and size != "batch":
             output = output.narrow(dim, 0, size_at(size, length))
     return output if spec.batch_dim is None else output.narrow(spec.batch_dim, row, 1)
+
+
+def assert_answers_alone(
+    model: nn.Module,
+    config: ServingConfig,
+    program: LoweredModel,
+    batches: Sequence[Sequence[int]],
+    garbage: Sequence[float] = GARBAGE,
+) -> None:
+    """Check batches of these lengths, with garbage in the padding, against each request alone."""
+    run, longest = program.exported.module(), config.grid.lengths[-1]
+    for seed, batch in enumerate(batches):
+        requests = ragged(program.inputs, batch, seed)
+        for value in garbage:
+            tensors = [padded(requests, spec, i, longest, value) for i, spec in enumerate(program.inputs)]
+            with torch.no_grad():
+                outputs = run(*tensors, torch.tensor(batch))
+            for row, length in enumerate(batch):
+                own = alone(model, config, requests.items[row], length)
+                for output, spec, expected in zip(outputs, program.outputs, own, strict=True):
+                    ours = part_of(output, spec, row, length)
+                    assert ours.numel() == expected.numel(), (spec.name, length)
+                    assert torch.allclose(ours.reshape(expected.shape), expected, 1e-5, 1e-5), (
+                        f"{spec.name} of {length} timesteps in {batch}, {value} in the padding"
+                    )
