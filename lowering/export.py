@@ -84,7 +84,7 @@ def forward_name(model: torch.nn.Module) -> str:
 
 
 def example_tensor(spec: TensorSpec, batch: int, length: int) -> torch.Tensor:
-    """Create a valid tensor of one input: zeros, which are ids of every vocabulary, or the least of its range."""
+    """Create a valid tensor of one input: zeros, or the least value of its range."""
     tensor = zeros(spec, length, batch)
     low, high = spec.value_range or (0, 0)
     return tensor if low <= 0 <= high else tensor.fill_(low)

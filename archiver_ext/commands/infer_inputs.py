@@ -25,6 +25,7 @@ _MOST_SECONDS = 20.0
 _MOST_LOOSE = 2
 """Arguments without annotation that are taken for constants at once."""
 _LENGTHS_NAME = re.compile(r"(.*_)?(len|lens|length|lengths|seqlens?|seqlengths?)")
+_MASK_NAME = re.compile(r"(.*_)?mask|masks")
 _CONSTANTS: dict[str, tuple[Any, ...]] = {"bool": (False, True), "int": (1, 0, 2), "float": (1.0, 0.0), "str": ("",)}
 """Values for arguments with these annotations, the likeliest first."""
 _ANYTHING = ("Any", "typing.Any")
@@ -55,6 +56,13 @@ class InferredInputs:
     """Layouts of the tensor arguments, in order; guesses if there is a `refusal`."""
     refusal: str | None
     """First error of forward() if no guess was accepted; None: the inputs were accepted."""
+
+    @property
+    def mask(self) -> TensorSpec | None:
+        """The input that is a mask, by its name and shape, beside one with time; None without one."""
+        timed = [spec for spec in self.inputs if spec.time_dim is not None]
+        masks = [s for s in timed if {*s.shape} == {"batch", "time"} and _MASK_NAME.fullmatch(s.name.lower())]
+        return masks[0] if len(masks) == 1 and len(timed) > 1 and self.refusal is None else None
 
 
 def infer_inputs(model: nn.Module) -> InferredInputs:
@@ -176,8 +184,16 @@ def _combinations(names: tuple[str, ...], candidates: tuple[TensorSpec, ...]) ->
         orders: Iterator[tuple[int, ...]] = itertools.product(ranks, repeat=len(names))
     else:
         orders = iter(sorted(itertools.product(ranks, repeat=len(names)), key=sum))
+    ordered = [_likeliest_first(name, candidates) for name in names]
     for order in orders:
-        yield tuple(replace(candidates[rank], name=name) for rank, name in zip(order, names, strict=True))
+        yield tuple(replace(own[rank], name=name) for rank, own, name in zip(order, ordered, names, strict=True))
+
+
+def _likeliest_first(name: str, candidates: tuple[TensorSpec, ...]) -> list[TensorSpec]:
+    """The candidates for one argument: a mask [batch, time] first, where it has such a name."""
+    if not _MASK_NAME.fullmatch(name.lower()):
+        return list(candidates)
+    return sorted(candidates, key=lambda spec: spec.dtype == "int64" or {*spec.shape} != {"batch", "time"})
 
 
 def _first_guess(names: tuple[str, ...], candidates: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

@@ -152,6 +152,7 @@ def starting_config(
 def _block(found: InferredInputs) -> Iterator[str]:
     yield from _inputs(found)
     yield from _lengths(found)
+    yield from _mask(found)
     yield from _buckets(found)
 
 
@@ -179,7 +180,8 @@ def _inputs(found: InferredInputs) -> Iterator[str]:
         yield f"  # (forward() was called with guesses and raised: {_note(found.refusal)})"
     yield "  inputs:"
     for spec in _written_inputs(found):
-        yield f"    {_key(spec.name)}: {_input(spec)}"
+        if spec != found.mask:
+            yield f"    {_key(spec.name)}: {_input(spec)}"
     for name in found.signature.optional:
         yield f"    # {_note(name)} has a default: name it here if requests give it, or in model: forward: to fix it"
 
@@ -202,6 +204,16 @@ def _lengths(found: InferredInputs) -> Iterator[str]:
         yield f"  lengths: {name}  # forward()'s argument for the true lengths [B]"
     else:
         yield "  # lengths: lengths  # forward()'s argument for the true lengths [B]; it seems to have none"
+
+
+def _mask(found: InferredInputs) -> Iterator[str]:
+    mask = found.mask
+    if mask is None:
+        return
+    shape = "" if mask.shape == ("batch", "time") else f", shape: [{', '.join(map(str, mask.shape))}]"
+    true_for = "padding" if "pad" in mask.name.lower() else "timesteps"
+    yield "  # made of the lengths (check true_for: timesteps, if the mask is true at real timesteps, or padding)"
+    yield f"  mask: {{name: {_key(mask.name)}, dtype: {mask.dtype}, true_for: {true_for}{shape}}}"
 
 
 def _buckets(found: InferredInputs) -> Iterator[str]:

@@ -127,6 +127,28 @@ def test_constants_are_found_by_trying() -> None:
     assert "choose their values (they were accepted)" in text
 
 
+class Reader(nn.Module):
+    """Attention over the timesteps that a mask marks as real, beside frames."""
+
+    def __init__(self, name: str = "") -> None:
+        super().__init__()
+        self.gru = nn.GRU(3, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor, x_pad_mask: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.gru(x)[0]
+        return y.masked_fill(x_pad_mask.bool().unsqueeze(2), 0.0).sum(1)
+
+
+def test_an_argument_named_mask_is_made_of_the_lengths() -> None:
+    """Its name tells whether it marks padding; the user is asked to check that."""
+    text, config = started(Reader)
+
+    assert list(config.inputs) == ["x"]
+    assert config.mask is not None
+    assert (config.mask.name, config.mask.true_for) == ("x_pad_mask", "padding")
+    assert "check true_for" in text
+
+
 def test_a_method_has_inputs_of_its_own() -> None:
     """Class and method are written down."""
     text = starting_config(Switched, {}, "Switched", "infer")
