@@ -36,7 +36,9 @@ class MaskConfig(Strict):
 
 
 def _by_name(value: Any) -> Any:
-    return {"name": value} if not isinstance(value, Mapping | MaskConfig) else value
+    if not isinstance(value, str | Mapping | MaskConfig):
+        raise ValueError(f"expected text, got {format_value(value)}")  # noqa: TRY004 - pydantic reports these
+    return {"name": value} if isinstance(value, str) else value
 
 
 class _NameOrMapping:

@@ -34,6 +34,7 @@ from .fields import (
     ValueRange,
 )
 from .frontend import Frontend
+from .lengths_argument import Lengths, LengthsArgument
 from .mask import Mask, MaskConfig
 from .streaming import StreamingConfig
 from .strict import Strict, as_mapping, format_value, tuple_from_list
@@ -147,9 +148,10 @@ class NeuronLstmBlock(Strict):
     `state.0` and `state.1` are the elements of a tuple `state`, `state.0.1` one of a tuple within it. `batch.ids` is
     an element of a dictionary `batch`.
     """
-    lengths: InputName | None = None
+    lengths: Lengths | None = None
     """The argument of forward() that takes the true lengths [B], or an element as in `batch.1`.
 
+    A list, if several arguments take the same lengths; a mapping with `names` and `type` for a numpy array or a list.
     Left out if it has none.
     """
     mask: Mask | None = None
@@ -342,17 +344,26 @@ def _not_of_streams(given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
 
 
 def _names_taken_twice(given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
-    lengths = given.get("lengths")
-    if isinstance(lengths, str) and lengths in inputs:
-        yield ("lengths",), f"expected an argument of forward() that is not an input, got the input {lengths}"
+    lengths = _names_of_lengths(given)
+    for name in lengths:
+        if name in inputs:
+            yield ("lengths",), f"expected an argument of forward() that is not an input, got the input {name}"
     mask = _name_of_mask(given)
-    if isinstance(mask, str) and (mask in inputs or mask == lengths):
+    if isinstance(mask, str) and (mask in inputs or mask in lengths):
         yield ("mask",), f"expected an argument of forward() of its own, got {mask}, which is named above"
-    arguments = [str(name).split(".")[0] for name in (lengths, mask, *inputs)]
+    arguments = [str(name).split(".")[0] for name in (*lengths, mask, *inputs)]
     for name in as_mapping(as_mapping(given.get("model")).get("forward")):
         if name in arguments:
             message = "expected a constant argument, but inputs, lengths or mask give it per request"
             yield ("model", "forward", name), message
+
+
+def _names_of_lengths(given: Mapping[str, Any]) -> tuple[str, ...]:
+    lengths = given.get("lengths")
+    if isinstance(lengths, LengthsArgument):
+        return lengths.names
+    names = as_mapping(lengths).get("names", lengths)
+    return tuple(name for name in (names if isinstance(names, list) else [names]) if isinstance(name, str))
 
 
 def _name_of_mask(given: Mapping[str, Any]) -> Any:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch.nn.utils.rnn import pack_padded_sequence
@@ -38,10 +38,15 @@ def bind_arguments(
     if lengths is not None:
         named.update(_packed(config, named, lengths))
     if config.lengths is not None and lengths is not None:
-        named[config.lengths] = lengths
+        named.update(dict.fromkeys(config.lengths.names, _converted(lengths, config.lengths.type)))
     if config.mask is not None and lengths is not None:
         named[config.mask.name] = make_mask(config.mask, lengths, _timesteps(config, tensors))
     return {**nested_arguments(named), **config.model.forward}
+
+
+def _converted(lengths: torch.Tensor, kind: Literal["tensor", "numpy", "list"]) -> Any:
+    """Return lengths as forward() takes them."""
+    return lengths if kind == "tensor" else lengths.numpy() if kind == "numpy" else lengths.tolist()
 
 
 def _packed(config: NeuronLstmBlock, tensors: Mapping[str, torch.Tensor], lengths: torch.Tensor) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from torchserve_neuron_lstm.config.buckets import Buckets
+from torchserve_neuron_lstm.config.mask import MaskConfig
 from torchserve_neuron_lstm.config.schema import InputConfig, ModelArguments, NeuronLstmBlock
 
 TEXT = (Path(__file__).parents[1] / "docs" / "configuration.md").read_text("utf-8")
@@ -31,7 +32,7 @@ def test_written_defaults_are_those_of_the_schema() -> None:
 
 
 def test_keys_within_keys_are_named() -> None:
-    """Keys of the model's arguments, of an input and of the buckets are named."""
-    for key, block in (("model", ModelArguments), ("inputs", InputConfig), ("buckets", Buckets)):
+    """Keys of the model's arguments, of an input, of a mask and of the buckets are named."""
+    for key, block in (("model", ModelArguments), ("inputs", InputConfig), ("buckets", Buckets), ("mask", MaskConfig)):
         names = [field.alias or name for name, field in block.model_fields.items()]
         assert all(f"`{name}`" in ROWS[key] for name in names)

@@ -73,7 +73,8 @@ def test_every_key_is_read() -> None:
         TensorSpec("ids", "int64", ("batch", "time")),
         TensorSpec("side", "float32", ("batch", 3)),
     )
-    assert (config.lengths, config.outputs) == ("lengths", ("logits",))
+    assert config.lengths is not None
+    assert (config.lengths.names, config.lengths.type, config.outputs) == (("lengths",), "tensor", ("logits",))
     assert config.grid == BucketGrid((1, 4, 16, 32), (16, 32, 64, 128))
     assert (config.backend, config.precision, config.overflow) == ("onnxruntime", "float32", "truncate")
     assert (config.tolerance.atol, config.tolerance.rtol) == (1e-4, 1e-6)

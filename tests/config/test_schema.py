@@ -197,6 +197,13 @@ def test_a_shape_names_each_axis_once(shape: str, said: str) -> None:
             "lengths: expected no lengths: no input has a time dimension",
         ),
         (
+            {"lengths": "[n, ids]"},
+            "lengths: expected an argument of forward() that is not an input, got the input ids",
+        ),
+        ({"lengths": "{names: [n], type: array}"}, "lengths.type: expected 'tensor', 'numpy' or 'list', got the text"),
+        ({"lengths": "[]"}, "lengths.names: expected 1 or more entries, got none"),
+        ({"lengths": "[1x]"}, "lengths.names[0]: expected the name of a Python argument"),
+        (
             {"lengths": "n", "mask": "n"},
             "mask: expected an argument of forward() of its own, got n, which is named above",
         ),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from ragged import assert_answers_alone
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
@@ -58,6 +59,26 @@ class Dictionary(Layers):
         return {"states": self.gru(scaled)[0], "lengths": batch["lengths"]}
 
 
+class Pair(Layers):
+    """Two sequences of the same lengths, each with an argument of its own, as arrays."""
+
+    def forward(self, x: Tensor, x_lengths: np.ndarray, y: Tensor, y_lengths: np.ndarray) -> Any:
+        longest = np.argsort(-x_lengths)
+        assert max(x_lengths) == max(y_lengths)
+        ends = [self.last(one[list(longest)], lengths[longest]) for one, lengths in ((x, x_lengths), (y, y_lengths))]
+        return torch.cat(ends, 1)[np.argsort(longest)]
+
+    def last(self, x: Tensor, lengths: np.ndarray) -> Tensor:
+        """Return the last states of sorted rows."""
+        packed = pack_padded_sequence(x, torch.from_numpy(lengths), batch_first=True)
+        states: Tensor = self.gru(packed)[1]
+        return states.transpose(0, 1).flatten(1)
+
+
+PAIR = (
+    "{x: {dtype: float32, shape: [batch, time, 5]}, y: {dtype: float32, shape: [batch, time, 5]}}\n"
+    "  lengths: {names: [x_lengths, y_lengths], type: numpy}"
+)
 BATCH_FIRST = "{x: {dtype: float32, shape: [batch, time, 5], packed: true}}"
 TIME_MAJOR = "{x: {dtype: float32, shape: [time, batch, 5], packed: true}}"
 NESTED = (
@@ -68,7 +89,13 @@ NESTED = (
 
 @pytest.mark.parametrize(
     ("make", "inputs"),
-    [(Packed, BATCH_FIRST), (PackedTimeMajor, TIME_MAJOR), (PackedData, BATCH_FIRST), (Dictionary, NESTED)],
+    [
+        (Packed, BATCH_FIRST),
+        (PackedTimeMajor, TIME_MAJOR),
+        (PackedData, BATCH_FIRST),
+        (Dictionary, NESTED),
+        (Pair, PAIR),
+    ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_an_argument_is_made_of_the_inputs(make: type[nn.Module], inputs: str) -> None:

@@ -17,6 +17,7 @@ from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.archiver_ext.commands.init import flow, starting_config
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.bucketing.shapes import TensorSpec
+from torchserve_neuron_lstm.config.lengths_argument import LengthsArgument
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ServingConfig
 
@@ -79,7 +80,7 @@ def test_what_the_layers_tell_is_written_down() -> None:
     assert "# ids from 0 to 49" in text
     assert config.model.args == {"vocabulary": 50, "rate": 1e-5}
     assert config.model.forward == {"packed": False}
-    assert config.lengths == "seq_lengths"
+    assert config.lengths == LengthsArgument(names=("seq_lengths",))
     assert "# mask has a default" in text
 
 
@@ -156,7 +157,7 @@ def test_a_method_has_inputs_of_its_own() -> None:
 
     assert (config.model.class_name, config.model.method) == ("Switched", "infer")
     assert config.model.forward == {}
-    assert config.lengths == "lengths"
+    assert config.lengths == LengthsArgument(names=("lengths",))
     assert config.input_specs == (TensorSpec("frames", "float32", ("batch", "time", 3)),)
 
 
