@@ -51,9 +51,14 @@ def test_a_stream_goes_on_after_its_worker_was_killed(tmp_path: Path) -> None:
     torch.testing.assert_close(answers, whole, atol=1e-5, rtol=1e-5)
 
 
+_RESTART_SECONDS = 150
+"""Longest wait for a worker that starts anew: a request stays in TorchServe's queue until then."""
+
+
 def _send(server: TorchServe, frames: torch.Tensor, *, start: bool) -> Reply:
     named = {"ts_request_sequence_id": "one", **({"ts_request_sequence_start": "true"} if start else {})}
-    return post(server.inference, "/predictions/scorer", json.dumps(frames.tolist()).encode(), {**JSON, **named})
+    body = json.dumps(frames.tolist()).encode()
+    return post(server.inference, "/predictions/scorer", body, {**JSON, **named}, seconds=_RESTART_SECONDS)
 
 
 def _sent_at_last(server: TorchServe, frames: torch.Tensor) -> Reply:

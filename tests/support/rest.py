@@ -34,8 +34,8 @@ class Reply:
 class Connection:
     """One kept connection. TorchServe closes it after every refusal; the next request opens another."""
 
-    def __init__(self, port: int) -> None:
-        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)
+    def __init__(self, port: int, seconds: float = SECONDS) -> None:
+        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
 
     def close(self) -> None:
         """Close the connection."""
@@ -52,9 +52,11 @@ class Connection:
         return reply
 
 
-def post(port: int, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
+def post(
+    port: int, path: str, body: bytes, headers: Mapping[str, str] | None = None, seconds: float = SECONDS
+) -> Reply:
     """Send one request over a connection of its own."""
-    with closing(Connection(port)) as connection:
+    with closing(Connection(port, seconds)) as connection:
         return connection.post(path, body, headers)
 
 
