@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -238,14 +239,15 @@ class Evaluation:
         Raises:
             UnknownLoop: a buffer is read and written in each step, or some calls are missing in one.
         """
-        index, unit = next(iter(units.items()))
-        if unit.count is None or any(one.target in _WRITES for one in units.values()):
+        index = next(iter(units))
+        if any(one.target in _WRITES for one in units.values()):
             raise UnknownLoop(f"a buffer that the loop writes is part of its recurrence{self._at(index)}")
-        if any(one.count != unit.count for one in units.values()):
+        count = _longest([one.count for one in units.values() if one.count is not None])
+        if count is None:
             raise UnknownLoop(f"the calls of a recurrence differ in number{self._at(index)}")
-        steps = Steps(units, self._all_members)
-        seen = [i for i in units if self._readers(i, set(units))]
-        self._values.update(steps.run(self._single, self._number(unit.count), seen))
+        steps = Steps({i: replace(one, count=count) for i, one in units.items()}, self._all_members)
+        seen = {i: self._number(one.count) for i, one in units.items() if one.count and self._readers(i, set(units))}
+        self._values.update(steps.run(self._single, self._number(count), seen))
 
     def _cell(self, unit: Unit, own: set[int]) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """Compute a standard cell: its states [T, N, H], and the last of each state [N, H]."""
@@ -291,6 +293,12 @@ class Evaluation:
 
 
 _WRITES = (_aten.select_scatter.default, _aten.slice_scatter.default)
+
+
+def _longest(counts: Sequence[Count]) -> Count | None:
+    """Return the greatest of counts that grow alike; a call whose last result nothing reads is missing in the trace."""
+    alike = len({(count.slope, count.frame_slope) for count in counts}) == 1
+    return max(counts, key=lambda count: count.base) if alike else None
 
 
 def _one_step(cell: str, x: torch.Tensor, state: Any, *weights: torch.Tensor | None) -> Any:

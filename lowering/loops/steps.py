@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import graphlib
 import operator
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..errors import UnknownLoop, node_line, source_suffix
+from ..packed_sequence import same_size
 from .cells import CELLS, cell_step
 from .members import Stacked
 from .order import operands_of, sources_of
@@ -99,8 +100,8 @@ class Steps:
                 raise UnknownLoop(f"a loop reads another timestep than the one before{at}")
         return self._inputs.keep(self._outside(operand, unit))
 
-    def run(self, initial: Callable[[Operand], torch.Tensor], steps: Any, seen: Collection[int]) -> dict[int, Any]:
-        """Run all steps; the values of the units in `seen` at every step, [steps, ...]."""
+    def run(self, initial: Callable[[Operand], torch.Tensor], steps: Any, seen: Mapping[int, Any]) -> dict[int, Any]:
+        """Run all steps; the values of the units in `seen` at as many steps as it says, [steps, ...]."""
         inputs = self._inputs
         first = [initial(operand).clone() for operand, _ in inputs.carried]
         each = inputs.each or [torch.arange(steps)]
@@ -121,9 +122,10 @@ class Steps:
 
         results = list(torch.ops.higher_order.scan(step, first, each, tuple(inputs.shared)))[len(first) :]
         values = {}
-        for unit in seen:
+        for unit, own_steps in seen.items():
             count = structure[unit].num_leaves
-            values[unit] = pytree.tree_unflatten(results[:count], structure[unit])
+            leaves = [leaf if same_size(own_steps, steps) else leaf.narrow(0, 0, own_steps) for leaf in results[:count]]
+            values[unit] = pytree.tree_unflatten(leaves, structure[unit])
             del results[:count]
         return values
 
