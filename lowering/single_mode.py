@@ -86,7 +86,7 @@ _CALLS: dict[str, Callable[..., Any]] = {"view": viewed, "data": _detached}
 
 def _with_uniform(name: str, args: Any, kwargs: Any, result: Any) -> Any:
     """Note on results that all of their elements are equal; the numbers of those with one element are known."""
-    if name == "sum" and (value := uniform_value(args[0])) is not None and _is_single(result):
+    if name == "sum" and args and (value := uniform_value(args[0])) is not None and _is_single(result):
         return with_known_values(result, np.full(tuple(result.shape), value * args[0].numel(), dtype=object))
     value = uniform_after(name, args, kwargs)
     if value is not None:

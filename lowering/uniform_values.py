@@ -22,6 +22,8 @@ _KEPT = {
     *("max", "min", "amax", "amin", "mean", "getitem"),
 }
 """Functions whose results have the elements of their first argument, or a mean of them."""
+_MOVED = {"getitem", "expand_as", "to", "type"}
+"""Functions for which another tensor gives positions, a shape or a type, and no elements."""
 
 
 def _inverse(value: Any) -> Any:
@@ -76,7 +78,10 @@ def uniform_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     if not args or not isinstance(args[0], torch.Tensor):
         return None
     own, plain, others = uniform_value(args[0]), name.strip("_"), [*args[1:], *kwargs.values()]
-    return _within_range(plain, args[0], others) if own is None else _of_uniform(plain, own, others)
+    if own is None:
+        return _within_range(plain, args[0], others)
+    computed = plain not in _MOVED and any(isinstance(other, torch.Tensor) for other in others)
+    return None if computed else _of_uniform(plain, own, others)
 
 
 def _of_uniform(name: str, own: Any, others: Sequence[Any]) -> Any:

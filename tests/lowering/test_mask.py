@@ -102,6 +102,11 @@ def with_lengths(m: Masked, x: Tensor, mask: Tensor, lengths: Tensor) -> Any:
     return states + (1 - mask.float())[:, : states.size(1), None]
 
 
+def weighted_by_its_sum(m: Masked, x: Tensor, mask: Tensor) -> Any:
+    """A sum of the mask, given by the name of torch's argument."""
+    return m.gru(x)[0].sum(1) / torch.sum(input=mask, dim=1, keepdim=True)
+
+
 PADDING = "{name: mask, true_for: padding}"
 CASES: tuple[tuple[Callable[..., Any], str], ...] = (
     (attended, "mask"),
@@ -112,6 +117,7 @@ CASES: tuple[tuple[Callable[..., Any], str], ...] = (
     (selected, "mask"),
     (time_major, "{name: mask, dtype: int64, shape: [time, batch]}"),
     (with_lengths, "mask"),
+    (weighted_by_its_sum, "{name: mask, dtype: float32}"),
 )
 
 
@@ -138,6 +144,17 @@ def test_a_mask_that_is_changed_in_place_is_refused_with_its_line() -> None:
 
     with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_mask"):
         lower(Masked(changed), config_of("mask"))
+
+
+def test_a_maximum_with_another_tensor_is_not_known() -> None:
+    """Only a maximum over the mask itself is that of its value."""
+
+    def compared(m: Masked, x: Tensor, mask: Tensor) -> Any:
+        largest = torch.max(mask.float(), x[..., 0])
+        return m.gru(x)[0] if (largest == 1).all() else m.gru(x)[0] * 2
+
+    with pytest.raises(LoweringError, match=r"depend on the values of its inputs \(at test_mask"):
+        lower(Masked(compared), config_of("mask"))
 
 
 def test_ids_without_the_id_of_padding_give_the_lengths() -> None:
