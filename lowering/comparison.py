@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -22,6 +22,9 @@ _ANY_ID = 8
 """Bound of the ids for an input of unknown vocabulary."""
 
 
+Run = Callable[..., Sequence[torch.Tensor]]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """A program beside the model that it was made of."""
@@ -32,10 +35,10 @@ class Comparison:
     inputs: Sequence[TensorSpec]
     outputs: Sequence[TensorSpec]
 
-    def check(self, lengths: Sequence[int], time: int) -> None:
+    def check(self, run: Run, lengths: Sequence[int], time: int) -> None:
         """Compare a batch padded to `time` timesteps with each request alone in eager mode.
 
-        The padding holds large numbers.
+        `run` is the program as a function. The padding holds large numbers.
 
         Raises:
             LoweringError: an output differs, the program fails, or the model fails on a request.
@@ -47,15 +50,14 @@ class Comparison:
         ]
         padded = [_padded(spec, [r[i] for r in requests], time, rng) for i, spec in enumerate(self.inputs)]
         with torch.no_grad():
-            results = self._run(padded, torch.tensor(lengths))
+            results = self._answers(run, padded, torch.tensor(lengths))
             for row, (length, request) in enumerate(zip(lengths, requests, strict=True)):
                 for spec, ours, theirs in zip(self.outputs, results, self._alone(request, length), strict=True):
                     _compare(spec, ours, theirs, row, length)
 
-    def _run(self, padded: Sequence[torch.Tensor], lengths: torch.Tensor) -> Sequence[torch.Tensor]:
+    def _answers(self, run: Run, padded: Sequence[torch.Tensor], lengths: torch.Tensor) -> Sequence[torch.Tensor]:
         try:
-            arguments = [*padded, lengths] if has_time(self.inputs) else padded
-            return self.exported.module()(*arguments)  # type: ignore[no-any-return]
+            return run(*padded, lengths) if has_time(self.inputs) else run(*padded)
         except Exception as error:
             raise LoweringError(
                 f"the program of {type(self.model).__name__} fails on a batch of {list(padded[0].shape)}: "

@@ -30,9 +30,10 @@ def include_excluded_shapes(comparison: Comparison, shortest: int) -> None:
     if not 0 < len(excluded) <= _MOST_LENGTHS:
         return
     with contextlib.suppress(LoweringError), _without_conditions(comparison.exported, conditions, excluded, shortest):
+        run = comparison.exported.module()
         for time in excluded:
             for rows in _ROWS:
-                comparison.check([max(shortest, time - row) for row in range(rows)], time)
+                comparison.check(run, [max(shortest, time - row) for row in range(rows)], time)
 
 
 def _excluded_lengths(conditions: ShapeConditions, config: ServingConfig, shortest: int) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 from ..bucketing.shapes import TensorSpec
 from ..config.schema import ServingConfig
 from .comparison import Comparison
-from .errors import LoweringError, UnfitBuckets, UnknownLoop, explained_export_errors
+from .errors import DecisiveRefusal, LoweringError, UnfitBuckets, explained_export_errors
 from .excluded_shapes import include_excluded_shapes
 from .export import ModelExport, forward_name
 from .loops.rolled import export_rolled
@@ -46,11 +46,13 @@ def _export(model: torch.nn.Module, config: ServingConfig, shortest: int) -> Sin
     refusal: LoweringError
     try:
         return export_single(model, config, shortest)
+    except DecisiveRefusal:
+        raise
     except LoweringError as error:
         refusal = error
     try:
         return export_rolled(model, config, shortest)
-    except UnknownLoop:
+    except DecisiveRefusal:
         raise
     except LoweringError as error:
         raise refusal from error
@@ -78,7 +80,7 @@ def _lower(
     longest = config.grid.lengths[-1]
     compared = {shortest - 1 + length for length in _LENGTHS} | single.lengths_to_compare
     lengths = sorted(length for length in compared if shortest <= length <= longest)
-    comparison.check(lengths, min(max(lengths) + 3, longest))
+    comparison.check(program.exported.module(), lengths, min(max(lengths) + 3, longest))
     model_export = ModelExport(
         program.exported, has_time(inputs), single.output_tree, None, shortest, decided=single.decided
     )

@@ -112,7 +112,9 @@ def export_unrolled(model: torch.nn.Module, config: ServingConfig, timesteps: in
     forward = _request_forward(model, config, decided)
     exported, tree = _trace(model, forward, config, timesteps, None, forward_name(model))
     with quiet():
-        return SingleExport(exported.run_decompositions({}), tree, frozenset(), frozenset(decided))
+        functional = exported.run_decompositions({})
+    drop_overwritten_buffers(functional)
+    return SingleExport(functional, tree, frozenset(), frozenset(decided))
 
 
 def _request_forward(model: torch.nn.Module, config: ServingConfig, decided: set[str]) -> RequestForward:

@@ -22,10 +22,11 @@ def scan(
     steps = each[0].sizes[0]
     if not is_ragged(steps) or evaluate(steps, 1) < 1:
         raise NoRule("a loop whose number of steps is constant, or may be 0")
-    if any(is_ragged(size) for value in (*first, *shared) for size in value.sizes):
+    own_sizes = [value.sizes for value in (*first, *shared)] + [value.sizes[1:] for value in each]
+    if any(is_ragged(size) for own in own_sizes for size in own):
         raise NoRule("a step of a loop that reads several timesteps")
     tensors = [batch.every_row(value).movedim(1, 0) for value in each]
-    own = [value.tensor for value in shared]
+    common = [value.tensor for value in shared]
     positions, ends = batch.positions(steps), batch.own(steps)
 
     def step(*given: torch.Tensor) -> list[torch.Tensor]:
@@ -45,7 +46,7 @@ def scan(
         return [*kept, *(result.clone() for result in results[len(states) :])]
 
     initial = [batch.every_row(value).clone() for value in first]
-    results = torch.ops.higher_order.scan(step, initial, [*tensors, positions], (*own, ends))
+    results = torch.ops.higher_order.scan(step, initial, [*tensors, positions], (*common, ends))
     count = len(first)
     return tuple(
         Value(tensor if place < count else tensor.movedim(0, 1), tuple(sizes[place]))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import lower
-from torchserve_neuron_lstm.lowering.comparison import Comparison
+from torchserve_neuron_lstm.lowering.comparison import Comparison, Run
 from torchserve_neuron_lstm.lowering.errors import LoweringError
 
 CONFIG = parse_config(
@@ -54,8 +54,8 @@ def test_conditions_stay_if_an_excluded_shape_answers_otherwise(monkeypatch: pyt
     """Engines run the buckets of the YAML then."""
     check = Comparison.check
 
-    def wrong_for_two_rows(self: Comparison, lengths: list[int], time: int) -> None:
-        check(self, lengths, time)
+    def wrong_for_two_rows(self: Comparison, run: Run, lengths: list[int], time: int) -> None:
+        check(self, run, lengths, time)
         if len(lengths) == 2 and time == 2:
             raise LoweringError("another answer")
 

@@ -145,3 +145,31 @@ def test_a_state_between_requests_is_refused_with_its_line(buffer: bool) -> None
 
     with pytest.raises(KeepsState, match=r"reads before, which an earlier call wrote \(at test_model_attributes"):
         lower(Remembering(buffer=buffer), config)
+
+
+class Counting(nn.Module):
+    """A loop of a cell, scaled by the number of calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(5, 6)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        calls = self.get_buffer("calls").add_(1)
+        state = x.new_zeros(x.size(0), 6)
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+        return state * calls
+
+
+def test_a_state_between_requests_is_refused_beside_a_loop_too() -> None:
+    """The loop is followed in another trace."""
+    config = parse_config(
+        "neuron_lstm:\n  inputs: {x: {dtype: float32, shape: [batch, time, 5]}}\n"
+        "  buckets: {batch: [1, 4], length: [4, 16]}\n",
+        "model-config.yaml",
+    )
+
+    with pytest.raises(KeepsState, match="reads calls, which an earlier call wrote"):
+        lower(Counting(), config)
