@@ -94,6 +94,9 @@ def nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     >>> nested({"opt.hidden": 8, "opt.net.layers": 2, "classes": 3})
     {'opt': {'hidden': 8, 'net': {'layers': 2}}, 'classes': 3}
+
+    Raises:
+        PackagingError: an argument is given both as a value and as a mapping.
     """
     found: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -101,5 +104,7 @@ def nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
         owner = found
         for part in path:
             owner = owner.setdefault(part, {})
+            if not isinstance(owner, dict):
+                raise PackagingError(f"--args {name}: {part} is given as {owner!r} too: give one of them")
         owner[last] = value
     return found

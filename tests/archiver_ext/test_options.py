@@ -11,7 +11,7 @@ import torch
 
 from torchserve_neuron_lstm.archiver_ext.commands.init import starting_config
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
-from torchserve_neuron_lstm.archiver_ext.options import as_argument
+from torchserve_neuron_lstm.archiver_ext.options import as_argument, nested
 from torchserve_neuron_lstm.archiver_ext.user_model import build_model, importable, load_class
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.config.schema import ModelArguments
@@ -101,3 +101,9 @@ def test_init_writes_nested_arguments(tmp_path: Path) -> None:
         text = starting_config(load_class(tmp_path / "model.py"), {"opt": {"vocabulary": 9, "width": 3, "hidden": 4}})
 
     assert parse_config(text, "model-config.yaml").model.args == {"opt": {"vocabulary": 9, "width": 3, "hidden": 4}}
+
+
+def test_an_argument_that_is_a_value_and_a_mapping_is_refused() -> None:
+    """`--args opt=3 opt.hidden=8` names both."""
+    with pytest.raises(PackagingError, match=r"--args opt\.hidden: opt is given as 3 too"):
+        nested({"opt": 3, "opt.hidden": 8})
