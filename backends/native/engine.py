@@ -23,7 +23,7 @@ from ..signature import read_signature, signature_of, write_signature
 from ..versions import torch_requirement
 from . import build
 from .library import RecurrentLibrary, ThreadPool
-from .rewrite import has_supported_ops, replace_recurrent_ops
+from .rewrite import has_supported_ops, replace_supported_ops
 
 _PROGRAM = "program.pt2"
 
@@ -83,7 +83,7 @@ class Native(Backend):
         pool = _open(directory, threads) if has_supported_ops(program) else None
         # torch's own threads would spin on the cores that the library's threads compute on.
         torch.set_num_threads(1)
-        return ModuleProgram(signature, replace_recurrent_ops(program, real, pool), real.values())
+        return ModuleProgram(signature, replace_supported_ops(program, real, pool), real.values())
 
 
 def _open(directory: Path, threads: int) -> ThreadPool:

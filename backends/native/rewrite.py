@@ -31,7 +31,7 @@ _LARGE_WINDOW = 1 << 13
 
 
 def has_supported_ops(program: ExportedProgram) -> bool:
-    """Whether the program has operators that `replace_recurrent_ops` may replace."""
+    """Whether the program has operators that `replace_supported_ops` may replace."""
     return any(_may_be_replaced(node) for node in program.graph.nodes if node.op == "call_function")
 
 
@@ -42,7 +42,7 @@ def _may_be_replaced(call: Node) -> bool:
     return call.target in (_LSTM, _RNN) or (call.target is _CONVOLUTION and _supports_convolution(call))
 
 
-def replace_recurrent_ops(program: ExportedProgram, weights: Weights, pool: ThreadPool | None) -> GraphModule:
+def replace_supported_ops(program: ExportedProgram, weights: Weights, pool: ThreadPool | None) -> GraphModule:
     """Build a module of the program's graph, from flat inputs to a tuple of flat outputs.
 
     `pool` is None for a program without supported operators. Unsupported calls (another dtype, projections, weights

@@ -17,7 +17,7 @@ from torchserve_neuron_lstm.backends.native.layers import (
     NativeRecurrence,
     NativeSequenceLinear,
 )
-from torchserve_neuron_lstm.backends.native.rewrite import replace_recurrent_ops
+from torchserve_neuron_lstm.backends.native.rewrite import replace_supported_ops
 from torchserve_neuron_lstm.backends.signature import weights_of
 
 pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
@@ -32,7 +32,7 @@ def taken(module: nn.Module) -> list[type]:
 def rewritten(module: nn.Module, *inputs: Tensor) -> torch.fx.GraphModule:
     """The module's program over the recurrent library."""
     program = exported(module, *inputs)
-    return replace_recurrent_ops(program, weights_of(program), pool(isas_here()[0], 2))
+    return replace_supported_ops(program, weights_of(program), pool(isas_here()[0], 2))
 
 
 @torch.no_grad()
@@ -186,7 +186,7 @@ def test_a_large_convolution_over_timesteps_answers_as_before(name: str, time_fi
     module = Convolved().eval()
     dims = ({0: torch.export.Dim.AUTO, 1 if time_first else 2: torch.export.Dim.AUTO},)
     program = torch.export.export(module, (batch(3, 11),), dynamic_shapes=dims, strict=False)
-    over = replace_recurrent_ops(program, weights_of(program), pool(isas_here()[0], 2))
+    over = replace_supported_ops(program, weights_of(program), pool(isas_here()[0], 2))
 
     assert taken(over) == [NativeConvolution] * ours
     for rows, time in ((3, 11), (2, 7), (4, 6)):
