@@ -6,12 +6,13 @@ import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from worker import loaded, predict, request
+from worker import WorkerResponse, loaded, predict, request
 
 from torchserve_neuron_lstm.config.manifest import read_manifest
 
@@ -210,9 +211,17 @@ def test_a_flattened_output_is_given_back_per_request(tmp_path: Path) -> None:
     with loaded(folder) as service:
         responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
 
+    assert_answers(responses, requests, lambda x: model(x[None]))
+
+
+def assert_answers(
+    responses: Sequence[WorkerResponse], requests: Sequence[torch.Tensor], alone: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """Compare each response with the model's answer to its request alone."""
     for x, response in zip(requests, responses, strict=True):
+        assert response.status == 200, response.body
         with torch.no_grad():
-            torch.testing.assert_close(torch.tensor(json.loads(response.body)), model(x[None]), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(torch.tensor(json.loads(response.body)), alone(x), atol=1e-5, rtol=1e-5)
 
 
 def test_a_mask_is_made_of_the_lengths(tmp_path: Path) -> None:
@@ -223,11 +232,7 @@ def test_a_mask_is_made_of_the_lengths(tmp_path: Path) -> None:
     with loaded(folder) as service:
         responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
 
-    for x, response in zip(requests, responses, strict=True):
-        assert response.status == 200, response.body
-        with torch.no_grad():
-            alone = model(x[None], torch.zeros(1, len(x), dtype=torch.bool))[0]
-        torch.testing.assert_close(torch.tensor(json.loads(response.body)), alone, atol=1e-5, rtol=1e-5)
+    assert_answers(responses, requests, lambda x: model(x[None], torch.zeros(1, len(x), dtype=torch.bool))[0])
 
 
 @pytest.mark.timeout(300)
@@ -240,10 +245,7 @@ def test_a_cell_of_ones_own_is_served(backend: str, tmp_path: Path) -> None:
     with loaded(folder) as service:
         responses = predict(service, [request(json.dumps(x.tolist()).encode(), "application/json") for x in requests])
 
-    for x, response in zip(requests, responses, strict=True):
-        assert response.status == 200, response.body
-        with torch.no_grad():
-            torch.testing.assert_close(torch.tensor(json.loads(response.body)), model(x[None])[0], atol=1e-5, rtol=1e-5)
+    assert_answers(responses, requests, lambda x: model(x[None])[0])
 
 
 def test_a_cell_of_ones_own_is_refused_where_it_cannot_be_compiled(tmp_path: Path) -> None:
@@ -272,7 +274,5 @@ def test_values_outside_of_a_range_that_decides_a_branch_are_refused(tmp_path: P
         "value 0 at [1] is outside of the range that the model takes (1 to 8)"
         in json.loads(responses[1].body)["message"]
     )
-    for ids, response in ((bodies[0], responses[0]), (bodies[2], responses[2])):
-        with torch.no_grad():
-            alone = model(torch.tensor([ids]))[0]
-        torch.testing.assert_close(torch.tensor(json.loads(response.body)), alone, atol=1e-5, rtol=1e-5)
+    accepted = [torch.tensor(ids) for ids in (bodies[0], bodies[2])]
+    assert_answers([responses[0], responses[2]], accepted, lambda ids: model(ids[None])[0])
