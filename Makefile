@@ -7,12 +7,13 @@ STAMP := .venv/.installed
 # Workers for `make test`; each end-to-end worker runs a TorchServe of its own.
 JOBS ?= auto
 
-.PHONY: help install demo test bench bench-rest bench-backward bench-compare seeds chaos compose lint types format clean
+.PHONY: help install demo test test-all bench bench-rest bench-backward bench-compare seeds chaos compose lint types format clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo     train a small LSTM, archive it, serve it, ask it: about 4 minutes"
-	@echo "make test     every test, end to end through a real TorchServe"
+	@echo "make test     every law, end to end through a real TorchServe: about 25 minutes on two cores"
+	@echo "make test-all the same, and some laws on more engines"
 	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 4 minutes"
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
 	@echo "make chaos    workers and servers killed under 200 sessions, none of which may be lost: about 5 minutes"
@@ -45,8 +46,11 @@ demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
 
 # Several processes compute at once here: threads that wait by spinning would take the cores from those that work.
-test: export OMP_WAIT_POLICY = passive
+test test-all: export OMP_WAIT_POLICY = passive
 test: $(STAMP)
+	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not long"
+
+test-all: $(STAMP)
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 bench: $(STAMP)

@@ -125,6 +125,7 @@ neuron_lstm:
   backend: %s
 """
 LENGTHS = (16, 1, 9, 4)
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("inductor", "openvino", "eager")]
 
 
 def packaged(folder: Path, backend: str, source: str = SUBSAMPLED, keys: str = "") -> tuple[Path, torch.nn.Module]:
@@ -158,7 +159,7 @@ def archived(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", ["native", "onnxruntime", "inductor", "openvino", "eager"])
+@pytest.mark.parametrize("backend", ["native", "onnxruntime", *LONG])
 def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tmp_path: Path) -> None:
     """Every request of a batch gets its own frames, as many as the model returns for it alone."""
     folder, model = packaged(tmp_path, backend)
@@ -181,7 +182,7 @@ def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tm
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", ["native", "onnxruntime"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("onnxruntime", marks=pytest.mark.long)])
 def test_a_request_shorter_than_the_model_takes_gets_its_own_error(backend: str, tmp_path: Path) -> None:
     """Two convolutions without padding need five timesteps; the rest of the batch is answered."""
     folder, model = packaged(tmp_path, backend, WITHOUT_PADDING)
@@ -236,7 +237,7 @@ def test_a_mask_is_made_of_the_lengths(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", ["native", "inductor"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("inductor", marks=pytest.mark.long)])
 def test_a_cell_of_ones_own_is_served(backend: str, tmp_path: Path) -> None:
     """A loop over timesteps that is no standard cell."""
     folder, model = packaged(tmp_path, backend, OWN_CELL)

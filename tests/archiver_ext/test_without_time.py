@@ -124,7 +124,7 @@ def eager_model(source: Source) -> torch.nn.Module:
         ("function", "onnxruntime"),
         ("mlp", "onnxruntime"),
         ("image", "inductor"),
-        ("images", "inductor"),
+        pytest.param("images", "inductor", marks=pytest.mark.long),
     ],
 )
 def test_it_is_packaged_and_served_as_the_model_answers(name: str, engine: str, tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 def test_both_servers_are_measured_and_answer_alike(tmp_path: Path) -> None:
     """The load is too short for the floors, which may be missed."""
     command = [sys.executable, "-m", "benchmarks.rest", "--rounds", "1", "--seconds", "0.5", "--connections", "8"]

@@ -23,7 +23,10 @@ def temporary() -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_the_demo_serves_what_it_trained_and_cleans_up(temporary: Path) -> None:
+@pytest.mark.parametrize(
+    "machine", [{"CXX": "no-such-compiler"}, pytest.param({}, marks=pytest.mark.long)], ids=["no compiler", "as it is"]
+)
+def test_the_demo_serves_what_it_trained_and_cleans_up(temporary: Path, machine: dict[str, str]) -> None:
     """Every line of the table fits its bucket and is eager's answer; the temporary folder is empty."""
     done = subprocess.run(
         [sys.executable, str(DEMO), "--steps", "30"],
@@ -31,7 +34,7 @@ def test_the_demo_serves_what_it_trained_and_cleans_up(temporary: Path) -> None:
         text=True,
         check=False,
         timeout=400,
-        env={**os.environ, "TMPDIR": str(temporary), "COLUMNS": "120"},
+        env={**os.environ, **machine, "TMPDIR": str(temporary), "COLUMNS": "120"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     rows = ROW.findall(done.stdout)
