@@ -88,9 +88,7 @@ def archive(project: Project, environment: Path) -> subprocess.CompletedProcess[
     return run(*command, cwd=project.folder, TMPDIR=str(project.temporary))
 
 
-@pytest.mark.parametrize(
-    "way", ["pip", *(pytest.param(way, marks=pytest.mark.long) for way in ("pip editable", "uv"))]
-)
+@pytest.mark.parametrize("way", ["pip", *(pytest.param(way, marks=pytest.mark.long) for way in ("pip editable", "uv"))])
 def test_the_handler_is_there_once_installed_and_gone_once_uninstalled(
     project: Project, checkout: Path, environment: Path, way: str
 ) -> None:
