@@ -76,6 +76,11 @@ def placeholder_of(value: object) -> PackedPlaceholder | None:
     return getattr(value, PACKED_TAG, None) if isinstance(value, torch.Tensor) else None
 
 
+def is_identity(value: object) -> bool:
+    """Whether a tensor stands for the permutation by which packing sorts, which no masked program needs."""
+    return hasattr(value, _IDENTITY)
+
+
 def packed_use_error(packed: PackedPlaceholder, operator: str, line: str | None) -> LoweringError:
     """Create the error for unsupported use of packed data, in the words of the Neuron compiler."""
     if packed.producer == "aten::_pack_padded_sequence":
@@ -157,7 +162,7 @@ class PackedSequenceMode(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         caller = sys._getframe(1)
-        rule = _RULES.get(name)
+        rule = PACKED_RULES.get(name)
         if rule is not None:
             result = rule(self, caller.f_code, args, kwargs)
             if result is not NotImplemented:
@@ -287,14 +292,14 @@ def _returns_identity(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: 
     permutation.
     """
     if args and (
-        hasattr(args[0], _IDENTITY) or (placeholder_of(args[0]) is not None and caller.co_filename in _TORCH_RNN_FILES)
+        is_identity(args[0]) or (placeholder_of(args[0]) is not None and caller.co_filename in _TORCH_RNN_FILES)
     ):
         return args[0]
     return NotImplemented
 
 
 def _index_select(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
-    return args[0] if len(args) == 3 and hasattr(args[2], _IDENTITY) else NotImplemented
+    return args[0] if len(args) == 3 and is_identity(args[2]) else NotImplemented
 
 
 def _getitem(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
@@ -302,7 +307,7 @@ def _getitem(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> A
     packed = placeholder_of(tensor)
     if packed is not None and tensor.dim() == 1 and caller.co_filename in _TORCH_RNN_FILES:
         return packed.padded.shape[0]  # batch_sizes[0]
-    if isinstance(key, torch.Tensor) and hasattr(key, _IDENTITY):
+    if isinstance(key, torch.Tensor) and is_identity(key):
         return tensor
     return _read_last_step(mode, tensor, key)
 
@@ -374,7 +379,7 @@ def _len(mode: PackedSequenceMode, caller: Any, args: Any, kwargs: Any) -> Any:
     )
 
 
-_RULES: dict[str, Callable[..., Any]] = {
+PACKED_RULES: dict[str, Callable[..., Any]] = {
     "_pack_padded_sequence": _pack,
     "_pad_packed_sequence": _pad,
     "lstm": _recurrence("lstm"),

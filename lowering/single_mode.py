@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..backends import masked as _masked  # noqa: F401  registers the operators
-from .errors import LoweringError, calling_line, source_suffix
+from .errors import calling_line
+from .inner_sequences import inner_result
 from .known_numbers import known_values, values_after, with_known_values, with_symbols
 from .packed_sequence import (
     PACKED_TAG,
@@ -27,6 +28,7 @@ from .packed_sequence import (
     viewed,
 )
 from .uniform_values import forget_changed, uniform_after, uniform_value, with_uniform_value
+from .value_ranges import note_range_after
 
 _TORCH_RNN_FILES = {rnn_modules.__file__, rnn_utils.__file__}
 
@@ -44,6 +46,9 @@ class SingleRequestMode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(func.__self__, "__name__", "")
+        result = inner_result(name, sys._getframe(1).f_code, args, kwargs)
+        if result is not NotImplemented:
+            return result
         rule = _RULES.get(name)
         if rule is not None:
             result = rule(self, func, args, kwargs)
@@ -54,6 +59,7 @@ class SingleRequestMode(TorchFunctionMode):
         values = values_after(name, args, kwargs)
         result = _CALLS.get(name, func)(*args, **kwargs)
         _follow_packed(name, args, kwargs, result)
+        note_range_after(name, args, kwargs, result)
         if values is None:
             return _with_uniform(name, args, kwargs, result)
         return self._noted(result, values)
@@ -216,13 +222,7 @@ def _follow_packed(name: str, args: Any, kwargs: Any, result: Any) -> None:
 
 def _pack(mode: SingleRequestMode, func: Any, args: Any, kwargs: Any) -> Any:
     data, lengths, batch_first = args
-    known = known_values(lengths)
-    if known is None or known.size != 1:
-        raise LoweringError(
-            f"pack_padded_sequence takes lengths that are computed from data{source_suffix(calling_line())}; name the "
-            "argument with the true lengths under `lengths`"
-        )
-    steps = known.reshape(-1)[0]
+    steps = known_values(lengths).reshape(-1)[0]  # others are inner sequences
     rows = data.squeeze(0 if batch_first else 1)
     rows = rows if same_size(steps, rows.shape[0]) else rows[:steps]
     rows = _packed(rows.clone(), "aten::_pack_padded_sequence")

@@ -46,7 +46,8 @@ from .overwritten_buffers import drop_overwritten_buffers
 from .packed_sequence import placeholder_of, reject_packed_outputs
 from .shape_conditions import ShapeConditions
 from .single_mode import SingleRequestMode
-from .uniform_values import as_number, with_range, with_uniform_value
+from .uniform_values import as_number, with_uniform_value
+from .value_ranges import with_range
 
 _BATCHES = (1, 2, 5)
 _MOST_TIMESTEPS = 23

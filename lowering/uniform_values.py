@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from .errors import LoweringError, calling_line, source_suffix
+from .value_ranges import COMPARED, forget_range, within_range
 
 _UNIFORM = "_neuron_lstm_uniform"
-_RANGE = "_neuron_lstm_range"
 _KEPT = {
     *("data", "clone", "detach", "contiguous", "cpu", "cuda", "squeeze", "unsqueeze", "view", "reshape", "flatten"),
     *("transpose", "t", "T", "permute", "expand", "expand_as", "repeat", "flip", "narrow", "select", "chunk", "split"),
@@ -37,11 +37,8 @@ _UNARY: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("invert", "bitwise_not"), _inverse),
     "logical_not": operator.not_,
 }
-_COMPARED: dict[str, Callable[[Any, Any], Any]] = {
-    name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
-}
 _WITH_NUMBER: dict[str, Callable[[Any, Any], Any]] = {
-    **_COMPARED,
+    **COMPARED,
     **{name: getattr(operator, name) for name in ("add", "sub", "mul")},
     "rsub": lambda value, number: number - value,
 }
@@ -61,25 +58,13 @@ def uniform_value(tensor: object) -> Any:
     return getattr(tensor, _UNIFORM, None) if isinstance(tensor, torch.Tensor) else None
 
 
-def with_range(
-    tensor: torch.Tensor, bounds: tuple[float, float] | None, use: Callable[[], None] = lambda: None
-) -> torch.Tensor:
-    """Note on a tensor that its elements are within bounds, if there are any, and return it.
-
-    `use` is called when a comparison is decided by the bounds.
-    """
-    if bounds is not None:
-        setattr(tensor, _RANGE, (bounds, use))
-    return tensor
-
-
 def uniform_after(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the value of all elements of a call's result; None if it is not known."""
     if not args or not isinstance(args[0], torch.Tensor):
         return None
     own, plain, others = uniform_value(args[0]), name.strip("_"), [*args[1:], *kwargs.values()]
     if own is None:
-        return _within_range(plain, args[0], others)
+        return within_range(plain, args[0], others)
     computed = plain not in _MOVED and any(isinstance(other, torch.Tensor) for other in others)
     return None if computed else _of_uniform(plain, own, others)
 
@@ -105,8 +90,7 @@ def forget_changed(name: str, args: Sequence[Any]) -> None:
         return
     if uniform_value(args[0]) is not None:
         raise LoweringError(f"a mask is changed in place{source_suffix(calling_line())}: change a copy")
-    if getattr(args[0], _RANGE, None) is not None:
-        delattr(args[0], _RANGE)
+    forget_range(args[0])
 
 
 def _in_place(name: str) -> bool:
@@ -123,22 +107,3 @@ def _cast(own: Any, others: Sequence[Any]) -> Any:
 def as_number(value: Any, dtype: torch.dtype) -> bool | int | float:
     """Return a value as a Python number of a tensor's type."""
     return bool(value) if dtype == torch.bool else float(value) if dtype.is_floating_point else int(value)
-
-
-def _within_range(name: str, tensor: torch.Tensor, others: Sequence[Any]) -> bool | None:
-    """Return the result of comparing elements of a known range with a number, if it is the same for all."""
-    known = getattr(tensor, _RANGE, None)
-    if known is None or name not in _COMPARED or len(others) != 1 or not isinstance(others[0], (int, float)):
-        return None
-    bounds, use = known
-    result = _compared(name, bounds, others[0])
-    if result is not None:
-        use()
-    return result
-
-
-def _compared(name: str, bounds: tuple[float, float], number: float) -> bool | None:
-    if name in ("eq", "ne"):
-        return None if bounds[0] <= number <= bounds[1] else name == "ne"
-    results = {bool(_COMPARED[name](bound, number)) for bound in bounds}
-    return results.pop() if len(results) == 1 else None

@@ -15,19 +15,22 @@ from .value import Batch, NoRule, Value
 def recurrence(batch: Batch, call: Call) -> Results:
     """Run x[N, T, F] of every request as x[B * N, T, F], each row with its own length.
 
-    The request's own call has no lengths: alone, all its timesteps are real.
+    The request's own call has lengths only of sequences within its timesteps: alone, all of those are real.
     """
     x = call.value("x")
-    if call["lengths"] is not None:
-        raise NoRule("lengths that are computed from data")
     items, steps = x.sizes[0], x.sizes[1]
     lengths = None
     if is_ragged(steps):
+        if call["lengths"] is not None:
+            raise NoRule("lengths that are computed from data")
         lengths = batch.own(steps)
         if is_ragged(items):
             raise NoRule("a recurrence over timesteps for each timestep")
         if items != 1:
             lengths = lengths.repeat_interleave(int(items))
+    elif call["lengths"] is not None:
+        # Beyond a request's own timesteps there is anything, and an engine reads as far as a length says.
+        lengths = batch.every_row(call["lengths"]).flatten(0, 1).clamp(1, int(steps))
     states = {name: _state(batch, call.value(name)) for name in ("h_0", "c_0") if name in call.arguments}
     weights = [weight.tensor for weight in call["weights"]]
     options: dict[str, Any] = {"x": _folded(batch, x), "lengths": lengths, "weights": weights, **states}

@@ -37,7 +37,8 @@ def _random(spec: TensorSpec, length: int, generator: torch.Generator) -> torch.
     shape = [length if size == "time" else int(size) for size in spec.item_shape]
     if spec.dtype.startswith("float"):
         return torch.randn(shape, generator=generator)
-    return torch.randint(0, spec.vocabulary or 2, shape, generator=generator).to(torch_dtype(spec))
+    lowest, highest = spec.value_range or (0, (spec.vocabulary or 2) - 1)
+    return torch.randint(int(lowest), int(highest) + 1, shape, generator=generator).to(torch_dtype(spec))
 
 
 def padded(requests: Ragged, spec: TensorSpec, index: int, length: int, garbage: float) -> torch.Tensor:
@@ -49,7 +50,8 @@ def pad_with(garbage: float) -> Pad:
     """`padding.pad` with arbitrary values in the padding, whole rows included; valid ids for id inputs."""
 
     def pad(items: Sequence[torch.Tensor], spec: TensorSpec, bucket: Bucket) -> torch.Tensor:
-        filler = garbage if spec.dtype.startswith("float") else (spec.vocabulary or 2) - 1
+        outside = 0 if spec.value_range else 1
+        filler = garbage if spec.dtype.startswith("float") else spec.vocabulary - 1 if spec.vocabulary else outside
         batch = torch.full(spec.sizes(*bucket), filler, dtype=torch_dtype(spec))
         for row, item in enumerate(items):
             place = batch if spec.batch_dim is None else batch.select(spec.batch_dim, row)

@@ -1,0 +1,138 @@
+"""Sequences within each timestep, such as the characters of words, packed by their own lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from ragged import assert_answers_alone
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from torchserve_neuron_lstm.config.load import parse_config
+from torchserve_neuron_lstm.config.schema import ServingConfig
+from torchserve_neuron_lstm.lowering import lower
+from torchserve_neuron_lstm.lowering.errors import LoweringError
+
+BATCHES = ([1], [9, 1, 4], [16, 15, 1, 7, 16], [2, 2, 3])
+LONGEST_WORD = 7
+
+
+def config_of(*, range_of_lengths: str = f", range: [1, {LONGEST_WORD}]", takes_lengths: bool = True) -> ServingConfig:
+    """Return a configuration with the characters of each word, and the length of each word."""
+    counts = f"counts: {{dtype: int64, shape: [batch, time]{range_of_lengths}}}" if takes_lengths else ""
+    return parse_config(
+        f"""
+neuron_lstm:
+  inputs:
+    chars: {{dtype: int64, shape: [batch, time, {LONGEST_WORD}], range: [0, 29]}}
+    {counts}
+  lengths: lengths
+  buckets: {{batch: [1, 8], length: [4, 16]}}
+""",
+        "model-config.yaml",
+    )
+
+
+class Words(nn.Module):
+    """A tagger of words by their characters; `encode` makes a vector of each word."""
+
+    def __init__(self, encode: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.encode = encode
+        self.embedding = nn.Embedding(30, 5)
+        self.chars = nn.LSTM(5, 6, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(12, 8, batch_first=True)
+
+    def forward(self, chars: Tensor, counts: Tensor, lengths: Tensor) -> Any:
+        """Tag."""
+        batch, time, _ = chars.shape
+        words = self.encode(self, chars.view(batch * time, -1), counts.reshape(-1)).view(batch, time, -1)
+        packed = pack_padded_sequence(words, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.gru(packed)[0], batch_first=True)[0]
+
+
+class Counted(Words):
+    """The same, with the words' lengths counted from their characters."""
+
+    def forward(self, chars: Tensor, lengths: Tensor) -> Any:  # type: ignore[override]
+        """Tag."""
+        return super().forward(chars, (chars != 0).sum(-1).clamp(min=1), lengths)
+
+
+def last_states(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
+    """The states after each word's own last character, in both directions."""
+    packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
+    _, (h, _) = m.chars(packed)
+    return torch.cat([h[0], h[1]], 1)
+
+
+def sorted_by_hand(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
+    """Words in the order of their lengths, and back."""
+    ordered, order = counts.sort(descending=True)
+    packed = pack_padded_sequence(m.embedding(chars)[order], ordered.cpu(), batch_first=True)
+    _, (h, _) = m.chars(packed)
+    return torch.cat([h[0], h[1]], 1)[order.argsort()]
+
+
+def all_states(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
+    """The largest of all states of a word, padded to the longest word there is."""
+    packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
+    states, _ = pad_packed_sequence(m.chars(packed)[0], batch_first=True, total_length=LONGEST_WORD)
+    return states.max(1)[0]
+
+
+def longest_of_batch(m: Words, chars: Tensor, counts: Tensor) -> Tensor:
+    """States padded to the longest word of the batch, which is data."""
+    packed = pack_padded_sequence(m.embedding(chars), counts.cpu(), batch_first=True, enforce_sorted=False)
+    states, _ = pad_packed_sequence(m.chars(packed)[0], batch_first=True)
+    return states.max(1)[0]
+
+
+@pytest.mark.parametrize("encode", [last_states, all_states])
+def test_words_are_encoded_by_their_own_lengths(encode: Callable[..., Tensor]) -> None:
+    """In ragged batches as each request alone; a request with a length out of the range is not served."""
+    torch.manual_seed(0)
+    model, config = Words(encode), config_of()
+
+    program = lower(model, config)
+
+    assert program.decided == {"counts"}
+    assert_answers_alone(model, config, program, BATCHES)
+
+
+def test_words_may_be_sorted_by_the_model() -> None:
+    """The order depends on data, and is undone."""
+    torch.manual_seed(0)
+    model, config = Words(sorted_by_hand), config_of()
+
+    assert_answers_alone(model, config, lower(model, config), BATCHES)
+
+
+def test_lengths_of_words_may_be_counted_from_their_characters() -> None:
+    """Without a declared range: there are as many as the word has places, and at least one."""
+    torch.manual_seed(0)
+    model, config = Counted(last_states), config_of(takes_lengths=False)
+
+    program = lower(model, config)
+
+    assert program.decided == frozenset()
+    assert_answers_alone(model, config, program, BATCHES)
+
+
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [("", "of no known range"), (", range: [0, 7]", "from 0 to 7"), (", range: [1, 9]", "from 1 to 9")],
+)
+def test_lengths_that_packing_may_refuse_are_refused_with_the_key_to_write(declared: str, said: str) -> None:
+    """In eager mode, packing raises an error for them."""
+    with pytest.raises(LoweringError, match=rf"lengths within a timestep {said}.*such as range: \[1, 7\]"):
+        lower(Words(last_states), config_of(range_of_lengths=declared))
+
+
+def test_padding_to_the_longest_word_is_refused_with_the_argument_to_pass() -> None:
+    """Its size is data."""
+    with pytest.raises(LoweringError, match=r"the longest of its sequences.*pass total_length=7"):
+        lower(Words(longest_of_batch), config_of())
