@@ -1,4 +1,4 @@
-"""A model whose forward() is another of its methods."""
+"""A model whose forward() is another of its methods, or takes one request without a batch dimension."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import functools
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ..config.strict import closest_key
 from .errors import PackagingError
 
 
-def serve_method(model: torch.nn.Module, name: str) -> None:
+def serve_method(model: torch.nn.Module, name: str, *, batched: bool = True) -> None:
     """Let a call of the model run its method of this name, which may itself call forward() or the model.
 
-    The signature of `model.forward` is then the method's.
+    The signature of `model.forward` is then the method's. If it is not `batched`, it gets the tensors of a batch of one
+    request without their first dimension, and its outputs get one.
 
     Raises:
         PackagingError: the class has no such method.
@@ -22,7 +24,7 @@ def serve_method(model: torch.nn.Module, name: str) -> None:
     method = getattr(model, name, None)
     if not callable(method) or isinstance(method, torch.nn.Module):
         raise PackagingError(_no_method(model, name, method))
-    if name == "forward":
+    if name == "forward" and batched:
         return
     own = model.forward
 
@@ -31,13 +33,18 @@ def serve_method(model: torch.nn.Module, name: str) -> None:
         outer = model.__dict__.get("forward")
         model.forward = own
         try:
-            return method(*args, **kwargs)
+            return method(*args, **kwargs) if batched else _of_one_request(method, args, kwargs)
         finally:
             del model.forward
             if outer is not None:
                 model.forward = outer
 
     model.forward = forward
+
+
+def _of_one_request(method: Any, args: Any, kwargs: Any) -> Any:
+    alone, named = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.select(0, 0), (args, kwargs))
+    return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.unsqueeze(0), method(*alone, **named))
 
 
 def _no_method(model: torch.nn.Module, name: str, found: object) -> str:

@@ -111,11 +111,13 @@ def build_model(model_file: Path, config: ModelArguments, tell: Tell = _silent) 
     Raises:
         PackagingError: the file and the arguments make no such model.
     """
-    return construct(load_class(model_file, config.class_name, tell), config.args, config.method)
+    return construct(
+        load_class(model_file, config.class_name, tell), config.args, config.method, batched=config.batched
+    )
 
 
 def construct(
-    model_class: type[torch.nn.Module], args: Mapping[str, Any], method: str | None = None
+    model_class: type[torch.nn.Module], args: Mapping[str, Any], method: str | None = None, *, batched: bool = True
 ) -> torch.nn.Module:
     """Call the class with the keyword arguments of `neuron_lstm.model.args`.
 
@@ -129,8 +131,7 @@ def construct(
     except Exception as error:
         called = f"{model_class.__name__}({', '.join(f'{name}={value!r}' for name, value in given.items())})"
         raise PackagingError(f"{called} fails: {_reason(error)}") from error
-    if method is not None:
-        serve_method(model, method)
+    serve_method(model, method or "forward", batched=batched)
     return model
 
 

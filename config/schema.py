@@ -72,6 +72,12 @@ class ModelArguments(Strict):
     """Keyword arguments of the model class."""
     forward: dict[Name, Any] = Field(default_factory=dict)
     """Constant keyword arguments of forward() or of the method, the same for every request."""
+    batched: bool = True
+    """Whether forward() takes a batch.
+
+    With false it takes one request, without a batch dimension. `inputs` and the outputs have one nevertheless, in
+    front.
+    """
 
 
 class InputConfig(Strict):
@@ -376,6 +382,10 @@ def _axes_and_buckets(given: Mapping[str, Any], shapes: Mapping[str, Any]) -> It
     if with_batch and len(with_batch) < len(shapes):
         odd = next(name for name in shapes if name not in with_batch)
         yield ("inputs", odd, "shape"), f"expected batch here as in {with_batch[0]}: all inputs have it, or none"
+    unbatched = as_mapping(given.get("model")).get("batched") is False
+    for name, shape in shapes.items() if unbatched else ():
+        if shape[0] != "batch":
+            yield ("inputs", name, "shape"), "expected batch in front of what forward() takes: model.batched is false"
     has_time = any("time" in shape for shape in shapes.values())
     if given.get("lengths") is not None and not has_time:
         yield ("lengths",), "expected no lengths: no input has a time dimension"
@@ -395,34 +405,3 @@ def _bucket_for_axis(
         yield ("buckets", key), f"is missing: an input has a {axis} dimension, so its sizes must be given, ascending"
     if present and not needed:
         yield ("buckets", key), f"expected none: no input has a {axis} dimension"
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a whole model-config.yaml, for editors."""
-    keys = {key: _without_null(entry) for key, entry in Frontend.model_json_schema()["properties"].items()}
-    block = NeuronLstmBlock.model_json_schema()
-    definitions = block.pop("$defs")
-    together = {"minWorkers": ["maxWorkers"], "maxWorkers": ["minWorkers"]}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "model-config.yaml of a model served by neuron_lstm",
-        "type": "object",
-        "properties": {**keys, BLOCK: {"$ref": f"#/$defs/{block['title']}"}},
-        "required": [BLOCK],
-        "dependentRequired": together,
-        "$defs": {**definitions, block["title"]: block},
-    }
-
-
-def _without_null(entry: dict[str, Any]) -> dict[str, Any]:
-    """Remove null from the schema of one of TorchServe's keys: it means a key that is left out, and is
-    not written.
-
-    >>> _without_null({"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None, "title": "Min"})
-    {'title': 'Min', 'type': 'integer'}
-    """
-    if "anyOf" not in entry:
-        return entry
-    rest = {word: value for word, value in entry.items() if word not in ("anyOf", "default")}
-    (written,) = (kind for kind in entry["anyOf"] if kind != {"type": "null"})
-    return {**rest, **written}

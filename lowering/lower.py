@@ -35,6 +35,8 @@ def lower(model: torch.nn.Module, config: ServingConfig) -> LoweredModel:
         LoweringError: names the line of the model and a way out.
     """
     model.eval()
+    if not config.model.batched:
+        return _lower_request(model, config, None)
     first = _attempt(model, config)
     if isinstance(first, LoweringError):  # the second way starts outside of the handler: its errors have no context
         return _lower_request(model, config, first)

@@ -56,6 +56,8 @@ class InferredInputs:
     """Layouts of the tensor arguments, in order; guesses if there is a `refusal`."""
     refusal: str | None
     """First error of forward() if no guess was accepted; None: the inputs were accepted."""
+    batched: bool = True
+    """Whether forward() takes a batch; otherwise one request, and `batch` was put in front of its inputs."""
 
     @property
     def mask(self) -> TensorSpec | None:
@@ -66,17 +68,33 @@ class InferredInputs:
 
 
 def infer_inputs(model: nn.Module) -> InferredInputs:
-    """Find inputs that forward() accepts, among candidates from the model's layers."""
+    """Find inputs that forward() accepts, among candidates from the model's layers.
+
+    A recurrent model that takes no time beside a batch is tried without a batch.
+    """
     signature = read_signature(model)
     candidates = candidate_inputs(model)
+    found = _accepted(model, signature, candidates)
+    if any(spec.time_dim is not None for spec in found.inputs) and found.refusal is None:
+        return found
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    in_front = tuple(spec for spec in candidates if spec.shape[:2] == ("batch", "time")) if recurrent else ()
+    alone = _accepted(model, signature, in_front, batched=False)
+    return alone if alone.refusal is None else found
+
+
+def _accepted(
+    model: nn.Module, signature: ForwardSignature, candidates: tuple[TensorSpec, ...], *, batched: bool = True
+) -> InferredInputs:
+    """Call forward() with one combination of candidates after the other; the first that it accepts."""
     refusal: str | None = "it has no tensor argument"
     until = time.monotonic() + _MOST_SECONDS
     for tried in _variations(signature):
         trials = itertools.islice(_combinations(tried.tensors, candidates), _MOST_TRIALS)
         for specs in itertools.takewhile(lambda _: time.monotonic() < until, trials):
-            outcome = _call(model, tried, specs)
+            outcome = _call(model, tried, specs, batched)
             if not isinstance(outcome, str):
-                return InferredInputs(tried, _described(specs, outcome), None)
+                return InferredInputs(tried, _described(specs, outcome), None, batched)
             refusal = refusal if refusal != "it has no tensor argument" else outcome
     return InferredInputs(signature, _first_guess(signature.tensors, candidates), refusal)
 
@@ -205,10 +223,14 @@ Embedded = dict[str, nn.Embedding]
 """Embedding in which each of the arguments was looked up."""
 
 
-def _call(model: nn.Module, signature: ForwardSignature, specs: tuple[TensorSpec, ...]) -> Embedded | str:
+def _call(
+    model: nn.Module, signature: ForwardSignature, specs: tuple[TensorSpec, ...], batched: bool
+) -> Embedded | str:
     """Call forward() once; returns the embeddings that it used, or its error."""
     given = {spec.name: torch.zeros(spec.sizes(_BATCH, _TIME), dtype=torch_dtype(spec)) for spec in specs}
     extra = {} if signature.lengths is None else {signature.lengths: torch.tensor([_TIME, _TIME - 2])}
+    if not batched:
+        given, extra = ({name: tensor[0] for name, tensor in tensors.items()} for tensors in (given, extra))
     try:
         with _lookups(model, given) as embedded, checked_packed_features(model), quiet(), torch.no_grad():
             model(**given, **extra, **signature.constants)

@@ -158,12 +158,14 @@ def _block(found: InferredInputs) -> Iterator[str]:
 
 def _model(found: InferredInputs, args: Mapping[str, Any], class_name: str | None, method: str | None) -> Iterator[str]:
     constants = dict(found.signature.constants)
-    if args or constants or class_name or method:
+    if args or constants or class_name or method or not found.batched:
         yield "  model:"
     if class_name:
         yield f"    class: {class_name}  # the model's class in --model-file"
     if method:
         yield f"    method: {method}  # served instead of forward(); its arguments are meant below"
+    if not found.batched:
+        yield "    batched: false  # forward() takes one request; the inputs below have a batch in front of it"
     if args:
         yield f"    args: {flow(dict(args))}  # keyword arguments of the model class"
     if constants:

@@ -15,6 +15,6 @@ def add_to(commands: Any) -> None:
 
 
 def _schema(options: argparse.Namespace) -> None:
-    from ...config.schema import json_schema
+    from ...config.json_schema import json_schema
 
     print_json(json_schema())

@@ -67,6 +67,38 @@ def test_a_method_that_fails_leaves_the_model_as_it_was() -> None:
     assert torch.allclose(model(torch.randn(4, 3)).sum(-1), torch.ones(4))
 
 
+class OneSentence(nn.Module):
+    """A tagger of one sentence, with its length as a number, which calls itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 2)
+
+    def forward(self, x: torch.Tensor, length: torch.Tensor) -> dict[str, torch.Tensor]:
+        y, _ = self.lstm(x.view(len(x), 1, -1))
+        return {"tags": y.view(len(x), -1), "length": length}
+
+    def twice(self, x: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
+        tags: torch.Tensor = self(x, length)["tags"]
+        return 2 * tags
+
+
+def test_a_model_of_one_request_takes_a_batch_of_one() -> None:
+    """Also where the method calls the model, which has no batch dimension there either."""
+    x, length = torch.randn(4, 3), torch.tensor(4)
+    model = OneSentence().eval()
+    alone = model(x, length)
+    serve_method(model, "forward", batched=False)
+    answer = model(x[None], length=length[None])
+
+    assert torch.equal(answer["tags"], alone["tags"][None])
+    assert torch.equal(answer["length"], torch.tensor([4]))
+    other = OneSentence().eval()
+    other.load_state_dict(model.state_dict())
+    serve_method(other, "twice", batched=False)
+    assert torch.equal(other(x[None], length[None]), 2 * alone["tags"][None])
+
+
 def test_forward_itself_changes_nothing() -> None:
     """The class's own method stays."""
     model = Scored()

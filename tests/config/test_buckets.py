@@ -15,8 +15,9 @@ from torchserve_neuron_lstm.bucketing.bucket_lengths import geometric_lengths, o
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.buckets import AutoLengths, Buckets
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
+from torchserve_neuron_lstm.config.json_schema import json_schema
 from torchserve_neuron_lstm.config.load import load_config, parse_config
-from torchserve_neuron_lstm.config.schema import ServingConfig, json_schema
+from torchserve_neuron_lstm.config.schema import ServingConfig
 
 SEEN = {3: 50, 5: 20, 9: 10, 30: 2, 31: 1}
 

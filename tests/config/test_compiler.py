@@ -8,8 +8,9 @@ import yaml
 
 from torchserve_neuron_lstm.config.compiler import PartitionerBlock
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
+from torchserve_neuron_lstm.config.json_schema import json_schema
 from torchserve_neuron_lstm.config.load import parse_config
-from torchserve_neuron_lstm.config.schema import ServingConfig, json_schema
+from torchserve_neuron_lstm.config.schema import ServingConfig
 
 
 def text_of(**keys: str) -> str:

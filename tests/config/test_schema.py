@@ -14,8 +14,9 @@ import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.diagnostics import ConfigError
 from torchserve_neuron_lstm.config.frontend import Frontend
+from torchserve_neuron_lstm.config.json_schema import json_schema
 from torchserve_neuron_lstm.config.load import load_config, parse_config
-from torchserve_neuron_lstm.config.schema import ServingConfig, json_schema
+from torchserve_neuron_lstm.config.schema import ServingConfig
 
 PRESETS = sorted((Path(torchserve_neuron_lstm.config.__file__).parent / "presets").glob("*.yaml"))
 IDS = "{ids: {dtype: int64, shape: [batch, time]}}"
@@ -104,6 +105,17 @@ def test_elements_of_a_tuple_have_dotted_names() -> None:
     assert "model.forward.state: expected a constant" in refusal(inputs=state, model="{forward: {state: 1}}")
     for name in ("0.state", "state.", "state.1x", "class.0"):
         assert "expected the name of a Python argument" in refusal(inputs=state.replace("state.0", name))
+
+
+def test_inputs_of_one_request_have_the_batch_in_front() -> None:
+    """The place of a dimension that forward() does not have is fixed."""
+    one = "{batched: false}"
+
+    assert parsed(model=one).model.batched is False
+    said = refusal(model=one, inputs="{x: {dtype: float32, shape: [time, batch, 3]}}")
+    assert said == (
+        "neuron_lstm.inputs.x.shape: expected batch in front of what forward() takes: model.batched is false"
+    )
 
 
 def test_a_packed_input_begins_with_batch_and_time() -> None:

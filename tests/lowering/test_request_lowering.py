@@ -12,6 +12,7 @@ from ragged import alone, assert_answers_alone, padded, part_of, ragged
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
+from torchserve_neuron_lstm.archiver_ext.served_method import serve_method
 from torchserve_neuron_lstm.config.load import parse_config
 from torchserve_neuron_lstm.lowering import LoweringError, lower
 from torchserve_neuron_lstm.lowering.program import LoweredModel
@@ -313,3 +314,32 @@ def test_a_tuple_that_lacks_an_element_is_refused_by_name() -> None:
 
     with pytest.raises(LoweringError, match=r"states\.0\.0, states\.0\.2 are not all elements of a tuple states\.0"):
         lower(TakesTuples().eval(), config)
+
+
+class OneSentence(nn.Module):
+    """A tagger of one sentence [T, 5], without a batch dimension, as in PyTorch's first tutorial on LSTMs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(FEATURES, 6)
+        self.out = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tag: [T, 3]."""
+        y, _ = self.lstm(x.view(len(x), 1, -1))
+        return torch.log_softmax(self.out(y.view(len(x), -1)), 1)
+
+
+def test_a_model_of_one_sequence_runs_in_ragged_batches() -> None:
+    """Its requests share a program, and each is answered as alone."""
+    torch.manual_seed(0)
+    model = OneSentence().eval()
+    serve_method(model, "forward", batched=False)
+    config = parse_config(
+        yaml_of(lengths=False).replace("neuron_lstm:", "neuron_lstm:\n  model: {batched: false}"), "model-config.yaml"
+    )
+
+    program = lower(model, config)
+
+    assert [spec.shape for spec in program.outputs] == [("batch", "time", 3)]
+    assert_answers_alone(model, config, program, BATCHES)

@@ -150,6 +150,27 @@ def test_an_argument_named_mask_is_made_of_the_lengths() -> None:
     assert "check true_for" in text
 
 
+class OneSentence(nn.Module):
+    """A tagger of one sentence, as in PyTorch's first tutorial on LSTMs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(9, 6)
+        self.lstm = nn.LSTM(6, 5)
+
+    def forward(self, sentence: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.lstm(self.embedding(sentence).view(len(sentence), 1, -1))[0]
+        return y.view(len(sentence), -1)
+
+
+def test_a_model_of_one_sequence_is_served_in_batches() -> None:
+    """It accepts neither a batch with time nor time with a batch."""
+    config = parse_config(starting_config(OneSentence, {}), "model-config.yaml")
+
+    assert config.model.batched is False
+    assert [spec.shape for spec in config.input_specs] == [("batch", "time")]
+
+
 def test_a_method_has_inputs_of_its_own() -> None:
     """Class and method are written down."""
     text = starting_config(Switched, {}, "Switched", "infer")
