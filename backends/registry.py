@@ -121,6 +121,7 @@ BASE = (
     "config/__init__.py",
     "config/manifest.py",
     "config/json_codec.py",
+    "config/request_limits.py",
     "backends/__init__.py",
     "backends/interface.py",
     "backends/registry.py",

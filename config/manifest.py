@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec, role_buckets
 from ..sessions.settings import SessionSettings
 from .json_codec import REPACKAGE, JsonError, LeftOut, abbreviate, from_json, parse_json, relative_path, to_json
+from .request_limits import RequestLimits
 
 FILE_NAME = "variants.json"
 FORMAT = 5
@@ -73,6 +74,7 @@ class ErrorTolerance(NamedTuple):
 
 
 _TOLERANCE = ErrorTolerance(atol=1e-5, rtol=1e-5)
+_LIMITS = RequestLimits()
 
 
 class _Header(NamedTuple):
@@ -177,6 +179,8 @@ class Manifest:
     """Timesteps of the shortest sequence that the model takes."""
     accepted: Annotated[tuple[AcceptedRange, ...], LeftOut(())] = ()
     """Ranges of inputs outside of which requests are refused: the programs hold within them only."""
+    limits: Annotated[RequestLimits, LeftOut(_LIMITS)] = _LIMITS
+    """What one request may ask for."""
     precision: str = "float32"
     tolerance: ErrorTolerance = _TOLERANCE
     produced_by: dict[str, str] = field(default_factory=dict)

@@ -35,6 +35,7 @@ from .fields import (
 )
 from .frontend import Frontend
 from .lengths_argument import Lengths, LengthsArgument
+from .limits import LimitsConfig
 from .mask import Mask, MaskConfig
 from .streaming import StreamingConfig
 from .strict import Strict, as_mapping, format_value, tuple_from_list
@@ -201,6 +202,8 @@ class NeuronLstmBlock(Strict):
 
     Its file is an extra file.
     """
+    limits: LimitsConfig = LimitsConfig()
+    """What one request may ask for; left out, all the defaults."""
     streaming: StreamingConfig | None = None
     """Serve sequences in sessions of several requests.
 

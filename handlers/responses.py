@@ -12,6 +12,8 @@ from typing import NamedTuple, TypeAlias
 JSON = "application/json"
 NPY = "application/x-npy"
 
+DEFAULT_MAX_RESPONSE_BYTES = 6_553_500
+"""TorchServe's default `max_response_size`. One larger body costs the whole batch its worker."""
 Encoded: TypeAlias = tuple[bytes, str]
 """The body of a response and its content type."""
 SessionKeys: TypeAlias = Mapping[str, object] | None
@@ -22,12 +24,13 @@ _KINDS = {
     406: ("NotAcceptable",),
     409: ("PieceBeforeFailed", "SessionBusy", "SessionExists", "StepGap", "StepTaken"),
     410: ("ModelChanged", "SessionEnded", "SessionUnknown"),
-    413: ("AnswerTooLarge", "SequenceTooLong", "TooManySequences"),
+    413: ("AnswerTooLarge", "BodyTooLarge", "SequenceTooLong", "TooManySequences", "TooManyTimesteps", "TooMuchWork"),
     422: ("LengthNotAccepted",),
     429: ("TooManySessions",),
     500: ("AnswerNotFinite", "InternalError", "SessionDamaged"),
     501: ("ExplanationsNotSupported",),
     503: ("StoreUnavailable",),
+    504: ("DeadlineExceeded",),
     507: ("StoreFull",),
 }
 STATUSES: Mapping[str, int] = {kind: status for status, kinds in _KINDS.items() for kind in kinds}
@@ -40,7 +43,10 @@ class RequestError(Exception):
     `kind` is the body's `type` (one word that a program can compare, a key of `STATUSES`), `message` the body's
     `message` (for people). Neither holds more of the request than a few characters. `retry_after` is the number of
     seconds after which the same request may succeed; None where it will not. `status` is that of the kind unless given.
+    `body_keys` are what the request's format adds to the body; None: the format is not known yet.
     """
+
+    body_keys: Mapping[str, object] | None = None
 
     def __init__(self, kind: str, message: str, retry_after: float | None = None, status: int | None = None) -> None:
         self.kind = kind
@@ -56,6 +62,11 @@ class RequestError(Exception):
         "instances[3]: input 'ids': the sequence is empty"
         """
         return RequestError(self.kind, f"{path}: {self.message}", self.retry_after, self.status)
+
+
+def forget_causes(error: BaseException) -> None:
+    """Drop the frames and the causes of a refusal, which hold the refused body and all that was made of it."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
 
 
 def malformed(message: str) -> RequestError:

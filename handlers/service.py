@@ -14,21 +14,32 @@ from itertools import islice
 from math import ceil
 from typing import TypeVar
 
+from .admission import Admission, too_large
 from .batch import UNEXPECTED_ERROR, BatchStats, run_sequences
+from .deadline import Turn, too_late
 from .formats import Codec
-from .formats.json_text import to_json
+from .formats.json_text import ResponseTooLong, to_json
 from .formats.request import InferenceRequest, Outputs, TorchServeRequest
 from .metrics import BatchMetrics
-from .responses import Encoded, Outcome, RawResponse, RequestError, internal
+from .responses import (
+    DEFAULT_MAX_RESPONSE_BYTES,
+    Encoded,
+    Outcome,
+    RawResponse,
+    RequestError,
+    forget_causes,
+    internal,
+)
 from .runtime.loader import ServedModel
-from .streaming.service import SessionRequest, SessionService
+from .streaming.service import SessionRequest, SessionService, without_successors
 from .streaming.sessions import Sessions
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-DEFAULT_MAX_RESPONSE_BYTES = 6_553_500
-"""TorchServe's default `max_response_size`. One larger body costs the whole batch its worker."""
+AcceptedRequest = InferenceRequest | SessionRequest
+"""A decoded request that is within its bounds."""
+DEFAULT_RESPONSE_TIMEOUT_MS = 120_000.0
+"""TorchServe's default `responseTimeout`."""
 
 
 def _discard(metrics: BatchMetrics) -> None:
@@ -50,6 +61,10 @@ class Service:
     """A function that receives the metrics of each batch, once its responses are made."""
     clock: Callable[[], float] = time.perf_counter
     """A function that returns seconds."""
+    unix_clock: Callable[[], float] = time.time
+    """A function that returns the seconds since 1970, in which clients tell deadlines."""
+    response_timeout_ms: float = DEFAULT_RESPONSE_TIMEOUT_MS
+    """TorchServe kills a worker whose batch takes longer."""
     sessions: Sessions | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
 
@@ -58,13 +73,16 @@ class Service:
         if len(requests) == 1 and requests[0].is_describe_request:
             return [RawResponse(200, to_json(self.description))]
         started = self.clock()
-        decoded = [_attempt(self._decode, request) for request in requests]
-        made, stats = self._run([one for one in decoded if not isinstance(one, RequestError)])
+        accepted = [_attempt(self._accept, request) for request in requests]
+        timely = self._in_time(requests, accepted, started)
+        made, stats = self._run([one for one in timely if not isinstance(one, RequestError)])
         responded = iter(made)
-        outcomes = [one if isinstance(one, RequestError) else next(responded) for one in decoded]
+        outcomes = [one if isinstance(one, RequestError) else next(responded) for one in timely]
         responses = [
-            self._refuse(request, outcome) if isinstance(outcome, RequestError) else outcome
-            for request, outcome in zip(requests, outcomes, strict=True)
+            self._refuse(request if isinstance(one, RequestError) else one, outcome)
+            if isinstance(outcome, RequestError)
+            else outcome
+            for request, one, outcome in zip(requests, accepted, outcomes, strict=True)
         ]
         rejected = Counter(outcome.kind for outcome in outcomes if isinstance(outcome, RequestError))
         self._report(
@@ -80,6 +98,11 @@ class Service:
         return responses
 
     @cached_property
+    def admission(self) -> Admission:
+        """The bounds of requests."""
+        return Admission(self.model.manifest, self.max_response_bytes, self.response_timeout_ms)
+
+    @cached_property
     def _session_service(self) -> SessionService | None:
         settings = self.model.manifest.streaming
         if settings is None or self.sessions is None:
@@ -88,10 +111,42 @@ class Service:
         state_id = bytes.fromhex(settings.state)
         return SessionService(self.model, self.codec, self.sessions, state_id, settings.fields, self.clock, encode)
 
-    def _decode(self, request: TorchServeRequest) -> InferenceRequest | SessionRequest:
+    def _accept(self, request: TorchServeRequest) -> AcceptedRequest:
+        """Decode a request, and refuse one whose response or computation would be too large.
+
+        Raises:
+            RequestError: why the request is refused.
+        """
         if request.is_explain_request:
             raise RequestError("ExplanationsNotSupported", "a compiled model gives no explanations")
-        return (self.codec if self._session_service is None else self._session_service).decode(request)
+        session_service = self._session_service
+        decoded = self.codec.decode(request) if session_service is None else session_service.decode(request)
+        inference = _inference(decoded)
+        try:
+            self.admission.check(inference)
+        except RequestError as error:
+            error.body_keys = self.codec.error_keys(error, inference)
+            raise
+        return decoded
+
+    def _in_time(
+        self, requests: Sequence[TorchServeRequest], accepted: Sequence[AcceptedRequest | RequestError], started: float
+    ) -> list[AcceptedRequest | RequestError]:
+        """Replace the requests that would be answered after their deadline by their refusals."""
+        elapsed_ms, unix_ms = (self.clock() - started) * 1000, self.unix_clock() * 1000
+        timely = list(accepted)
+        turns: dict[int, Turn] = {}
+        for place, (request, one) in enumerate(zip(requests, accepted, strict=True)):
+            if not isinstance(one, RequestError):
+                turn = _attempt(self.admission.turn, _inference(one), request.headers, elapsed_ms, unix_ms)
+                if isinstance(turn, RequestError):
+                    timely[place] = turn
+                else:
+                    turns[place] = turn
+        places = list(turns)
+        for index in self.admission.late(list(turns.values())):
+            timely[places[index]] = too_late(turns[places[index]])
+        return timely if self._session_service is None else without_successors(accepted, timely)
 
     def _run(self, accepted: Sequence[InferenceRequest | SessionRequest]) -> tuple[Sequence[Outcome], BatchStats]:
         if self._session_service is not None:
@@ -109,13 +164,12 @@ class Service:
         return _attempt(self._response, partial(self.codec.encode, request, outputs))
 
     def _response(self, encode: Callable[[], Encoded]) -> RawResponse:
-        body, content_type = encode()
+        try:
+            body, content_type = encode()
+        except ResponseTooLong:
+            raise too_large("more", self.max_response_bytes) from None
         if len(body) > self.max_response_bytes:
-            raise RequestError(
-                "AnswerTooLarge",
-                f"the response would have {len(body)} bytes, the server sends at most {self.max_response_bytes} "
-                "(max_response_size): send fewer sequences in one request, or accept .npy",
-            )
+            raise too_large(f"{len(body)} bytes", self.max_response_bytes)
         return RawResponse(200, body, content_type)
 
     def _report(self, metrics: BatchMetrics) -> None:
@@ -124,9 +178,10 @@ class Service:
         except Exception:  # noqa: BLE001 - no response depends on metrics
             _log.exception("the metrics of a batch could not be reported")
 
-    def _refuse(self, request: TorchServeRequest, error: RequestError) -> RawResponse:
+    def _refuse(self, refused: TorchServeRequest | AcceptedRequest, error: RequestError) -> RawResponse:
         headers = {} if error.retry_after is None else {"Retry-After": str(ceil(error.retry_after))}
-        return RawResponse(error.status, self.codec.encode_error(error, request), headers=headers)
+        known = refused.written() if isinstance(refused, TorchServeRequest) else _inference(refused)
+        return RawResponse(error.status, self.codec.encode_error(error, known), headers=headers)
 
 
 def _attempt(step: Callable[..., _T], *arguments: object) -> _T | RequestError:
@@ -134,10 +189,15 @@ def _attempt(step: Callable[..., _T], *arguments: object) -> _T | RequestError:
     try:
         return step(*arguments)
     except RequestError as error:
+        forget_causes(error)
         return error
     except Exception:  # noqa: BLE001 - no error may reach the other requests of the batch
         _log.exception("a request failed unexpectedly")
         return internal(UNEXPECTED_ERROR)
+
+
+def _inference(accepted: AcceptedRequest) -> InferenceRequest:
+    return accepted.request if isinstance(accepted, SessionRequest) else accepted
 
 
 def _by_request(

@@ -23,7 +23,8 @@ from .responses import RawResponse
 from .runtime.host import available_cores, threads_per_worker
 from .runtime.loader import load_archive
 from .runtime.placement import apply_placement
-from .service import DEFAULT_MAX_RESPONSE_BYTES, Service
+from .server_settings import max_response_bytes, read_server_properties
+from .service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
 from .streaming.sessions import open_sessions
 
 _log = logging.getLogger(__name__)
@@ -80,16 +81,6 @@ def handle(service: Service, rows: Sequence[object], context: Context) -> list[b
     return [response.body for response in responses]
 
 
-def max_response_bytes(environment: Mapping[str, str]) -> int:
-    """Return the limit of one body in bytes: the server's `TS_MAX_RESPONSE_SIZE`, or else its default.
-
-    >>> max_response_bytes({"TS_MAX_RESPONSE_SIZE": "1000"}), max_response_bytes({})
-    (1000, 6553500)
-    """
-    given = environment.get("TS_MAX_RESPONSE_SIZE", "")
-    return int(given) if given.isascii() and given.isdigit() else DEFAULT_MAX_RESPONSE_BYTES
-
-
 def _load(directory: Path, context: Context) -> Service:
     manifest, workers = read_manifest(directory), _max_workers(context.model_yaml_config)
     # Before anything starts threads, or opens a device.
@@ -97,7 +88,8 @@ def _load(directory: Path, context: Context) -> Service:
     torch.set_num_threads(placed or manifest.threads or threads_per_worker(available_cores(), workers))
     archive = load_archive(directory, torch.get_num_threads())
     manifest, identity = archive.manifest, ModelIdentity(str(context.model_name), _version(context.manifest))
-    codec = load_codec(manifest, directory, identity)
+    most = max_response_bytes(os.environ, read_server_properties(Path("/proc") / str(os.getppid())))
+    codec = load_codec(manifest, directory, identity, most)
     programs = sum(map(len, archive.programs.values()))
     _log.info("%d programs on %s, %d threads", programs, manifest.backend, archive.threads)
     reporter = MetricReporter(identity.name, manifest.grid, _declared_units(context.metrics), socket.gethostname())
@@ -105,9 +97,10 @@ def _load(directory: Path, context: Context) -> Service:
         archive,
         codec,
         describe(manifest, archive.threads),
-        max_response_bytes(os.environ),
+        most,
         partial(_report, reporter),
         sessions=open_sessions(manifest, identity.name, os.environ),
+        response_timeout_ms=_response_timeout_ms(context.model_yaml_config),
     )
 
 
@@ -144,6 +137,11 @@ def _set_status(response: RawResponse, index: int, context: Context) -> None:
         context.set_response_header(index, name, value)
     if response.status != 200:
         context.set_response_status(response.status, HTTPStatus(response.status).phrase, index)
+
+
+def _response_timeout_ms(yaml: object) -> float:
+    seconds = yaml.get("responseTimeout") if isinstance(yaml, Mapping) else None
+    return seconds * 1000.0 if type(seconds) is int and seconds > 0 else DEFAULT_RESPONSE_TIMEOUT_MS
 
 
 def _max_workers(yaml: object) -> object:

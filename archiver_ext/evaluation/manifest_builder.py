@@ -91,6 +91,7 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
         placement=config.placement,
         threads=config.threads,
         streaming=None if config.streaming is None else config.streaming.settings(_state_id(build, candidate, files)),
+        limits=config.limits.limits,
         precision=precision_of(engine, config.precision),
         tolerance=ErrorTolerance(*build.tolerance),
         files=files,

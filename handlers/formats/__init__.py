@@ -17,15 +17,15 @@ file here and one entry in `FORMATS`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from ...config.manifest import Manifest
-from ..responses import NPY, Encoded, RequestError, SessionKeys, malformed
+from ..responses import DEFAULT_MAX_RESPONSE_BYTES, NPY, Encoded, RequestError, SessionKeys, malformed
 from .custom import CustomFormat, UserCodec, load_user_codec
-from .json_formats import PlainFormat, V1Format, decode_json, parse_json
+from .json_formats import PlainFormat, V1Format, decode_json
 from .json_text import to_json
 from .labels import Labels, read_labels
 from .npy import NpyFormat, write_npy
@@ -36,22 +36,30 @@ FORMATS: tuple[Callable[[FormatContext], RequestFormat], ...] = (NpyFormat, V2Fo
 """The formats of every archive; the first that matches decodes a body."""
 
 
-def load_codec(manifest: Manifest, directory: Path, identity: ModelIdentity) -> Codec:
+def load_codec(
+    manifest: Manifest, directory: Path, identity: ModelIdentity, max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
+) -> Codec:
     """Load the codec of an unpacked archive.
 
     Raises:
         RuntimeError: the user's codec cannot be loaded, or the class names do not fit the model.
     """
     if manifest.codec is not None:
-        return make_codec(manifest, identity, user_codec=load_user_codec(manifest.codec, directory))
-    return make_codec(manifest, identity, read_labels(directory, manifest.outputs))
+        user_codec = load_user_codec(manifest.codec, directory)
+        return make_codec(manifest, identity, user_codec=user_codec, max_response_bytes=max_response_bytes)
+    labels = read_labels(directory, manifest.outputs)
+    return make_codec(manifest, identity, labels, max_response_bytes=max_response_bytes)
 
 
 def make_codec(
-    manifest: Manifest, identity: ModelIdentity, labels: Labels | None = None, user_codec: UserCodec | None = None
+    manifest: Manifest,
+    identity: ModelIdentity,
+    labels: Labels | None = None,
+    user_codec: UserCodec | None = None,
+    max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES,
 ) -> Codec:
     """Make the codec of `FORMATS`, or that of the user's codec, which decodes every body."""
-    context = FormatContext(manifest, identity, labels)
+    context = FormatContext(manifest, identity, labels, max_response_bytes)
     custom = () if user_codec is None else (CustomFormat(context, user_codec),)
     return Codec(manifest, (*custom, *(make_format(context) for make_format in FORMATS)))
 
@@ -82,6 +90,7 @@ class Codec:
             RequestError: why the request is refused.
         """
         body = request.body()
+        self._check_size(request, body)
         for one in self._body_formats:
             if one.matches(body):
                 decoded = one.decode(body)
@@ -94,11 +103,13 @@ class Codec:
             return decoded._replace(npy=True)
         if request.accepts_json:
             return decoded
-        raise RequestError(
+        error = RequestError(
             "NotAcceptable",
             f"{NPY} holds one array: it can hold the response for one sequence of a model with one output. "
             "Accept application/json instead",
         )
+        error.body_keys = self.error_keys(error, decoded)
+        raise error
 
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode the outputs of each sequence as a body and its content type; `session` as in `RequestFormat`.
@@ -110,21 +121,43 @@ class Codec:
             return write_npy(outputs[0][0]), NPY
         return request.format.encode(request, outputs, session)
 
-    def encode_error(self, error: RequestError, request: TorchServeRequest) -> bytes:
+    def encode_error(self, error: RequestError, refused: object) -> bytes:
         """Encode the body of a refused request: `code`, `type`, `message`, and the keys that its format adds.
 
-        gRPC has no status: the body is all that its clients get.
+        `refused` is the accepted request that failed, or the body as TorchServe gave it. gRPC has no status: the body
+        is all that its clients get.
         """
         facts: dict[str, object] = {"code": error.status, "type": error.kind, "message": error.message}
-        try:
-            value = parse_json(request.body())
-        except RequestError:
-            value = None
-        added = (one.encode_error(error, value) for one in self.formats)
-        return to_json(facts | next((keys for keys in added if keys is not None), {}))
+        keys = self.error_keys(error, refused) if error.body_keys is None else error.body_keys
+        return to_json({**facts, **keys})
+
+    def error_keys(self, error: RequestError, refused: object) -> Mapping[str, object]:
+        """Return the keys that a format adds; none for a body that is not parsed: a refusal must cost little."""
+        if isinstance(refused, InferenceRequest):
+            return refused.format.encode_error(error, refused) or {}
+        if isinstance(refused, (bytes, bytearray, str)):
+            return {}
+        added = (one.encode_error(error, refused) for one in self.formats)
+        return next((keys for keys in added if keys is not None), {})
 
     def _decode_value(self, value: object) -> InferenceRequest:
-        for one in self._json_formats:
-            if one.matches(value):
-                return one.decode(value)
+        try:
+            for one in self._json_formats:
+                if one.matches(value):
+                    return one.decode(value)
+        except RequestError as error:
+            error.body_keys = self.error_keys(error, value)
+            raise
         raise malformed("the body is in none of the formats that are served here")
+
+    def _check_size(self, request: TorchServeRequest, body: Body) -> None:
+        """Refuse a body with too many bytes before it is parsed, or what is left of it is looked at.
+
+        Raises:
+            RequestError: 413.
+        """
+        most = self.manifest.limits.body_bytes
+        given = body.value
+        size = len(given) if isinstance(given, (bytes, bytearray, str)) else request.content_length
+        if size > most:
+            raise RequestError("BodyTooLarge", f"the body has {size} bytes, one request may have at most {most}")

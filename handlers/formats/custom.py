@@ -70,6 +70,11 @@ class CustomFormat:
     context: FormatContext
     user: UserCodec
 
+    @property
+    def sends_outputs(self) -> bool:
+        """Whether the response has the outputs: the user's class decides."""
+        return False
+
     def matches(self, value: object) -> bool:
         """Whether the user's class decodes the body: it decodes every one."""
         return True
@@ -105,7 +110,7 @@ class CustomFormat:
         (encoded,) = self._encode_each(request, outputs)
         if isinstance(encoded, bytes | bytearray):
             return bytes(encoded), self._content_type()
-        return to_json(encoded), JSON
+        return to_json(encoded, self.context.max_response_bytes), JSON
 
     def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
         """Add nothing."""
@@ -141,7 +146,7 @@ class CustomListFormat(CustomFormat):
         Raises:
             RequestError: 400 with the user's message.
         """
-        return to_json(self._encode_each(request, outputs)), JSON
+        return to_json(self._encode_each(request, outputs), self.context.max_response_bytes), JSON
 
 
 def _as_bytes(body: Body) -> bytes:

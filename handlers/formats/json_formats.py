@@ -68,6 +68,11 @@ class PlainFormat:
     response_types: ClassVar[tuple[str, ...]] = (JSON, NPY)
     context: FormatContext
 
+    @property
+    def sends_outputs(self) -> bool:
+        """Whether the response has the outputs, and not the likeliest classes."""
+        return self.context.labels is None
+
     def matches(self, value: object) -> bool:
         """Whether the value is plain JSON: every value that no other format takes."""
         return True
@@ -87,7 +92,7 @@ class PlainFormat:
         if session is not None:
             specs = self.context.manifest.outputs
             value = {**session, **(value if isinstance(value, dict) and len(specs) > 1 else {specs[0].name: value})}
-        return to_json(value), JSON
+        return to_json(value, self.context.max_response_bytes), JSON
 
     def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
         """Add nothing."""
@@ -125,7 +130,7 @@ class V1Format(PlainFormat):
         if not isinstance(instances, list):
             found = abbreviate(instances)
             raise malformed(f"instances must be a list with one entry for each sequence, not {found}")
-        check_sequence_count(len(instances), "instances")
+        check_sequence_count(len(instances), "instances", self.context.manifest)
         sequences = [
             instance
             if isinstance(instance, Mapping)
@@ -136,4 +141,5 @@ class V1Format(PlainFormat):
 
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode a prediction for each instance, the fields of a session beside them."""
-        return to_json({**(session or {}), "predictions": [self._value(own) for own in outputs]}), JSON
+        value = {**(session or {}), "predictions": [self._value(own) for own in outputs]}
+        return to_json(value, self.context.max_response_bytes), JSON

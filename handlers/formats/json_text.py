@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,8 @@ import torch
 _DIGITS = {torch.float32: 9, torch.float16: 5, torch.bfloat16: 4}
 _PLAIN_FROM, _PLAIN_BELOW = 1e-4, 1e16  # between these, every JSON writer uses the same notation
 _MAX_EXPONENT = 12  # of ten: scales the smallest plain number to 9 digits
+_LONGEST_NUMBER = 26  # characters of a float64 or an int64, with sign, exponent and comma, and some brackets
+_PIECE = 1 << 16  # numbers whose text is made at once, where a text may be too long
 _FEW = 500  # up to so many numbers, Python formats faster than torch and orjson
 
 
@@ -31,7 +33,11 @@ def fast_json() -> Any | None:
         return None
 
 
-def to_json(value: object) -> bytes:
+class ResponseTooLong(ValueError):
+    """A text that would be longer than its bound; it was not made to its end."""
+
+
+def to_json(value: object, most: int | None = None) -> bytes:
     r"""Write mappings, sequences, strings, numbers and tensors as JSON text, without spaces.
 
     >>> to_json({"logits": torch.tensor([[0.1, 1e-7], [float("nan"), 2.0]]), "id": "é"})
@@ -40,8 +46,65 @@ def to_json(value: object) -> bytes:
     Raises:
         TypeError: a value is none of these.
         ValueError: a number outside a tensor is not finite.
+        ResponseTooLong: the text would have more than `most` bytes.
     """
-    return _text(value).encode("ascii")
+    if most is None or _LONGEST_NUMBER * _numbers(value) < most:
+        text = _text(value).encode("ascii")
+        if most is not None and len(text) > most:
+            raise ResponseTooLong(f"the text has {len(text)} bytes, at most {most} are allowed")
+        return text
+    parts: list[str] = []
+    size = 0
+    for part in _parts(value):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise ResponseTooLong(f"the text has more than {most} bytes")
+    return "".join(parts).encode("ascii")
+
+
+def _numbers(value: object) -> int:
+    """Return how many numbers the tensors of a value have."""
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    if isinstance(value, Mapping):
+        return sum(map(_numbers, value.values()))
+    return sum(map(_numbers, value)) if isinstance(value, (list, tuple)) else 0
+
+
+def _parts(value: object) -> Iterator[str]:
+    """Yield the text piece by piece, each of a bounded number of numbers."""
+    if isinstance(value, torch.Tensor):
+        yield from _pieces(value)
+    elif isinstance(value, Mapping):
+        yield "{"
+        for index, (key, part) in enumerate(value.items()):
+            yield f"{',' * (index > 0)}{_key(key)}:"
+            yield from _parts(part)
+        yield "}"
+    elif isinstance(value, (list, tuple)):
+        yield "["
+        for index, part in enumerate(value):
+            yield "," * (index > 0)
+            yield from _parts(part)
+        yield "]"
+    else:
+        yield _text(value)
+
+
+def _pieces(tensor: torch.Tensor) -> Iterator[str]:
+    if tensor.numel() <= _PIECE or tensor.dim() == 0:
+        yield _text(tensor)
+        return
+    row = tensor[0].numel()
+    yield "["
+    for index, piece in enumerate(tensor.split(max(1, _PIECE // row)) if row <= _PIECE else tensor):
+        yield "," * (index > 0)
+        if row <= _PIECE:
+            yield _text(piece)[1:-1]
+        else:
+            yield from _pieces(piece)
+    yield "]"
 
 
 def _text(value: object) -> str:

@@ -20,6 +20,8 @@ from .json_formats import PlainFormat
 from .request import Body, InferenceRequest, read_sequence
 
 MAGIC = b"\x93NUMPY"
+_MOST = 1 << 40
+"""Sizes of an array without elements may be anything; torch has no tensor of such a size."""
 _LONGEST_HEADER = 4096  # bytes; numpy writes 118 for any array of ordinary rank
 
 _NAMES = {
@@ -159,9 +161,9 @@ def _is_big(order: str) -> bool:
 
 
 def _shape(shape: object) -> tuple[int, ...]:
-    if isinstance(shape, tuple) and all(type(size) is int and size >= 0 for size in shape) and len(shape) <= 32:
+    if isinstance(shape, tuple) and len(shape) <= 32 and all(type(size) is int and 0 <= size < _MOST for size in shape):
         return shape
-    raise malformed(".npy: the shape is not a tuple of at most 32 sizes")
+    raise malformed(".npy: the shape is not a tuple of at most 32 sizes, each below 2**40")
 
 
 def _tensor(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:

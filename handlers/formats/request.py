@@ -17,7 +17,17 @@ import torch
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong, SequenceTooShort
 from ...bucketing.shapes import DynamicShape, TensorSpec
 from ...config.manifest import Manifest
-from ..responses import JSON, NPY, Encoded, RequestError, SessionKeys, abbreviate, invalid, malformed
+from ..responses import (
+    DEFAULT_MAX_RESPONSE_BYTES,
+    JSON,
+    NPY,
+    Encoded,
+    RequestError,
+    SessionKeys,
+    abbreviate,
+    invalid,
+    malformed,
+)
 from .labels import Labels
 from .tensors import convert_tensor, tensor_from_lists
 
@@ -57,6 +67,19 @@ class TorchServeRequest(NamedTuple):
                 return value
         others = (value for key, value in self.headers.items() if key.lower() == name and isinstance(value, str))
         return next(others, "")
+
+    def written(self) -> object:
+        """Return the body as TorchServe gave it; None if there is none."""
+        try:
+            return self.body().value
+        except RequestError:
+            return None
+
+    @property
+    def content_length(self) -> int:
+        """Return the bytes of the body as its HTTP header tells them, 0 if it does not."""
+        given = self.header("content-length")
+        return int(given) if given.isascii() and given.isdigit() and len(given) < 16 else 0
 
     @property
     def is_describe_request(self) -> bool:
@@ -128,11 +151,8 @@ def _no_body(row: Mapping[object, object], content_type: str) -> str:
     return "the form has no field 'body' or 'data': send the input as the request's body, or in a field of that name"
 
 
-MAX_SEQUENCES = 1024
-"""Sequences of one request.
-
-A client with more sends several requests, which share the server fairly with others'.
-"""
+LONGEST_ID = 512
+"""Characters of a request's id, which its response repeats."""
 
 Outputs: TypeAlias = tuple[torch.Tensor, ...]
 """The output tensors of one sequence, in the order of the model's outputs."""
@@ -161,6 +181,8 @@ class InferenceRequest(NamedTuple):
     """V2: the client's id of the request, repeated in the response."""
     batched: bool = False
     """V2: whether the sequences came as one tensor with a batch dimension, as the outputs then do."""
+    timeout_ms: float | None = None
+    """V2: the time to live that the body names."""
 
 
 class RequestFormat(Protocol):
@@ -174,6 +196,10 @@ class RequestFormat(Protocol):
     parses_json: ClassVar[bool]
     response_types: ClassVar[tuple[str, ...]]
     """The media types that the Accept header chooses from; empty: the header is ignored."""
+
+    @property
+    def sends_outputs(self) -> bool:
+        """Whether a response has the outputs themselves, so that its size follows from theirs."""
 
     def matches(self, value: object) -> bool:
         """Whether the body is in this format."""
@@ -199,7 +225,7 @@ class RequestFormat(Protocol):
 
         None where the format has none.
 
-        `value` is the refused body's JSON value, None if it is not JSON.
+        `value` is the refused body's JSON value, None if it is not JSON; or the accepted request, if it failed later.
         """
 
 
@@ -218,6 +244,8 @@ class FormatContext:
     manifest: Manifest
     identity: ModelIdentity
     labels: Labels | None = None
+    max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES
+    """The most that the server sends."""
 
     def only_input(self, body: str) -> str:
         """Return the name of the model's one input, which a body without names needs.
@@ -238,13 +266,19 @@ def read_sequences(
     """Read several sequences; an error names the first refused one as `path` with its index.
 
     Raises:
-        RequestError: as `read_sequence`; 400 if there is no sequence, 413 if there are too many.
+        RequestError: as `read_sequence`; 400 if there is no sequence, 413 if there are too many, or too many timesteps.
     """
-    check_sequence_count(len(sequences), path)
-    return tuple(_read_indexed(values, manifest, f"{path}[{index}]") for index, values in enumerate(sequences))
+    check_sequence_count(len(sequences), path, manifest)
+    read: list[SequenceInput] = []
+    timesteps = 0
+    for index, values in enumerate(sequences):
+        read.append(_read_indexed(values, manifest, f"{path}[{index}]"))
+        timesteps += read[-1].length
+        check_timesteps(timesteps, path, manifest)
+    return tuple(read)
 
 
-def check_sequence_count(sequences: int, path: str) -> None:
+def check_sequence_count(sequences: int, path: str, manifest: Manifest) -> None:
     """Refuse a request without sequences, and one with too many before any tensor is made.
 
     Raises:
@@ -252,9 +286,22 @@ def check_sequence_count(sequences: int, path: str) -> None:
     """
     if sequences == 0:
         raise invalid(f"{path} is empty: at least one sequence is needed")
-    if sequences > MAX_SEQUENCES:
-        message = f"{path} has {sequences} sequences, one request may have at most {MAX_SEQUENCES}"
-        raise RequestError("TooManySequences", message)
+    most = manifest.limits.sequences
+    if sequences > most:
+        raise RequestError("TooManySequences", f"{path} has {sequences} sequences, one request may have at most {most}")
+
+
+def check_timesteps(timesteps: int, path: str, manifest: Manifest) -> None:
+    """Refuse a request with more timesteps than one may have.
+
+    Raises:
+        RequestError: 413.
+    """
+    most = manifest.limits.timesteps
+    if timesteps > most:
+        raise RequestError(
+            "TooManyTimesteps", f"{path} has {timesteps} timesteps or more, one request may have at most {most}"
+        )
 
 
 def _read_indexed(values: Mapping[str, object], manifest: Manifest, path: str) -> SequenceInput:
@@ -272,6 +319,7 @@ def read_sequence(values: Mapping[str, object], manifest: Manifest) -> SequenceI
             padding is not possible and the length is none of the accepted ones.
     """
     _check_names(values, manifest.inputs)
+    _check_written_lengths(values, manifest)
     tensors = tuple([_read_input(values[spec.name], spec) for spec in manifest.inputs])
     length = _common_length(tensors, manifest.inputs)
     if length is None:
@@ -292,6 +340,16 @@ def _check_names(values: Mapping[str, object], inputs: Sequence[TensorSpec]) -> 
     problems = [f"missing: {', '.join(map(repr, missing))}"] * bool(missing)
     problems += [f"unknown: {', '.join(map(abbreviate, unknown[:3]))}"] * bool(unknown)
     raise invalid(f"the model's inputs are {', '.join(map(repr, names))}; {'; '.join(problems)}")
+
+
+def _check_written_lengths(values: Mapping[str, object], manifest: Manifest) -> None:
+    """Refuse lists with more timesteps than are served, before tensors are made of them."""
+    most = manifest.limits.timesteps if manifest.overflow == "truncate" else manifest.longest
+    for spec in manifest.inputs:
+        value = values[spec.name]
+        if type(value) is list and len(value) > most and spec.item_shape[:1] == ("time",):
+            check_timesteps(len(value), f"input {spec.name!r}", manifest)
+            _check_length(len(value), manifest)
 
 
 def _read_input(value: object, spec: TensorSpec) -> torch.Tensor:
@@ -315,6 +373,7 @@ def _common_length(tensors: Sequence[torch.Tensor], inputs: Sequence[TensorSpec]
 
 
 def _check_length(length: int, manifest: Manifest) -> None:
+    check_timesteps(length, "the sequence", manifest)
     if length < manifest.shortest:
         raise RequestError("LengthNotAccepted", str(SequenceTooShort(length, manifest.shortest)))
     try:

@@ -7,18 +7,28 @@ sent as one tensor with the batch dimension where the input has it; their output
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 
 from ...bucketing.shapes import DType, TensorSpec
+from ...config.manifest import Manifest
 from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, invalid, malformed
 from .json_text import to_json
-from .request import FormatContext, InferenceRequest, Outputs, check_sequence_count, read_sequences
+from .request import (
+    LONGEST_ID,
+    FormatContext,
+    InferenceRequest,
+    Outputs,
+    check_sequence_count,
+    check_timesteps,
+    read_sequences,
+)
 from .tensors import describe_spec, flatten, invalid_input, tensor_from_numbers
 
+_ReadT = TypeVar("_ReadT")
 _KEYS = {"name", "shape", "datatype", "data"}
 _DATATYPES: dict[DType, str] = {
     "float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16",
@@ -37,6 +47,11 @@ class V2Format:
     response_types: ClassVar[tuple[str, ...]] = (JSON,)
     context: FormatContext
 
+    @property
+    def sends_outputs(self) -> bool:
+        """Whether the response has the outputs: always."""
+        return True
+
     def matches(self, value: object) -> bool:
         """Whether a JSON value is a V2 request, even where an input of the model is itself called `inputs`."""
         if not isinstance(value, dict) or not isinstance(value.get("inputs"), list):
@@ -53,15 +68,17 @@ class V2Format:
             RequestError: 400, 413 or 422, naming the entry or the sequence.
         """
         assert isinstance(value, dict)
-        entries, inputs = value["inputs"], self.context.manifest.inputs
-        check_sequence_count(math.ceil(len(entries) / len(inputs)), "inputs")
-        by_name: dict[str, list[V2Tensor]] = {spec.name: [] for spec in inputs}
+        written, manifest = value["inputs"], self.context.manifest
+        request_id, timeout_ms = _checked_id(value), _timeout_ms(value)
+        check_sequence_count(math.ceil(len(written) / len(manifest.inputs)), "inputs", manifest)
+        entries = [_at_index(index, _read_entry, entry, manifest) for index, entry in enumerate(written)]
+        _check_counts(entries, manifest)
+        by_name: dict[str, list[V2Tensor]] = {spec.name: [] for spec in manifest.inputs}
         for index, entry in enumerate(entries):
-            read = _read_indexed(entry, index, inputs)
-            by_name[read.spec.name].append(read)
-        sequences = read_sequences(_sequences(by_name), self.context.manifest, "sequences")
+            by_name[entry.spec.name].append(_at_index(index, _read_tensor, entry))
+        sequences = read_sequences(_sequences(by_name), manifest, "sequences")
         batched = all(len(found) == 1 and found[0].batched for found in by_name.values())
-        return InferenceRequest(sequences, self, id=_request_id(value), batched=batched)
+        return InferenceRequest(sequences, self, id=request_id, batched=batched, timeout_ms=timeout_ms)
 
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode one entry for each output and sequence, or one for each output of a batched request.
@@ -76,10 +93,13 @@ class V2Format:
                 tensors = [torch.stack(tensors, spec.batch_dim)]
             entries += [_write_entry(tensor, spec) for tensor in tensors]
         body = self._envelope(request.id) | {"outputs": entries}
-        return to_json(body if session is None else {**body, "parameters": session}), JSON
+        whole = body if session is None else {**body, "parameters": session}
+        return to_json(whole, self.context.max_response_bytes), JSON
 
     def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
         """Return a V2 response without outputs: TorchServe's V2 gRPC loses its worker on any other body."""
+        if isinstance(value, InferenceRequest):
+            return self._envelope(value.id) | {"outputs": [], "error": error.message}
         from_grpc = isinstance(value, dict) and "model_name" in value and "inputs" in value
         if not from_grpc and not self.matches(value):
             return None
@@ -88,6 +108,25 @@ class V2Format:
     def _envelope(self, request_id: str) -> dict[str, object]:
         identity = self.context.identity
         return {"model_name": identity.name, "model_version": identity.version, "id": request_id}
+
+
+class V2Entry(NamedTuple):
+    """One entry of `inputs`, checked as far as it can be before a tensor is made."""
+
+    spec: TensorSpec
+    shape: tuple[int, ...]
+    data: list[object]
+    sequences: int
+    batched: bool
+
+    @property
+    def timesteps(self) -> int:
+        """Timesteps of all its sequences; 0 for an input without time."""
+        time_dim = self.spec.time_dim
+        if time_dim is None:
+            return 0
+        batch_before = self.spec.batch_dim is not None and self.spec.batch_dim < time_dim and not self.batched
+        return self.sequences * self.shape[time_dim - batch_before]
 
 
 @dataclass(frozen=True)
@@ -99,27 +138,49 @@ class V2Tensor:
     batched: bool
 
 
-def _read_indexed(entry: object, index: int, inputs: Sequence[TensorSpec]) -> V2Tensor:
+def _at_index(index: int, read: Callable[..., _ReadT], *arguments: object) -> _ReadT:
     try:
-        return _read_entry(entry, inputs)
+        return read(*arguments)
     except RequestError as error:
         raise error.with_context(f"inputs[{index}]") from None
 
 
-def _read_entry(entry: object, inputs: Sequence[TensorSpec]) -> V2Tensor:
+def _read_entry(entry: object, manifest: Manifest) -> V2Entry:
     if not isinstance(entry, Mapping) or not entry.keys() >= _KEYS:
         raise malformed("each entry must be an object with name, shape, datatype and data")
+    inputs, data = manifest.inputs, entry["data"]
     spec = next((spec for spec in inputs if spec.name == entry["name"]), None)
     if spec is None:
         names = ", ".join(repr(spec.name) for spec in inputs)
         raise invalid(f"the model has no input {abbreviate(entry['name'])}: its inputs are {names}")
     _check_datatype(entry["datatype"], spec)
     shape = _read_shape(entry["shape"], spec)
-    tensor = _read_data(entry["data"], shape, spec)
-    if spec.batch_dim is not None and len(shape) == len(spec.shape):
-        check_sequence_count(shape[spec.batch_dim], "the tensor")
-        return V2Tensor(spec, tensor.unbind(spec.batch_dim), batched=True)
-    return V2Tensor(spec, (tensor,), batched=False)
+    if not isinstance(data, list):
+        raise invalid_input(spec, "data must be a list of numbers (binary tensor data is not taken)")
+    if not (data and isinstance(data[0], list)):
+        _check_values(len(data), shape, spec)
+    batch_dim = spec.batch_dim
+    if batch_dim is None or len(shape) != len(spec.shape):
+        return V2Entry(spec, shape, data, 1, batched=False)
+    check_sequence_count(shape[batch_dim], "the tensor", manifest)
+    return V2Entry(spec, shape, data, shape[batch_dim], batched=True)
+
+
+def _check_counts(entries: Sequence[V2Entry], manifest: Manifest) -> None:
+    """Refuse too many sequences or timesteps of all entries together, before tensors are made of them."""
+    for spec in manifest.inputs:
+        own = [entry for entry in entries if entry.spec is spec]
+        if own:
+            check_sequence_count(sum(entry.sequences for entry in own), "inputs", manifest)
+        check_timesteps(sum(entry.timesteps for entry in own), "inputs", manifest)
+
+
+def _read_tensor(entry: V2Entry) -> V2Tensor:
+    tensor = _read_data(entry.data, entry.shape, entry.spec)
+    if not entry.batched:
+        return V2Tensor(entry.spec, (tensor,), batched=False)
+    assert entry.spec.batch_dim is not None
+    return V2Tensor(entry.spec, tensor.unbind(entry.spec.batch_dim), batched=True)
 
 
 def _check_datatype(datatype: object, spec: TensorSpec) -> None:
@@ -140,17 +201,19 @@ def _read_shape(shape: object, spec: TensorSpec) -> tuple[int, ...]:
     return sizes
 
 
-def _read_data(data: object, shape: tuple[int, ...], spec: TensorSpec) -> torch.Tensor:
-    if not isinstance(data, list):
-        raise invalid_input(spec, "data must be a list of numbers (binary tensor data is not taken)")
+def _read_data(data: list[object], shape: tuple[int, ...], spec: TensorSpec) -> torch.Tensor:
     flat = data
     if data and isinstance(data[0], list):
         flat, found = flatten(data, len(shape), spec)
         if found != shape:
             raise invalid_input(spec, f"data is nested as {list(found)}, but shape says {list(shape)}")
-    if len(flat) != math.prod(shape):
-        raise invalid_input(spec, f"shape {list(shape)} needs {math.prod(shape)} values, data has {len(flat)}")
+        _check_values(len(flat), shape, spec)
     return tensor_from_numbers(flat, spec).reshape(shape)
+
+
+def _check_values(found: int, shape: tuple[int, ...], spec: TensorSpec) -> None:
+    if found != math.prod(shape):
+        raise invalid_input(spec, f"shape {list(shape)} needs {math.prod(shape)} values, data has {found}")
 
 
 def _sequences(by_name: Mapping[str, Sequence[V2Tensor]]) -> list[dict[str, object]]:
@@ -177,5 +240,24 @@ def _write_entry(tensor: torch.Tensor, spec: TensorSpec) -> dict[str, object]:
 
 
 def _request_id(value: object) -> str:
+    """Return the id that a response repeats; "" if there is none, or one that is too long."""
     given = value.get("id") if isinstance(value, dict) else None
+    return given if isinstance(given, str) and len(given) <= LONGEST_ID else ""
+
+
+def _checked_id(value: Mapping[str, object]) -> str:
+    given = value.get("id")
+    if isinstance(given, str) and len(given) > LONGEST_ID:
+        raise invalid(f"id: expected at most {LONGEST_ID} characters, got {len(given)}")
     return given if isinstance(given, str) else ""
+
+
+def _timeout_ms(value: Mapping[str, object]) -> float | None:
+    """Return the request's time to live; it is given in microseconds, as Triton's clients send it."""
+    parameters = value.get("parameters")
+    timeout = parameters.get("timeout") if isinstance(parameters, Mapping) else None
+    if timeout is None:
+        return None
+    if type(timeout) is not int or not 0 < timeout < 1 << 53:
+        raise invalid(f"parameters.timeout: expected microseconds, more than 0, got {abbreviate(timeout)}")
+    return timeout / 1000

@@ -259,6 +259,27 @@ def _digest(request: InferenceRequest) -> bytes:
     return digest.digest()
 
 
+def without_successors(
+    accepted: Sequence[InferenceRequest | SessionRequest | RequestError],
+    timely: Sequence[InferenceRequest | SessionRequest | RequestError],
+) -> list[InferenceRequest | SessionRequest | RequestError]:
+    """Refuse also the requests that come after a late one of their session, in the same batch.
+
+    They would be applied in the place of the late one, unless they have a step number.
+    """
+    late: set[str] = set()
+    kept: list[InferenceRequest | SessionRequest | RequestError] = []
+    for before, now in zip(accepted, timely, strict=True):
+        refused = now
+        if isinstance(before, SessionRequest):
+            if before.id in late and before.fields.step is None:
+                refused = _predecessor_failed()
+            if isinstance(refused, RequestError):
+                late.add(before.id)
+        kept.append(refused)
+    return kept
+
+
 def _is_whole_session(update: SessionUpdate) -> bool:
     session, loaded = update.session, update.loaded
     return session.ended and loaded.session is None and loaded.revision is None and session.steps > 0

@@ -13,7 +13,6 @@ from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy
 from torchserve_neuron_lstm.handlers.formats.request import (
-    MAX_SEQUENCES,
     InferenceRequest,
     ModelIdentity,
     TorchServeRequest,
@@ -104,7 +103,7 @@ def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str)
         (row(b"[NaN]"), "value 0 is a float (nan)"),
         (row({"instances": 3}), "instances must be a list"),
         (row({"instances": []}), "instances is empty"),
-        (row({"instances": [[1]] * (MAX_SEQUENCES + 1)}), "one request may have at most 1024"),
+        (row({"instances": [[1]] * (1025)}), "one request may have at most 1024"),
         (row({"instances": [[1], [2, 3], {"ids": [1, "a"]}]}), "instances[2]: input 'ids': expected int64 [time]"),
         (row({"instances": [[1], [[2]]]}), "instances[1]: input 'ids': "),
         (TorchServeRequest({"[1, 2, 3]": b""}), "curl -d needs -H 'Content-Type: application/json'"),

@@ -1,0 +1,25 @@
+"""Bounds of one request, which hold before any work is done for it.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MAX_REQUEST_BYTES = 6_553_500
+"""TorchServe's default of `max_request_size`."""
+
+
+class RequestLimits(NamedTuple):
+    """What one request may ask for at most."""
+
+    sequences: int = 1024
+    """A client with more sends several requests, which share the server fairly with others'."""
+    timesteps: int = 1_000_000
+    """Of all sequences together."""
+    body_bytes: int = MAX_REQUEST_BYTES
+    milliseconds: float | None = None
+    """Estimated by the measured costs. None: a tenth of TorchServe's `responseTimeout`."""
+    timeout_ms: float | None = None
+    """Deadline of a request that names none, from its arrival at the worker on. None: `responseTimeout`."""

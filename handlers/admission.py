@@ -1,0 +1,112 @@
+"""Admission of decoded requests: bounds of their response and of their computation, and their deadlines.
+
+All of it is decided by the lengths of the sequences, before anything is computed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..bucketing.cost import CostModel
+from ..bucketing.work import WorkEstimate
+from ..config.manifest import Manifest
+from .deadline import Turn, late, remaining_ms
+from .formats.request import InferenceRequest
+from .response_size import OutputSizes
+from .responses import RequestError
+from .runtime.loader import measured_cost, supported_shapes
+
+_SHARE_OF_TIMEOUT = 0.1
+"""Of `responseTimeout`: the computation of one request, unless `limits.milliseconds` says more or less."""
+
+
+@dataclass(frozen=True)
+class Admission:
+    """The bounds of one archive on its host."""
+
+    manifest: Manifest
+    max_response_bytes: int
+    response_timeout_ms: float
+    """TorchServe kills a worker whose batch takes longer."""
+
+    @cached_property
+    def most_ms(self) -> float:
+        """Milliseconds that the computation of one request may take, by its estimate."""
+        return self.manifest.limits.milliseconds or self.response_timeout_ms * _SHARE_OF_TIMEOUT
+
+    @cached_property
+    def estimate(self) -> WorkEstimate:
+        """The work of sequences by the measured costs; by a guess where nothing was measured."""
+        shapes = supported_shapes(self.manifest)
+        cost = measured_cost(self.manifest, self.manifest.kind) or CostModel.proportional(shapes)
+        return WorkEstimate(cost, self.manifest.grid.batches[-1], self.manifest.grid.lengths[-1])
+
+    @cached_property
+    def _sizes(self) -> OutputSizes:
+        return OutputSizes(self.manifest.outputs)
+
+    @cached_property
+    def _safe_length(self) -> int:
+        """The longest sequence that exceeds no bound in a request of its own."""
+        lengths = range(1, self.manifest.longest + 1)
+        return bisect_right(lengths, 0, key=lambda length: int(self._refusal([length], npy=False) is not None))
+
+    def check(self, request: InferenceRequest) -> None:
+        """Refuse a request whose response cannot be sent, or whose computation takes too long.
+
+        Raises:
+            RequestError: 413.
+        """
+        sequences = request.sequences
+        if len(sequences) == 1 and sequences[0].length <= self._safe_length and not request.npy:
+            return
+        lengths = [one.length for one in sequences]
+        refusal = self._refusal(lengths, npy=request.npy, sends_outputs=request.npy or request.format.sends_outputs)
+        if refusal is not None:
+            raise refusal
+
+    def _refusal(self, lengths: Sequence[int], *, npy: bool, sends_outputs: bool = True) -> RequestError | None:
+        least = self._sizes.least_bytes(lengths, npy=npy) if sends_outputs else 0
+        if least > self.max_response_bytes:
+            return too_large(f"{least} bytes or more", self.max_response_bytes)
+        if self.estimate.at_most(len(lengths), sum(lengths)) <= self.most_ms:
+            return None
+        milliseconds = self.estimate.milliseconds(lengths)
+        if milliseconds <= self.most_ms:
+            return None
+        return RequestError(
+            "TooMuchWork",
+            f"the request would take about {milliseconds:.0f} ms, one request may take at most {self.most_ms:.0f} "
+            "(limits.milliseconds): send fewer or shorter sequences in one request",
+        )
+
+    def turn(self, request: InferenceRequest, headers: Mapping[str, object], elapsed_ms: float, unix_ms: float) -> Turn:
+        """Return the time that a request has left, and what it asks for.
+
+        Raises:
+            RequestError: 400, its deadline cannot be read.
+        """
+        default = self.manifest.limits.timeout_ms or self.response_timeout_ms
+        longest = min(default, self.response_timeout_ms)
+        remaining = remaining_ms(headers, request.timeout_ms, longest, elapsed_ms, unix_ms)
+        return Turn(remaining, [one.length for one in request.sequences])
+
+    def late(self, turns: Sequence[Turn]) -> set[int]:
+        """Return the places of the requests that would be answered after their deadline."""
+        nearest = min((turn.remaining_ms for turn in turns), default=0.0)
+        sequences, timesteps = sum(len(turn.lengths) for turn in turns), sum(sum(turn.lengths) for turn in turns)
+        if self.estimate.at_most(sequences, timesteps) <= nearest:
+            return set()
+        return late(turns, self.estimate.milliseconds)
+
+
+def too_large(size: str, most: int) -> RequestError:
+    """Refuse a request whose response is larger than what the server sends."""
+    return RequestError(
+        "AnswerTooLarge",
+        f"the response would have {size}, the server sends at most {most} "
+        "(max_response_size): send fewer sequences in one request, or accept .npy",
+    )

@@ -1,0 +1,204 @@
+"""Bounds of requests, which hold before a tensor is made, a response is written or anything is computed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from fake_model import FakeModel, make_manifest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.shapes import Bucket, TensorSpec
+from torchserve_neuron_lstm.config.manifest import Manifest, MeasuredCost
+from torchserve_neuron_lstm.config.request_limits import RequestLimits
+from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
+from torchserve_neuron_lstm.handlers.formats.json_text import ResponseTooLong, to_json
+from torchserve_neuron_lstm.handlers.formats.npy import write_npy
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.response_size import OutputSizes
+from torchserve_neuron_lstm.handlers.responses import RawResponse, RequestError
+from torchserve_neuron_lstm.handlers.service import Service
+
+LARGEST_REFUSAL = 4096
+"""Bytes; a refusal repeats a few characters of a request, and an id."""
+
+
+class CountingModel(FakeModel):
+    """A model that counts the sequences that it was asked to compute."""
+
+    computed = 0
+
+    def run_plan(self, plan: Any, sequences: Any, *arguments: Any, **more: Any) -> Any:
+        """Count, and run."""
+        self.computed += len(sequences)
+        return super().run_plan(plan, sequences, *arguments, **more)
+
+
+def service_of(manifest: Manifest, **settings: Any) -> Service:
+    """A service of a model that counts."""
+    return Service(CountingModel(manifest), make_codec(manifest, ModelIdentity("m", "1")), **settings)
+
+
+def ask(service: Service, body: object, **headers: str) -> RawResponse:
+    """The response to one request."""
+    return service.handle([TorchServeRequest({"body": body}, headers)])[0]
+
+
+def kind_of(response: RawResponse) -> str:
+    """The kind of a refusal."""
+    return str(json.loads(response.body).get("type", ""))
+
+
+def entry(shape: list[int], data: list[int]) -> dict[str, object]:
+    """An entry of a V2 request."""
+    return {"name": "ids", "shape": shape, "datatype": "INT64", "data": data}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"inputs": [entry([2, 0], [])] * 3}, "TooManySequences"),
+        ({"inputs": [entry([4, 1], [1, 2, 3, 4])] * 2}, "TooManySequences"),
+        ({"inputs": [entry([1, 8], [1] * 8)] * 3}, "TooManyTimesteps"),
+        ({"instances": [[1] * 8] * 3}, "TooManyTimesteps"),
+        ({"instances": [[1]] * 6}, "TooManySequences"),
+        ([1] * 21, "TooManyTimesteps"),
+        (b"[" + b" " * 3000 + b"1]", "BodyTooLarge"),
+    ],
+)
+def test_what_exceeds_a_limit_is_refused_before_a_tensor_is_made(
+    body: object, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 413; entries without elements count too."""
+    manifest = replace(make_manifest(), limits=RequestLimits(sequences=5, timesteps=20, body_bytes=2000))
+    made: list[object] = []
+    if kind == "TooManySequences":
+        monkeypatch.setattr(torch, "empty", lambda *_, **__: made.append(1))
+        monkeypatch.setattr(torch, "frombuffer", lambda *_, **__: made.append(1))
+    service = service_of(manifest)
+
+    response = ask(service, body)
+
+    assert (response.status, kind_of(response), made) == (413, kind, [])
+    assert service.model.computed == 0  # type: ignore[attr-defined]
+
+
+def test_a_body_that_torchserve_has_parsed_is_measured_by_its_header() -> None:
+    """The parsed value does not tell its bytes."""
+    manifest = replace(make_manifest(), limits=RequestLimits(body_bytes=2000))
+
+    response = ask(service_of(manifest), [1, 2], **{"Content-Length": "2001"})
+
+    assert kind_of(response) == "BodyTooLarge"
+    assert ask(service_of(manifest), [1, 2], **{"Content-Length": "2000"}).status == 200
+
+
+def test_a_response_that_cannot_be_sent_is_refused_before_anything_is_computed() -> None:
+    """Its size follows from the lengths; npy takes 4 bytes a number, JSON 2 or more."""
+    service = service_of(make_manifest(), max_response_bytes=20)
+
+    assert kind_of(ask(service, {"instances": [[1] * 4] * 3})) == "AnswerTooLarge"
+    assert kind_of(ask(service, [1] * 6, Accept="application/x-npy")) == "AnswerTooLarge"
+    assert service.model.computed == 0  # type: ignore[attr-defined]
+    assert ask(service, [1]).status == 200
+
+
+def test_a_request_whose_work_would_take_too_long_is_refused_with_the_estimate() -> None:
+    """By the measured costs; a tenth of responseTimeout, or what the YAML says."""
+    costs = tuple(MeasuredCost("sequence", Bucket(b, t), 10.0 * t) for b in (1, 4) for t in (4, 8))
+    manifest = replace(make_manifest(), costs=costs)
+
+    refused = ask(service_of(manifest, response_timeout_ms=500.0), [1] * 8)
+    allowed = ask(service_of(replace(manifest, limits=RequestLimits(milliseconds=100)), response_timeout_ms=500.0), [1])
+
+    assert (refused.status, kind_of(refused)) == (413, "TooMuchWork")
+    assert b"would take about 80 ms, one request may take at most 50 (limits.milliseconds)" in refused.body
+    assert allowed.status == 200
+
+
+texts = st.text(max_size=20) | st.integers(100, 100_000).map(lambda size: "é" * size)
+bodies = st.one_of(
+    st.fixed_dictionaries({"id": texts, "inputs": st.just([entry([1], [1])]) | texts | st.lists(texts, max_size=2)}),
+    st.fixed_dictionaries({"model_name": texts, "inputs": st.just(1), "id": texts}),
+    st.dictionaries(texts, texts, max_size=3),
+    st.lists(texts, max_size=3),
+    texts,
+)
+
+
+@given(bodies, st.booleans())
+def test_no_refusal_is_large_whatever_it_repeats(body: object, parsed: bool) -> None:
+    """Ids, names and messages are bounded, also where TorchServe has parsed the body."""
+    service = service_of(make_manifest())
+    response = ask(service, body if parsed else json.dumps(body).encode())
+
+    assert response.status in {200, 400, 413}
+    assert len(response.body) <= LARGEST_REFUSAL
+
+
+def test_an_id_is_repeated_up_to_its_bound() -> None:
+    """A longer one is refused, and not repeated."""
+    service = service_of(make_manifest())
+    allowed = ask(service, {"id": "x" * 512, "inputs": [entry([1], [1])]})
+    refused = ask(service, {"id": "x" * 513, "inputs": [entry([1], [1])]})
+
+    assert (allowed.status, json.loads(allowed.body)["id"]) == (200, "x" * 512)
+    assert (refused.status, json.loads(refused.body)["id"]) == (400, "")
+    assert "expected at most 512 characters, got 513" in json.loads(refused.body)["message"]
+
+
+@pytest.mark.parametrize("body", [[1, "x"], b"[1,", {"inputs": [entry([2], [1])]}, {"instances": [[1], [101]]}])
+def test_nothing_of_a_refused_body_is_kept(body: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback or a cause would hold its rows while the batch is computed."""
+    kept: list[object] = []
+    encode_error = Codec.encode_error
+
+    def watch(codec: Codec, error: RequestError, refused: object) -> bytes:
+        kept.extend((error.__traceback__, error.__context__, error.__cause__))
+        return encode_error(codec, error, refused)
+
+    monkeypatch.setattr(Codec, "encode_error", watch)
+
+    assert ask(service_of(make_manifest()), body).status == 400
+    assert kept == [None, None, None]
+
+
+@given(
+    st.lists(st.integers(1, 30), min_size=1, max_size=4),
+    st.sampled_from([("batch", "time"), ("batch", "time", 3), ("batch", 5), ("batch", "(time - 1)//2 + 1", 2)]),
+    st.sampled_from(["float32", "int64", "float64"]),
+)
+def test_no_response_is_smaller_than_its_bound(lengths: list[int], shape: Any, dtype: Any) -> None:
+    """Of zeros, the shortest numbers there are."""
+    spec = TensorSpec("y", dtype, shape)
+    outputs = [torch.zeros(spec.item_sizes(length), dtype=getattr(torch, dtype)) for length in lengths]
+    least = OutputSizes((spec,)).least_bytes
+
+    assert len(to_json(outputs)) >= least(lengths, npy=False)
+    assert len(write_npy(outputs[0])) >= least(lengths[:1], npy=True)
+
+
+values = st.recursive(
+    st.integers(0, 3).map(lambda kind: torch.randn((7, 3) if kind else (2,) * kind))
+    | st.integers()
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(values, st.integers(0, 600), st.integers(1, 8))
+def test_a_bounded_text_is_the_whole_text_or_none(value: Any, most: int, piece: int) -> None:
+    """Written in pieces of any size."""
+    whole = to_json(value)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("torchserve_neuron_lstm.handlers.formats.json_text._PIECE", piece)
+        if len(whole) <= most:
+            assert to_json(value, most) == whole
+        else:
+            with pytest.raises(ResponseTooLong):
+                assert to_json(value, most) is None
