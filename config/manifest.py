@@ -180,7 +180,7 @@ class Manifest:
     accepted: Annotated[tuple[AcceptedRange, ...], LeftOut(())] = ()
     """Ranges of inputs outside of which requests are refused: the programs hold within them only."""
     limits: Annotated[RequestLimits, LeftOut(_LIMITS)] = _LIMITS
-    """What one request may ask for."""
+    """Bounds of one request."""
     precision: str = "float32"
     tolerance: ErrorTolerance = _TOLERANCE
     produced_by: dict[str, str] = field(default_factory=dict)

@@ -12,12 +12,12 @@ MAX_REQUEST_BYTES = 6_553_500
 
 
 class RequestLimits(NamedTuple):
-    """What one request may ask for at most."""
+    """Bounds of one request."""
 
     sequences: int = 1024
     """A client with more sends several requests, which share the server fairly with others'."""
     timesteps: int = 1_000_000
-    """Of all sequences together."""
+    """Sum over all sequences."""
     body_bytes: int = MAX_REQUEST_BYTES
     milliseconds: float | None = None
     """Estimated by the measured costs. None: a tenth of TorchServe's `responseTimeout`."""

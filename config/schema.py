@@ -203,7 +203,7 @@ class NeuronLstmBlock(Strict):
     Its file is an extra file.
     """
     limits: LimitsConfig = LimitsConfig()
-    """What one request may ask for; left out, all the defaults."""
+    """Bounds of one request; left out, all the defaults."""
     streaming: StreamingConfig | None = None
     """Serve sequences in sessions of several requests.
 

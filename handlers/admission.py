@@ -1,4 +1,4 @@
-"""Admission of decoded requests: bounds of their response and of their computation, and their deadlines.
+"""Admission of decoded requests: bounds of response and computation, and deadlines.
 
 All of it is decided by the lengths of the sequences, before anything is computed.
 """

@@ -33,9 +33,9 @@ class Turn(NamedTuple):
 def remaining_ms(
     headers: Mapping[str, object], own_timeout_ms: float | None, default_ms: float, elapsed_ms: float, unix_ms: float
 ) -> float:
-    """Return the milliseconds that a request has left, `elapsed_ms` after its arrival at the worker, at `unix_ms`.
+    """Return the milliseconds that a request has left.
 
-    `own_timeout_ms` is the one in its body. The shortest counts, and none is longer than `default_ms`.
+    The time is `unix_ms`, `elapsed_ms` after the arrival at the worker. `own_timeout_ms` is the one in its body. The shortest counts, and none is longer than `default_ms`.
 
     >>> remaining_ms({"X-Request-Timeout-Ms": "50"}, None, 1000.0, 1.0, 0.0)
     49.0

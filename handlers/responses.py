@@ -65,7 +65,7 @@ class RequestError(Exception):
 
 
 def forget_causes(error: BaseException) -> None:
-    """Drop the frames and the causes of a refusal, which hold the refused body and all that was made of it."""
+    """Drop the frames and causes of a refusal: they hold the refused body, and all that was made of it."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
 
 

@@ -1,4 +1,4 @@
-"""Bounds of requests, which hold before a tensor is made, a response is written or anything is computed."""
+"""Bounds of requests, which hold before anything is made or computed for them."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_nothing_of_a_refused_body_is_kept(body: object, monkeypatch: pytest.Mon
     st.sampled_from(["float32", "int64", "float64"]),
 )
 def test_no_response_is_smaller_than_its_bound(lengths: list[int], shape: Any, dtype: Any) -> None:
-    """Of zeros, the shortest numbers there are."""
+    """Zeros are the shortest numbers."""
     spec = TensorSpec("y", dtype, shape)
     outputs = [torch.zeros(spec.item_sizes(length), dtype=getattr(torch, dtype)) for length in lengths]
     least = OutputSizes((spec,)).least_bytes

@@ -26,7 +26,7 @@ def work_ms(lengths: Any) -> float:
 
 @given(turns)
 def test_whoever_is_computed_is_in_time_and_nobody_is_left_out_for_nothing(turns: list[Turn]) -> None:
-    """By the estimate of what is computed together; with the last one left out, it would be too late for that one."""
+    """By the estimate of what is computed together; the last one left out would have been too late."""
     dropped = late(turns, work_ms)
     kept = [turn for place, turn in enumerate(turns) if place not in dropped]
 
