@@ -35,7 +35,8 @@ def remaining_ms(
 ) -> float:
     """Return the milliseconds that a request has left.
 
-    The time is `unix_ms`, `elapsed_ms` after the arrival at the worker. `own_timeout_ms` is the one in its body. The shortest counts, and none is longer than `default_ms`.
+    The time is `unix_ms`, `elapsed_ms` after the arrival at the worker. `own_timeout_ms` is the one in its body. The
+    shortest counts, and none is longer than `default_ms`.
 
     >>> remaining_ms({"X-Request-Timeout-Ms": "50"}, None, 1000.0, 1.0, 0.0)
     49.0
