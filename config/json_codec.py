@@ -6,7 +6,8 @@ accepted as a float and stays an integer. `Annotated` adds what a type cannot sa
 
 - `INFINITE`: a float that may be infinite. JSON has no infinity, so it is written as "inf" or "-inf".
 - `Key`: the key of a field, where it is not the field's name.
-- `LeftOut`: the value of a field that has no key in JSON; fields that are newer than the format have one.
+- `LeftOut`: the value of a field that has no key in JSON; fields that are newer than the format have one. A class that
+  cannot import it says it of a field's default with the metadata `{"newer": True}`.
 - `NO_OTHER_KEYS`: an object without keys that its class does not know. Elsewhere such keys are ignored.
 - a function that raises a ValueError for a wrong value.
 
@@ -310,11 +311,19 @@ def _fields_of(kind: Any) -> tuple[_Field, ...]:
     hints = get_type_hints(kind, include_extras=True)
     names = _names_of(kind) if is_dataclass(kind) else kind._fields
     keys = {name: mark.name for name in names for mark in get_args(hints[name]) if isinstance(mark, Key)}
-    return tuple(_Field(name, keys.get(name, name), hints[name], _left_out(hints[name])) for name in names)
+    newer = _newer(kind)
+    return tuple(
+        _Field(name, keys.get(name, name), hints[name], newer.get(name) or _left_out(hints[name])) for name in names
+    )
 
 
 def _left_out(kind: Any) -> LeftOut | None:
     return next((mark for mark in get_args(kind) if isinstance(mark, LeftOut)), None)
+
+
+def _newer(kind: Any) -> dict[str, LeftOut]:
+    own = fields(kind) if is_dataclass(kind) else ()
+    return {field.name: LeftOut(field.default) for field in own if field.metadata.get("newer")}
 
 
 def _names_of(kind: Any) -> list[str]:

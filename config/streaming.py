@@ -94,9 +94,21 @@ class StreamingConfig(Strict):
     max_sessions: PositiveInt = SessionSettings.max_sessions
     """The most sessions that may be open at once; one more is refused with 429."""
     max_bytes: PositiveInt = SessionSettings.max_bytes
-    """The most bytes that all sessions may take together; a session beyond them is refused with 429."""
+    """The most bytes that all sessions may take together. A session beyond three quarters of them is refused with 429,
+    and a large request of an open one with 507.
+    """
     fields: SessionFieldsConfig = SessionFieldsConfig()
     """Other names for the headers and JSON fields, where TorchServe's own names do not get through."""
+    confirm_seconds: PositiveFloat = SessionSettings.confirm_seconds
+    """Seconds in which the second request of a session must come that was started without an id."""
+    client_header: FieldName | None = None
+    """The header in which a proxy in front of the server names the client; left out, clients have no limit of their
+    own. Clients must not be able to set it themselves.
+    """
+    client_sessions: PositiveInt = SessionSettings.client_sessions
+    """With `client_header`: the most sessions that one client may have open; one more is refused with 429."""
+    token_seconds: PositiveFloat = SessionSettings.token_seconds
+    """With `store: client`: seconds after which a session token expires."""
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

@@ -109,7 +109,9 @@ class Service:
             return None
         encode = partial(_attempt, self._response)
         state_id = bytes.fromhex(settings.state)
-        return SessionService(self.model, self.codec, self.sessions, state_id, settings.fields, self.clock, encode)
+        return SessionService(
+            self.model, self.codec, self.sessions, state_id, settings.fields, self.clock, encode, settings.client_header
+        )
 
     def _accept(self, request: TorchServeRequest) -> AcceptedRequest:
         """Decode a request, and refuse one whose response or computation would be too large.

@@ -16,6 +16,7 @@ _ID = re.compile(r"[A-Za-z0-9._~:-]{1,128}")
 _FOREIGN = re.compile(r"[^A-Za-z0-9._~:-]")
 _NAMESPACE_PERSON = b"neuron-lstm name"
 _ID_PERSON = b"neuron-lstm id"
+_CLIENT_PERSON = b"neuron-lstm user"
 
 
 def check_id(text: str) -> str:
@@ -37,6 +38,12 @@ def check_id(text: str) -> str:
 def make_id() -> str:
     """Make a new random id: 144 bits, 24 characters."""
     return secrets.token_urlsafe(18)
+
+
+def client_key(client: str, namespace: str) -> bytes:
+    """Return the key of a client: 16 bytes, different in every namespace, and none of a session."""
+    name = blake2b(namespace.encode(), digest_size=32, person=_NAMESPACE_PERSON).digest()
+    return blake2b(client.encode(), digest_size=KEY_BYTES, key=name, person=_CLIENT_PERSON).digest()
 
 
 def store_key(id: str, namespace: str) -> bytes:  # noqa: A002 - the standard term

@@ -15,11 +15,34 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from .ids import store_key
+from .ids import client_key, store_key
 from .redis_client import connect, store_error
-from .redis_scripts import CONFLICT, RECORD_HEADER, TOO_MANY_SESSIONS, TOTALS, WRITE, WRITTEN
+from .redis_scripts import (
+    BEYOND_BYTES,
+    BEYOND_CLIENT,
+    BEYOND_SESSIONS,
+    BEYOND_UNCONFIRMED,
+    CONFLICT,
+    RECORD_HEADER,
+    TOTALS,
+    WRITE,
+    WRITTEN,
+)
 from .settings import Limits, RedisSettings
-from .store import Conflict, LimitExceeded, RecordUpdate, StoredRecord, StoreTotals, WriteOutcome, Written
+from .store import (
+    Conflict,
+    LimitExceeded,
+    RecordUpdate,
+    StoredRecord,
+    StoreTotals,
+    WriteOutcome,
+    Written,
+    byte_limit,
+    client_limit,
+    session_limit,
+    unconfirmed_limit,
+)
+from .store_time import Reading, SeenTime, StoredTime, current_time, estimate
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -34,7 +57,7 @@ _SWEEP_SECONDS = 5.0
 class RedisStore:
     """Store of `model` on a server; implements `sessions.store.Store`.
 
-    Time is that of the server, the only one that all hosts share; a `clock` that returns seconds can replace it. The
+    The clock that all hosts share is the server's; a `clock` can replace it and the steady clock of this host. The
     first call connects, and so does the next call after an error.
 
     Where a `StoreUnavailableError` says that the server closed the connection or did not respond, a change may have
@@ -42,7 +65,7 @@ class RedisStore:
     """
 
     def __init__(
-        self, settings: RedisSettings, model: str, limits: Limits, clock: Callable[[], float] | None = None
+        self, settings: RedisSettings, model: str, limits: Limits, clock: Callable[[], Reading] | None = None
     ) -> None:
         self._settings = settings
         self._model = model
@@ -52,6 +75,7 @@ class RedisStore:
         self._prefix = f"neuron-lstm:{{{quote(model, safe='')}}}:"
         self._lock = Lock()
         self._client: Redis | None = None
+        self._seen: SeenTime | None = None
         self._swept: float | None = None
         self._expired = 0
 
@@ -64,8 +88,11 @@ class RedisStore:
         if not ids:
             return []
         keys = [self._record(member) for member in self._members(ids)]
-        values, (seconds, microseconds) = self._ask(lambda client: _values_and_time(client, keys))
-        now = seconds + microseconds / 1e6 if self._clock is None else self._clock()
+        values, kept, (seconds, microseconds) = self._ask(
+            lambda client: _values_and_time(client, keys, self._name("sizes"))
+        )
+        shared = float(int(seconds) * 1000 + int(microseconds) // 1000) if self._clock is None else self._clock().shared
+        now = self._look(kept, shared if self._clock is None else 1000 * shared)
         return [None if value is None else self._found(value, now) for value in values]
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
@@ -74,21 +101,26 @@ class RedisStore:
         Raises:
             StoreUnavailableError: no change was made, as far as can be known.
         """
-        started = (self._clock or monotonic)()
-        sweeps = self._swept is None or abs(started - self._swept) >= _SWEEP_SECONDS
+        own = self._own()
+        sweeps = self._swept is None or abs(own - self._swept) >= 1000 * _SWEEP_SECONDS
         members = self._members([change.id for change in changes])
-        keys = [*map(self._name, ("open", "ended", "sizes")), *map(self._record, members)]
-        arguments: list[Any] = [
-            *self._times(), self._limits.sessions, self._limits.bytes, _SWEPT_ROWS, int(sweeps), self._record("")
-        ]  # fmt: skip
+        counted = ("open", "unconfirmed", "ended", "sizes", "clients")
+        keys = [*map(self._name, counted), *map(self._record, members)]
+        arguments: list[Any] = [*self._clocks(own), *self._limit_arguments(), int(sweeps), self._record("")]
         for member, change in zip(members, changes, strict=True):
             expected = b"" if change.revision is None else change.revision.to_bytes(8, "big")
+            client = "" if change.client is None else client_key(change.client, self._model).hex()
             # The new revision is unique, and the same when the call has to be repeated.
-            arguments += (member, expected, token_bytes(8), int(change.ended), change.record)
-        expired, *answers = self._ask(lambda client: client.register_script(WRITE)(keys, arguments))
+            arguments += (member, expected, token_bytes(8), int(change.ended), int(change.unconfirmed), client)
+            arguments.append(change.record)
+        expired, now, *answers = self._ask(lambda client: client.register_script(WRITE)(keys, arguments))
+        self._seen = SeenTime(now, own)
         self._expired += expired
-        self._swept = started if sweeps else self._swept
-        return [self._outcome(code, wait) for code, wait in zip(answers[::2], answers[1::2], strict=True)]
+        self._swept = own if sweeps else self._swept
+        return [
+            self._outcome(code, wait, limit)
+            for code, wait, limit in zip(answers[::3], answers[1::3], answers[2::3], strict=True)
+        ]
 
     def totals(self) -> StoreTotals:
         """Count open sessions and bytes.
@@ -96,8 +128,9 @@ class RedisStore:
         Raises:
             StoreUnavailableError: nothing can be read.
         """
-        keys = [self._name("open"), self._name("sizes")]
-        sessions, size, oldest = self._ask(lambda client: client.register_script(TOTALS)(keys, self._times()))
+        keys = [*map(self._name, ("open", "unconfirmed", "sizes"))]
+        arguments = [*self._clocks(self._own()), *self._lifetimes()[:2]]
+        sessions, size, oldest = self._ask(lambda client: client.register_script(TOTALS)(keys, arguments))
         return StoreTotals(sessions, size, None if oldest < 0 else oldest / 1000)
 
     def expired(self) -> int:
@@ -143,31 +176,59 @@ class RedisStore:
     def _record(self, member: str) -> str:
         return f"{self._prefix}record:{member}"
 
-    def _times(self) -> tuple[str | int, int, int]:
-        # Milliseconds: the current time, empty for the server's, and how long open and ended sessions are kept.
-        now = "" if self._clock is None else int(self._clock() * 1000)
-        return now, int(self._limits.idle_seconds * 1000), int(self._limits.retry_seconds * 1000)
+    def _own(self) -> float:
+        # This host's own clock in milliseconds.
+        return 1000 * (monotonic() if self._clock is None else self._clock().own)
+
+    def _clocks(self, own: float) -> tuple[str | int, str | int]:
+        # Milliseconds: the shared clock, empty for the server's, and the store's time by this host's own clock.
+        by_own = estimate(self._seen, own)
+        shared = "" if self._clock is None else int(self._clock().shared * 1000)
+        return shared, "" if by_own is None else int(by_own)
+
+    def _lifetimes(self) -> tuple[int, int, int]:
+        limits = self._limits
+        return int(limits.idle_seconds * 1000), int(limits.lifetime * 1000), int(limits.retry_seconds * 1000)
+
+    def _limit_arguments(self) -> tuple[str | int, ...]:
+        limits = self._limits
+        sessions = limits.sessions, limits.unconfirmed, "" if limits.client_sessions is None else limits.client_sessions
+        sizes = limits.bytes, limits.common_bytes, limits.unconfirmed_bytes, limits.own_bytes
+        return *self._lifetimes(), *sessions, *sizes, _SWEPT_ROWS
+
+    def _look(self, kept: bytes | None, shared: float) -> float:
+        time, then_shared = (shared, shared) if kept is None else map(float, kept.split())
+        reading = Reading(shared, self._own())
+        now = current_time(StoredTime(time, then_shared), self._seen, reading)
+        self._seen = SeenTime(now, reading.own)
+        return now
 
     def _found(self, value: bytes, now: float) -> StoredRecord | None:
         if len(value) < RECORD_HEADER.size:  # not a record of this store
             return None
         revision, ended, last = RECORD_HEADER.unpack_from(value)
-        if last / 1000 < now - (self._limits.retry_seconds if ended else self._limits.idle_seconds):
+        if last < now - 1000 * (self._limits.retry_seconds if ended else self._limits.idle_seconds):
             return None
         return StoredRecord(value[RECORD_HEADER.size :], revision)
 
-    def _outcome(self, code: int, wait_milliseconds: int) -> WriteOutcome:
+    def _outcome(self, code: int, wait_milliseconds: int, limit: int) -> WriteOutcome:
         if code == WRITTEN:
             return Written()
         if code == CONFLICT:
             return Conflict()
-        limit = f"{self._limits.sessions} sessions" if code == TOO_MANY_SESSIONS else f"{self._limits.bytes} bytes"
-        return LimitExceeded(limit, wait_milliseconds / 1000)
+        limits = self._limits
+        names = {
+            BEYOND_SESSIONS: session_limit(limits),
+            BEYOND_UNCONFIRMED: unconfirmed_limit(limits),
+            BEYOND_CLIENT: client_limit(limits),
+            BEYOND_BYTES: byte_limit(limit),
+        }
+        return LimitExceeded(names[code], wait_milliseconds / 1000)
 
 
-def _values_and_time(client: Redis, keys: list[str]) -> list[Any]:
+def _values_and_time(client: Redis, keys: list[str], sizes: str) -> list[Any]:
     pipeline: Any = client.pipeline(transaction=False)
-    answer: list[Any] = pipeline.mget(keys).time().execute()
+    answer: list[Any] = pipeline.mget(keys).hget(sizes, "clock").time().execute()
     return answer
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
+
+_NEWER: Mapping[str, Any] = {"newer": True}
+"""A setting that archives made before it lack; it is not written where it has its default."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,41 @@ class Limits:
     """Time without a request after which a session expires."""
     retry_seconds: float = 60.0
     """Time after the end of a session in which its last request can be repeated."""
+    confirm_seconds: float = 60.0
+    """Time after a start without an id in which the second request must come.
+
+    Until then the session is unconfirmed: any client can start many of them at no cost.
+    """
+    client_sessions: int | None = None
+    """Open sessions of one client, where the host names the client; None: no limit."""
+
+    @property
+    def lifetime(self) -> float:
+        """Time without a request after which an unconfirmed session expires."""
+        return min(self.confirm_seconds, self.idle_seconds)
+
+    @property
+    def unconfirmed(self) -> int:
+        """Unconfirmed sessions. An eighth of all is for sessions with an id, so that others cannot take them all."""
+        return self.sessions - self.sessions // 8
+
+    @property
+    def own_bytes(self) -> int:
+        """Size of a record with which an open session always continues: a quarter of all, divided by the sessions."""
+        return self.bytes // (4 * max(1, self.sessions))
+
+    @property
+    def common_bytes(self) -> int:
+        """Size of all records up to which sessions start, and records grow beyond `own_bytes`.
+
+        Beyond it, each of `sessions` may still grow to `own_bytes`, and all records together never exceed `bytes`.
+        """
+        return self.bytes - self.sessions * self.own_bytes
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Size of all records up to which unconfirmed sessions start."""
+        return self.common_bytes - self.common_bytes // 8
 
 
 @dataclass(frozen=True)
@@ -108,11 +146,17 @@ class SessionSettings:
     max_sessions: int = 10_000
     max_bytes: int = 2**30
     fields: Annotated[SessionFields, "no other keys"] = SessionFields()
+    confirm_seconds: float = field(default=Limits.confirm_seconds, metadata=_NEWER)
+    client_header: str | None = field(default=None, metadata=_NEWER)
+    """The header in which the host names the client; None: it names none."""
+    client_sessions: int = field(default=100, metadata=_NEWER)
+    token_seconds: float = field(default=86_400.0, metadata=_NEWER)
+    """Time after which a session token expires."""
 
     def __post_init__(self) -> None:
         if len(self.state) != 32 or set(self.state) - set("0123456789abcdef"):
             raise ValueError(f"state: expected 32 hex digits, got {self.state[:60]!r}")
-        for key in ("idle_seconds", "max_sessions", "max_bytes"):
+        for key in ("idle_seconds", "max_sessions", "max_bytes", "confirm_seconds", "client_sessions", "token_seconds"):
             if not (value := getattr(self, key)) > 0:
                 raise ValueError(f"{key}: expected a positive number, got {value}")
         if (self.store == "redis") != (self.redis is not None):
@@ -121,7 +165,14 @@ class SessionSettings:
     @property
     def limits(self) -> Limits:
         """The limits that a store keeps to."""
-        return Limits(self.max_sessions, self.max_bytes, self.idle_seconds)
+        of_client = None if self.client_header is None else self.client_sessions
+        return Limits(
+            self.max_sessions,
+            self.max_bytes,
+            self.idle_seconds,
+            confirm_seconds=self.confirm_seconds,
+            client_sessions=of_client,
+        )
 
 
 def normalize_field_name(name: str) -> str:

@@ -33,9 +33,25 @@ CREATE INDEX session_by_last ON session (ended, last);
 CREATE TABLE tally (open INTEGER NOT NULL, bytes INTEGER NOT NULL);
 INSERT INTO tally VALUES (0, 0);
 """
+_ADDED = """
+ALTER TABLE tally ADD COLUMN time REAL NOT NULL DEFAULT 0;
+ALTER TABLE tally ADD COLUMN shared REAL NOT NULL DEFAULT 0;
+UPDATE tally SET time = coalesce((SELECT min(max(last), :now) FROM session HAVING max(last) IS NOT NULL), :now);
+CREATE INDEX unconfirmed_by_last ON session (last) WHERE revision < 0 AND ended = 0;
+CREATE TABLE owner (key BLOB PRIMARY KEY NOT NULL, client BLOB NOT NULL);
+CREATE INDEX owner_by_client ON owner (client);
+CREATE TRIGGER session_has_gone AFTER DELETE ON session BEGIN DELETE FROM owner WHERE key = old.key; END;
+"""
+"""The second layout: the store's time, unconfirmed sessions (those with a revision below 0) and their clients.
+
+It adds to the first one without a change to it, and has its version: code that knows the first one only goes on to use
+the file, beside code that knows both.
+"""
 _PAGE_BYTES = 4096
 """Records of 6 KB are written no faster in larger pages, and take a third more space in them."""
 _CACHE_KIBIBYTES = 8192
+_VACUUM_BYTES = 64 * 1024 * 1024
+"""Content up to which a file of the first layout is rewritten when it is opened, so that it can shrink later."""
 _WAL_LIMIT_BYTES = 64 * 1024 * 1024
 """Size to which a larger write-ahead log is cut when it is reset."""
 _LEAST_FREE_BYTES = 1024 * 1024
@@ -179,12 +195,50 @@ def _prepare(connection: sqlite3.Connection, file: Path) -> None:
     # A crash of a process loses nothing: committed records are in the log, which the system holds. Only a crash of the
     # system can lose the latest ones, since the log reaches the disk with the next checkpoint.
     connection.executescript(
-        f"PRAGMA page_size = {_PAGE_BYTES}; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
-        f"PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}; PRAGMA cache_size = -{_CACHE_KIBIBYTES}; "
-        f"PRAGMA cell_size_check = ON; PRAGMA trusted_schema = OFF;"
+        f"PRAGMA page_size = {_PAGE_BYTES}; PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL; "
+        f"PRAGMA synchronous = NORMAL; PRAGMA journal_size_limit = {_WAL_LIMIT_BYTES}; "
+        f"PRAGMA cache_size = -{_CACHE_KIBIBYTES}; PRAGMA cell_size_check = ON; PRAGMA trusted_schema = OFF;"
     )
     if version == 0:
         connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {_SCHEMA_VERSION}; COMMIT;")
+    columns = {name for _, name, *_ in connection.execute("PRAGMA table_info(tally)")}
+    if "time" not in columns:
+        # The wall clock is only where time begins; it passes by `sessions.store_time`.
+        added = _ADDED.replace(":now", repr(time.time()))
+        connection.executescript(f"BEGIN IMMEDIATE; {added} COMMIT;")
+    _let_shrink(connection)
+
+
+def _let_shrink(connection: sqlite3.Connection) -> None:
+    # A file of the first layout must be rewritten once. While others use it, that waits for the next opening.
+    if connection.execute("PRAGMA auto_vacuum").fetchone() != (0,):
+        return
+    pages = connection.execute("PRAGMA page_count").fetchone()[0] - _free_pages(connection)
+    if pages * _PAGE_BYTES > _VACUUM_BYTES:
+        return
+    try:
+        connection.executescript("PRAGMA auto_vacuum = INCREMENTAL; VACUUM;")
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error) and "full" not in str(error):
+            raise
+
+
+_LEAST_FREE_PAGES = 256
+_RETURNED_PAGES = 2048
+"""Pages given back at a time, 8 MB; other workers wait meanwhile."""
+
+
+def shrink(connection: sqlite3.Connection) -> None:
+    """Give pages back to the file system, within a transaction, where more than half of the file's are free."""
+    free = _free_pages(connection)
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    if free > max(_LEAST_FREE_PAGES, pages // 2):
+        connection.execute(f"PRAGMA incremental_vacuum({_RETURNED_PAGES})").fetchall()
+
+
+def _free_pages(connection: sqlite3.Connection) -> int:
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return int(free)
 
 
 def _is_full(file: Path, error: Exception) -> bool:

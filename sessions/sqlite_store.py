@@ -14,11 +14,12 @@ from pathlib import Path
 from secrets import randbits
 from threading import Lock
 
-from .ids import store_key
+from .ids import client_key, store_key
 from .settings import Limits
-from .sqlite_file import FileIdentity, file_identity, open_database, store_error, store_file
+from .sqlite_file import FileIdentity, file_identity, open_database, shrink, store_error, store_file
 from .store import (
     LimitExceeded,
+    OtherSessions,
     RecordInfo,
     RecordUpdate,
     StoredRecord,
@@ -29,6 +30,7 @@ from .store import (
     admit,
     is_expired,
 )
+from .store_time import Reading, SeenTime, StoredTime, current_time, host_clocks
 
 _BUSY_SECONDS = 5.0
 _SWEPT_ROWS = 200
@@ -44,14 +46,15 @@ class SqliteStore:
     the server need not be restarted.
     """
 
-    def __init__(self, directory: Path, model: str, limits: Limits, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, directory: Path, model: str, limits: Limits, clock: Callable[[], Reading] = host_clocks) -> None:
         self.file = store_file(directory, model)
         self._model = model
         self._limits = limits
         self._clock = clock
         self._lock = Lock()
         self._opened: tuple[sqlite3.Connection, FileIdentity] | None = None
-        self._swept = 0.0
+        self._seen: SeenTime | None = None
+        self._swept: float | None = None
         self._expired = 0
 
     def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
@@ -60,8 +63,8 @@ class SqliteStore:
         Raises:
             StoreUnavailableError: nothing can be read.
         """
-        now = self._clock()
         with self._transaction(_begin_read) as connection:
+            now, _ = self._look(*connection.execute("SELECT time, shared FROM tally").fetchone())
             return [self._found(connection, id, now) for id in ids]  # noqa: A001 - the standard term
 
     def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
@@ -70,17 +73,22 @@ class SqliteStore:
         Raises:
             StoreUnavailableError: no change was made.
         """
-        now = self._clock()
         with self._transaction(_begin_write) as connection:
-            before = usage = StoreUsage(*connection.execute("SELECT open, bytes FROM tally").fetchone())
+            count, size, stored, shared = connection.execute("SELECT open, bytes, time, shared FROM tally").fetchone()
+            now, reading = self._look(stored, shared)
+            before = usage = StoreUsage(count, size)
             outcomes = []
             for change in changes:
                 outcome, usage = self._change(connection, change, usage, now)
                 outcomes.append(outcome)
-            if sweeps := abs(now - self._swept) >= _SWEEP_SECONDS:
+            if sweeps := self._swept is None or now - self._swept >= _SWEEP_SECONDS:
                 usage = self._sweep(connection, usage, now)
-            if usage != before:
-                connection.execute("UPDATE tally SET open = ?, bytes = ?", (usage.open, usage.bytes))
+                shrink(connection)
+            if usage != before or reading.shared != shared:
+                connection.execute(
+                    "UPDATE tally SET open = ?, bytes = ?, time = ?, shared = ?",
+                    (usage.open, usage.bytes, now, reading.shared),
+                )
         # These change only after the commit.
         self._expired += usage.expired
         self._swept = now if sweeps else self._swept
@@ -92,15 +100,19 @@ class SqliteStore:
         Raises:
             StoreUnavailableError: nothing can be read.
         """
-        now = self._clock()
-        idle_since = now - self._limits.idle_seconds
         with self._transaction(_begin_read) as connection:
-            count, size = connection.execute("SELECT open, bytes FROM tally").fetchone()
+            count, size, stored, shared = connection.execute("SELECT open, bytes, time, shared FROM tally").fetchone()
+            # A report, on which nothing is removed: its user may have begun just now.
+            now, reading = self._look(stored, shared)
+            now = max(now, stored + (reading.shared - shared))
+            open_since, unconfirmed_since = now - self._limits.idle_seconds, now - self._limits.lifetime
             (expired,) = connection.execute(
-                "SELECT count(*) FROM session WHERE ended = 0 AND last < ?", (idle_since,)
+                "SELECT count(*) FROM session WHERE ended = 0 AND (last < ? OR (revision < 0 AND last < ?))",
+                (open_since, unconfirmed_since),
             ).fetchone()
             (oldest,) = connection.execute(
-                "SELECT min(last) FROM session WHERE ended = 0 AND last >= ?", (idle_since,)
+                "SELECT min(last) FROM session WHERE ended = 0 AND last >= ? AND (revision >= 0 OR last >= ?)",
+                (open_since, unconfirmed_since),
             ).fetchone()
         return StoreTotals(count - expired, size, None if oldest is None else max(0.0, now - oldest))
 
@@ -135,6 +147,7 @@ class SqliteStore:
             self._disconnect()
         if self._opened is None:
             self._opened = open_database(self.file, _BUSY_SECONDS)
+            self._seen = self._swept = None  # it may be another file
         return self._opened[0]
 
     def _disconnect(self) -> None:
@@ -143,29 +156,33 @@ class SqliteStore:
             with suppress(sqlite3.Error):  # it may be closed because it is broken
                 connection.close()
 
+    def _look(self, stored: float, shared: float) -> tuple[float, Reading]:
+        reading = self._clock()
+        now = current_time(StoredTime(stored, shared), self._seen, reading)
+        self._seen = SeenTime(now, reading.own)
+        return now, reading
+
     def _found(self, connection: sqlite3.Connection, id: str, now: float) -> StoredRecord | None:  # noqa: A002 - the standard term
         row = connection.execute(
-            "SELECT revision, ended, last, size, record FROM session WHERE key = ?", (store_key(id, self._model),)
+            "SELECT revision, ended, last, size, revision < 0, record FROM session WHERE key = ?",
+            (store_key(id, self._model),),
         ).fetchone()
-        if row is None or is_expired(RecordInfo(*row[:4]), self._limits, now):
+        if row is None or is_expired(RecordInfo(*row[:5]), self._limits, now):
             return None
-        return StoredRecord(row[4], row[0])
+        return StoredRecord(row[5], row[0])
 
     def _change(
         self, connection: sqlite3.Connection, change: RecordUpdate, usage: StoreUsage, now: float
     ) -> tuple[WriteOutcome, StoreUsage]:
         key = store_key(change.id, self._model)
         while True:
-            row = connection.execute("SELECT revision, ended, last, size FROM session WHERE key = ?", (key,)).fetchone()
-            outcome, after = admit(change, row and RecordInfo(*row), usage, self._limits, now)
+            row = connection.execute(
+                "SELECT revision, ended, last, size, revision < 0 FROM session WHERE key = ?", (key,)
+            ).fetchone()
+            others = self._others(connection, change, key)
+            outcome, after = admit(change, row and RecordInfo(*row), usage, self._limits, now, others)
             if isinstance(outcome, Written):
-                connection.execute(
-                    "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
-                    "(revision, ended, last, size, record) = "
-                    "(excluded.revision, excluded.ended, excluded.last, excluded.size, excluded.record)",
-                    # Unique, even among removed records.
-                    (key, randbits(63), change.ended, now, len(change.record), change.record),
-                )
+                self._put(connection, change, key, now)
             if not isinstance(outcome, LimitExceeded):
                 return outcome, after
             swept = self._sweep(connection, usage, now)
@@ -173,26 +190,59 @@ class SqliteStore:
                 return LimitExceeded(outcome.limit, self._until_room(connection, now)), usage
             usage = swept
 
+    def _others(self, connection: sqlite3.Connection, change: RecordUpdate, key: bytes) -> OtherSessions:
+        unconfirmed = of_client = 0
+        if change.unconfirmed:
+            (unconfirmed,) = connection.execute(
+                "SELECT count(*) FROM session WHERE revision < 0 AND ended = 0 AND key <> ?", (key,)
+            ).fetchone()
+        if change.client is not None:
+            (of_client,) = connection.execute(
+                "SELECT count(*) FROM owner JOIN session USING (key) WHERE client = ? AND ended = 0 AND key <> ?",
+                (client_key(change.client, self._model), key),
+            ).fetchone()
+        return OtherSessions(unconfirmed, of_client)
+
+    def _put(self, connection: sqlite3.Connection, change: RecordUpdate, key: bytes, now: float) -> None:
+        revision = randbits(63)  # unique, even among removed records
+        connection.execute(
+            "INSERT INTO session VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET "
+            "(revision, ended, last, size, record) = "
+            "(excluded.revision, excluded.ended, excluded.last, excluded.size, excluded.record)",
+            (key, ~revision if change.unconfirmed else revision, change.ended, now, len(change.record), change.record),
+        )
+        if change.client is not None:
+            connection.execute(
+                "INSERT OR REPLACE INTO owner VALUES (?, ?)", (key, client_key(change.client, self._model))
+            )
+
     def _sweep(self, connection: sqlite3.Connection, usage: StoreUsage, now: float) -> StoreUsage:
         # The oldest expired records first, and not all at a time: other workers wait meanwhile.
-        for ended, seconds in ((0, self._limits.idle_seconds), (1, self._limits.retry_seconds)):
+        for lapsed, seconds in (
+            ("ended = 0", self._limits.idle_seconds),
+            ("revision < 0 AND ended = 0", self._limits.lifetime),
+            ("ended = 1", self._limits.retry_seconds),
+        ):
             rows = connection.execute(
-                "SELECT rowid, size FROM session WHERE ended = ? AND last < ? ORDER BY last LIMIT ?",
-                (ended, now - seconds, _SWEPT_ROWS),
+                f"SELECT rowid, size FROM session WHERE {lapsed} AND last < ? ORDER BY last LIMIT ?",  # noqa: S608 - ours
+                (now - seconds, _SWEPT_ROWS),
             ).fetchall()
             connection.executemany("DELETE FROM session WHERE rowid = ?", [(rowid,) for rowid, _ in rows])
+            sessions = 0 if lapsed == "ended = 1" else len(rows)
             size = usage.bytes - sum(size for _, size in rows)
-            usage = (
-                StoreUsage(usage.open, size, usage.expired)
-                if ended
-                else StoreUsage(usage.open - len(rows), size, usage.expired + len(rows))
-            )
+            usage = StoreUsage(usage.open - sessions, size, usage.expired + sessions)
         return usage
 
     def _until_room(self, connection: sqlite3.Connection, now: float) -> float:
         # Seconds until the next session expires, unless it gets a request until then.
         (oldest,) = connection.execute("SELECT min(last) FROM session WHERE ended = 0").fetchone()
-        return self._limits.idle_seconds - (0.0 if oldest is None else max(0.0, now - oldest))
+        (unconfirmed,) = connection.execute("SELECT min(last) FROM session WHERE revision < 0 AND ended = 0").fetchone()
+        waits = [self._limits.idle_seconds]
+        if oldest is not None:
+            waits.append(self._limits.idle_seconds - max(0.0, now - oldest))
+        if unconfirmed is not None:
+            waits.append(self._limits.lifetime - max(0.0, now - unconfirmed))
+        return min(waits)
 
 
 def _begin_read(connection: sqlite3.Connection) -> None:

@@ -17,6 +17,7 @@ class RecordInfo(NamedTuple):
     last: float
     """Time of the write, in seconds."""
     size: int
+    unconfirmed: bool = False
 
 
 class StoreUsage(NamedTuple):
@@ -30,6 +31,14 @@ class StoreUsage(NamedTuple):
     """Idle sessions that were removed."""
 
 
+class OtherSessions(NamedTuple):
+    """Open sessions beside one that starts. Expired ones count until they are removed."""
+
+    unconfirmed: int = 0
+    of_client: int = 0
+    """Those of the same client."""
+
+
 def is_expired(info: RecordInfo, limits: Limits, now: float) -> bool:
     """Whether the record counts as missing: its session was idle, or has ended, for too long.
 
@@ -37,17 +46,23 @@ def is_expired(info: RecordInfo, limits: Limits, now: float) -> bool:
     >>> [is_expired(RecordInfo(1, ended=False, last=100, size=1), limits, now) for now in (1000, 1001)]
     [False, True]
     """
-    return info.last < now - (limits.retry_seconds if info.ended else limits.idle_seconds)
+    open_seconds = limits.lifetime if info.unconfirmed else limits.idle_seconds
+    return info.last < now - (limits.retry_seconds if info.ended else open_seconds)
 
 
 def admit(
-    change: RecordUpdate, current: RecordInfo | None, usage: StoreUsage, limits: Limits, now: float
+    change: RecordUpdate,
+    current: RecordInfo | None,
+    usage: StoreUsage,
+    limits: Limits,
+    now: float,
+    others: OtherSessions,
 ) -> tuple[WriteOutcome, StoreUsage]:
     """Decide whether `change` replaces `current`, and return the outcome and the usage of the store
     after it.
 
-    Limits apply to new sessions; an open one continues beyond them. The `retry_after` of a `LimitExceeded` is 0: it is
-    for the store to find.
+    The `retry_after` of a `LimitExceeded` is 0: it is for the store to find. `others` is needed where a session starts
+    that is unconfirmed or has a client.
     """
     expired = current is not None and is_expired(current, limits, now)
     present = None if expired else current
@@ -56,11 +71,51 @@ def admit(
     if change.revision != revision and not (change.revision is None and is_new):
         return Conflict(), usage
     after = _after(change, current, usage, expired)
-    if is_new and not change.ended and after.open > limits.sessions:
-        return LimitExceeded(f"{limits.sessions} sessions", 0.0), usage
-    if is_new and after.bytes > limits.bytes:
-        return LimitExceeded(f"{limits.bytes} bytes", 0.0), usage
-    return Written(), after
+    beyond = _beyond_sessions(change, after, limits, others) if is_new and not change.ended else None
+    beyond = beyond or _beyond_bytes(change, is_new, usage, after, limits)
+    return (Written(), after) if beyond is None else (LimitExceeded(beyond, 0.0), usage)
+
+
+def _beyond_sessions(change: RecordUpdate, after: StoreUsage, limits: Limits, others: OtherSessions) -> str | None:
+    if after.open > limits.sessions:
+        return session_limit(limits)
+    if change.unconfirmed and others.unconfirmed >= limits.unconfirmed:
+        return unconfirmed_limit(limits)
+    if change.client is not None and limits.client_sessions is not None and others.of_client >= limits.client_sessions:
+        return client_limit(limits)
+    return None
+
+
+def _beyond_bytes(
+    change: RecordUpdate, is_new: bool, usage: StoreUsage, after: StoreUsage, limits: Limits
+) -> str | None:
+    # A record that shrinks is always taken, also where the limit was lowered below what is stored.
+    if not is_new and after.bytes <= usage.bytes:
+        return None
+    most = limits.unconfirmed_bytes if change.unconfirmed else limits.common_bytes
+    if not is_new and len(change.record) <= limits.own_bytes:
+        most = limits.bytes
+    return byte_limit(most) if after.bytes > most else None
+
+
+def session_limit(limits: Limits) -> str:
+    """Name the limit of open sessions."""
+    return f"{limits.sessions} sessions"
+
+
+def unconfirmed_limit(limits: Limits) -> str:
+    """Name the limit of unconfirmed sessions."""
+    return f"{limits.unconfirmed} sessions that were started without an id and have had one request"
+
+
+def client_limit(limits: Limits) -> str:
+    """Name the limit of one client."""
+    return f"{limits.client_sessions} sessions of one client"
+
+
+def byte_limit(most: int) -> str:
+    """Name a limit of bytes."""
+    return f"{most} bytes"
 
 
 def _after(change: RecordUpdate, current: RecordInfo | None, usage: StoreUsage, expired: bool) -> StoreUsage:
@@ -96,6 +151,10 @@ class RecordUpdate(NamedTuple):
     revision: int | None
     """Revision of the record that was read; None where there was none."""
     ended: bool = False
+    unconfirmed: bool = False
+    """Whether the session was started without an id, by this request."""
+    client: str | None = None
+    """The client that starts the session; None where the host names none. Of no meaning for an open session."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +169,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class LimitExceeded:
-    """A new session would be beyond a limit; this change was not made."""
+    """The change would be beyond a limit, and was not made."""
 
     limit: str
     """The limit in words: `10000 sessions` or `1073741824 bytes`."""
@@ -134,7 +193,8 @@ class StoreTotals(NamedTuple):
 class Store(Protocol):
     """Store of one model's sessions, shared by all its workers.
 
-    A session that was idle for too long counts as missing, whether or not its record has been removed yet.
+    A session that was idle for too long counts as missing, whether or not its record has been removed yet. Time is that
+    of the store (`sessions.store_time`). The records never take more than `Limits.bytes`.
     """
 
     def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:

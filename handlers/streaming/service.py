@@ -44,6 +44,8 @@ class SessionRequest(NamedTuple):
     id: str
     fields: SessionFieldValues
     digest: bytes
+    client: str | None = None
+    """The client, where the host names it."""
 
     @property
     def length(self) -> int:
@@ -93,6 +95,8 @@ class SessionService:
     """A function that returns seconds."""
     respond: Callable[[Callable[[], Encoded]], Outcome]
     """A function that makes the response of an encoder's body, or refuses."""
+    client_header: str | None = None
+    """The header in which the host names the client; None: it names none."""
     serializer: StateSerializer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -105,13 +109,15 @@ class SessionService:
             RequestError: why the request is refused.
         """
         fields, rest = read_session_fields(request, self.names, self.codec.is_json)
+        # Requests that no host names share one limit: a client cannot escape its own by leaving the header out.
+        client = None if self.client_header is None else request.header(self.client_header.lower())
         session = make_id() if fields.id is None else self._checked_id(fields.id)
         if fields.end and (fields.id or fields.token) and not fields.start and not has_body(rest):
-            return SessionRequest(InferenceRequest((), self.codec.formats[-1]), session, fields, b"end")
+            return SessionRequest(InferenceRequest((), self.codec.formats[-1]), session, fields, b"end", client)
         decoded = self.codec.decode(rest)
         if len(decoded.sequences) != 1:
             raise invalid(f"a request of a session has one sequence, not {len(decoded.sequences)}")
-        return SessionRequest(decoded, session, fields, _digest(decoded))
+        return SessionRequest(decoded, session, fields, _digest(decoded), client)
 
     def handle(self, requests: Sequence[SessionRequest]) -> tuple[list[Outcome], BatchStats]:
         """Return a response for each request, in order."""
@@ -178,6 +184,8 @@ class SessionService:
 
     def _decide(self, request: SessionRequest, loaded: LoadedSession) -> LoadedSession | RawResponse | RequestError:
         """Return the session that the request continues, or else its response."""
+        if loaded.damaged and not request.chunk.start:
+            return _damaged()
         decision = decide(request.chunk, loaded.session, self.state_id)
         if isinstance(decision, Reject):
             return RequestError(decision.kind, decision.message)
@@ -223,7 +231,10 @@ class SessionService:
         reply = Reply(response.body, response.content_type)
         session = Session(steps, before, request.digest, reply, state, self.state_id, end)
         headers = self._headers(request.id, steps)
-        return response._replace(headers=headers), SessionUpdate(request.id, session, loaded)
+        has_own_id = request.fields.id is not None
+        return response._replace(headers=headers), SessionUpdate(
+            request.id, session, loaded, has_own_id, request.client
+        )
 
     def _encode(self, request: SessionRequest, result: ChunkOutput | None, values: dict[str, object]) -> Encoded:
         if result is None:
@@ -296,6 +307,11 @@ def _chunk_input(request: SessionRequest, loaded: LoadedSession) -> ChunkInput:
     (sequence,) = request.request.sequences
     session = loaded.session
     return ChunkInput(sequence, 0, None) if session is None else ChunkInput(sequence, session.steps, session.state)
+
+
+def _damaged() -> RequestError:
+    message = "the stored record of this session is damaged: send `start` to start the session again"
+    return RequestError("SessionDamaged", message)
 
 
 def _busy() -> RequestError:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -21,15 +22,8 @@ from ...sessions.store import (
     StoreFullError,
     StoreUnavailableError,
 )
-from ...sessions.token import (
-    InvalidTokenError,
-    SigningKeyError,
-    TokenState,
-    sign_token,
-    signing_key_from_environment,
-    signing_key_from_file,
-    verify_token,
-)
+from ...sessions.token import InvalidTokenError, TokenState, sign_token, token_model, verify_token
+from ...sessions.token_key import SigningKeyError, signing_keys_from_environment, signing_keys_from_file
 from ..responses import RequestError
 from .state import StateSerializer
 
@@ -50,6 +44,8 @@ class LoadedSession(NamedTuple):
 
     session: Session | None
     revision: int | None = None
+    damaged: bool = False
+    """Whether there is a record that cannot be read: a start replaces it."""
 
 
 class SessionUpdate(NamedTuple):
@@ -58,6 +54,15 @@ class SessionUpdate(NamedTuple):
     id: str
     session: Session
     loaded: LoadedSession
+    has_own_id: bool = True
+    """Whether the id is the client's. Another one is unconfirmed until the client uses it."""
+    client: str | None = None
+    """The client, where the host names it."""
+
+    @property
+    def starts(self) -> bool:
+        """Whether the session starts with the request."""
+        return self.loaded.session is None
 
 
 class RevisionConflict(NamedTuple):
@@ -100,14 +105,11 @@ class StoreSessions:
 
     def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Write each session whose record is still the loaded one."""
-        changes = [
-            RecordUpdate(one.id, encode_session(one.session), one.loaded.revision, one.session.ended) for one in updates
-        ]
         try:
-            outcomes = self.store.write(changes)
+            outcomes = self.store.write([*map(_record_update, updates)])
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(updates)
-        return [_write_refusal(outcome) for outcome in outcomes]
+        return [_write_refusal(update, outcome) for update, outcome in zip(updates, outcomes, strict=True)]
 
     def expired(self) -> int:
         """Return the store's count."""
@@ -120,9 +122,17 @@ class TokenSessions:
     request.
     """
 
-    key: bytes = field(repr=False)
-    model: bytes
+    keys: tuple[bytes, ...] = field(repr=False)
+    """The key that signs, and others that verify too."""
+    state_id: bytes
+    """The identity of the models that can resume each other's sessions."""
     state_bytes: int
+    name: str
+    """The name under which the model is served."""
+    seconds: float
+    """Time after which a token expires."""
+    clock: Callable[[], float] = time.time
+    """The wall clock, the only one that hosts have in common. It removes nothing."""
 
     def load(self, keys: Sequence[SessionKey]) -> list[LoadedSession | RequestError]:
         """Verify each token and return its session; without a token there is none."""
@@ -130,7 +140,8 @@ class TokenSessions:
 
     def token(self, steps: int, state: bytes) -> str | None:
         """Return the session as a signed token."""
-        return sign_token(TokenState(steps, self.model, state), self.key)
+        model = token_model(self.state_id, self.name)
+        return sign_token(TokenState(steps, model, state, int(self.clock())), self.keys[0])
 
     def save(self, updates: Sequence[SessionUpdate]) -> list[RevisionConflict | RequestError | None]:
         """Save nothing: the client has the token."""
@@ -144,29 +155,50 @@ class TokenSessions:
         if token is None:
             return LoadedSession(None)
         try:
-            found = verify_token(token, self.key, self.state_bytes)
+            found = verify_token(token, self.keys, self.state_bytes)
         except InvalidTokenError as error:
             return RequestError("InvalidToken", str(error))
-        if found.model != self.model:
+        # A token of the first version has no name and no time: it is valid as long as its key.
+        model = self.state_id if found.issued is None else token_model(self.state_id, self.name)
+        if found.model != model:
             return RequestError("InvalidToken", "the token is of another model, whose sessions this one cannot resume")
+        # Not before its time either: a clock that was ahead makes no token that lives much longer.
+        if found.issued is not None and abs(self.clock() - found.issued) > self.seconds:
+            return RequestError(
+                "SessionUnknown", "the session token has expired; send `start` to start another session"
+            )
         # Replies are not stored: a request sent again comes with the token that it first came with.
-        return LoadedSession(Session(found.steps, -1, b"", Reply(b"", ""), found.state, found.model))
+        return LoadedSession(Session(found.steps, -1, b"", Reply(b"", ""), found.state, self.state_id))
 
 
-def _read(found: StoredRecord) -> LoadedSession | RequestError:
+def _record_update(update: SessionUpdate) -> RecordUpdate:
+    session, revision = update.session, update.loaded.revision
+    unconfirmed = update.starts and not update.has_own_id
+    if unconfirmed:
+        # Nobody can repeat a request whose id is in its own response only, so that is not kept.
+        session = replace(session, last_digest=b"", last_reply=Reply(b"", ""))
+    client = update.client if update.starts else None
+    return RecordUpdate(update.id, encode_session(session), revision, session.ended, unconfirmed, client)
+
+
+def _read(found: StoredRecord) -> LoadedSession:
     try:
         return LoadedSession(decode_session(found.record), found.revision)
     except CorruptRecordError as error:
         _log.error("a session cannot be resumed: %s", error)
-        return RequestError("SessionDamaged", "the stored record of this session is damaged: start another session")
+        return LoadedSession(None, found.revision, damaged=True)
 
 
-def _write_refusal(outcome: object) -> RevisionConflict | RequestError | None:
+def _write_refusal(update: SessionUpdate, outcome: object) -> RevisionConflict | RequestError | None:
     if isinstance(outcome, Conflict):
         return RevisionConflict()
     if isinstance(outcome, LimitExceeded):
-        message = f"no further session can start: the limit of {outcome.limit} is reached"
-        return RequestError("TooManySessions", message, max(1.0, outcome.retry_after))
+        wait = max(1.0, outcome.retry_after)
+        if update.starts:
+            message = f"no further session can start: the limit of {outcome.limit} is reached"
+            return RequestError("TooManySessions", message, wait)
+        message = f"the session cannot store more: the limit of {outcome.limit} is reached; send a shorter request"
+        return RequestError("StoreFull", message, wait)
     return None
 
 
@@ -195,7 +227,8 @@ def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]
         return None
     if settings.store == "client":
         state_bytes = StateSerializer(manifest.carried).size
-        return TokenSessions(_signing_key(settings, environment), bytes.fromhex(settings.state), state_bytes)
+        keys = _signing_keys(settings, environment)
+        return TokenSessions(keys, bytes.fromhex(settings.state), state_bytes, model, settings.token_seconds)
     return StoreSessions(open_store(settings, model, environment))
 
 
@@ -224,10 +257,10 @@ def session_directory(settings: SessionSettings, environment: Mapping[str, str])
     return home / "torchserve-neuron-lstm" / "sessions"
 
 
-def _signing_key(settings: SessionSettings, environment: Mapping[str, str]) -> bytes:
+def _signing_keys(settings: SessionSettings, environment: Mapping[str, str]) -> tuple[bytes, ...]:
     try:
         if settings.key_env is not None:
-            return signing_key_from_environment(settings.key_env)
-        return signing_key_from_file(session_directory(settings, environment) / "token.key")
+            return signing_keys_from_environment(settings.key_env)
+        return signing_keys_from_file(session_directory(settings, environment) / "token.key")
     except SigningKeyError as error:
         raise RuntimeError(str(error)) from error

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
@@ -9,13 +10,14 @@ from hypothesis import strategies as st
 from torchserve_neuron_lstm.sessions.token import InvalidTokenError, TokenState, sign_token, token_length, verify_token
 
 KEY = bytes(range(32))
-SESSION = TokenState(12, b"model of sixteen", b"state" * 3)
+SESSION = TokenState(12, b"model of sixteen", b"state" * 3, 1_700_000_000)
 
 states = st.builds(
     TokenState,
     steps=st.sampled_from((0, 1, 2**64 - 1)) | st.integers(0, 1000),
     model=st.binary(min_size=16, max_size=16),
     state=st.binary(max_size=200),
+    issued=st.integers(0, 2**64 - 1),
 )
 keys = st.binary(min_size=32, max_size=32)
 
@@ -25,7 +27,7 @@ def test_a_token_is_verified_as_it_was_signed(session: TokenState, key: bytes) -
     """It can be used unchanged in a header, a URL and a JSON text, and has the documented length."""
     token = sign_token(session, key)
 
-    assert verify_token(token, key, len(session.state)) == session
+    assert verify_token(token, [key], len(session.state)) == session
     assert re.fullmatch("[A-Za-z0-9_-]*", token)
     assert len(token) == token_length(len(session.state))
 
@@ -38,7 +40,7 @@ def test_a_changed_token_is_refused(session: TokenState, data: st.DataObject) ->
     character = data.draw(st.characters().filter(lambda character: character != token[place]))
 
     with pytest.raises(InvalidTokenError):
-        verify_token(token[:place] + character + token[place + 1 :], KEY, 1000)
+        verify_token(token[:place] + character + token[place + 1 :], [KEY], 1000)
 
 
 def test_every_character_of_one_token_counts() -> None:
@@ -48,7 +50,7 @@ def test_every_character_of_one_token_counts() -> None:
     for place, before in enumerate(token):
         for character in alphabet.replace(before, ""):
             with pytest.raises(InvalidTokenError):
-                verify_token(token[:place] + character + token[place + 1 :], KEY, 1000)
+                verify_token(token[:place] + character + token[place + 1 :], [KEY], 1000)
 
 
 @given(states, st.data())
@@ -57,9 +59,9 @@ def test_a_token_of_another_length_is_refused(session: TokenState, data: st.Data
     token = sign_token(session, KEY)
 
     with pytest.raises(InvalidTokenError):
-        verify_token(token[: data.draw(st.integers(0, len(token) - 1))], KEY, 1000)
+        verify_token(token[: data.draw(st.integers(0, len(token) - 1))], [KEY], 1000)
     with pytest.raises(InvalidTokenError):
-        verify_token(token + data.draw(st.text("A-=\n ", min_size=1, max_size=4)), KEY, 1000)
+        verify_token(token + data.draw(st.text("A-=\n ", min_size=1, max_size=4)), [KEY], 1000)
 
 
 @given(st.text(max_size=300))
@@ -70,7 +72,7 @@ def test_a_token_of_another_length_is_refused(session: TokenState, data: st.Data
 def test_no_text_is_a_token_by_chance(text: str) -> None:
     """No other error is raised."""
     with pytest.raises(InvalidTokenError):
-        verify_token(text, KEY, 1000)
+        verify_token(text, [KEY], 1000)
 
 
 @given(states, keys, keys)
@@ -78,15 +80,30 @@ def test_another_key_opens_nothing(session: TokenState, key: bytes, other: bytes
     """The keys are those of unrelated hosts."""
     if key != other:
         with pytest.raises(InvalidTokenError, match="was not made by this server, or was changed"):
-            verify_token(sign_token(session, key), other, 1000)
+            verify_token(sign_token(session, key), [other], 1000)
+
+
+@given(states, keys, keys)
+def test_while_a_key_is_replaced_tokens_of_both_are_verified(session: TokenState, new: bytes, old: bytes) -> None:
+    """The order of the keys has no effect."""
+    for key in (new, old):
+        token = sign_token(session, key)
+        assert verify_token(token, [new, old], 200) == verify_token(token, [old, new], 200) == session
+
+
+def test_a_token_of_the_first_version_is_read_without_a_time() -> None:
+    """The code that made it is that of archives which are still served."""
+    token = "AW1vZGVsIG9mIHNpeHRlZW4AAAAAAAAADHN0YXRlc3RhdGVzdGF0Zasvty1rleI1p8KN0YsMPcGNXQYX1Z_coi1_TArJWmtq"
+
+    assert verify_token(token, [KEY], 100) == replace(SESSION, issued=None)
 
 
 def test_a_state_that_is_larger_than_any_of_the_model_is_refused_unread() -> None:
     """The text is refused before it is decoded."""
-    with pytest.raises(InvalidTokenError, match="has up to 96 characters, this one has 10000000"):
-        verify_token("A" * 10_000_000, KEY, len(SESSION.state))
-    with pytest.raises(InvalidTokenError, match="has up to 95 characters, this one has 96"):
-        verify_token(sign_token(SESSION, KEY), KEY, len(SESSION.state) - 1)
+    with pytest.raises(InvalidTokenError, match="has up to 107 characters, this one has 10000000"):
+        verify_token("A" * 10_000_000, [KEY], len(SESSION.state))
+    with pytest.raises(InvalidTokenError, match="has up to 106 characters, this one has 107"):
+        verify_token(sign_token(SESSION, KEY), [KEY], len(SESSION.state) - 1)
 
 
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(33)])
@@ -97,7 +114,14 @@ def test_a_key_of_another_length_is_never_used(key: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "session", [TokenState(-1, bytes(16), b""), TokenState(2**64, bytes(16), b""), TokenState(0, b"short", b"")]
+    "session",
+    [
+        TokenState(-1, bytes(16), b"", 0),
+        TokenState(2**64, bytes(16), b"", 0),
+        TokenState(0, b"short", b"", 0),
+        TokenState(0, bytes(16), b"", -1),
+        TokenState(0, bytes(16), b"", None),
+    ],
 )
 def test_a_session_that_fits_no_token_is_refused(session: TokenState) -> None:
     """No field is truncated."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -16,18 +16,21 @@ from torchserve_neuron_lstm.sessions.store import (
     WriteOutcome,
     Written,
 )
+from torchserve_neuron_lstm.sessions.store_time import Reading
 
 _REVISIONS = count(1)
 
 
 @dataclass
 class Clock:
-    """A clock that a test sets."""
+    """Clocks that a test sets: the time, and by how much each of the two is wrong."""
 
     now: float = 1_700_000_000.0
+    shared_error: float = 0.0
+    own_error: float = 0.0
 
-    def __call__(self) -> float:
-        return self.now
+    def __call__(self) -> Reading:
+        return Reading(self.now + self.shared_error, self.now + self.own_error)
 
 
 @dataclass
@@ -36,6 +39,8 @@ class _Entry:
     revision: int
     ended: bool
     last: float
+    unconfirmed: bool
+    client: str | None
 
 
 @dataclass
@@ -43,7 +48,7 @@ class MemoryStore:
     """A store in memory. Every call removes expired records."""
 
     limits: Limits
-    clock: Callable[[], float]
+    clock: Clock
     entries: dict[str, _Entry] = field(default_factory=dict)
     removed: int = 0
 
@@ -61,7 +66,7 @@ class MemoryStore:
     def totals(self) -> StoreTotals:
         """Count records, as `Store.totals`."""
         self._remove_expired()
-        waiting = [max(0.0, self.clock() - entry.last) for entry in self._open()]
+        waiting = [max(0.0, self.clock.now - entry.last) for entry in self._open()]
         size = sum(len(entry.record) for entry in self.entries.values())
         return StoreTotals(len(waiting), size, max(waiting, default=None))
 
@@ -77,26 +82,47 @@ class MemoryStore:
             return Conflict()
         if old is not None and change.revision != old.revision and (goes_on or change.revision is not None):
             return Conflict()
-        others = sum(len(entry.record) for name, entry in self.entries.items() if name != change.id)
-        if not goes_on:
-            if not change.ended and len(self._open()) >= self.limits.sessions:
-                return LimitExceeded(f"{self.limits.sessions} sessions", self._until_room())
-            if others + len(change.record) > self.limits.bytes:
-                return LimitExceeded(f"{self.limits.bytes} bytes", self._until_room())
-        self.entries[change.id] = _Entry(change.record, next(_REVISIONS), change.ended, self.clock())
+        if (beyond := self._beyond(change, old)) is not None:
+            return LimitExceeded(beyond, self._until_room())
+        client = old.client if old is not None and change.client is None else change.client
+        self.entries[change.id] = _Entry(
+            change.record, next(_REVISIONS), change.ended, self.clock.now, change.unconfirmed, client
+        )
         return Written()
+
+    def _beyond(self, change: RecordUpdate, old: _Entry | None) -> str | None:
+        limits, goes_on = self.limits, old is not None and not old.ended
+        others = [entry for name, entry in self.entries.items() if name != change.id]
+        open_ = [entry for entry in others if not entry.ended]
+        if not goes_on and not change.ended:
+            if len(open_) >= limits.sessions:
+                return f"{limits.sessions} sessions"
+            if change.unconfirmed and sum(entry.unconfirmed for entry in open_) >= limits.unconfirmed:
+                return f"{limits.unconfirmed} sessions that were started without an id and have had one request"
+            same = sum(entry.client == change.client for entry in open_)
+            if change.client is not None and limits.client_sessions is not None and same >= limits.client_sessions:
+                return f"{limits.client_sessions} sessions of one client"
+        before = sum(len(entry.record) for entry in self.entries.values())
+        after = sum(len(entry.record) for entry in others) + len(change.record)
+        most = limits.unconfirmed_bytes if change.unconfirmed else limits.common_bytes
+        if goes_on and len(change.record) <= limits.own_bytes:
+            most = limits.bytes
+        return f"{most} bytes" if after > most and not (goes_on and after <= before) else None
 
     def _open(self) -> list[_Entry]:
         return [entry for entry in self.entries.values() if not entry.ended]
 
     def _until_room(self) -> float:
-        return (
-            min((entry.last for entry in self._open()), default=self.clock()) + self.limits.idle_seconds - self.clock()
-        )
+        return min(
+            (self._expiry(entry) for entry in self._open()), default=self.clock.now + self.limits.idle_seconds
+        ) - (self.clock.now)
+
+    def _expiry(self, entry: _Entry) -> float:
+        seconds = self.limits.lifetime if entry.unconfirmed else self.limits.idle_seconds
+        return entry.last + (self.limits.retry_seconds if entry.ended else seconds)
 
     def _remove_expired(self) -> None:
         for name, entry in list(self.entries.items()):
-            seconds = self.limits.retry_seconds if entry.ended else self.limits.idle_seconds
-            if entry.last < self.clock() - seconds:
+            if self._expiry(entry) < self.clock.now:
                 del self.entries[name]
                 self.removed += not entry.ended

@@ -88,9 +88,10 @@ def test_all_workers_of_a_host_sign_with_one_key(tmp_path: Path) -> None:
 
     assert isinstance(first, TokenSessions)
     assert isinstance(second, TokenSessions)
-    assert first.key == second.key
+    assert first.keys == second.keys
     assert stat.S_IMODE((tmp_path / "kept" / "token.key").stat().st_mode) == 0o600
-    assert "key" not in repr(first)
+    assert first.keys[0].hex() not in repr(first)
+    assert "keys" not in repr(first)
 
 
 def test_a_key_of_the_environment_is_that_of_all_hosts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_a_key_of_the_environment_is_that_of_all_hosts(monkeypatch: pytest.Monke
     sessions = open_sessions(manifest(store="client", key_env="SESSIONS_KEY"), "tagger", environment)
 
     assert isinstance(sessions, TokenSessions)
-    assert sessions.key == bytes.fromhex(KEY)
+    assert sessions.keys == (bytes.fromhex(KEY),)
     assert not (tmp_path / "kept").exists()
 
 

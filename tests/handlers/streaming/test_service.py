@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from fake_streaming_model import SETTINGS, STATE, FakeStreamingModel, streaming_manifest
+from fake_streaming_model import SETTINGS, streaming_manifest
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import Clock, MemoryStore
+from session_service import END, ID, START, STEP, ask, make_service, make_store, piece, told
 
-from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
-from torchserve_neuron_lstm.handlers.responses import RawResponse
-from torchserve_neuron_lstm.handlers.service import Service
-from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions, StoreSessions, TokenSessions
+from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.store import (
     RecordUpdate,
@@ -28,38 +25,6 @@ from torchserve_neuron_lstm.sessions.store import (
     StoreUnavailableError,
     WriteOutcome,
 )
-
-IDENTITY = ModelIdentity("model", "1.0")
-ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{name}" for name in ("id", "start", "end", "step", "token"))
-KEY = bytes(range(32))
-
-
-def make_store(**limits: float) -> MemoryStore:
-    """A store in memory."""
-    given = {"sessions": 100, "bytes": 10**6, "idle_seconds": 600.0, **limits}
-    return MemoryStore(Limits(**given), Clock())  # type: ignore[arg-type]
-
-
-def make_service(sessions: Sessions | None = None, **facts: Any) -> Service:
-    """A service of the model that adds up ids."""
-    manifest = streaming_manifest(**facts.pop("manifest", {}))
-    codec = make_codec(manifest, IDENTITY)
-    return Service(FakeStreamingModel(manifest), codec, sessions=sessions or StoreSessions(make_store()), **facts)
-
-
-def piece(ids: object, **headers: str) -> TorchServeRequest:
-    """One chunk, with its fields in headers."""
-    return TorchServeRequest({"body": ids}, {f"ts_request_sequence_{name}": value for name, value in headers.items()})
-
-
-def told(response: RawResponse) -> tuple[int, Any]:
-    """Status and JSON of a response."""
-    return response.status, json.loads(response.body)
-
-
-def ask(service: Service, *rows: TorchServeRequest) -> list[tuple[int, Any]]:
-    """Status and JSON of the answers to a batch."""
-    return [told(response) for response in service.handle(rows)]
 
 
 def test_pieces_of_a_session_are_answered_as_its_whole_sequence() -> None:
@@ -236,17 +201,6 @@ def test_a_session_goes_on_with_every_model_of_the_same_state_alone() -> None:
     assert ask(make_service(StoreSessions(store)), piece([2], id="a"))[0][1]["total"] == 3
 
 
-def test_a_full_store_refuses_new_sessions_and_serves_the_open_ones() -> None:
-    """The status is 429, with the time after which there may be room."""
-    service = make_service(StoreSessions(make_store(sessions=1)))
-    ask(service, piece([1], id="a", start="true"))
-
-    full, open_ = service.handle([piece([1], id="b", start="true"), piece([2], id="a")])
-
-    assert (full.status, dict(full.headers)) == (429, {"Retry-After": "600"})
-    assert open_.status == 200
-
-
 class Broken(MemoryStore):
     """A store that fails while it is set to fail."""
 
@@ -287,17 +241,22 @@ def test_a_store_that_fails_costs_its_sessions_their_answers_and_nothing_else(
     assert ask(service, piece([2], id="a"))[0][1]["total"] == 3
 
 
-def test_a_damaged_record_costs_one_session(caplog: pytest.LogCaptureFixture) -> None:
-    """Other sessions of the batch are answered."""
-    store = make_store()
+def test_a_damaged_record_costs_one_session_which_can_start_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Other sessions of the batch are answered. Only a start replaces the record."""
+    store = make_store(sessions=2)
     service = make_service(StoreSessions(store))
     ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
     store.entries["a"].record = store.entries["a"].record[:-1] + b"!"
 
     damaged, fine = ask(service, piece([2], id="a"), piece([2], id="b"))
+    ended = ask(service, TorchServeRequest({}, {ID: "a", END: "true"}))[0]
+    later, again = (ask(service, piece([7], id="a", start="true", step=step))[0] for step in ("1", "0"))
 
     assert (damaged[0], damaged[1]["type"], fine[1]["total"]) == (500, "SessionDamaged", 3)
+    assert "send `start` to start the session again" in damaged[1]["message"]
     assert "damaged" in caplog.text
+    assert (ended[0], later[0], again) == (500, 409, (200, {ID: "a", STEP: 1, "sums": [7], "total": 7}))
+    assert ask(service, piece([1], id="a", step="1"))[0][1]["total"] == 8
 
 
 class Racing(MemoryStore):
@@ -343,42 +302,6 @@ def test_attempts_to_write_are_limited() -> None:
     assert [(status, body["type"]) for status, body in ask(one, piece([2], id="a"))] == [(409, "SessionBusy")]
 
 
-def carried_service(key: bytes = KEY, state: str = STATE) -> Service:
-    """A service whose sessions are carried by the clients."""
-    settings = replace(SETTINGS, store="client", state=state)
-    return make_service(TokenSessions(key, bytes.fromhex(state), 4), manifest={"streaming": settings})
-
-
-def test_a_client_can_carry_its_session() -> None:
-    """Every answer has the session as a signed token; any worker can continue from it.
-
-    An old token is the session in its old state.
-    """
-    ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
-
-    for _ in range(2):
-        ((_, second),) = ask(carried_service(), piece({"ids": [3], TOKEN: first[TOKEN], ID: first[ID], STEP: 2}))
-        assert (second["total"], second[STEP], second[ID]) == (6, 3, first[ID])
-    ((_, last),) = ask(carried_service(), piece({"ids": [4], TOKEN: second[TOKEN], END: True}))
-    assert (last["total"], TOKEN in last) == (10, False)
-
-
-def test_a_token_that_is_not_ours_is_refused() -> None:
-    """Examples are a changed token, one signed with another key, and one of another model."""
-    ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
-    token = first[TOKEN]
-    changed = token[:-3] + ("A" if token[-3] != "A" else "B") + token[-2:]
-
-    for service, sent in (
-        (carried_service(), changed),
-        (carried_service(), "x"),
-        (carried_service(key=bytes(32)), token),
-        (carried_service(state="cd" * 16), token),
-    ):
-        ((status, body),) = ask(service, piece({"ids": [3], TOKEN: sent}))
-        assert (status, body["type"]) == (400, "InvalidToken")
-
-
 def test_what_was_repeated_and_what_was_idle_is_counted() -> None:
     """The counts are the server's metrics."""
     counted: list[BatchMetrics] = []
@@ -386,7 +309,7 @@ def test_what_was_repeated_and_what_was_idle_is_counted() -> None:
     service = make_service(StoreSessions(store), report=counted.append)
     ask(service, piece([1], id="a", start="true"), piece([1], id="b", start="true"))
     ask(service, piece([1], id="a", start="true"))
-    store.clock.now += 11  # type: ignore[attr-defined]
+    store.clock.now += 11
     ask(service, piece([1], id="c", start="true"))
 
     assert [(counts.replayed, counts.expired) for counts in counted] == [(0, 0), (1, 0), (0, 2)]

@@ -1,0 +1,97 @@
+"""Sessions that clients carry as signed tokens."""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from base64 import urlsafe_b64encode
+from dataclasses import replace
+
+from fake_streaming_model import SETTINGS, STATE
+from session_service import END, ID, STEP, TOKEN, ask, make_service, piece
+
+from torchserve_neuron_lstm.handlers.service import Service
+from torchserve_neuron_lstm.handlers.streaming.sessions import TokenSessions
+
+KEY = bytes(range(32))
+
+
+def carried_service(*keys: bytes, state: str = STATE, name: str = "model", now: float = 0.0) -> Service:
+    """A service whose sessions are carried by the clients."""
+    settings = replace(SETTINGS, store="client", state=state)
+    sessions = TokenSessions(keys or (KEY,), bytes.fromhex(state), 4, name, settings.token_seconds, lambda: now)
+    return make_service(sessions, manifest={"streaming": settings})
+
+
+def test_a_client_can_carry_its_session() -> None:
+    """Every answer has the session as a signed token; any worker can continue from it.
+
+    An old token is the session in its old state.
+    """
+    ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
+
+    for _ in range(2):
+        ((_, second),) = ask(carried_service(), piece({"ids": [3], TOKEN: first[TOKEN], ID: first[ID], STEP: 2}))
+        assert (second["total"], second[STEP], second[ID]) == (6, 3, first[ID])
+    ((_, last),) = ask(carried_service(), piece({"ids": [4], TOKEN: second[TOKEN], END: True}))
+    assert (last["total"], TOKEN in last) == (10, False)
+
+
+def test_a_token_that_is_not_ours_is_refused() -> None:
+    """Examples are a changed token, one signed with another key, one of another model, and one of another name."""
+    ((_, first),) = ask(carried_service(), piece([1, 2], start="true"))
+    token = first[TOKEN]
+    changed = token[:-3] + ("A" if token[-3] != "A" else "B") + token[-2:]
+
+    for service, sent in (
+        (carried_service(), changed),
+        (carried_service(), "x"),
+        (carried_service(bytes(32)), token),
+        (carried_service(state="cd" * 16), token),
+        (carried_service(name="other"), token),
+    ):
+        ((status, body),) = ask(service, piece({"ids": [3], TOKEN: sent}))
+        assert (status, body["type"]) == (400, "InvalidToken")
+
+
+def test_a_token_expires() -> None:
+    """Its time is that of the response; a clock that was ahead gives no token that lives for long."""
+    day = SETTINGS.token_seconds
+    ((_, first),) = ask(carried_service(now=5 * day), piece([1, 2], start="true"))
+
+    def sent(now: float) -> tuple[int, str]:
+        ((status, body),) = ask(carried_service(now=now), piece({"ids": [3], TOKEN: first[TOKEN]}))
+        return status, body.get("type", "")
+
+    assert [sent(now) for now in (4 * day, 5 * day, 6 * day)] == [(200, "")] * 3
+    assert [sent(now) for now in (4 * day - 2, 6 * day + 2)] == [(410, "SessionUnknown")] * 2
+
+
+def test_a_key_is_replaced_without_the_end_of_a_session() -> None:
+    """The new key signs the next token; the old one is removed when its tokens have expired."""
+    new = bytes(reversed(range(32)))
+    ((_, first),) = ask(carried_service(KEY), piece([1, 2], start="true"))
+    ((_, second),) = ask(carried_service(new, KEY), piece({"ids": [3], TOKEN: first[TOKEN]}))
+
+    ((status, third),) = ask(carried_service(new), piece({"ids": [4], TOKEN: second[TOKEN]}))
+    assert (status, third["total"]) == (200, 10)
+    assert ask(carried_service(new), piece({"ids": [3], TOKEN: first[TOKEN]}))[0][0] == 400
+
+
+def test_a_token_of_the_first_version_goes_on_with_one_of_the_second() -> None:
+    """It has no time: it ends with its key."""
+    token = first_version_token(steps=2, total=3.0)
+
+    ((status, body),) = ask(carried_service(now=1e9), piece({"ids": [3], TOKEN: token}))
+
+    assert (status, body["total"], body[STEP]) == (200, 6, 3)
+    assert ask(carried_service(now=1e9), piece({"ids": [4], TOKEN: body[TOKEN]}))[0][1]["total"] == 10
+    assert ask(carried_service(bytes(32)), piece({"ids": [3], TOKEN: token}))[0][0] == 400
+    assert ask(carried_service(state="cd" * 16), piece({"ids": [3], TOKEN: token}))[0][0] == 400
+
+
+def first_version_token(steps: int, total: float) -> str:
+    """A token as version 1 made it: version, model, steps, state, signature."""
+    content = struct.pack(">B16sQ", 1, bytes.fromhex(STATE), steps) + struct.pack("<f", total)
+    signature = hmac.digest(KEY, b"neuron-lstm session token\n" + content, "sha256")
+    return urlsafe_b64encode(content + signature).rstrip(b"=").decode()

@@ -1,0 +1,179 @@
+"""The limits of every store, tried on each of them."""
+
+from __future__ import annotations
+
+from memory_store import Clock, MemoryStore
+from store_calls import WIDE, begin, records, revision
+
+from torchserve_neuron_lstm.sessions.settings import Limits
+from torchserve_neuron_lstm.sessions.store import LimitExceeded, RecordUpdate, StoreTotals, Written
+
+from .conftest import Places
+
+
+def test_more_sessions_than_the_limit_are_refused(places: Places) -> None:
+    """The refusal has the time after which a retry is useful; open sessions continue."""
+    clock = Clock()
+    store = places()(Limits(2, 1_000_000, 900.0), clock)
+    begin(store, "a")
+    clock.now += 100
+    begin(store, "b")
+    clock.now += 50
+
+    assert store.write([RecordUpdate("c", b"c", None)]) == [LimitExceeded("2 sessions", 750.0)]
+    assert store.write([RecordUpdate("a", b"a", revision(store, "a"))]) == [Written()]
+    assert store.write([RecordUpdate("c", b"c", None)]) == [LimitExceeded("2 sessions", 850.0)]
+    assert store.read(["c"]) == [None]
+    assert store.totals().sessions == 2
+
+
+def test_there_is_room_again_after_an_end_and_after_an_expiry(places: Places) -> None:
+    """The space is free at once, before any record is removed."""
+    clock = Clock()
+    store = places()(Limits(2, 1_000_000, 900.0), clock)
+    begin(store, "a", "b")
+    store.write([RecordUpdate("a", b"the end", revision(store, "a"), ended=True)])
+    begin(store, "c")
+    assert store.write([RecordUpdate("d", b"d", None)]) == [LimitExceeded("2 sessions", 900.0)]
+    clock.now += 901
+
+    begin(store, "d", "e")
+    assert store.expired() == 2
+
+
+def test_the_limit_holds_within_one_call(places: Places) -> None:
+    """The changes of a call are made in order."""
+    store = places()(Limits(2, 1_000_000, 900.0), Clock())
+
+    outcomes = store.write([RecordUpdate(name, b"", None) for name in "abc"])
+
+    assert outcomes == [Written(), Written(), LimitExceeded("2 sessions", 900.0)]
+
+
+def test_a_session_of_one_request_is_never_open(places: Places) -> None:
+    """It needs no space among the open sessions."""
+    store = places()(Limits(1, 1_000_000, 900.0), Clock())
+    begin(store, "a")
+
+    begin(store, "b", "c", ended=True)
+
+    assert store.totals().sessions == 1
+
+
+def test_more_bytes_than_the_limit_are_refused(places: Places) -> None:
+    """This holds for sessions that start and for those that grow; a record that shrinks is always taken."""
+    clock = Clock()
+    store = places()(Limits(1000, 100, 900.0), clock)
+    begin(store, "a", record=bytes(50))
+    clock.now += 1
+
+    assert store.write([RecordUpdate("b", bytes(51), None)]) == [LimitExceeded("100 bytes", 899.0)]
+    begin(store, "b", record=bytes(50))
+    assert store.write([RecordUpdate("c", b"", None), RecordUpdate("d", b"d", None)]) == [
+        Written(),
+        LimitExceeded("100 bytes", 899.0),
+    ]
+    assert store.write([RecordUpdate("a", bytes(51), revision(store, "a"))]) == [LimitExceeded("100 bytes", 899.0)]
+    assert records(store.read(["a"])) == [bytes(50)]
+    assert store.write([RecordUpdate("a", bytes(49), revision(store, "a"))]) == [Written()]
+    begin(store, "d", record=b"d")
+    assert store.totals().bytes == 100
+
+
+def test_a_small_record_of_an_open_session_is_always_taken(places: Places) -> None:
+    """A quarter of the bytes is kept for the open sessions, whatever others store in the rest."""
+    store = places()(Limits(10, 4000, 900.0), Clock())
+    begin(store, *"abcdefghi", record=b"")
+    begin(store, "greedy", record=bytes(3000))
+
+    assert store.write([RecordUpdate("a", bytes(101), revision(store, "a"))]) == [LimitExceeded("3000 bytes", 900.0)]
+    for name in "abcdefghi":
+        assert store.write([RecordUpdate(name, bytes(100), revision(store, name))]) == [Written()]
+    assert store.totals().bytes == 3900
+
+
+def test_a_limit_that_was_lowered_lets_sessions_shrink_and_end(places: Places) -> None:
+    """Nothing that is stored is removed."""
+    place, clock = places(), Clock()
+    before, store = place(Limits(9, 1000, 900.0), clock), place(Limits(9, 10, 900.0), clock)
+    begin(before, "a", "b", record=bytes(300))
+    if isinstance(before, MemoryStore):
+        before.limits = Limits(9, 10, 900.0)
+
+    assert store.write([RecordUpdate("a", bytes(301), revision(store, "a"))]) == [LimitExceeded("10 bytes", 900.0)]
+    assert store.write([RecordUpdate("a", bytes(300), revision(store, "a"))]) == [Written()]
+    assert store.write([RecordUpdate("b", bytes(9), revision(store, "b"), ended=True)]) == [Written()]
+    assert store.totals().bytes == 309
+
+
+def unconfirmed(name: str, record: bytes = b"record") -> RecordUpdate:
+    """The start of a session without an id."""
+    return RecordUpdate(name, record, None, unconfirmed=True)
+
+
+def test_a_session_that_was_started_without_an_id_expires_soon_unless_it_is_continued(places: Places) -> None:
+    """With its second request it is a session as any other."""
+    clock = Clock()
+    store = places()(WIDE, clock)
+    assert store.write([unconfirmed("a"), unconfirmed("b")]) == [Written()] * 2
+    clock.now += 60
+    assert records(store.read(["a", "b"])) == [b"record"] * 2
+    assert store.totals() == StoreTotals(2, 12, 60.0)
+    store.write([RecordUpdate("b", b"second", revision(store, "b"))])
+    clock.now += 1
+
+    assert records(store.read(["a", "b"])) == [None, b"second"]
+    assert store.totals().sessions == 1
+    clock.now += 800
+    begin(store, "c")
+    assert records(store.read(["a", "b"])) == [None, b"second"]
+    assert (store.expired(), store.totals().sessions) == (1, 2)
+
+
+def test_sessions_without_an_id_leave_room_for_those_with_one(places: Places) -> None:
+    """One client can start many; it is told to come back when the first of them expires."""
+    clock = Clock()
+    store = places()(Limits(16, 1_000_000, 900.0), clock)
+    begin(store, "a")
+    clock.now += 5
+
+    outcomes = store.write([unconfirmed(f"{number}") for number in range(20)])
+
+    limit = "14 sessions that were started without an id and have had one request"
+    assert outcomes == [Written()] * 14 + [LimitExceeded(limit, 60.0)] * 6
+    begin(store, "b")
+    assert store.write([RecordUpdate("c", b"", None)]) == [LimitExceeded("16 sessions", 60.0)]
+    assert store.write([RecordUpdate("0", b"", revision(store, "0"))]) == [Written()]
+    clock.now += 61
+    begin(store, "c")
+    assert store.expired() == 13
+
+
+def test_a_client_that_the_host_names_has_a_limit_of_its_own(places: Places) -> None:
+    """Ends and expiries make room again; other clients are not concerned."""
+    clock = Clock()
+    store = places()(Limits(100, 1_000_000, 900.0, client_sessions=2), clock)
+
+    def starts(name: str, client: str | None) -> object:
+        return store.write([RecordUpdate(name, b"record", None, client=client)])[0]
+
+    beyond = LimitExceeded("2 sessions of one client", 900.0)
+    assert [starts(name, "one") for name in "abc"] == [Written(), Written(), beyond]
+    assert [starts("d", "other"), starts("e", None)] == [Written()] * 2
+    store.write([RecordUpdate("a", b"next", revision(store, "a"))])
+    assert starts("c", "one") == beyond
+    store.write([RecordUpdate("a", b"end", revision(store, "a"), ended=True)])
+    assert [starts("c", "one"), starts("f", "one")] == [Written(), beyond]
+    clock.now += 901
+    assert [starts(name, "one") for name in "fgh"] == [Written(), Written(), beyond]
+    assert store.totals().sessions == 2
+
+
+def test_a_limit_of_zero_refuses_every_session(places: Places) -> None:
+    """The refusal still has a time to retry."""
+    assert places()(Limits(0, 100, 900.0), Clock()).write([RecordUpdate("a", b"", None)]) == [
+        LimitExceeded("0 sessions", 900.0)
+    ]
+    assert places()(Limits(1, 0, 900.0), Clock()).write([RecordUpdate("a", b"a", None)]) == [
+        LimitExceeded("0 bytes", 900.0)
+    ]

@@ -1,0 +1,186 @@
+"""A store's time: no clock that jumps, once or for good, ends a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_store import Clock
+from store_calls import WIDE, begin, records, revision
+
+from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoreTotals, Written
+from torchserve_neuron_lstm.sessions.store_time import Reading, SeenTime, StoredTime, current_time
+
+from .conftest import Places
+
+seconds = st.floats(0, 1e4, allow_nan=False)
+errors = st.floats(-1e9, 1e9, allow_nan=False)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), seconds, errors, errors, st.booleans()), max_size=30))
+def test_time_never_passes_faster_than_a_true_clock_whatever_the_other_one_says(
+    looks: list[tuple[int, float, float, float, bool]],
+) -> None:
+    """Four users look now and then, and some of them write. One clock of each look may be wrong by any amount."""
+    for wrong in ("shared", "own"):
+        true, began = 1e6, 5e8
+        stored, seen = StoredTime(began, true), dict.fromkeys(range(4), None)
+        for user, passed, shared_error, own_error, writes in looks:
+            true += passed
+            reading = Reading(
+                true + (shared_error if wrong == "shared" else 0.0), true + (own_error if wrong == "own" else 0.0)
+            )
+            now = current_time(stored, seen[user], reading)
+            assert stored.time <= now <= began + (true - 1e6) + 1e-3
+            seen[user] = SeenTime(now, reading.own)  # type: ignore[assignment]
+            stored = StoredTime(now, reading.shared) if writes else stored
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 10_000), st.booleans()), max_size=30))
+def test_time_passes_as_it_does_where_both_clocks_are_right(looks: list[tuple[int, int, bool]]) -> None:
+    """This holds for a user from its first look, however seldom it looks, and however often others write."""
+    true, stored = 0, StoredTime(1000.0, 0.0)
+    seen = {user: SeenTime(1000.0, user * 1e6) for user in range(4)}  # own clocks need not agree
+    for user, passed, writes in looks:
+        true += passed
+        reading = Reading(float(true), true + user * 1e6)
+        now = current_time(stored, seen[user], reading)
+        assert now == 1000.0 + true
+        seen[user] = SeenTime(now, reading.own)
+        stored = StoredTime(now, reading.shared) if writes else stored
+
+
+@pytest.mark.parametrize("error", ["shared_error", "own_error"])
+@pytest.mark.parametrize("for_good", [False, True])
+@pytest.mark.parametrize("seconds_ahead", [601.0, 1e7, -1e7])
+def test_a_clock_that_jumps_ends_no_session(places: Places, error: str, for_good: bool, seconds_ahead: float) -> None:
+    """It jumps for all users, before a write; sessions then expire as if it had not."""
+    clock = Clock()
+    place = places()
+    store, other = place(WIDE, clock), place(WIDE, clock)
+    begin(store, "a")
+    other.read(["a"])
+    clock.now += 600
+
+    setattr(clock, error, seconds_ahead)
+    begin(store, "b")
+    store.write([RecordUpdate("b", b"next", revision(store, "b"))])
+    if not for_good:
+        setattr(clock, error, 0.0)
+    for user in (store, other):
+        begin(user, "c" if user is store else "d")
+        assert records(user.read(["a", "b"])) == [b"record", b"next"]
+    assert store.totals().sessions == 4
+    clock.now += 200
+    assert records(store.read(["a", "b"])) == [b"record", b"next"]
+    clock.now += 1100
+    begin(store, "e")
+    assert records(store.read(["a", "b"])) == [None, None]
+
+
+class _Ahead:
+    """Clocks of a worker that are both ahead of those of others, for good."""
+
+    def __init__(self, clock: Clock, by: float) -> None:
+        self._clock = clock
+        self._by = by
+
+    def __call__(self) -> Reading:
+        return replace(self._clock, shared_error=self._by, own_error=self._by)()
+
+
+@pytest.mark.parametrize("by", [601.0, 1e8, -1e8])
+def test_a_worker_whose_clocks_are_wrong_ends_no_session_of_others(tmp_path: Path, by: float) -> None:
+    """It writes again and again; sessions expire by the time of all."""
+    clock = Clock()
+    right = SqliteStore(tmp_path, "tagger", WIDE, clock)
+    wrong = SqliteStore(tmp_path, "tagger", WIDE, _Ahead(clock, by))
+    begin(right, "a")
+    for number in range(88):
+        clock.now += 10
+        begin(wrong, f"{number}")
+        begin(right, f"right {number}")
+        assert records(right.read(["a"])) == records(wrong.read(["a"])) == [b"record"]
+    clock.now += 10
+    for _ in range(3):
+        clock.now += 10
+        begin(right, f"more {clock.now}")
+        begin(wrong, f"wrong {clock.now}")
+    assert right.read(["a"]) == wrong.read(["a"]) == [None]
+
+
+def test_a_worker_that_begins_ends_no_session(places: Places) -> None:
+    """While no worker was there, no client could send: the time stood still. Those who were there count on."""
+    clock, place = Clock(), places()
+    first = place(WIDE, clock)
+    begin(first, "a")
+    if type(first).__name__ == "MemoryStore":  # it has one user, who is always there
+        return
+    clock.now += 3600
+    fresh = place(WIDE, clock)
+    assert records(fresh.read(["a"])) == [b"record"]
+    assert fresh.totals() == StoreTotals(0, 6, None)  # a report has the time since the last write
+
+    begin(fresh, "b")
+    clock.now += 1
+    assert records(first.read(["a", "b"])) == [b"record", b"record"]
+    clock.now += 900
+    assert records(first.read(["a", "b"])) == records(fresh.read(["a", "b"])) == [None, None]
+
+
+class _Used:
+    """A session that its client uses now and then."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        begin(store, "theirs")
+        self._clock = clock
+        self._last = clock.now
+
+    def use(self, store: Store) -> None:
+        """Continue the session if its time is not over."""
+        (found,) = store.read(["theirs"])
+        if self._clock.now - self._last > WIDE.idle_seconds:
+            return
+        assert found is not None
+        assert store.write([RecordUpdate("theirs", b"next", found.revision)]) == [Written()]
+        self._last = self._clock.now
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("pass"), st.sampled_from((0.5, 30.0, 299.0, 899.0))),
+            st.tuples(st.just("jump"), st.sampled_from((601.0, 1e6, -601.0, 0.0))),
+            st.tuples(st.just("start"), st.integers(1, 30)),
+            st.tuples(st.just("use"), st.just(0)),
+        ),
+        max_size=15,
+    ),
+    st.sampled_from(("shared_error", "own_error")),
+)
+def test_nobody_ends_the_session_of_another(places: Places, events: list[tuple[str, float]], error: str) -> None:
+    """One client starts sessions without an id as it likes, and a clock jumps: who comes in time goes on."""
+    clock, place = Clock(), places()
+    limits = replace(WIDE, sessions=16)
+    stores = [place(limits, clock), place(limits, clock)]
+    theirs = _Used(stores[0], clock)
+    stores[1].read(["theirs"])
+    names = iter(range(10_000))
+    actions: dict[str, Callable[[float, Store], object]] = {
+        "pass": lambda by, _: setattr(clock, "now", clock.now + by),
+        "jump": lambda by, _: setattr(clock, error, by),
+        "start": lambda count, store: store.write(
+            [RecordUpdate(f"{next(names)}", b"", None, unconfirmed=True) for _ in range(int(count))]
+        ),
+        "use": lambda _, store: theirs.use(store),
+    }
+    for number, (kind, amount) in enumerate(events):
+        actions[kind](amount, stores[number % 2])
+    theirs.use(stores[0])
+    assert stores[1].write([RecordUpdate("named", b"", None)]) == [Written()]

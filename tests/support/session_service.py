@@ -1,0 +1,47 @@
+"""A service of sessions over a fake model, and the requests and answers of its tests."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fake_streaming_model import FakeStreamingModel, streaming_manifest
+from memory_store import Clock, MemoryStore
+
+from torchserve_neuron_lstm.handlers.formats import make_codec
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.responses import RawResponse
+from torchserve_neuron_lstm.handlers.service import Service
+from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions, StoreSessions
+from torchserve_neuron_lstm.sessions.settings import Limits
+
+IDENTITY = ModelIdentity("model", "1.0")
+ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{name}" for name in ("id", "start", "end", "step", "token"))
+
+
+def make_store(**limits: float) -> MemoryStore:
+    """A store in memory."""
+    given = {"sessions": 100, "bytes": 10**6, "idle_seconds": 600.0, **limits}
+    return MemoryStore(Limits(**given), Clock())  # type: ignore[arg-type]
+
+
+def make_service(sessions: Sessions | None = None, **facts: Any) -> Service:
+    """A service of the model that adds up ids."""
+    manifest = streaming_manifest(**facts.pop("manifest", {}))
+    codec = make_codec(manifest, IDENTITY)
+    return Service(FakeStreamingModel(manifest), codec, sessions=sessions or StoreSessions(make_store()), **facts)
+
+
+def piece(ids: object, **headers: str) -> TorchServeRequest:
+    """One chunk, with its fields in headers."""
+    return TorchServeRequest({"body": ids}, {f"ts_request_sequence_{name}": value for name, value in headers.items()})
+
+
+def told(response: RawResponse) -> tuple[int, Any]:
+    """Status and JSON of a response."""
+    return response.status, json.loads(response.body)
+
+
+def ask(service: Service, *rows: TorchServeRequest) -> list[tuple[int, Any]]:
+    """Status and JSON of the answers to a batch."""
+    return [told(response) for response in service.handle(rows)]

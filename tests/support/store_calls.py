@@ -1,0 +1,28 @@
+"""Calls of a session store that many tests make."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchserve_neuron_lstm.sessions.settings import Limits
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoredRecord, Written
+
+WIDE = Limits(sessions=1000, bytes=1_000_000, idle_seconds=900.0, retry_seconds=60.0)
+
+
+def begin(store: Store, *names: str, record: bytes = b"record", ended: bool = False) -> None:
+    """Begin new sessions."""
+    written = store.write([RecordUpdate(name, record, None, ended) for name in names])
+    assert written == [Written()] * len(names)
+
+
+def revision(store: Store, name: str) -> int:
+    """The revision of an existing record."""
+    (found,) = store.read([name])
+    assert found is not None
+    return found.revision
+
+
+def records(found: Sequence[StoredRecord | None]) -> list[bytes | None]:
+    """The records that were found, without their revisions, which belong to the store."""
+    return [one and one.record for one in found]
