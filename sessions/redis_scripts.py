@@ -73,14 +73,19 @@ end
 
 local function remove_lapsed(set, since)
   local members = redis.call('ZRANGEBYSCORE', set, '-inf', '(' .. since, 'LIMIT', 0, sweep_rows)
+  local removed = 0
   for _, member in ipairs(members) do
-    redis.call('DEL', prefix .. member)
-    redis.call('HINCRBY', SIZES, 'total', 0 - size_of(member)) -- the minus of nothing would be no integer
-    redis.call('HDEL', SIZES, member)
     redis.call('ZREM', set, member)
-    forget_client(member)
+    -- Code that knows no unconfirmed sessions has continued this one: it counts where that has put it.
+    if set ~= UNCONFIRMED or not (redis.call('ZSCORE', OPEN, member) or redis.call('ZSCORE', ENDED, member)) then
+      redis.call('DEL', prefix .. member)
+      redis.call('HINCRBY', SIZES, 'total', 0 - size_of(member)) -- the minus of nothing would be no integer
+      redis.call('HDEL', SIZES, member)
+      forget_client(member)
+      removed = removed + 1
+    end
   end
-  return #members
+  return removed
 end
 
 local function sweep()

@@ -35,7 +35,7 @@ INSERT INTO tally VALUES (0, 0);
 """
 _ADDED = """
 ALTER TABLE tally ADD COLUMN time REAL NOT NULL DEFAULT 0;
-ALTER TABLE tally ADD COLUMN shared REAL NOT NULL DEFAULT 0;
+ALTER TABLE tally ADD COLUMN shared REAL;
 UPDATE tally SET time = coalesce((SELECT min(max(last), :now) FROM session HAVING max(last) IS NOT NULL), :now);
 CREATE INDEX unconfirmed_by_last ON session (last) WHERE revision < 0 AND ended = 0;
 CREATE TABLE owner (key BLOB PRIMARY KEY NOT NULL, client BLOB NOT NULL);
@@ -228,12 +228,20 @@ _RETURNED_PAGES = 2048
 """Pages given back at a time, 8 MB; other workers wait meanwhile."""
 
 
-def shrink(connection: sqlite3.Connection) -> None:
-    """Give pages back to the file system, within a transaction, where more than half of the file's are free."""
-    free = _free_pages(connection)
+def has_much_free(connection: sqlite3.Connection) -> bool:
+    """Whether more than half of the file's pages are free."""
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    if free > max(_LEAST_FREE_PAGES, pages // 2):
-        connection.execute(f"PRAGMA incremental_vacuum({_RETURNED_PAGES})").fetchall()
+    return _free_pages(connection) > max(_LEAST_FREE_PAGES, pages // 2)
+
+
+def shrink(connection: sqlite3.Connection) -> None:
+    """Give free pages back to the file system, in a transaction of its own.
+
+    Raises:
+        sqlite3.Error: another process writes, or the disk is full. The file is as it was.
+    """
+    # A script, because a call executes only the first step of this statement: one page.
+    connection.executescript(f"PRAGMA incremental_vacuum({_RETURNED_PAGES})")
 
 
 def _free_pages(connection: sqlite3.Connection) -> int:

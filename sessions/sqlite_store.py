@@ -16,7 +16,7 @@ from threading import Lock
 
 from .ids import client_key, store_key
 from .settings import Limits
-from .sqlite_file import FileIdentity, file_identity, open_database, shrink, store_error, store_file
+from .sqlite_file import FileIdentity, file_identity, has_much_free, open_database, shrink, store_error, store_file
 from .store import (
     LimitExceeded,
     OtherSessions,
@@ -83,7 +83,7 @@ class SqliteStore:
                 outcomes.append(outcome)
             if sweeps := self._swept is None or now - self._swept >= _SWEEP_SECONDS:
                 usage = self._sweep(connection, usage, now)
-                shrink(connection)
+            shrinks = sweeps and has_much_free(connection)
             if usage != before or reading.shared != shared:
                 connection.execute(
                     "UPDATE tally SET open = ?, bytes = ?, time = ?, shared = ?",
@@ -92,6 +92,8 @@ class SqliteStore:
         # These change only after the commit.
         self._expired += usage.expired
         self._swept = now if sweeps else self._swept
+        if shrinks:
+            self._shrink()
         return outcomes
 
     def totals(self) -> StoreTotals:
@@ -104,7 +106,7 @@ class SqliteStore:
             count, size, stored, shared = connection.execute("SELECT open, bytes, time, shared FROM tally").fetchone()
             # A report, on which nothing is removed: its user may have begun just now.
             now, reading = self._look(stored, shared)
-            now = max(now, stored + (reading.shared - shared))
+            now = max(now, stored + (reading.shared - (reading.shared if shared is None else shared)))
             open_since, unconfirmed_since = now - self._limits.idle_seconds, now - self._limits.lifetime
             (expired,) = connection.execute(
                 "SELECT count(*) FROM session WHERE ended = 0 AND (last < ? OR (revision < 0 AND last < ?))",
@@ -125,6 +127,13 @@ class SqliteStore:
         """Close the file; the next call opens it again."""
         with self._lock:
             self._disconnect()
+
+    def _shrink(self) -> None:
+        # What was written stands, and the next sweep tries again: a worker that waits may be more urgent.
+        with self._lock:
+            if self._opened is not None:
+                with suppress(sqlite3.OperationalError):
+                    shrink(self._opened[0])
 
     @contextmanager
     def _transaction(self, begin: Callable[[sqlite3.Connection], object]) -> Iterator[sqlite3.Connection]:
@@ -156,9 +165,10 @@ class SqliteStore:
             with suppress(sqlite3.Error):  # it may be closed because it is broken
                 connection.close()
 
-    def _look(self, stored: float, shared: float) -> tuple[float, Reading]:
+    def _look(self, stored: float, shared: float | None) -> tuple[float, Reading]:
         reading = self._clock()
-        now = current_time(StoredTime(stored, shared), self._seen, reading)
+        written = StoredTime(stored, reading.shared if shared is None else shared)
+        now = current_time(written, self._seen, reading)
         self._seen = SeenTime(now, reading.own)
         return now, reading
 

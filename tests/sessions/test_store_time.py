@@ -72,8 +72,8 @@ def test_a_clock_that_jumps_ends_no_session(places: Places, error: str, for_good
     store.write([RecordUpdate("b", b"next", revision(store, "b"))])
     if not for_good:
         setattr(clock, error, 0.0)
-    for user in (store, other):
-        begin(user, "c" if user is store else "d")
+    for user, name in ((store, "c"), (other, "d")):
+        begin(user, name)
         assert records(user.read(["a", "b"])) == [b"record", b"next"]
     assert store.totals().sessions == 4
     clock.now += 200
