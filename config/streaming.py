@@ -17,7 +17,7 @@ from ..sessions.settings import (
     redis_setting_errors,
 )
 from .diagnostics import Location
-from .fields import FieldName, PositiveFloat, PositiveInt, Variable
+from .fields import FieldName, NonNegativeInt, PositiveFloat, PositiveInt, Variable
 from .strict import Strict, as_mapping
 
 _TAKEN = {"accept", "body", "connection", "content_length", "content_type", "data", "host", "id", "inputs", "instances"}
@@ -39,6 +39,8 @@ class RedisConfig(Strict):
     """Certificates to check the server's against, on the serving host; left out, those of the system."""
     timeout_seconds: PositiveFloat = RedisSettings.timeout_seconds
     """For how long a batch waits for the server before its requests are refused with 503."""
+    replicas: NonNegativeInt = RedisSettings.replicas
+    """Replicas that must have a request's state before it is answered, so that a failover to them loses nothing."""
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:

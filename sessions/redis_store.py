@@ -1,8 +1,9 @@
 """Store of one model's sessions on a Redis or Valkey server, shared by all workers of several hosts.
 
 Each call is one atomic step of the server. The durability of records depends on the server's configuration: `appendonly
-yes` with `appendfsync always` survives a crash of its process, replicas survive one of its host. With `appendfsync
-everysec` a server that is killed may lose the last two seconds, since it delays writes while its disk is busy.
+yes` with `appendfsync always` survives a crash of its process, replicas that confirm each write survive one of its
+host. With `appendfsync everysec` a server that is killed may lose the last two seconds, since it delays writes while
+its disk is busy.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from .store import (
     RecordUpdate,
     StoredRecord,
     StoreTotals,
+    StoreUnavailableError,
     WriteOutcome,
     Written,
     byte_limit,
@@ -113,7 +115,7 @@ class RedisStore:
             # The new revision is unique, and the same when the call has to be repeated.
             arguments += (member, expected, token_bytes(8), int(change.ended), int(change.unconfirmed), client)
             arguments.append(change.record)
-        expired, now, *answers = self._ask(lambda client: client.register_script(WRITE)(keys, arguments))
+        expired, now, *answers = self._ask(lambda client: _write(client, self._settings, keys, arguments))
         self._seen = SeenTime(now, own)
         self._expired += expired
         self._swept = own if sweeps else self._swept
@@ -229,6 +231,19 @@ class RedisStore:
 def _values_and_time(client: Redis, keys: list[str], sizes: str) -> list[Any]:
     pipeline: Any = client.pipeline(transaction=False)
     answer: list[Any] = pipeline.mget(keys).hget(sizes, "clock").time().execute()
+    return answer
+
+
+def _write(client: Redis, settings: RedisSettings, keys: list[str], arguments: list[Any]) -> Any:
+    answer = client.register_script(WRITE)(keys, arguments)
+    if settings.replicas:
+        # Less than the time limit of the connection: the answer is the number of replicas, also if it is too small.
+        have: Any = client.wait(settings.replicas, max(1, int(800 * settings.timeout_seconds)))
+        if have < settings.replicas:
+            raise StoreUnavailableError(
+                f"the session store {settings.address} has {have} replicas that are up to date, and replicas: "
+                f"{settings.replicas} are expected; a change may be lost in a failover"
+            )
     return answer
 
 

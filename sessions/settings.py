@@ -94,12 +94,16 @@ class RedisSettings:
     """
     timeout_seconds: float = 1.0
     """Time limit of a connection attempt, and of a response."""
+    replicas: int = field(default=0, metadata=_NEWER)
+    """Replicas that must have a change before its request is answered."""
 
     def __post_init__(self) -> None:
         for key, message in redis_setting_errors(vars(self)):
             raise ValueError(f"{key}: {message}")
         if not self.timeout_seconds > 0:
             raise ValueError(f"timeout_seconds: expected more than 0, got {self.timeout_seconds}")
+        if self.replicas < 0:
+            raise ValueError(f"replicas: expected 0 or more, got {self.replicas}")
 
     @property
     def host(self) -> str:

@@ -1,0 +1,78 @@
+"""Replicas of a Redis or Valkey server: a request is answered when they have its state."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from redis_server import SECONDS, RedisServer, running, server_programs
+from store_calls import WIDE, begin, records, revision
+
+from torchserve_neuron_lstm.sessions.redis_store import RedisStore
+from torchserve_neuron_lstm.sessions.settings import RedisSettings
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, StoreUnavailableError, Written
+
+PROGRAMS = server_programs()
+AT_ONCE = ("--repl-diskless-sync-delay", "0")
+"""A server waits some seconds for more replicas before it sends them its data."""
+
+
+@pytest.fixture(params=PROGRAMS)
+def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[RedisServer, RedisServer]]:
+    """A server and its replica, which has caught up."""
+    with ExitStack() as stack:
+        for name in ("first", "second"):
+            (tmp_path / name).mkdir()
+        first = stack.enter_context(running(RedisServer(PROGRAMS[request.param], tmp_path / "first", *AT_ONCE)))
+        follow = ("--replicaof", "127.0.0.1", str(first.port))
+        second = stack.enter_context(running(RedisServer(PROGRAMS[request.param], tmp_path / "second", *follow)))
+        deadline = time.monotonic() + SECONDS
+        with first.client() as client:
+            while client.info("replication").get("slave0", {}).get("state") != "online":  # type: ignore[union-attr]
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        yield first, second
+
+
+def store_on(server: RedisServer, replicas: int = 0, timeout_seconds: float = 30.0) -> closing[RedisStore]:
+    """A store that waits for replicas."""
+    settings = RedisSettings(server.url, timeout_seconds=timeout_seconds, replicas=replicas)
+    return closing(RedisStore(settings, "tagger", WIDE))
+
+
+def test_what_was_answered_is_on_the_replica(servers: tuple[RedisServer, RedisServer]) -> None:
+    """The first server is killed right after the answer, and its replica takes its place."""
+    first, second = servers
+    with store_on(first, replicas=1) as store:
+        begin(store, "a")
+        for number in range(20):
+            assert store.write([RecordUpdate("a", b"%d" % number, revision(store, "a"))]) == [Written()]
+    first.kill()
+    with second.client() as client:
+        client.execute_command("REPLICAOF", "NO", "ONE")
+    with store_on(second) as store:
+        assert records(store.read(["a"])) == [b"19"]
+        assert store.write([RecordUpdate("a", b"next", revision(store, "a"))]) == [Written()]
+
+
+def test_without_the_replica_a_request_is_refused_in_time(servers: tuple[RedisServer, RedisServer]) -> None:
+    """The change may have been made; without the setting nobody waits."""
+    first, second = servers
+    os.kill(second.pid, signal.SIGSTOP)
+    try:
+        with (
+            store_on(first, replicas=1, timeout_seconds=2.0) as store,
+            pytest.raises(StoreUnavailableError, match=r"has 0 replicas that are up to date, and replicas: 1 are"),
+        ):
+            begin(store, "a")
+        with store_on(first) as store:
+            begin(store, "b")
+    finally:
+        os.kill(second.pid, signal.SIGCONT)
+    with store_on(first, replicas=1) as store:
+        begin(store, "c")
