@@ -40,7 +40,7 @@ class RedisConfig(Strict):
     timeout_seconds: PositiveFloat = RedisSettings.timeout_seconds
     """For how long a batch waits for the server before its requests are refused with 503."""
     replicas: NonNegativeInt = RedisSettings.replicas
-    """Replicas that must have a request's state before it is answered, so that a failover to them loses nothing."""
+    """Replicas that must have a request's state before it is answered: a failover to one loses nothing."""
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
@@ -96,16 +96,19 @@ class StreamingConfig(Strict):
     max_sessions: PositiveInt = SessionSettings.max_sessions
     """The most sessions that may be open at once; one more is refused with 429."""
     max_bytes: PositiveInt = SessionSettings.max_bytes
-    """The most bytes that all sessions may take together. A session beyond three quarters of them is refused with 429,
-    and a large request of an open one with 507.
+    """The most bytes that all sessions may take together.
+
+    A session that starts beyond three quarters of them is refused with 429, and a large request of an open one with
+    507.
     """
     fields: SessionFieldsConfig = SessionFieldsConfig()
     """Other names for the headers and JSON fields, where TorchServe's own names do not get through."""
     confirm_seconds: PositiveFloat = SessionSettings.confirm_seconds
     """Seconds in which the second request of a session must come that was started without an id."""
     client_header: FieldName | None = None
-    """The header in which a proxy in front of the server names the client; left out, clients have no limit of their
-    own. Clients must not be able to set it themselves.
+    """The header in which a proxy names the client; left out, no client has a limit of its own.
+
+    Clients must not be able to set it themselves.
     """
     client_sessions: PositiveInt = SessionSettings.client_sessions
     """With `client_header`: the most sessions that one client may have open; one more is refused with 429."""

@@ -17,9 +17,9 @@ RECORD_HEADER = Struct(">Q?d")
 WRITTEN, CONFLICT, BEYOND_SESSIONS, BEYOND_UNCONFIRMED, BEYOND_CLIENT, BEYOND_BYTES = range(6)
 """Codes of outcomes."""
 KEPT_BY_SERVER = 3
-"""How many times as long as a session can be idle its record stays on the server.
+"""Lifetimes after which the server removes a record by itself, by its own clock.
 
-The sweeps of the store remove it before. The server removes what is left if no one sweeps, by its own clock.
+The sweeps of the store remove it after one: the server removes what is left where nobody writes.
 """
 
 _NOW = """

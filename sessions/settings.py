@@ -38,12 +38,12 @@ class Limits:
 
     @property
     def unconfirmed(self) -> int:
-        """Unconfirmed sessions. An eighth of all is for sessions with an id, so that others cannot take them all."""
+        """Limit of unconfirmed sessions: an eighth of all is left for clients that choose their ids."""
         return self.sessions - self.sessions // 8
 
     @property
     def own_bytes(self) -> int:
-        """Size of a record with which an open session always continues: a quarter of all, divided by the sessions."""
+        """Size of a record with which an open session always continues: its part of a quarter of all."""
         return self.bytes // (4 * max(1, self.sessions))
 
     @property

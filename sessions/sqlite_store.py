@@ -228,17 +228,17 @@ class SqliteStore:
 
     def _sweep(self, connection: sqlite3.Connection, usage: StoreUsage, now: float) -> StoreUsage:
         # The oldest expired records first, and not all at a time: other workers wait meanwhile.
-        for lapsed, seconds in (
+        for due, seconds in (
             ("ended = 0", self._limits.idle_seconds),
             ("revision < 0 AND ended = 0", self._limits.lifetime),
             ("ended = 1", self._limits.retry_seconds),
         ):
             rows = connection.execute(
-                f"SELECT rowid, size FROM session WHERE {lapsed} AND last < ? ORDER BY last LIMIT ?",  # noqa: S608 - ours
+                f"SELECT rowid, size FROM session WHERE {due} AND last < ? ORDER BY last LIMIT ?",  # noqa: S608 - ours
                 (now - seconds, _SWEPT_ROWS),
             ).fetchall()
             connection.executemany("DELETE FROM session WHERE rowid = ?", [(rowid,) for rowid, _ in rows])
-            sessions = 0 if lapsed == "ended = 1" else len(rows)
+            sessions = 0 if due == "ended = 1" else len(rows)
             size = usage.bytes - sum(size for _, size in rows)
             usage = StoreUsage(usage.open - sessions, size, usage.expired + sessions)
         return usage

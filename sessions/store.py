@@ -154,7 +154,7 @@ class RecordUpdate(NamedTuple):
     unconfirmed: bool = False
     """Whether the session was started without an id, by this request."""
     client: str | None = None
-    """The client that starts the session; None where the host names none. Of no meaning for an open session."""
+    """The client that starts the session; None where the host names none, or an open one continues."""
 
 
 @dataclass(frozen=True)

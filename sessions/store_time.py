@@ -1,14 +1,14 @@
-"""Time of a store: it stands in the store, all its users move it on, and no clock that jumps can move it far.
+"""Time of a store, by which sessions expire, and which no clock that jumps can move.
 
-Sessions expire by this time. It passes as far as two clocks agree that it has passed:
+It is kept in the store, and passes as far as two clocks agree that it has passed:
 
 - the shared clock, which all users of the store read: the steady clock of the host for a file, the server's for a
   server. It counts from the last write of any user.
 - the user's own clock, of which only differences between two of its readings count, so that a constant error has no
   effect: the wall clock for a file, the steady clock of the host for a server. It counts from the user's last look.
 
-So a clock that is wrong, once or for good, ends no session, and a user that begins takes the time as it finds it. If no
-user is there, the time stands still: sessions live longer by that, and never shorter.
+So one wrong clock, once or for good, ends no session, and a user that begins takes the time as it is kept. While there
+is no user, the time stands still: sessions live longer by that, and never shorter.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SeenTime(NamedTuple):
 
 
 def host_clocks() -> Reading:
-    """Read the clocks of a store on this host: the steady clock is shared, the wall clock is the user's own."""
+    """Read the clocks for a store on this host: the steady clock is shared, the wall clock is own."""
     return Reading(time.monotonic(), time.time())
 
 

@@ -39,17 +39,18 @@ class TokenState:
     steps: int
     """Timesteps applied since the start of the session."""
     model: bytes
-    """The model that can resume this state, by `token_model`; of a token without a time, its identity alone: 16
-    bytes.
+    """The model that can resume this state, by `token_model`: 16 bytes.
+
+    In a token of the first version, the identity of the model alone.
     """
     state: bytes
     """The model's carried values."""
     issued: int | None
-    """Time at which the token was made, in seconds of the wall clock; None in a token of the first version."""
+    """Time of the token in seconds of the wall clock; None in one of the first version."""
 
 
 def token_model(state_id: bytes, name: str) -> bytes:
-    """Return what a token says of its model: the identity of its sessions, and the name under which it is served.
+    """Return a digest of the model's identity and of the name under which it is served: 16 bytes.
 
     >>> token_model(bytes(16), "tagger") == token_model(bytes(16), "scorer")
     False

@@ -1,4 +1,4 @@
-"""Signing keys of session tokens: one that signs, and the one before it while its tokens are still in use."""
+"""Signing keys of session tokens: one that signs, and the one before it while it is replaced."""
 
 from __future__ import annotations
 

@@ -141,11 +141,8 @@ def test_the_settings_that_are_shown_are_the_defaults() -> None:
             written |= yaml.safe_load(block)["streaming"]
 
     defaults = StreamingConfig()
-    assert [written[key] for key in ("idle_seconds", "max_sessions", "max_bytes")] == [
-        defaults.idle_seconds,
-        defaults.max_sessions,
-        defaults.max_bytes,
-    ]
+    shown = ("idle_seconds", "max_sessions", "max_bytes", "confirm_seconds", "client_sessions", "token_seconds")
+    assert [written[key] for key in shown] == [getattr(defaults, key) for key in shown]
     assert set(written) == set(StreamingConfig.model_fields) - {"fields"}
 
 
@@ -176,6 +173,7 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"or the generated one: {len(make_id())} characters" in TEXT
     assert f"which carry 4096 bytes, {token_length(4096)} characters." in TEXT
     assert f"for {Limits(1, 1, 1.0).retry_seconds:g} seconds" in TEXT
+    assert f"({StreamingConfig().settings('0' * 32).limits.own_bytes} bytes each by default)" in TEXT
 
 
 def test_links_of_the_page_lead_to_files_and_headings() -> None:

@@ -1,6 +1,6 @@
-"""A process that uses stores by the code of an old archive: `old_writer.py ARCHIVE WHERE ACTION NAME...`.
+"""A process that uses stores by the code of an old archive.
 
-WHERE is a folder, or the address of a server. The archive's code is all that it imports of this software.
+It is run as `old_writer.py ARCHIVE WHERE ACTION NAME...`. WHERE is a folder, or the address of a server. The archive's code is all that it imports of this software.
 """
 
 from __future__ import annotations

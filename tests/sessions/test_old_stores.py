@@ -1,4 +1,4 @@
-"""Stores that the code of an old archive has written, and still writes: its sessions go on, and so do ours."""
+"""Stores that the code of an old archive has written, and still writes: all sessions go on."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ errors = st.floats(-1e9, 1e9, allow_nan=False)
 def test_time_never_passes_faster_than_a_true_clock_whatever_the_other_one_says(
     looks: list[tuple[int, float, float, float, bool]],
 ) -> None:
-    """Four users look now and then, and some of them write. One clock of each look may be wrong by any amount."""
+    """Four users look now and then, and some write. One of the two clocks is wrong by any amount."""
     for wrong in ("shared", "own"):
         true, began = 1e6, 5e8
         stored, seen = StoredTime(began, true), dict.fromkeys(range(4), None)
@@ -115,7 +115,7 @@ def test_a_worker_whose_clocks_are_wrong_ends_no_session_of_others(tmp_path: Pat
 
 
 def test_a_worker_that_begins_ends_no_session(places: Places) -> None:
-    """While no worker was there, no client could send: the time stood still. Those who were there count on."""
+    """While no worker was there, the time stood still. For a worker that was there, it passed."""
     clock, place = Clock(), places()
     first = place(WIDE, clock)
     begin(first, "a")

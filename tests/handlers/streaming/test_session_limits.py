@@ -40,7 +40,7 @@ def test_a_session_that_would_store_too_much_is_refused_and_goes_on_later() -> N
 
 
 def test_a_session_is_unconfirmed_until_its_id_comes_back() -> None:
-    """Many starts without an id neither last nor store their responses; a session with an id always finds room."""
+    """Many starts without an id neither last nor store responses; a session with an id finds room."""
     store = make_store(sessions=16)
     service = make_service(StoreSessions(store))
     ask(service, piece([1] * 60, id="own", start="true"))
