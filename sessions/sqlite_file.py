@@ -230,7 +230,7 @@ _RETURNED_PAGES = 2048
 
 def has_much_free(connection: sqlite3.Connection) -> bool:
     """Whether more than half of the file's pages are free."""
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    pages = int(connection.execute("PRAGMA page_count").fetchone()[0])
     return _free_pages(connection) > max(_LEAST_FREE_PAGES, pages // 2)
 
 

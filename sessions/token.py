@@ -62,7 +62,7 @@ def token_length(state_bytes: int) -> int:
     """Return the number of characters in a token with a state of `state_bytes`.
 
     >>> token_length(4096)
-    5549
+    5548
     """
     return -(-4 * (_HEAD.size + state_bytes + _SIGNATURE_BYTES) // 3)
 

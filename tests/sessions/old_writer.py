@@ -1,6 +1,7 @@
 """A process that uses stores by the code of an old archive.
 
-It is run as `old_writer.py ARCHIVE WHERE ACTION NAME...`. WHERE is a folder, or the address of a server. The archive's code is all that it imports of this software.
+It is run as `old_writer.py ARCHIVE WHERE ACTION NAME...`; WHERE is a folder, or the address of a server. The archive's
+code is all that it imports of this software.
 """
 
 from __future__ import annotations

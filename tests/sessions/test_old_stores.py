@@ -49,7 +49,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str,
 
 
 def old(archive: Path, where: str, action: str, *names: str) -> str:
-    """What a process of the old code says."""
+    """Run a process of the old code, and return its output."""
     command = [sys.executable, str(WRITER), str(archive), where, action, *names]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
@@ -93,7 +93,7 @@ def test_an_old_file_is_taken_over_with_what_is_in_it(archive: Path, tmp_path: P
 
 
 def test_an_old_file_that_others_use_is_taken_over_all_the_same(archive: Path, tmp_path: Path) -> None:
-    """Where it cannot be rewritten yet, it is at the next opening."""
+    """A file that cannot be rewritten yet is rewritten at the next opening."""
     where = tmp_path / "sessions"
     old(archive, str(where), "write", "a")
     store = SqliteStore(where, "tagger", WIDE)

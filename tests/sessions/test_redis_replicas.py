@@ -33,7 +33,7 @@ def servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Re
         second = stack.enter_context(running(RedisServer(PROGRAMS[request.param], tmp_path / "second", *follow)))
         deadline = time.monotonic() + SECONDS
         with first.client() as client:
-            while client.info("replication").get("slave0", {}).get("state") != "online":  # type: ignore[union-attr]
+            while client.info("replication").get("slave0", {}).get("state") != "online":
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
         yield first, second

@@ -37,7 +37,7 @@ def test_time_never_passes_faster_than_a_true_clock_whatever_the_other_one_says(
             )
             now = current_time(stored, seen[user], reading)
             assert stored.time <= now <= began + (true - 1e6) + 1e-3
-            seen[user] = SeenTime(now, reading.own)  # type: ignore[assignment]
+            seen[user] = SeenTime(now, reading.own)
             stored = StoredTime(now, reading.shared) if writes else stored
 
 

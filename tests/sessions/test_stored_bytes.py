@@ -76,7 +76,7 @@ class Bytes(RuleBasedStateMachine):
 def test_records_never_take_more_than_the_limit(places: Places) -> None:
     """This holds after any sequence of starts, requests and ends; a small request is never refused."""
     machine = type("Machine", (Bytes,), {"places": staticmethod(places)})
-    run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=30, deadline=None))  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(machine, settings=settings(max_examples=25, stateful_step_count=30, deadline=None))
 
 
 def test_the_file_shrinks_when_sessions_have_gone(tmp_path: Path) -> None:
