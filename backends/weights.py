@@ -1,6 +1,4 @@
-"""Weight files: the user's own file, mapped into memory once and shared by every variant and every
-worker.
-"""
+"""Weight files: tensors mapped into memory once, and shared by every variant."""
 
 from __future__ import annotations
 
@@ -38,9 +36,12 @@ class WeightsError(RuntimeError):
     """A weights file that cannot be used. The message says why, and what to save instead."""
 
 
-def read_weights(path: Path) -> dict[str, torch.Tensor]:
+def read_weights(path: Path, content: Path | None = None) -> dict[str, torch.Tensor]:
     """Map the tensors of a `.pt`/`.pth` state dict or a `.safetensors` file: contiguous, on the CPU,
     read on use.
+
+    `content` is a copy of the file to map in its place. The file that is mapped must not change as long as a tensor is
+    in use.
 
     Raises:
         WeightsError: there is no such file, it is damaged, or it is not a flat dict of tensors.
@@ -51,7 +52,7 @@ def read_weights(path: Path) -> dict[str, torch.Tensor]:
     read = {".pt": _read_torch, ".pth": _read_torch, ".safetensors": _read_safetensors}.get(path.suffix.lower())
     if read is None:
         raise WeightsError(f"{path.name}: weights must be a .pt, .pth or .safetensors file")
-    return {name: tensor.contiguous() for name, tensor in read(path).items()}
+    return {name: tensor.contiguous() for name, tensor in read(path, content or path).items()}
 
 
 def _require_content(path: Path) -> None:
@@ -75,8 +76,8 @@ def copy_if_aliased(output: torch.Tensor, storages: frozenset[int]) -> torch.Ten
     return output.detach().clone() if storage_ptr(output) in storages else output
 
 
-def _read_torch(path: Path) -> dict[str, torch.Tensor]:
-    content = load_checkpoint(path)
+def _read_torch(path: Path, mapped: Path) -> dict[str, torch.Tensor]:
+    content = load_checkpoint(path, mapped)
     if not isinstance(content, dict):
         raise WeightsError(
             f"{path.name} holds a {type(content).__name__}, not a state dict: save torch.save(model.state_dict(), ...)"
@@ -94,18 +95,21 @@ def _is_named_tensor(key: object, value: object) -> bool:
     return isinstance(key, str) and isinstance(value, torch.Tensor)
 
 
-def load_checkpoint(path: Path) -> Any:
+def load_checkpoint(path: Path, content: Path | None = None) -> Any:
     """Load what a `.pt` or `.pth` file holds: tensors and plain values, no code.
+
+    `content` is a copy of the file to map in its place.
 
     Raises:
         WeightsError: it is damaged, or holds objects of other classes.
     """
     _require_content(path)
-    mapped = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
+    content = content or path
+    mapped = zipfile.is_zipfile(content)  # files of torch before 1.6 cannot be mapped
     # The torch of hosts with old accelerators cannot map files.
     options: dict[str, Any] = {"mmap": True} if mapped and "mmap" in signature(torch.load).parameters else {}
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, **options)
+        return torch.load(content, map_location="cpu", weights_only=True, **options)
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path.name} holds more than tensors and is not loaded, since unpickling it could run any code. A whole "
@@ -115,9 +119,9 @@ def load_checkpoint(path: Path) -> Any:
         raise WeightsError(f"{path.name} is damaged, or no file that torch.save wrote: {error}") from error
 
 
-def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    with path.open("rb") as file:
-        if path.stat().st_size < 8:
+def _read_safetensors(path: Path, mapped: Path) -> dict[str, torch.Tensor]:
+    with mapped.open("rb") as file:
+        if mapped.stat().st_size < 8:
             raise WeightsError(f"{path.name} is damaged: too short for a safetensors header")
         # A private mapping: pages are shared with every other process until somebody writes, and nobody does.
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)

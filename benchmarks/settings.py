@@ -36,6 +36,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 
 from torchserve_process import DidNotStart, TorchServe, serving
 
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
 
 from .load import Refused, http_post, load, send_each
@@ -163,6 +164,7 @@ def package(store: Path, backend: str, *, stream: bool = False) -> None:
     for threads in {setting.threads for setting in SETTINGS}:
         copy = shutil.copytree(store / "packaged", store / f"threads{threads}")
         write_manifest(replace(manifest, threads=threads), copy)
+        write_list(copy)
 
 
 def started(store: Path, passive: bool) -> AbstractContextManager[TorchServe]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
@@ -186,10 +187,10 @@ class Manifest:
     produced_by: dict[str, str] = field(default_factory=dict)
     """Versions at packaging time, by distribution."""
     files: dict[RelativePath, str] = field(default_factory=dict)
-    """sha256 of every file of the archive except this one and MANIFEST.json, by relative path."""
+    """sha256 of every file of the archive except this one, MANIFEST.json and SHA256SUMS, by relative path."""
 
 
-_NOT_DIGESTED = frozenset({FILE_NAME, "MAR-INF/MANIFEST.json"})
+_NOT_DIGESTED = frozenset({FILE_NAME, "MAR-INF/MANIFEST.json", "SHA256SUMS"})
 _DISTRIBUTION = "torchserve-neuron-lstm"
 
 
@@ -256,14 +257,17 @@ def parse_manifest(text: str) -> Manifest:
 def digest_files(directory: Path) -> dict[str, str]:
     """Return the sha256 of every file that goes into the archive, by relative path, in order.
 
-    The two manifests are left out, and so is what torch-model-archiver leaves out: hidden folders and caches.
+    The two manifests and the list SHA256SUMS are left out, and so is what torch-model-archiver leaves out: hidden
+    folders and caches.
     """
     paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
-    return {name: _sha256(paths[name]) for name in sorted(paths) if _is_archived(PurePosixPath(name))}
+    return {name: sha256_of(paths[name]) for name in sorted(paths) if _is_archived(PurePosixPath(name))}
 
 
-def verify_files(directory: Path, manifest: Manifest) -> None:
+def verify_files(directory: Path, manifest: Manifest, besides: Collection[str] = ()) -> None:
     """Compare every file that the manifest lists with its digest; other files are ignored.
+
+    Of the files `besides`, which the caller compares, only the presence is checked.
 
     Raises:
         ManifestError: files are missing or changed; all of them are named.
@@ -274,7 +278,7 @@ def verify_files(directory: Path, manifest: Manifest) -> None:
         path = directory / name
         if not path.is_file():
             complaints.append(f"{name} is missing")
-        elif _sha256(path) != digest:
+        elif name not in besides and sha256_of(path) != digest:
             complaints.append(f"{name} was changed")
     if complaints:
         raise ManifestError(f"the archive is not as it was packaged: {', '.join(complaints)}; {REPACKAGE}")
@@ -286,7 +290,8 @@ def _is_archived(path: PurePosixPath) -> bool:
     return not hidden and str(path) not in _NOT_DIGESTED
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file in hexadecimal digits."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

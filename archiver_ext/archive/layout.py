@@ -13,6 +13,7 @@ from pathlib import Path
 from ...backends.interface import Backend
 from ...backends.subprocesses import PACKAGE
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole, role_buckets
+from ...handlers.neuron_lstm import LIST
 from ..errors import PackagingError
 
 SHIM = "neuron_lstm.py"
@@ -20,7 +21,7 @@ PROGRAMS = "programs"
 CONSTANTS = f"{PROGRAMS}/constants.pt"
 STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
 """The manifest that torch-model-archiver writes."""
-_OURS = (SHIM, PACKAGE, PROGRAMS, "variants.json", "MAR-INF")
+_OURS = (SHIM, PACKAGE, PROGRAMS, "variants.json", "MAR-INF", LIST)
 
 
 def variant_directory(backend: str, role: ProgramRole, bucket: Bucket | None) -> str:

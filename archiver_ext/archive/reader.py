@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...config.manifest import FILE_NAME, Manifest, ManifestError, parse_manifest
+from ...handlers.neuron_lstm import LIST
 from ..errors import PackagingError
 from .layout import STOCK_MANIFEST
 from .workspace import private_directory
 
-_DAMAGE = (
+DAMAGE = (
     zipfile.BadZipFile,
     tarfile.TarError,
     gzip.BadGzipFile,
@@ -29,6 +30,7 @@ _DAMAGE = (
     ValueError,
     RuntimeError,  # an unknown compression method, or a password
 )
+"""Errors of reading a damaged file."""
 _MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
 """First bytes of a .mar and of a .tar.gz."""
 
@@ -81,6 +83,13 @@ class ArchiveReader:
             raise PackagingError(f"{self.path} does not say what its model is called: give --name") from error
         return str(name)
 
+    def file_list(self) -> bytes | None:
+        """Read the list SHA256SUMS; None for an archive of a version without lists."""
+        try:
+            return self._read(LIST)
+        except (KeyError, FileNotFoundError):
+            return None
+
     @contextmanager
     def unpacked(self) -> Iterator[Path]:
         """Unpack the files into a private folder, deleted afterwards. A folder is used where it is."""
@@ -120,7 +129,7 @@ class ArchiveReader:
         elif tarfile.is_tarfile(self.path):
             with tarfile.open(self.path) as file:
                 file.extractall(directory, filter="data")
-                _read_to_end(file)
+                read_to_end(file)
         else:
             raise self._not_an_archive()
 
@@ -128,7 +137,7 @@ class ArchiveReader:
     def _damage_reported(self) -> Iterator[None]:
         try:
             yield
-        except _DAMAGE as error:
+        except DAMAGE as error:
             raise PackagingError(f"{self.path} is damaged: {str(error) or type(error).__name__}") from error
 
     def _not_an_archive(self) -> PackagingError:
@@ -154,13 +163,13 @@ def _read_from_tar(archive: Path, name: str) -> bytes:
         for member in file:
             if content is None and member.name.partition("/")[2] == name and (found := file.extractfile(member)):
                 content = found.read()
-        _read_to_end(file)
+        read_to_end(file)
     if content is None:
         raise KeyError(name)
     return content
 
 
-def _read_to_end(file: tarfile.TarFile) -> None:
+def read_to_end(file: tarfile.TarFile) -> None:
     """Read what follows the last member: a .tar.gz ends in its checksum, which is compared when it is
     read.
     """

@@ -11,13 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ...config.manifest import FILE_NAME
+from ...handlers.neuron_lstm import LIST
 from .. import model_archiver
 from ..errors import PackagingError
+from .file_list import renewed_list, write_list
+from .reader import ArchiveReader
 from .workspace import private_directory
 
 
-def rewrite_manifest(archive: Path, text: str, destination: Path) -> None:
+def rewrite_manifest(archive: Path, text: str, destination: Path) -> bool:
     """Write `archive` to `destination` with this text as its variants.json; both may be the same file.
+
+    Returns whether a signature was removed, as `rewrite_archive` does.
 
     Raises:
         PackagingError: as `rewrite_archive`.
@@ -25,21 +30,41 @@ def rewrite_manifest(archive: Path, text: str, destination: Path) -> None:
     with private_directory() as private:
         written = private / FILE_NAME
         written.write_text(text, encoding="utf-8")
-        rewrite_archive(archive, {FILE_NAME: written}, destination)
+        return rewrite_archive(archive, {FILE_NAME: written}, destination)
 
 
-def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path) -> None:
+def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path) -> bool:
     """Write `archive` to `destination` with some of its files replaced; both may be the same.
 
-    `files` maps paths that are in the archive already to the new files. A folder stays a folder. Everything is written
-    beside the destination first: the previous archive is replaced in one step, or stays.
+    `files` maps paths that are in the archive already to the new files. The archive's list SHA256SUMS is renewed, if it
+    has one. Returns whether it was signed: the signature holds no longer, and is removed.
+
+    Raises:
+        PackagingError: it cannot be read or written.
+    """
+    content = ArchiveReader(archive).file_list()
+    if content is None:  # packaged by a version without lists, whose code asks for none
+        write_files(archive, files, destination)
+        return False
+    renewed, was_signed = renewed_list(content, files)
+    with private_directory() as private:
+        (private / LIST).write_bytes(renewed)
+        write_files(archive, {**files, LIST: private / LIST}, destination)
+    return was_signed
+
+
+def write_files(archive: Path, files: Mapping[str, Path], destination: Path) -> None:
+    """Write `archive` to `destination` with some of its files replaced, and nothing else changed.
+
+    A folder stays a folder. Everything is written beside the destination first: the previous archive is replaced in one
+    step, or stays. In a folder, a manifest and the list are replaced one right after the other.
 
     Raises:
         PackagingError: it cannot be written.
     """
     try:
-        if archive.is_dir() and len(files) == 1 and destination.resolve() == archive.resolve():
-            _replace_one(archive, *next(iter(files.items())))  # no other file is copied
+        if archive.is_dir() and files.keys() <= {FILE_NAME, LIST} and destination.resolve() == archive.resolve():
+            _replace_small(archive, files)  # no other file is copied
             return
         with private_directory(destination.absolute().parent) as beside:
             _rewrite(archive, files, beside / "written")
@@ -48,10 +73,12 @@ def rewrite_archive(archive: Path, files: Mapping[str, Path], destination: Path)
         raise PackagingError(f"{destination} cannot be written: {error}") from error
 
 
-def _replace_one(folder: Path, name: str, file: Path) -> None:
+def _replace_small(folder: Path, files: Mapping[str, Path]) -> None:
     with private_directory(folder) as beside:
-        shutil.copyfile(file, beside / "written")
-        replace_atomically(beside / "written", folder / name, beside / "previous")
+        for name, file in files.items():
+            shutil.copyfile(file, beside / name)
+        for name in files:
+            replace_atomically(beside / name, folder / name, beside / "previous")
 
 
 def _rewrite(archive: Path, files: Mapping[str, Path], written: Path) -> None:
@@ -98,7 +125,9 @@ def _rewrite_tar(archive: Path, files: Mapping[str, Path], written: Path) -> Non
 
 
 def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
-    """Archive `tree` in the format of the flags, and move the archive to its path, which is returned.
+    """List the files of `tree`, archive it in the format of the flags, and move the archive to its path.
+
+    Returns that path.
 
     It is written beside its destination first, in a hidden folder: within one file system a move is one step.
 
@@ -106,6 +135,7 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
         PackagingError: it cannot be written there, or an archive is there by now and --force was not given.
     """
     destination = model_archiver.check_destination(flags)
+    write_list(tree, manifest)
     try:
         with private_directory(destination.parent) as beside:
             archive = model_archiver.write_archive(flags, tree, manifest, beside)

@@ -24,6 +24,8 @@ COMMANDS = (
     "inspect",
     "calibrate",
     "replace_weights",
+    "sign",
+    "verify",
     "bench",
     "tune",
     "sessions",
@@ -59,6 +61,11 @@ def add_archive(command: argparse.ArgumentParser) -> None:
 def add_archive_output(command: argparse.ArgumentParser) -> None:
     """Add the option that names the archive to write."""
     command.add_argument("-o", "--output", type=Path, help="where to write it (default: in place of the archive)")
+
+
+def tell_unsigned(archive: Path) -> None:
+    """Say on standard error that an archive had a signature, and has none now."""
+    sys.stderr.write(f"{archive} is no longer signed, because its files changed: sign it again (neuron-lstm sign)\n")
 
 
 def show(options: argparse.Namespace, to_json: Callable[[], object], print_tables: Callable[[Console], object]) -> None:

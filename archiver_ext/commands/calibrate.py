@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from . import add_archive, add_archive_output, positive, show
+from . import add_archive, add_archive_output, positive, show, tell_unsigned
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,8 +42,9 @@ def _run(options: argparse.Namespace) -> None:
 
     with ArchiveReader(options.archive).unpacked() as directory:
         before, after = _measured(directory, options.threads, Console(stderr=True))
-    rewrite_manifest(options.archive, manifest_text(after), options.output or options.archive)
     output = options.output or options.archive
+    if rewrite_manifest(options.archive, manifest_text(after), output):
+        tell_unsigned(output)
     show(options, lambda: _to_json(before, after), lambda console: _print(before, after, output, console))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PackagingError
-from . import add_archive, add_archive_output, show
+from . import add_archive, add_archive_output, show, tell_unsigned
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,6 +42,8 @@ def _run(options: argparse.Namespace) -> None:
 
     output = options.output or options.archive
     replaced = replace_weights(options.archive, options.weights, output, Console(stderr=True))
+    if replaced.unsigned:
+        tell_unsigned(output)
     show(options, lambda: _as_json(replaced, output), lambda console: _print(replaced, output, console))
 
 
@@ -53,6 +55,8 @@ class ReplaceResult:
     after: Manifest
     note: str | None = None
     """The part of the file that was read, if that is not the whole file."""
+    unsigned: bool = False
+    """Whether the archive was signed before; the new one is not."""
 
 
 def replace_weights(archive: Path, file: Path, destination: Path, console: Console) -> ReplaceResult:
@@ -85,8 +89,9 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
             write_manifest(after, tree)
         except (ManifestError, WeightsError) as error:
             raise PackagingError(str(error)) from error
-        rewrite_archive(archive, {weights: tree / weights, FILE_NAME: tree / FILE_NAME}, destination)
-    return ReplaceResult(before, after, None if given.is_whole_file else given.describe(file))
+        files = {weights: tree / weights, FILE_NAME: tree / FILE_NAME}
+        unsigned = rewrite_archive(archive, files, destination)
+    return ReplaceResult(before, after, None if given.is_whole_file else given.describe(file), unsigned)
 
 
 def _own_weights(manifest: Manifest) -> str:

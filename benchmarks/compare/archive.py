@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
+
 from ..packaging import CannotArchive, run_archiver
 from ..rest.model import TokenClassifier
 from .child import LONGEST, TOKENS
@@ -83,6 +85,8 @@ def share_costs(base: Path, head: Path) -> bool:
         return False
     ours.update({key: theirs[key] for key in _COSTS})
     (head / "variants.json").write_text(json.dumps(ours, indent=2) + "\n", "utf-8")
+    if (head / "SHA256SUMS").is_file():
+        write_list(head)
     return True
 
 

@@ -1,7 +1,7 @@
 """The user's codec: a class that decodes a body into inputs, and encodes outputs as a response.
 
 The YAML names it as `codec: module:Class`; its file is given with `--extra-files`. The class is instantiated once per
-worker, without arguments, with the archive's directory as the working directory and first on `sys.path`.
+worker, without arguments, with the archive's directory as the working directory. It can import the archive's modules.
 
     class Codec:
         def decode(self, body: bytes, content_type: str) -> Mapping[str, list | Tensor] | list[Mapping]

@@ -22,8 +22,10 @@ from ...bucketing.padding import pad, zeros
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.planner import Planner, make_planner
 from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes
-from ...config.manifest import Manifest, read_manifest, verify_files
+from ...config.json_codec import REPACKAGE
+from ...config.manifest import Manifest, ManifestError, read_manifest, verify_files
 from .host import available_cores, check_requirements
+from .immutable_copy import DigestMismatch, ImmutableCopy, immutable_copy
 from .user_code import selected_lengths
 
 Programs = Mapping[Bucket | None, Program]
@@ -62,6 +64,8 @@ class LoadedArchive:
     threads: int
     """Threads that each program may use."""
     programs: Mapping[ProgramRole, Programs]
+    copies: tuple[ImmutableCopy, ...] = ()
+    """The files that the weights are mapped from, open so that other workers find them."""
 
     @property
     def cost(self) -> CostModel:
@@ -130,14 +134,16 @@ def load_archive(directory: Path, threads: int | None = None) -> LoadedArchive:
         RuntimeError: a file is missing or changed, or this host cannot run the archive; the message says what to do.
     """
     manifest = read_manifest(directory)
-    verify_files(directory, manifest)
+    verify_files(directory, manifest, besides=_weight_files(manifest))
+    copies = {file: _copy(directory, manifest, file) for file in _weight_files(manifest)}
     check_requirements(manifest.requires, manifest.backend)
     threads = threads or manifest.threads or available_cores()
     archive = LoadedArchive(
         manifest=manifest,
         planner=planner_from_manifest(manifest, selected_lengths(manifest, directory)),
         threads=threads,
-        programs=_load_programs(directory, manifest, threads),
+        programs=_load_programs(directory, manifest, threads, _read_all(directory, copies)),
+        copies=tuple(copies.values()),
     )
     for bucket in manifest.grid.buckets:
         _warm_up(archive, bucket)
@@ -189,10 +195,9 @@ def _warm_up(archive: LoadedArchive, bucket: Bucket) -> None:
 
 
 def _load_programs(
-    directory: Path, manifest: Manifest, threads: int
+    directory: Path, manifest: Manifest, threads: int, weights: Weights
 ) -> dict[ProgramRole, dict[Bucket | None, Program]]:
     backend = get_backend(manifest.backend)
-    weights = _load_weights(directory, manifest)
     loaded: dict[ProgramRole, dict[Bucket | None, Program]] = {}
     for variant in manifest.variants:
         program = load_compiled(backend, directory / variant.directory, weights, manifest.host, threads)
@@ -200,6 +205,20 @@ def _load_programs(
     return loaded
 
 
-def _load_weights(directory: Path, manifest: Manifest) -> Weights:
-    files = [file for file in (manifest.weights, manifest.constants) if file is not None]
-    return {name: tensor for file in files for name, tensor in read_weights(directory / file).items()}
+def _weight_files(manifest: Manifest) -> tuple[str, ...]:
+    return tuple(file for file in (manifest.weights, manifest.constants) if file is not None)
+
+
+def _copy(directory: Path, manifest: Manifest, file: str) -> ImmutableCopy:
+    """Copy a file whose tensors are mapped, and check the copy."""
+    try:
+        return immutable_copy(directory / file, manifest.files[file])
+    except DigestMismatch as error:
+        raise ManifestError(f"the archive is not as it was packaged: {file} was changed; {REPACKAGE}") from error
+    except OSError as error:
+        raise ManifestError(f"{file} cannot be copied into memory: {error}") from error
+
+
+def _read_all(directory: Path, copies: Mapping[str, ImmutableCopy]) -> Weights:
+    pairs = ((directory / file, copy.path) for file, copy in copies.items())
+    return {name: tensor for file, path in pairs for name, tensor in read_weights(file, path).items()}

@@ -20,6 +20,7 @@ from typing import Any
 
 from ...bucketing.bucket_selector import tabulate_selector
 from ...config.manifest import Manifest
+from .checked_modules import serves_modules
 
 
 def import_reference(reference: str, directory: Path) -> Any:
@@ -44,17 +45,23 @@ def _import(name: str, directory: Path) -> object:
 
 @contextmanager
 def working_directory(directory: Path) -> Iterator[None]:
-    """Make `directory` the working directory meanwhile, and first on `sys.path` for good: code may
+    """Make `directory` the working directory meanwhile, and its modules importable for good: code may
     import late.
+
+    In a worker the shim has done the second. Elsewhere the directory goes first on `sys.path`, and no bytecode is
+    written into it.
     """
-    before = Path.cwd()
-    if sys.path[:1] != [str(directory)]:
-        sys.path.insert(0, str(directory))
+    before, bytecode = Path.cwd(), sys.dont_write_bytecode
+    if not serves_modules(directory):
+        sys.dont_write_bytecode = True
+        if sys.path[:1] != [str(directory)]:
+            sys.path.insert(0, str(directory))
     os.chdir(directory)
     try:
         yield
     finally:
         os.chdir(before)
+        sys.dont_write_bytecode = bytecode
 
 
 def selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:

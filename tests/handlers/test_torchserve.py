@@ -18,6 +18,7 @@ from tiny_archive import make_model
 from worker import loaded, predict, request
 
 import torchserve_neuron_lstm.config
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
 from torchserve_neuron_lstm.handlers import torchserve
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
@@ -109,6 +110,7 @@ def test_v2_over_grpc_is_told_errors_in_the_envelope_it_needs(service: Any, body
 def test_the_user_codec_of_an_archive_is_used(archive: Path) -> None:
     """The response has its answer and its content type."""
     write_manifest(replace(read_manifest(archive), codec="codec_of_tests:Codec"), archive)
+    write_list(archive)
     with loaded(archive) as service:
         good, bad = predict(service, [request(b"1 2", "text/plain"), request(b"one", "text/plain")])
 
@@ -266,6 +268,7 @@ def test_an_archive_serves_by_its_own_code_wherever_the_plug_in_is_installed(pri
 def test_an_import_error_in_the_archive_is_told_as_what_it_is(archive: Path) -> None:
     """TorchServe would report that there is no handler called ts.torch_handler.neuron_lstm."""
     (archive / "torchserve_neuron_lstm" / "handlers" / "torchserve.py").write_text("import no_such_module\n")
+    write_list(archive)
     support = str(Path(__file__).parents[1] / "support")
     run = subprocess.run(
         [sys.executable, "-c", BARE.format(archive=str(archive), support=support)],

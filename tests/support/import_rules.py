@@ -45,6 +45,7 @@ ALLOWED_SISTERS = {
         "config",
         "backends",
         "lowering",
+        "handlers.neuron_lstm",
         "handlers.runtime",
         "handlers.streaming.sessions",
     ),
@@ -82,6 +83,7 @@ ENGINE_FILES = (
     ("backends/onnx_export.py", ("onnx", "onnxscript")),
     ("sessions/redis_store.py", ("redis",)),
     ("sessions/redis_client.py", ("redis",)),
+    *((file, ("cryptography",)) for file in ("handlers/neuron_lstm.py", "archiver_ext/commands/sign.py")),
 )
 """Third-party packages of one backend or store, for its functions only; a folder ends in a slash."""
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import torchserve_neuron_lstm
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.backends.eager import Eager
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid, TensorSpec
 from torchserve_neuron_lstm.config.manifest import (
@@ -66,6 +67,7 @@ def make_archive(folder: Path, **facts: object) -> Path:
     told = {"model": {"modelName": "sums", "modelVersion": "2.0", "handler": "neuron_lstm.py"}}
     (folder / "MAR-INF" / "MANIFEST.json").write_text(json.dumps(told))
     write_manifest(_manifest(folder, facts), folder)
+    write_list(folder)
     return folder
 
 

@@ -53,8 +53,9 @@ def parse_body(body: bytes, content_type: str) -> Any:
 @contextmanager
 def loaded(folder: Path, metrics_file: Path | None = None) -> Iterator[Any]:
     """TorchServe's `Service` of the archive in `folder`, in its working directory and on its `sys.path`."""
-    path, modules, before = list(sys.path), set(sys.modules), Path.cwd()
+    path, finders, modules, before = list(sys.path), list(sys.meta_path), set(sys.modules), Path.cwd()
     sys.path.insert(0, str(folder))
+    sys.meta_path[:] = [finder for finder in finders if not hasattr(finder, "archive")]  # that of another archive
     sys.modules.pop("neuron_lstm", None)
     os.chdir(folder)
     try:
@@ -71,7 +72,7 @@ def loaded(folder: Path, metrics_file: Path | None = None) -> Iterator[Any]:
         yield service
     finally:
         os.chdir(before)
-        sys.path[:] = path
+        sys.path[:], sys.meta_path[:] = path, finders
         for name in set(sys.modules) - modules:
             if name in {"neuron_lstm", "codec_of_tests"}:
                 del sys.modules[name]

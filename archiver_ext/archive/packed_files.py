@@ -1,0 +1,119 @@
+"""Files of an archive as its bytes lie, refused where another reader could see other files.
+
+TorchServe reads a .mar from its start, entry by entry, as Java's ZipInputStream does; Python goes by the directory at
+its end. A file of which the two see different contents could be signed as one and served as the other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from ...handlers.neuron_lstm import LIST, check_folder, check_signature, misplaced, parse_list, refuse
+from ..errors import PackagingError
+from .reader import DAMAGE, read_to_end
+
+_LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
+_ZIP64 = struct.Struct("<HHQQ")
+_FLAGS = 0x806  # UTF-8 names, and two bits on the speed of compression; not encryption, not sizes after the data
+_PAX_KEYS = frozenset({"mtime", "atime", "ctime", "path", "uid", "gid", "uname", "gname"})
+
+
+def verify_archive(archive: Path, trusted_keys: Path | None) -> int:
+    """Compare every file of an archive with its list, and the signature with the keys, if given.
+
+    The archive may be a .mar, a .tar.gz or a folder. Nothing of it is run or unpacked. Returns the number of files.
+
+    Raises:
+        PackagingError: it is not as it was packaged and signed, or cannot be read.
+    """
+    keys = None if trusted_keys is None else str(trusted_keys)
+    try:
+        if archive.is_dir():
+            return len(check_folder(str(archive.resolve()), keys)[0])
+        found, content = _digests(archive)
+        listed, signed, signature = parse_list(content)
+        if keys is not None:
+            check_signature(signed, signature, keys)
+        changed = [f"{name} was changed" for name in listed if found.get(name, listed[name]) != listed[name]]
+        refuse(misplaced(set(found), listed) + changed)
+        return len(listed)
+    except (*DAMAGE, OSError) as error:
+        raise PackagingError(f"{archive}: {error}") from error
+
+
+def _digests(archive: Path) -> tuple[dict[str, str], bytes]:
+    """The sha256 of each file except the list, and the content of the list."""
+    found: dict[str, str] = {}
+    content = b""
+    with archive.open("rb") as file:
+        is_zip = file.read(2) == b"PK"
+        file.seek(0)
+        for name, data in _zip_entries(file) if is_zip else _tar_entries(file):
+            parts = name.split("/")
+            if name in found or {"", ".", ".."} & set(parts) or "\\" in name or not name.isprintable():
+                raise PackagingError(f"{archive}: the name {name!r} is there twice, or leads out of the archive")
+            if name == LIST:
+                content = data.read()
+            found[name] = _sha256(data)
+    found.pop(LIST, None)
+    return found, content
+
+
+def _sha256(data: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while block := data.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _zip_entries(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    with zipfile.ZipFile(file) as archive:
+        _check_layout(file, archive)
+        for entry in archive.infolist():
+            if not entry.orig_filename.endswith("/"):
+                with archive.open(entry) as data:
+                    yield entry.orig_filename, data
+
+
+def _check_layout(file: IO[bytes], archive: zipfile.ZipFile) -> None:
+    """Check that the entries of the directory are all that lies before it, one right after the other.
+
+    Raises:
+        BadZipFile: there are other bytes, or an entry is described in two ways.
+    """
+    position = 0
+    for entry in sorted(archive.infolist(), key=lambda entry: entry.header_offset):
+        file.seek(position)
+        header = file.read(_LOCAL_HEADER.size)
+        if entry.header_offset != position or len(header) < _LOCAL_HEADER.size:
+            raise zipfile.BadZipFile(f"there are other bytes before {entry.filename!r}")
+        signature, _, flags, method, _, _, _, packed, size, name_size, extra_size = _LOCAL_HEADER.unpack(header)
+        name, extra = file.read(name_size), file.read(extra_size)
+        if len(extra) == _ZIP64.size and (packed, size) == (0xFFFFFFFF, 0xFFFFFFFF):
+            kind, length, size, packed = _ZIP64.unpack(extra)
+            extra = b"" if (kind, length) == (1, 16) else extra
+        told = (signature, flags & ~_FLAGS, method, packed, size, extra)
+        known = (b"PK\3\4", 0, entry.compress_type, entry.compress_size, entry.file_size, b"")
+        if told != known or name != entry.orig_filename.encode("utf-8" if flags & 0x800 else "ascii"):
+            raise zipfile.BadZipFile(f"the entry {entry.filename!r} is not as torch-model-archiver writes it")
+        position += _LOCAL_HEADER.size + name_size + extra_size + entry.compress_size
+    if position != archive.start_dir:
+        raise zipfile.BadZipFile("there are other bytes before its directory")
+
+
+def _tar_entries(file: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    """Read a .tar.gz; TorchServe removes the first part of every path."""
+    with tarfile.open(fileobj=file, mode="r:gz") as archive:
+        for member in archive:
+            data = archive.extractfile(member) if member.isreg() and not member.issparse() else None
+            if member.pax_headers.keys() - _PAX_KEYS or (data is None and not member.isdir()):
+                raise tarfile.TarError(f"the entry {member.name!r} is not as torch-model-archiver writes it")
+            if data is not None:
+                yield member.name.partition("/")[2], data
+        read_to_end(archive)

@@ -1,0 +1,77 @@
+"""`neuron-lstm sign`: an ed25519 signature over the list of an archive's files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..errors import PackagingError
+from . import add_archive, add_archive_output
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "sign",
+        help="sign an archive",
+        description="Sign the list of an archive's files (SHA256SUMS) with a private ed25519 key, made by "
+        "`openssl genpkey -algorithm ed25519 -out signing.pem`. An earlier signature is replaced. "
+        "`openssl pkey -in signing.pem -pubout` prints the public key for `neuron-lstm verify`.",
+    )
+    add_archive(command)
+    command.add_argument("--key", type=Path, required=True, help="the private key, a PEM file that only you can read")
+    add_archive_output(command)
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    output = options.output or options.archive
+    sign(options.archive, options.key, output)
+    Console().print(f"{output} is signed", markup=False, highlight=False, soft_wrap=True)
+
+
+def sign(archive: Path, key_file: Path, destination: Path) -> None:
+    """Write `archive` to `destination` with a signature; both may be the same.
+
+    Raises:
+        PackagingError: the key is not usable, or the archive is not as it was packaged or cannot be written. Nothing
+            was written then.
+    """
+    from ...handlers.neuron_lstm import LIST
+    from ..archive.file_list import list_text, parsed
+    from ..archive.packed_files import verify_archive
+    from ..archive.reader import ArchiveReader
+    from ..archive.workspace import private_directory
+    from ..archive.writer import write_files
+
+    content = ArchiveReader(archive).file_list()
+    if content is None:
+        raise PackagingError(f"{archive} has no list {LIST}, as older versions packaged it: package the model again")
+    verify_archive(archive, None)
+    _, signed, _ = parsed(content)
+    signature = _signature(key_file, signed)
+    with private_directory() as private:
+        (private / LIST).write_bytes(list_text(signed, signature))
+        write_files(archive, {LIST: private / LIST}, destination)
+
+
+def _signature(key_file: Path, content: bytes) -> bytes:
+    try:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    except ImportError as error:
+        raise PackagingError(
+            f"signing needs the package cryptography: pip install 'torchserve-neuron-lstm[sign]' ({error})"
+        ) from error
+    try:
+        if key_file.stat().st_mode & 0o077:
+            raise PackagingError(f"the private key {key_file} can be read by other users: chmod 600 {key_file}")
+        key = load_pem_private_key(key_file.read_bytes(), password=None)
+    except (OSError, TypeError, ValueError) as error:  # TypeError: it is encrypted
+        raise PackagingError(f"the private key {key_file} cannot be read: {error}") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise PackagingError(f"{key_file} is not an ed25519 key: openssl genpkey -algorithm ed25519 -out {key_file}")
+    return key.sign(content)

@@ -1,0 +1,41 @@
+"""`neuron-lstm verify`: a check of signed archives that runs nothing of theirs."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ..errors import PackagingError
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "verify",
+        help="check that archives are as they were signed",
+        description="Check that every file of each archive is as it was when a trusted key signed it, and that there "
+        "is no other file. Nothing of an archive is run. The exit code is 0 if all of them pass.",
+    )
+    command.add_argument("archives", type=Path, nargs="+", help="a .mar, a .tar.gz or a folder each")
+    command.add_argument(
+        "--trusted-keys", type=Path, required=True, help="a file of ed25519 public keys in PEM, one after the other"
+    )
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from rich.console import Console
+
+    from ..archive.packed_files import verify_archive
+
+    console, failed = Console(), []
+    for archive in options.archives:
+        try:
+            files = verify_archive(archive, options.trusted_keys)
+        except PackagingError as error:  # noqa: PERF203 - each archive has a message of its own
+            failed.append(str(error))
+        else:
+            console.print(f"{archive}: {files} files, as signed", markup=False, highlight=False, soft_wrap=True)
+    if failed:
+        raise PackagingError("\n".join(failed))

@@ -1,0 +1,295 @@
+"""`neuron-lstm sign` and `verify`, and a host that asks for signatures."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import struct
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1
+from cryptography.hazmat.primitives.asymmetric.ec import generate_private_key as generate_ec_key
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, parsed, write_list
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
+from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_archive, rewrite_manifest
+from torchserve_neuron_lstm.archiver_ext.cli import main
+from torchserve_neuron_lstm.config.manifest import manifest_text, read_manifest
+from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
+
+Said = tuple[int, str, str]
+
+
+def write_key(path: Path) -> Ed25519PrivateKey:
+    """Write a new private key, and its public key beside it with the suffix .pub."""
+    key = Ed25519PrivateKey.generate()
+    path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    path.chmod(0o600)
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    path.with_suffix(".pub").write_bytes(public)
+    return key
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A place with an archive in three forms, two keys, and the archive signed by the first of them."""
+    place = tmp_path_factory.mktemp("signed")
+    folder = make_archive(place / "tiny")
+    shutil.rmtree(folder / "torchserve_neuron_lstm" / "lowering")
+    write_list(folder)
+    pack(folder, place / "tiny.mar")
+    with tarfile.open(place / "tiny.tar.gz", "w:gz", compresslevel=1) as tar:
+        tar.add(folder, "tiny")
+    write_key(place / "own.pem")
+    write_key(place / "other.pem")
+    for name in ("tiny", "tiny.mar", "tiny.tar.gz"):
+        assert (
+            main(["sign", str(place / name), "--key", str(place / "own.pem"), "-o", str(place / f"signed-{name}")]) == 0
+        )
+    return place
+
+
+def pack(folder: Path, target: Path) -> None:
+    """Write a .mar as torch-model-archiver does."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                file.write(path, path.relative_to(folder))
+
+
+@pytest.fixture
+def verify(made: Path, capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    """The command with the first key as the trusted one: code, output, errors."""
+
+    def run(*archives: Path, keys: Path | None = None) -> Said:
+        words = ["verify", "--trusted-keys", str(keys or made / "own.pub"), *map(str, archives)]
+        capfd.readouterr()
+        return main(words), *capfd.readouterr()
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny.mar", "tiny.tar.gz"])
+def test_a_signed_archive_passes_in_every_form(made: Path, verify: Callable[..., Said], name: str) -> None:
+    """The unsigned one does not, and the keys may be several."""
+    both = made / "both.pub"
+    both.write_bytes((made / "other.pub").read_bytes() + (made / "own.pub").read_bytes())
+
+    code, out, err = verify(made / f"signed-{name}")
+    assert (code, err) == (0, "")
+    assert "as signed" in out
+    assert verify(made / f"signed-{name}", keys=both)[0] == 0
+    code, _, err = verify(made / f"signed-{name}", keys=made / "other.pub")
+    assert (code, "of none of the keys" in err) == (1, True)
+    code, _, err = verify(made / name)
+    assert (code, "is not signed" in err) == (1, True)
+
+
+def test_one_bad_archive_of_several_is_told_and_gives_exit_code_1(made: Path, verify: Callable[..., Said]) -> None:
+    """The others are verified."""
+    code, out, err = verify(made / "tiny.mar", made / "signed-tiny.mar", made / "missing.mar")
+
+    assert code == 1
+    assert "signed-tiny.mar" in out
+    assert "tiny.mar: the archive is not signed" in err
+    assert "missing.mar" in err
+
+
+def test_every_file_of_a_packed_archive_is_compared(made: Path, tmp_path: Path, verify: Callable[..., Said]) -> None:
+    """A changed, an added and a removed file are named; a list that fits the change has no signature."""
+    folder = Path(shutil.copytree(made / "signed-tiny", tmp_path / "folder"))
+    for change, told in (
+        (lambda: (folder / "weights.pt").write_bytes(b"other"), "weights.pt was changed"),
+        (lambda: (folder / "json.py").write_text(""), "json.py is not in SHA256SUMS"),
+        ((folder / "variants.json").unlink, "variants.json is missing"),
+        (lambda: (folder / "SHA256SUMS").write_bytes(b"# other"), "SHA256SUMS was changed"),
+    ):
+        change()
+        pack(folder, tmp_path / "changed.mar")
+        code, _, err = verify(tmp_path / "changed.mar")
+        assert (code, told in err) == (1, True), err
+    shutil.rmtree(folder)
+    shutil.copytree(made / "signed-tiny", folder)
+    (folder / "codec_of_tests.py").write_text("print('other')\n")
+    signature = parsed((folder / "SHA256SUMS").read_bytes())[2]
+    write_list(folder)
+    _, signed, _ = parsed((folder / "SHA256SUMS").read_bytes())
+    (folder / "SHA256SUMS").write_bytes(list_text(signed, signature))
+    pack(folder, tmp_path / "changed.mar")
+    assert "of none of the keys" in verify(tmp_path / "changed.mar")[2]
+
+
+def prefix(content: bytes) -> bytes:
+    """Bytes before the first entry, which a reader that begins at the end skips."""
+    return b"#!/bin/sh\n" + content
+
+
+def hidden_entry(content: bytes) -> bytes:
+    """An entry that is in front of the directory but not in it: TorchServe would write it."""
+    other = io.BytesIO()
+    with zipfile.ZipFile(other, "w") as file:
+        file.writestr("neuron_lstm.py", "import evil")
+    entry = other.getvalue()[: other.getvalue().index(b"PK\1\2")]
+    end = content.rindex(b"PK\5\6")
+    (start,) = struct.unpack_from("<I", content, end + 16)
+    moved = bytearray(content[:start] + entry + content[start:])
+    struct.pack_into("<I", moved, end + len(entry) + 16, start + len(entry))
+    return bytes(moved)
+
+
+def second_entry(content: bytes) -> bytes:
+    """A second file of a name; which one is served depends on the reader."""
+    file = io.BytesIO(content)
+    with pytest.warns(UserWarning, match="Duplicate name"), zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("weights.pt", "other")
+    return file.getvalue()
+
+
+def outside(content: bytes) -> bytes:
+    """A name that leads out of the folder."""
+    file = io.BytesIO(content)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.writestr("../evil.py", "")
+    return file.getvalue()
+
+
+def other_name(content: bytes) -> bytes:
+    """A name that differs between the entry and the directory."""
+    return content.replace(b"codec_of_tests.py", b"codec_of_tests.pz", 1)
+
+
+def other_size(content: bytes) -> bytes:
+    """An entry that says that its sizes follow the data."""
+    flags = content.index(b"PK\3\4") + 6
+    return content[:flags] + b"\x08\x00" + content[flags + 2 :]
+
+
+@pytest.mark.parametrize("trick", [prefix, hidden_entry, second_entry, outside, other_name, other_size])
+def test_a_zip_that_two_readers_see_differently_is_refused(
+    made: Path, tmp_path: Path, verify: Callable[..., Said], trick: Callable[[bytes], bytes]
+) -> None:
+    """TorchServe reads entries from the start, Python by the directory at the end."""
+    archive = tmp_path / "trick.mar"
+    archive.write_bytes(trick((made / "signed-tiny.mar").read_bytes()))
+    code, out, err = verify(archive)
+
+    assert (code, out) == (1, "")
+    assert err.startswith(f"error: {archive}: ")
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE])
+def test_a_link_in_a_tar_is_refused(made: Path, tmp_path: Path, verify: Callable[..., Said], kind: bytes) -> None:
+    """It would be named like a listed file, and lead elsewhere."""
+    archive = tmp_path / "link.tar.gz"
+    with tarfile.open(made / "signed-tiny.tar.gz") as old, tarfile.open(archive, "w:gz", compresslevel=1) as new:
+        for member in old:
+            if member.name == "tiny/weights.pt":
+                member.type, member.linkname, member.size = kind, "/etc/passwd", 0
+            new.addfile(member, old.extractfile(member) if member.isreg() else None)
+    code, _, err = verify(archive)
+
+    assert (code, "tiny/weights.pt" in err) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny.mar", "tiny.tar.gz"])
+def test_what_rewrites_an_archive_renews_the_list_and_removes_the_signature(
+    made: Path, tmp_path: Path, name: str
+) -> None:
+    """A folder is changed in place, as `neuron-lstm calibrate` does it."""
+    copy = shutil.copytree if (made / name).is_dir() else shutil.copy
+    archive = Path(copy(made / f"signed-{name}", tmp_path / name))
+    with ArchiveReader(archive).unpacked() as folder:
+        text = manifest_text(read_manifest(folder)).replace('"milliseconds": 0.5', '"milliseconds": 0.25')
+
+    assert rewrite_manifest(archive, text, archive)
+    assert not rewrite_manifest(archive, text, archive)
+    with ArchiveReader(archive).unpacked() as folder:
+        check_folder(str(folder.resolve()), None)
+        assert (folder / "variants.json").read_text() == text
+        with pytest.raises(RuntimeError, match="is not signed"):
+            check_folder(str(folder.resolve()), str(made / "own.pub"))
+
+
+def test_an_archive_without_a_list_stays_without_one(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Older versions packaged it, whose code asks for no list; it cannot be signed."""
+    folder = Path(shutil.copytree(made / "tiny", tmp_path / "old"))
+    (folder / "SHA256SUMS").unlink()
+    other = tmp_path / "other"
+    other.write_text("{}")
+
+    assert not rewrite_archive(folder, {"variants.json": other}, folder)
+    assert not (folder / "SHA256SUMS").exists()
+    assert main(["sign", str(folder), "--key", str(made / "own.pem")]) == 1
+    assert "has no list SHA256SUMS" in capsys.readouterr().err
+
+
+def test_a_changed_archive_is_not_signed(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A signature would hide that it is not as it was packaged."""
+    folder = Path(shutil.copytree(made / "tiny", tmp_path / "changed"))
+    (folder / "weights.pt").write_bytes(b"other")
+
+    assert main(["sign", str(folder), "--key", str(made / "own.pem")]) == 1
+    assert "weights.pt was changed" in capsys.readouterr().err
+
+
+def test_a_key_that_cannot_sign_is_refused(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each message says what is wrong with it."""
+    keys = {name: tmp_path / f"{name}.pem" for name in ("open", "public", "encrypted", "elliptic", "missing")}
+    shutil.copy(made / "own.pem", keys["open"])
+    shutil.copy(made / "own.pub", keys["public"])
+    pkcs8 = (Encoding.PEM, PrivateFormat.PKCS8)
+    keys["encrypted"].write_bytes(Ed25519PrivateKey.generate().private_bytes(*pkcs8, BestAvailableEncryption(b"pass")))
+    keys["elliptic"].write_bytes(generate_ec_key(SECP256R1()).private_bytes(*pkcs8, NoEncryption()))
+    told = {
+        "open": "can be read by other users",
+        "public": "cannot be read",
+        "encrypted": "encrypted",
+        "elliptic": "is not an ed25519 key",
+        "missing": "cannot be read",
+    }
+    for name, key in keys.items():
+        if key.exists():
+            key.chmod(0o644 if name == "open" else 0o600)
+        assert main(["sign", str(made / "tiny.mar"), "--key", str(key), "-o", str(tmp_path / "out.mar")]) == 1
+        assert told[name] in capsys.readouterr().err
+    assert not (tmp_path / "out.mar").exists()
+
+
+def test_trusted_keys_that_are_none_are_refused(made: Path, tmp_path: Path) -> None:
+    """An empty name, an empty file, other text and keys of another kind never let an archive pass."""
+    elliptic = generate_ec_key(SECP256R1()).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    for content in (None, b"", b"not a key", elliptic, elliptic + (made / "own.pub").read_bytes()):
+        keys = tmp_path / "keys.pub"
+        if content is not None:
+            keys.write_bytes(content)
+        with pytest.raises(RuntimeError, match="the trusted keys"):
+            check_folder(str(made / "signed-tiny"), str(keys) if content is not None else "")
+
+
+def test_a_host_without_cryptography_is_not_ready_if_keys_are_trusted(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message says what to install; without trusted keys the package is not needed."""
+    for module in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+
+    check_folder(str(made / "signed-tiny"), None)
+    with pytest.raises(RuntimeError, match="install cryptography on this host"):
+        check_folder(str(made / "signed-tiny"), str(made / "own.pub"))
