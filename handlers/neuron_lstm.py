@@ -39,8 +39,19 @@ _NAMED = 5  # files of one message
 class NeuronLstm:
     """TorchServe handler: `initialize` is called once per worker, then `handle` for every batch."""
 
+    def __init__(self) -> None:
+        """Check the archive.
+
+        Not in `initialize`, which TorchServe does not miss: a name changed by one byte would skip the check.
+
+        Raises:
+            RuntimeError: it is not as it was packaged or signed; the message names the files.
+        """
+        self._digests, self._sources = check_folder(_FOLDER, os.environ.get(TRUSTED_KEYS))
+        _check_running(self._sources[_SHIM])
+
     def initialize(self, context: Any) -> None:
-        """Check the archive and load it.
+        """Load the archive.
 
         Raises:
             RuntimeError: it cannot be served here; the message says why.
@@ -48,11 +59,10 @@ class NeuronLstm:
         directory = context.system_properties["model_dir"]
         if os.path.realpath(directory) != _FOLDER:
             raise RuntimeError(f"the archive is in {directory}, but Python imports its handler from {_FOLDER}")
-        digests, sources = check_folder(_FOLDER, os.environ.get(TRUSTED_KEYS))
-        _check_running(sources[_SHIM])
         modules: dict[str, Any] = {"__name__": "neuron_lstm_modules"}
-        exec(compile(sources[_MODULES], os.path.join(_FOLDER, _MODULES), "exec"), modules)  # noqa: S102 - checked
-        sys.meta_path.insert(0, modules["CheckedModules"](_FOLDER, digests, sources))
+        source = compile(self._sources[_MODULES], os.path.join(_FOLDER, _MODULES), "exec")
+        exec(source, modules)  # noqa: S102 - it is checked
+        sys.meta_path.insert(0, modules["CheckedModules"](_FOLDER, self._digests, self._sources))
         try:
             self._torchserve = importlib.import_module("torchserve_neuron_lstm.handlers.torchserve")
         except ImportError as error:

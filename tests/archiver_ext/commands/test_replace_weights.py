@@ -207,7 +207,8 @@ def test_every_other_file_of_an_archive_stays_as_it_was(
     assert "nothing was compiled" in output
     found = entries(target)
     assert list(found) == list(known)
-    assert {name for name in found if found[name] != known[name]} == {"weights.pt", "variants.json"}
+    changed = {name for name in found if found[name] != known[name]}
+    assert changed == {"weights.pt", "variants.json", "SHA256SUMS"}
     manifest_of(target)
     allowed = set() if in_place else {name for name in project.listing() if name.startswith(str(target))}
     assert project.listing() - listing == allowed

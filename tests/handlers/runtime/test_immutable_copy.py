@@ -65,7 +65,7 @@ def test_an_archive_answers_as_before_when_its_weights_are_cut(archive: Path) ->
     loaded = load_archive(archive, threads=1)
     requests, lengths = [[torch.tensor([1, 2, 3])]], [3]
     (before,), _ = loaded.run_plan(loaded.plan(lengths), requests, lengths)
-    before = [tensor.clone() for tensor in before]
+    before = tuple(tensor.clone() for tensor in before)
     os.truncate(archive / "weights.pt", 10)
     (after,), _ = loaded.run_plan(loaded.plan(lengths), requests, lengths)
 

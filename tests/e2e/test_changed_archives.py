@@ -1,0 +1,179 @@
+"""Signed archives on a real server that asks for signatures: what was changed is never ready."""
+
+from __future__ import annotations
+
+import json
+import os
+import py_compile
+import shutil
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from importlib.util import cache_from_source
+from pathlib import Path
+from urllib.error import HTTPError
+from zipfile import ZipFile
+
+import pytest
+import torch
+from archiving import Source, archived, write_source
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from torchserve_process import TorchServe, serving
+
+from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
+from torchserve_neuron_lstm.archiver_ext.cli import main
+
+from .conftest import SCORER
+
+BLOCK = """
+inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
+lengths: lengths
+outputs: [scores]
+buckets: {batch: [1, 4], length: [4, 8]}
+backend: eager
+"""
+PACKAGE = "torchserve_neuron_lstm"
+
+
+class Host:
+    """A running server, its model store with a signed folder, and the file that added code would write."""
+
+    def __init__(self, server: TorchServe, store: Path, source: Source) -> None:
+        self.server, self.store, self.source = server, store, source
+        self.marker = store.parent / "marker"
+        self.code = f"open({str(self.marker)!r}, 'a').write(__name__)\n"
+
+    def refusal(self, name: str) -> str:
+        """Register a folder of the store; returns the line of the log that says why it does not load.
+
+        TorchServe starts a worker of it, waits until that is ready or has failed, and forgets a model that failed.
+        """
+        path = f"models?url={name}&model_name={name}&initial_workers=1"
+        request = urllib.request.Request(f"http://127.0.0.1:{self.server.management}/{path}", method="POST")
+        with pytest.raises(HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=120)
+        refused.value.close()
+        assert refused.value.code == 500
+        found = [line for line in self.server.log_lines() if f"Failed to load model {name}, exception " in line]
+        assert found, self.server.log_lines()[-40:]
+        return found[0].partition("exception ")[2]
+
+    def assert_answers(self) -> None:
+        """Check the answer of the untouched archive."""
+        frames = torch.randn(3, 3)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.server.inference}/predictions/scorer",
+            data=json.dumps(frames.tolist()).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer, torch.no_grad():
+            expected = self.source.model(frames[None], torch.tensor([3]))[0]
+            torch.testing.assert_close(torch.tensor(json.load(answer)), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    """A server that trusts one key, with an archive signed by it, as a .mar and as a folder."""
+    place = tmp_path_factory.mktemp("changed")
+    source = write_source(place / "source", SCORER, BLOCK)
+    store, key = place / "store", Ed25519PrivateKey.generate()
+    store.mkdir()
+    (place / "key.pem").touch(mode=0o600)
+    (place / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (place / "trusted.pem").write_bytes(public)
+    archived(source, "scorer", store)
+    with ZipFile(store / "scorer.mar") as file:
+        file.extractall(store / "folder")
+    for name in ("scorer.mar", "folder"):
+        assert main(["sign", str(store / name), "--key", str(place / "key.pem")]) == 0
+        assert main(["verify", "--trusted-keys", str(place / "trusted.pem"), str(store / name)]) == 0
+    environment = {"NEURON_LSTM_TRUSTED_KEYS": str(place / "trusted.pem"), "PYTHONDONTWRITEBYTECODE": ""}
+    models = {"scorer": "scorer.mar", "untouched": "folder"}
+    with serving(store, models, settings={"enable_model_api": "true"}, environment=environment) as server:
+        yield Host(server, store, source)
+
+
+def test_an_untouched_archive_comes_back_after_its_worker_is_killed(host: Host) -> None:
+    """Python has left bytecode of the shim in its folder, and of nothing else."""
+    host.assert_answers()
+    caches = list((host.store / "folder").rglob("*.pyc"))
+    assert [cache.name.partition(".")[0] for cache in caches] == ["neuron_lstm"]
+    for model in ("scorer", "untouched"):
+        (killed,) = host.server.worker_pids(model)
+        os.kill(killed, signal.SIGKILL)
+        end = time.monotonic() + 120
+        while not [
+            worker
+            for worker in host.server.workers(model)
+            if worker["status"] == "READY" and worker["pid"] not in (killed, -1)
+        ]:
+            assert time.monotonic() < end, host.server.log_lines()[-40:]
+            time.sleep(0.2)
+    host.assert_answers()
+
+
+def change_weights(folder: Path, code: str) -> str:
+    """Change one byte."""
+    content = bytearray((folder / "weights.pt").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "weights.pt").write_bytes(content)
+    return "weights.pt was changed"
+
+
+def change_code(folder: Path, code: str) -> str:
+    """Change a module that would run."""
+    file = folder / PACKAGE / "handlers" / "service.py"
+    file.write_text(file.read_text() + code)
+    return f"{PACKAGE}/handlers/service.py was changed"
+
+
+def add_module(folder: Path, code: str) -> str:
+    """Add a module that serving code imports where there is one."""
+    (folder / "orjson.py").write_text(code)
+    return "orjson.py is not in SHA256SUMS"
+
+
+def plant_bytecode(folder: Path, code: str) -> str:
+    """Add bytecode that Python would run in place of a listed module."""
+    (folder / "planted.py").write_text(code)
+    cache = cache_from_source(str(folder / PACKAGE / "handlers" / "service.py"))
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(folder / "planted.py"), cache, doraise=True, invalidation_mode=mode)
+    (folder / "planted.py").unlink()
+    return f"{Path(cache).relative_to(folder)} is not in SHA256SUMS"
+
+
+def link(folder: Path, code: str) -> str:
+    """Replace a file by a link to the same content elsewhere."""
+    outside = folder.parent.parent / "linked.json"
+    (folder / "variants.json").rename(outside)
+    (folder / "variants.json").symlink_to(outside)
+    return "variants.json is a link"
+
+
+def rewrite_list(folder: Path, code: str) -> str:
+    """Change a module, and the list so that it fits."""
+    change_code(folder, code)
+    write_list(folder)
+    return "the archive is not signed"
+
+
+@pytest.mark.parametrize("change", [change_weights, change_code, add_module, plant_bytecode, link, rewrite_list])
+def test_a_changed_archive_is_never_ready(host: Host, change: Callable[[Path, str], str]) -> None:
+    """The log names the file, and nothing that was added or changed has run."""
+    name = change.__name__
+    told = change(Path(shutil.copytree(host.store / "folder", host.store / name)), host.code)
+
+    assert told in host.refusal(name)
+    assert not host.marker.exists()
+
+
+def test_a_module_that_torchserve_imports_first_does_not_make_the_archive_ready(host: Host) -> None:
+    """It may run before any handler, as SECURITY.md says."""
+    folder = Path(shutil.copytree(host.store / "folder", host.store / "early"))
+    shutil.copytree(Path(json.__path__[0]), folder / "json", ignore=shutil.ignore_patterns("__pycache__"))
+
+    assert "json/__init__.py is not in SHA256SUMS" in host.refusal("early")
