@@ -9,6 +9,7 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ from torchserve_neuron_lstm.archiver_ext.archive.file_list import list_text, par
 from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_archive, rewrite_manifest
 from torchserve_neuron_lstm.archiver_ext.cli import main
-from torchserve_neuron_lstm.config.manifest import manifest_text, read_manifest
+from torchserve_neuron_lstm.config.manifest import digest_files, manifest_text, read_manifest, write_manifest
 from torchserve_neuron_lstm.handlers.neuron_lstm import check_folder
 
 Said = tuple[int, str, str]
@@ -50,6 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("signed")
     folder = make_archive(place / "tiny")
     shutil.rmtree(folder / "torchserve_neuron_lstm" / "lowering")
+    write_manifest(replace(read_manifest(folder), files=digest_files(folder)), folder)
     write_list(folder)
     pack(folder, place / "tiny.mar")
     with tarfile.open(place / "tiny.tar.gz", "w:gz", compresslevel=1) as tar:
@@ -222,6 +224,19 @@ def test_what_rewrites_an_archive_renews_the_list_and_removes_the_signature(
         assert (folder / "variants.json").read_text() == text
         with pytest.raises(RuntimeError, match="is not signed"):
             check_folder(str(folder.resolve()), str(made / "own.pub"))
+
+
+def test_calibrate_says_that_a_signature_is_gone(
+    made: Path, tmp_path: Path, verify: Callable[..., Said], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The archive is signed again, and passes."""
+    archive = Path(shutil.copy(made / "signed-tiny.mar", tmp_path))
+
+    assert main(["calibrate", str(archive), "--threads", "1", "--json"]) == 0
+    assert f"{archive} is no longer signed" in capfd.readouterr().err
+    assert verify(archive)[0] == 1
+    assert main(["sign", str(archive), "--key", str(made / "own.pem")]) == 0
+    assert verify(archive)[0] == 0
 
 
 def test_an_archive_without_a_list_stays_without_one(
