@@ -3,7 +3,8 @@
 python benchmarks/planning.py
 
 Lengths are log-normal like those of short texts: 26 timesteps in the mean, 330 at most. Costs are like those of an
-LSTM of two layers, 128 -> 256, on two cores.
+LSTM of two layers, 128 -> 256, on two cores. The last table has the batches with the most possible plans: rows of up to
+10,000 timesteps, noisy costs, and chunk lengths whose sums rarely meet.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 import timeit
 from collections.abc import Callable, Iterator
 from functools import cache, partial
-from statistics import mean
+from statistics import mean, median
 
 import torch
 
@@ -130,10 +131,30 @@ def print_waste(chunks: BucketGrid, batches: int = 40, compared: int = 4) -> Non
         print(f"{name:22}  {wasted[0]:20.1%}  {wasted[1]:6.1%}  {paid[1] / paid[0] - 1:+20.1%}  {loss:+30.2%}")
 
 
+def print_long(seeds: int = 5) -> None:
+    """Print a row for each grid: the time of a plan, and the number of calls."""
+    print(f"\n{'rows to 10,000 timesteps':40}  median ms  worst ms   calls")
+    for batches in ((1, 8, 32), (1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16, 32, 64)):
+        grid = BucketGrid(batches, (7, 61, 199))
+        times, calls = [], 0
+        for seed in range(seeds):
+            generator = random.Random(seed)
+            smooth = lstm_cost(grid, 0.05)
+            noisy = CostModel({bucket: smooth.of(bucket) * generator.uniform(0.5, 1.5) for bucket in grid.buckets})
+            planner = BucketedChunkPlanner(grid, noisy)
+            lengths = [generator.randint(1, 10_000) for _ in range(batches[-1])]
+            times.append(min(timeit.repeat(partial(planner.plan, lengths), number=1, repeat=3)) * 1e3)
+            calls = max(calls, len(planner.plan(lengths).runs))
+        print(
+            f"{batches[-1]:3} on {len(grid.buckets):2} buckets{'':24}  {median(times):9.1f} {max(times):9.1f} {calls:7}"
+        )
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print all tables."""
     torch.set_num_threads(1)
     print_times()
+    print_long()
     print_waste(CHUNKS)
     print_waste(FINE_CHUNKS)
 

@@ -16,6 +16,10 @@ and next to nothing is lost by it (`benchmarks/planning.py` compares):
 - chunk lengths: the longest one at whose end no other batch size would do better, and each longer one, until calling
   again for the rows active at its end is cheaper than any longer chunk;
 - rows that will end without a change of batch size, and single rows: the cheapest sequence of chunks.
+
+Chunk lengths whose sums meet rarely, such as 7, 61 and 199, reach hundreds of thousands of states with long sequences
+and irregular costs. So the states of a batch are limited, and row groups beyond the limit are planned by
+`greedy_chunks.py`, which considers each call once.
 """
 
 from __future__ import annotations
@@ -25,21 +29,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .chunk_options import CallOption, ChunkCosts, ChunkOptions, chunk_options, covers
+from .chunk_options import ChunkCosts, ChunkOptions, chunk_options, covers
+from .chunk_states import WHOLE, StateTable, enumerate_states
 from .cost import COST_UNIT, CostModel, bucket_costs
 from .errors import InvariantError, SequenceTooLong
+from .greedy_chunks import greedy_runs
 from .plan import Plan, ProgramCall, longest_first
 from .shapes import Bucket, BucketGrid
 
 _TIMESTEP_PENALTIES = (2.0, 1.0)
-_NOTHING, _WHOLE = 0, 1
-
-_Call = tuple[ChunkCosts, int, int, list[int] | None]
-"""One way to start a state: the chunks.
-
-The state of the remaining rows; the index of the first chunk considered; for each chunk considered, the state at its
-end. None for the latter: the cheapest sequence of chunks, of as many timesteps as the index would be.
-"""
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,10 @@ class BucketedChunkPlanner:
     least cost of one in any bucket, or of once that cost, if the former plan is beyond the tolerance. No plan costs
     more than a single bucket for all rows, if there is one.
 
+    A batch has at most `most_states` states. The row group that exceeds them, and those after it, are planned greedily:
+    within a tenth of the cheapest plan on batches with so many states, without the tolerance for fewer timesteps. The
+    limit counts states, not time, so a batch has the same plan on every host.
+
     >>> grid = BucketGrid(batches=(1, 4), lengths=(16, 64))
     >>> for run in BucketedChunkPlanner(grid, CostModel.proportional(grid)).plan([13, 80, 16, 5]).runs:
     ...     print(run)
@@ -67,9 +69,10 @@ class BucketedChunkPlanner:
     longest: int | None = None
     head_cost: CostModel | None = None
     tolerance: float = 0.05
+    most_states: int = 2000
     _options: ChunkOptions = field(init=False, repr=False, compare=False)
-    _single_bucket: tuple[tuple[float, ...], ...] = field(init=False, repr=False, compare=False)
-    """For each batch size and each length, the nanoseconds of the cheapest bucket that holds both."""
+    _single_bucket: tuple[tuple[Bucket, ...], ...] = field(init=False, repr=False, compare=False)
+    """For each batch size and each length, the cheapest bucket that holds both."""
     _heads: tuple[Bucket, ...] = field(init=False, repr=False, compare=False)
     """For each number of rows, the largest bucket of the cheapest that hold them together."""
 
@@ -94,33 +97,46 @@ class BucketedChunkPlanner:
         largest = self.grid.batches[-1]
         runs: list[ProgramCall] = []
         heads: list[ProgramCall] = []
+        states_left = self.most_states
         for first in range(0, len(rows), largest):
             group = tuple(rows[first : first + largest])
-            runs += self._chunk_runs(group, [lengths[row] for row in group])
+            own = [lengths[row] for row in group]
+            states = enumerate_states(own, self._options, states_left)
+            runs += self._greedy_runs(group, own) if states is None else self._exact_runs(group, own, states)
+            states_left -= states_left if states is None else len(states.keys)
             heads += self._head_runs(group)
         return Plan(tuple(runs), tuple(heads))
 
-    def _chunk_runs(self, rows: tuple[int, ...], lengths: list[int]) -> list[ProgramCall]:
-        """Plan rows that the largest bucket holds, the longest first."""
-        states = _enumerate_states(lengths, self._options)
+    def _greedy_runs(self, rows: tuple[int, ...], lengths: list[int]) -> list[ProgramCall]:
+        """Plan rows that the largest bucket holds, the longest first, in bounded work."""
+        runs = greedy_runs(rows, lengths, self._options)
+        single = self._single_bucket_for(lengths)
+        if single is not None and self.cost.of(single) < sum(self.cost.of(run.bucket) for run in runs):
+            return [ProgramCall(single, rows)]
+        return runs
+
+    def _exact_runs(self, rows: tuple[int, ...], lengths: list[int], states: StateTable) -> list[ProgramCall]:
+        """Plan rows that the largest bucket holds, the longest first, by all their states."""
         single_row, penalties = self._options.single_row, self._options.timestep_penalties
         values = _least_costs(states, single_row, penalty=0)
-        cheapest, timesteps = divmod(values[_WHOLE], COST_UNIT)
+        cheapest, timesteps = divmod(values[WHOLE], COST_UNIT)
         chosen = 0
         if timesteps > sum(lengths):
-            limit = min(cheapest * (1 + self.tolerance), self._single_bucket_cost(lengths))
+            single = self._single_bucket_for(lengths)
+            most = float("inf") if single is None else self.cost.of(single) * 1e6
+            limit = min(cheapest * (1 + self.tolerance), most)
             for penalty in range(1, len(penalties)):
                 penalized = _least_costs(states, single_row, penalty)
-                total, timesteps = divmod(penalized[_WHOLE], COST_UNIT)
+                total, timesteps = divmod(penalized[WHOLE], COST_UNIT)
                 if total - penalties[penalty] * timesteps <= limit:
                     values, chosen = penalized, penalty
                     break
         return _PenalizedPlan(rows, lengths, states, single_row, values, chosen).runs()
 
-    def _single_bucket_cost(self, lengths: list[int]) -> float:
+    def _single_bucket_for(self, lengths: list[int]) -> Bucket | None:
         index = bisect_left(self.grid.lengths, lengths[0])
         if index == len(self.grid.lengths):
-            return float("inf")
+            return None
         return self._single_bucket[bisect_left(self.grid.batches, len(lengths))][index]
 
     def _head_runs(self, rows: tuple[int, ...]) -> list[ProgramCall]:
@@ -133,105 +149,7 @@ class BucketedChunkPlanner:
         return runs
 
 
-class _StateTable(NamedTuple):
-    """All states of one batch, by number. A number below 0 is a single row with so many timesteps left.
-
-    The key of `rows` rows from row `first` on, active at time `start`, is (start * base + first) * base + rows, where
-    base is more than the rows of the batch. A state depends only on states with larger keys.
-    """
-
-    base: int
-    keys: list[int]
-    """Keys of the states, from number 1 on."""
-    calls: list[list[_Call]]
-    """Ways to start each state."""
-    order: list[int]
-    """Numbers of the states, each after those it depends on."""
-
-
-def _enumerate_states(lengths: list[int], known: ChunkOptions) -> _StateTable:
-    """Enumerate the states that rows of these lengths, the longest first, can reach."""
-    options, single_row = known.options, len(known.single_row.suffix_costs[0])
-    active_at = _active_at(lengths)
-    count = len(lengths)
-    base = count + 1
-    square = base * base
-    keys = [count]
-    numbers = {count: _WHOLE}
-    all_calls: list[list[_Call]] = [[]]
-    for key in keys:  # the list grows during the loop
-        index, rows = divmod(key, base)
-        start, first = divmod(index, base)
-        longest = lengths[first]
-        calls: list[_Call] = []
-        considered = options[rows] if start or first else options[rows] + _long_rows_apart(active_at, options)
-        for chunks, rows_called, min_active, first_chunk, candidate_chunks in considered:
-            rest = 0
-            if rows_called < rows:
-                rest = _number(key + rows_called * count, numbers, keys)
-            left = lengths[first + min_active - 1] - start
-            if left == longest - start and left < len(chunks.suffix_costs[0]):
-                calls.append((chunks, rest, left, None))
-                continue
-            first_index = first_chunk[left] if left < len(first_chunk) else first_chunk[-1]
-            ends: list[int] = []
-            beyond = first + rows_called
-            for length, enough in candidate_chunks[first_index]:
-                end = start + length
-                if end >= longest:
-                    ends.append(_NOTHING)
-                    break
-                last = active_at[end]
-                if last > beyond:  # noqa: PLR1730 - a call of min() takes as long as the rest of the loop
-                    last = beyond
-                if last == first + 1 and longest - end < single_row:
-                    ends.append(end - longest)
-                else:
-                    following = end * square + first * count + last
-                    number = numbers.get(following)
-                    if number is None:
-                        keys.append(following)
-                        number = numbers[following] = len(keys)
-                    ends.append(number)
-                if last - first <= enough:
-                    break
-            calls.append((chunks, rest, first_index, ends))
-        all_calls.append(calls)
-    return _StateTable(base, keys, all_calls, [numbers[key] for key in sorted(keys, reverse=True)])
-
-
-def _active_at(lengths: list[int]) -> list[int]:
-    """For each time before the longest row ends, the number of rows that have not ended."""
-    active: list[int] = []
-    for row in range(len(lengths) - 1, -1, -1):
-        if lengths[row] > len(active):
-            active += [row + 1] * (lengths[row] - len(active))
-    return active
-
-
-def _long_rows_apart(active_at: list[int], options: tuple[tuple[CallOption, ...], ...]) -> tuple[CallOption, ...]:
-    """Return options that first call only the rows that last more than half as long as the longest row.
-
-    They are considered for the whole batch alone: considered for every state, they make planning five times as slow and
-    plans no better.
-    """
-    count, long = active_at[0], active_at[len(active_at) // 2]
-    return tuple(
-        option
-        for option in options[long]
-        if option.rows_called == long < count and option.chunks.buckets[0][0].batch < count
-    )
-
-
-def _number(key: int, numbers: dict[int, int], keys: list[int]) -> int:
-    number = numbers.get(key)
-    if number is None:
-        keys.append(key)
-        number = numbers[key] = len(keys)
-    return number
-
-
-def _least_costs(states: _StateTable, single_row: ChunkCosts, penalty: int) -> list[int]:
+def _least_costs(states: StateTable, single_row: ChunkCosts, penalty: int) -> list[int]:
     """By number, the least cost of every state with this penalty, from its start to the end of its rows."""
     values = [0] * (len(states.keys) + 1)
     values += single_row.suffix_costs[penalty][:0:-1]  # values[-left] is the cost of a single row
@@ -262,7 +180,7 @@ class _PenalizedPlan(NamedTuple):
 
     rows: tuple[int, ...]
     lengths: list[int]
-    states: _StateTable
+    states: StateTable
     single_row: ChunkCosts
     values: list[int]
     penalty: int
@@ -271,7 +189,7 @@ class _PenalizedPlan(NamedTuple):
         """Return the calls of the least cost for the whole batch."""
         runs: list[ProgramCall] = []
         base = self.states.base
-        pending = [_WHOLE]
+        pending = [WHOLE]
         while pending:
             number = pending.pop()
             index, count = divmod(self.states.keys[number - 1], base)
@@ -321,10 +239,10 @@ class _PenalizedPlan(NamedTuple):
         return runs
 
 
-def _cheapest_holding(grid: BucketGrid, cost: CostModel) -> tuple[tuple[float, ...], ...]:
+def _cheapest_holding(grid: BucketGrid, cost: CostModel) -> tuple[tuple[Bucket, ...], ...]:
     return tuple(
         tuple(
-            min(cost.of(bucket) for bucket in grid.buckets if bucket.batch >= batch and bucket.length >= length) * 1e6
+            min((one for one in grid.buckets if one.batch >= batch and one.length >= length), key=cost.of)
             for length in grid.lengths
         )
         for batch in grid.batches

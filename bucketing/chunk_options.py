@@ -55,6 +55,8 @@ class ChunkOptions(NamedTuple):
     """Chunks for a single row: each length in its cheapest bucket."""
     timestep_penalties: tuple[int, ...]
     """Nanoseconds added to the cost of a computed timestep; the first is 0."""
+    rates: tuple[int, ...]
+    """By number of rows, the least cost of a timestep: of batches that hold them, in any chunk length."""
 
 
 def chunk_options(grid: BucketGrid, cost: CostModel, penalties: Sequence[float]) -> ChunkOptions:
@@ -78,7 +80,8 @@ def chunk_options(grid: BucketGrid, cost: CostModel, penalties: Sequence[float])
         for rows in range(2, grid.batches[-1] + 1)
     )
     single_row = _single_row(grid, tables)
-    return ChunkOptions(((), (_single_row_option(single_row),), *several), single_row, nanoseconds)
+    options = ((), (_single_row_option(single_row),), *several)
+    return ChunkOptions(options, single_row, nanoseconds, _rates(grid, tables[0]))
 
 
 def covers(batches: Sequence[int], costs: Mapping[int, int], most: int) -> list[tuple[int, int]]:
@@ -154,6 +157,11 @@ def _suffixes(lengths: tuple[int, ...], costs: tuple[int, ...]) -> tuple[tuple[i
         suffix_costs.append(least)
         suffix_choice.append(-negative)
     return tuple(suffix_costs), tuple(suffix_choice)
+
+
+def _rates(grid: BucketGrid, costs: CostTable) -> tuple[int, ...]:
+    least = {batch: min(costs[Bucket(batch, length)] // length for length in grid.lengths) for batch in grid.batches}
+    return tuple(rate for rate, _ in covers(grid.batches, least, grid.batches[-1]))
 
 
 def _first_batches(grid: BucketGrid, costs: CostTable) -> list[set[int]]:
