@@ -144,14 +144,14 @@ class ThreadPool:
         """Start the threads.
 
         Raises:
-            LoadError: the system does not allow more threads.
+            LoadError: the system does not allow more threads, or is out of memory.
         """
         self.library = library
         self.handle = library.code.recurrence_open_pool(threads)
         if self.handle is None:
             raise LoadError(
                 f"the system cannot start {threads} threads: raise its limit (ulimit -u, or the container's limit of "
-                f"processes), or set fewer threads in the configuration"
+                f"processes or of memory), or set fewer threads in the configuration"
             )
         # Not at exit: another thread may still be computing then, and all threads end with the process.
         weakref.finalize(self, library.code.recurrence_close_pool, self.handle).atexit = False
@@ -170,7 +170,11 @@ class LayerStack:
         hidden: int,
         packed: Sequence[torch.Tensor],
     ) -> None:
-        """Layers with weights of `pack_recurrence`: `packed` has three tensors for each layer and direction."""
+        """Layers with weights of `pack_recurrence`: `packed` has three tensors for each layer and direction.
+
+        Raises:
+            MemoryError: out of memory.
+        """
         code = pool.library.code
         self.kept = (pool, tuple(packed))  # the library reads them by address
         self.cell, self.width = cell, directions * hidden
@@ -178,6 +182,8 @@ class LayerStack:
         self.handle = code.recurrence_open_stack(
             pool.handle, _CELLS[cell], layers, directions, inputs, hidden, ctypes.addressof(addresses)
         )
+        if self.handle is None:
+            raise MemoryError(f"out of memory for {layers} recurrent layers of {hidden} hidden units")
         self._run = code.recurrence_run
         weakref.finalize(self, code.recurrence_close_stack, self.handle).atexit = False  # as for a pool
 

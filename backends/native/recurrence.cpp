@@ -25,6 +25,7 @@
 #include <new>
 #include <numeric>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <unistd.h>
@@ -273,20 +274,21 @@ struct Team {
   }
 };
 
-// Memory of one thread, reused from call to call.
+// Memory of one thread, reused from call to call. Threads never allocate: an exception would end the process, and a
+// thread that is missing would leave the others waiting.
 struct Scratch {
   std::vector<const float*> rows;
   std::unique_ptr<float, decltype(&std::free)> sums{nullptr, &std::free};
   size_t size = 0;
 
-  float* buffer(size_t count) {
-    if (count > size) {
-      size = 0;
-      sums.reset(static_cast<float*>(std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64)));
-      if (sums == nullptr) throw std::bad_alloc();
-      size = count;
-    }
-    return sums.get();
+  // Called before the threads start: memory for so many rows and sums.
+  void reserve(size_t row_count, size_t sum_count) {
+    if (row_count > rows.size()) rows.resize(row_count);
+    if (sum_count <= size) return;
+    size = 0;
+    sums.reset(static_cast<float*>(std::aligned_alloc(64, (sum_count * sizeof(float) + 63) / 64 * 64)));
+    if (sums == nullptr) throw std::bad_alloc();
+    size = sum_count;
   }
 };
 
@@ -336,8 +338,7 @@ class WorkerSlice {
     first_ = blocks * member / team.threads;
     blocks_ = blocks * (member + 1) / team.threads - first_;
     sum_rows_ = std::max<int64_t>(INPUT_ROWS, static_cast<int64_t>(team.rows.size()));
-    sums_ = scratch.buffer(static_cast<size_t>(blocks_ * sum_rows_ * STRIDE));
-    scratch.rows.resize(static_cast<size_t>(sum_rows_));
+    sums_ = scratch.sums.get();
   }
 
   void run(int64_t steps) {
@@ -430,7 +431,7 @@ class WorkerSlice {
   float* sums_;
 };
 
-void run_slice(const Layer& layer, Team& team, int member, Scratch& scratch, int64_t steps) {
+void run_slice(const Layer& layer, Team& team, int member, Scratch& scratch, int64_t steps) noexcept {
   switch (layer.cell) {
     case LSTM: return WorkerSlice<LSTM>(layer, team, member, scratch).run(steps);
     case GRU: return WorkerSlice<GRU>(layer, team, member, scratch).run(steps);
@@ -577,7 +578,7 @@ struct LinearLayer {
   void run(int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row, int64_t x_step, float* y,
            int64_t y_row, int64_t y_step) const {
     const std::lock_guard<std::mutex> lock(pool->in_use);
-    for (Scratch& scratch : pool->scratch) scratch.buffer(TASK_ROWS * BLOCK);  // as Stack::run does
+    for (Scratch& scratch : pool->scratch) scratch.reserve(0, TASK_ROWS * BLOCK);
     Rows real;
     for (int64_t row = 0; row < rows; row++)
       for (int64_t t = 0; t < steps; t++) {
@@ -604,9 +605,9 @@ struct LinearLayer {
   }
 
  private:
-  void compute(const Rows& rows, int64_t first, int64_t block, Scratch& scratch) const {
+  void compute(const Rows& rows, int64_t first, int64_t block, Scratch& scratch) const noexcept {
     const int64_t count = std::min<int64_t>(TASK_ROWS, static_cast<int64_t>(rows.x.size()) - first);
-    float* sums = scratch.buffer(TASK_ROWS * BLOCK);
+    float* sums = scratch.sums.get();
     for (const int64_t end = block + TASK_BLOCKS; block < end && block * BLOCK < outputs; block++) {
       multiply<VECTORS>(count, rows.x.data() + first, weights + block * BLOCK * inputs, inputs, bias + block * BLOCK, 0,
                      sums, BLOCK);
@@ -651,10 +652,9 @@ struct LayerStack {
     for (int64_t slot = 0; slot < layers * directions; slot++) calls.push_back(layer(batch, slot));
     std::vector<Team> teams = assign_rows(pool->threads(), batch.rows, batch.lengths);
     const int each = teams.front().threads;
-    // Allocated before the threads start: a thread without memory would leave the others waiting.
     const int64_t most_blocks = ((hidden + LANES - 1) / LANES + each - 1) / each;
-    const size_t size = most_blocks * sums_of(cell) * LANES * std::max(INPUT_ROWS, batch.rows);
-    for (Scratch& scratch : pool->scratch) scratch.buffer(size);
+    const size_t most_rows = std::max(INPUT_ROWS, batch.rows);
+    for (Scratch& scratch : pool->scratch) scratch.reserve(most_rows, most_blocks * sums_of(cell) * LANES * most_rows);
     pool->run([&](int index) {
       Team& team = teams[index / each];
       for (int64_t slot = 0; slot < layers * directions; slot++) {
@@ -699,7 +699,9 @@ extern "C" {
 int recurrence_lanes() { return LANES; }
 int recurrence_gates_at_once(int cell) { return cell == GRU ? 2 : interleaved_gates(cell); }
 
-// Null if the system cannot start the threads.
+// No exception leaves these functions: callers in C could not catch it.
+
+// Null if the system cannot start the threads, or is out of memory.
 void* recurrence_open_pool(int threads) {
   try {
     return new ThreadPool(threads);
@@ -712,13 +714,17 @@ void recurrence_close_pool(void* pool) {
   if (!static_cast<ThreadPool*>(pool)->is_forked()) delete static_cast<ThreadPool*>(pool);
 }
 
-// weights has three pointers for each layer and direction, as in Weights.
+// weights has three pointers for each layer and direction, as in Weights. Null: out of memory.
 void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
                             const float* const* weights) {
-  auto* stack = new LayerStack{static_cast<ThreadPool*>(pool), cell, layers, directions, inputs, hidden, {}};
-  for (int64_t slot = 0; slot < layers * directions; slot++, weights += 3)
-    stack->weights.push_back({weights[0], weights[1], weights[2]});
-  return stack;
+  try {
+    std::vector<Weights> own;
+    for (int64_t slot = 0; slot < layers * directions; slot++, weights += 3)
+      own.push_back({weights[0], weights[1], weights[2]});
+    return new LayerStack{static_cast<ThreadPool*>(pool), cell, layers, directions, inputs, hidden, std::move(own)};
+  } catch (const std::exception&) {
+    return nullptr;
+  }
 }
 void recurrence_close_stack(void* stack) { delete static_cast<LayerStack*>(stack); }
 

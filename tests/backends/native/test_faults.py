@@ -1,0 +1,72 @@
+"""The recurrent library without memory: each of its allocations fails once, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+from native_layers import CELLS, Shape, isas_here
+
+from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends.native import build
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.xdist_group("kernel-faults")
+SHAPE, THREADS = Shape(hidden=17, layers=2, directions=2), 3
+MORE = [
+    (Shape(cell, hidden=9, layers=1 + both, directions=1 + both), 1 + 3 * both) for cell in CELLS for both in (0, 1)
+]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recurrent library with allocations that can fail."""
+    file = tmp_path_factory.mktemp("faults") / "faults.so"
+    command = [
+        *(cpp_compiler.compiler(), "-std=c++17", "-O1", "-fPIC", "-shared", "-pthread", f"-march={isas_here()[0]}"),
+        *("-Wl,-Bsymbolic", "-Wl,--wrap=aligned_alloc", "-Wl,--wrap=free"),
+        *(str(build.SOURCE), str(HERE / "faults.cpp"), "-o", str(file)),
+    ]
+    subprocess.run(command, check=True)
+    return file
+
+
+@cache
+def outcomes(file: Path, shape: Shape, threads: int) -> list[dict[str, object]]:
+    """Results of the process: one for each allocation that failed, and a last one without a fault."""
+    command = [sys.executable, str(HERE / "fault_loop.py"), str(file), json.dumps(asdict(shape)), str(threads)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout[-1000:] + ended.stderr[-2000:]
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("shape", "threads"), [(SHAPE, THREADS), *(pytest.param(*one, marks=pytest.mark.long) for one in MORE)], ids=str
+)
+def test_every_allocation_can_fail(library: Path, shape: Shape, threads: int) -> None:
+    """The caller gets an error, the same call is then answered, and all memory is freed at the end."""
+    *faults, without = outcomes(library, shape, threads)
+
+    assert len(faults) > 20
+    assert without == {"armed": True, "errors": [], "same": True, "live": 0}
+    assert [fault for fault in faults if not fault["same"] or fault["live"]] == []
+
+
+def test_an_allocation_that_fails_is_told(library: Path) -> None:
+    """The message names what was opened or computed; an optional buffer for sorting is done without."""
+    *faults, _ = outcomes(library, SHAPE, THREADS)
+    errors = [error for fault in faults for error in fault["errors"]]  # type: ignore[attr-defined]
+
+    assert {error.partition(" over")[0].partition(": raise")[0] for error in errors} == {
+        "LoadError: the system cannot start 3 threads",
+        "MemoryError: out of memory for 2 recurrent layers of 17 hidden units",
+        "MemoryError: out of memory for recurrences",
+        "MemoryError: out of memory for a linear layer",
+    }
+    assert all(len(fault["errors"]) <= 1 for fault in faults)  # type: ignore[arg-type]
+    assert sum(not fault["errors"] for fault in faults) <= 3

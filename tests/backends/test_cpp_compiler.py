@@ -1,0 +1,46 @@
+"""The instruction sets of compiled code, and the processors that are accepted for it."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+
+import pytest
+
+from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends.interface import LoadError
+from torchserve_neuron_lstm.backends.native import build
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the names are those of x86-64")
+CPUINFO_NAMES = {
+    "bmi": "bmi1", "crc32": "sse4_2", "gcc_have_sync_compare_and_swap_16": "cx16", "lahf_sahf": "lahf_lm",
+    "lzcnt": "abm", "sse3": "pni",
+}  # fmt: skip
+"""Names of instructions in /proc/cpuinfo, where they differ from the compiler's."""
+
+
+def instructions(isa: str) -> set[str]:
+    """The groups of instructions that the compiler may use for this set, by their names in /proc/cpuinfo."""
+    command = [cpp_compiler.compiler(), f"-march={isa}", "-dM", "-E", "-x", "c++", "/dev/null"]
+    macros = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    names = {line.split()[1].strip("_").lower() for line in macros if not line.startswith("#define __FP_FAST_")}
+    return {CPUINFO_NAMES.get(name, name) for name in names}
+
+
+@pytest.mark.parametrize("one", build.instruction_sets(), ids=lambda one: one.isa)
+def test_all_instructions_that_the_compiler_may_use_are_checked(one: build.InstructionSet) -> None:
+    """LZCNT is among them: without it the processor computes something else, and no signal tells."""
+    checked = cpp_compiler.cpu_target().cpu_flags | one.cpu_flags
+
+    assert instructions(one.isa) - instructions("x86-64") == checked
+
+
+@pytest.mark.parametrize("flag", sorted(cpp_compiler.cpu_target().cpu_flags))
+def test_a_processor_that_lacks_one_instruction_is_refused(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names it."""
+    packaged = cpp_compiler.host()
+    have = cpp_compiler.cpu_target().cpu_flags - {flag}
+    monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: have)
+
+    with pytest.raises(LoadError, match=f"this host's lacks {flag}: package the model again"):
+        cpp_compiler.check_host(packaged)
