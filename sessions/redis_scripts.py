@@ -149,7 +149,7 @@ local function change(key, member, expected, revision, ended, unconfirmed, clien
   redis.call('ZADD', set, now, member)
   redis.call('HSET', SIZES, member, #record)
   redis.call('HINCRBY', SIZES, 'total', #record - size)
-  if ended or client ~= '' then forget_client(member) end
+  if ended or is_new or client ~= '' then forget_client(member) end
   if client ~= '' and not ended then
     redis.call('HSET', CLIENTS, member, client)
     redis.call('HINCRBY', CLIENTS, 'client:' .. client, 1)

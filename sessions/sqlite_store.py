@@ -189,10 +189,13 @@ class SqliteStore:
             row = connection.execute(
                 "SELECT revision, ended, last, size, revision < 0 FROM session WHERE key = ?", (key,)
             ).fetchone()
+            found = row and RecordInfo(*row)
             others = self._others(connection, change, key)
-            outcome, after = admit(change, row and RecordInfo(*row), usage, self._limits, now, others)
+            outcome, after = admit(change, found, usage, self._limits, now, others)
             if isinstance(outcome, Written):
                 self._put(connection, change, key, now)
+                if change.client is not None or found is None or found.ended or is_expired(found, self._limits, now):
+                    self._put_client(connection, change.client, key)
             if not isinstance(outcome, LimitExceeded):
                 return outcome, after
             swept = self._sweep(connection, usage, now)
@@ -221,10 +224,13 @@ class SqliteStore:
             "(excluded.revision, excluded.ended, excluded.last, excluded.size, excluded.record)",
             (key, ~revision if change.unconfirmed else revision, change.ended, now, len(change.record), change.record),
         )
-        if change.client is not None:
-            connection.execute(
-                "INSERT OR REPLACE INTO owner VALUES (?, ?)", (key, client_key(change.client, self._model))
-            )
+
+    def _put_client(self, connection: sqlite3.Connection, client: str | None, key: bytes) -> None:
+        # The record may replace one of a session of another client.
+        if client is not None:
+            connection.execute("INSERT OR REPLACE INTO owner VALUES (?, ?)", (key, client_key(client, self._model)))
+        elif self._limits.client_sessions is not None:
+            connection.execute("DELETE FROM owner WHERE key = ?", (key,))
 
     def _sweep(self, connection: sqlite3.Connection, usage: StoreUsage, now: float) -> StoreUsage:
         # The oldest expired records first, and not all at a time: other workers wait meanwhile.

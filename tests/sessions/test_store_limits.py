@@ -177,3 +177,19 @@ def test_a_limit_of_zero_refuses_every_session(places: Places) -> None:
     assert places()(Limits(1, 0, 900.0), Clock()).write([RecordUpdate("a", b"a", None)]) == [
         LimitExceeded("0 bytes", 900.0)
     ]
+
+
+def test_an_id_that_another_client_uses_again_is_no_longer_the_first_ones(places: Places) -> None:
+    """The first session has expired or ended; what is left of it has not been removed yet."""
+    clock = Clock()
+    store = places()(Limits(100, 1_000_000, 900.0, client_sessions=1), clock)
+    for number, ended in enumerate((False, True)):
+        name = f"{number}"
+        assert store.write([RecordUpdate(name, b"", None, client="one")]) == [Written()]
+        if ended:
+            store.write([RecordUpdate(name, b"", revision(store, name), ended=True)])
+        else:
+            clock.now += 901
+        assert store.write([RecordUpdate(name, b"", None)]) == [Written()]
+        assert store.write([RecordUpdate(f"next {number}", b"", None, client="one")]) == [Written()]
+        store.write([RecordUpdate(f"next {number}", b"", revision(store, f"next {number}"), ended=True)])

@@ -84,7 +84,7 @@ class MemoryStore:
             return Conflict()
         if (beyond := self._beyond(change, old)) is not None:
             return LimitExceeded(beyond, self._until_room())
-        client = old.client if old is not None and change.client is None else change.client
+        client = old.client if old is not None and goes_on and change.client is None else change.client
         self.entries[change.id] = _Entry(
             change.record, next(_REVISIONS), change.ended, self.clock.now, change.unconfirmed, client
         )
