@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from itertools import islice
 from random import Random
@@ -157,17 +156,3 @@ def test_rows_of_one_length_run_as_one_group() -> None:
     plan = BucketedChunkPlanner(grid, cost, most_states=0).plan([6100] * 4)
 
     assert [(tuple(run.bucket), run.start) for run in plan.runs] == [((4, 61), start) for start in range(0, 6100, 61)]
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_chunk_lengths_whose_sums_do_not_meet_are_planned_at_once(seed: int) -> None:
-    """All states of 64 such rows take one to ten seconds; the time allowed is ten times the usual one."""
-    random = Random(seed)
-    grid = BucketGrid((1, 2, 4, 8, 16, 32, 64), (7, 61, 199))
-    planner = BucketedChunkPlanner(grid, noisy_costs(grid, 0.5, random))
-    lengths = [random.randint(1, 10_000) for _ in range(64)]
-
-    began = time.process_time()
-    planner.plan(lengths)
-
-    assert time.process_time() - began < 0.1
