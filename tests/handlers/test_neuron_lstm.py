@@ -209,15 +209,21 @@ def test_an_added_file_does_not_run_and_is_named(folder: Path, name: str) -> Non
     assert not started.ran
 
 
+def plant_bytecode(module: Path, text: str) -> Path:
+    """Put bytecode of another text beside a module, of the kind that is not compared with the source."""
+    planted = module.with_name("planted")
+    planted.write_text(text)
+    cache = Path(cache_from_source(str(module)))
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(planted), str(cache), doraise=True, invalidation_mode=mode)
+    planted.unlink()
+    return cache
+
+
 @pytest.mark.parametrize("module", ["helper.py", "package/inner.py", f"{PACKAGE}/handlers/torchserve.py"])
 def test_planted_bytecode_of_a_listed_module_does_not_run(folder: Path, module: str) -> None:
-    """The bytecode is of the kind that Python does not compare with the source."""
-    planted = folder.parent / "planted.py"
-    planted.write_text(MARKER)
-    cache = Path(cache_from_source(str(folder / module)))
-    py_compile.compile(
-        str(planted), str(cache), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
-    )
+    """A module that Python has compiled before is read from there."""
+    cache = plant_bytecode(folder / module, MARKER)
     started = Started(folder)
 
     assert not started.ready
@@ -227,12 +233,7 @@ def test_planted_bytecode_of_a_listed_module_does_not_run(folder: Path, module: 
 
 def test_planted_bytecode_of_the_shim_is_noticed_while_it_checks(folder: Path) -> None:
     """It runs, as the shim itself does; only one that has no check passes."""
-    planted = folder.parent / "planted.py"
-    planted.write_text((folder / SHIM).read_text() + MARKER)
-    cache = Path(cache_from_source(str(folder / SHIM)))
-    py_compile.compile(
-        str(planted), str(cache), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
-    )
+    cache = plant_bytecode(folder / SHIM, (folder / SHIM).read_text() + MARKER)
     started = Started(folder)
 
     assert not started.ready
