@@ -20,7 +20,7 @@ from .responses import RequestError
 from .runtime.loader import measured_cost, supported_shapes
 
 _SHARE_OF_TIMEOUT = 0.1
-"""Of `responseTimeout`: the computation of one request, unless `limits.milliseconds` says more or less."""
+"""Share of `responseTimeout` that the computation of one request may take; `limits.milliseconds` replaces it."""
 
 
 @dataclass(frozen=True)

@@ -15,29 +15,28 @@ from .responses import DEFAULT_MAX_RESPONSE_BYTES
 _LARGEST_FILE = 1 << 20  # bytes
 
 
-def max_response_bytes(environment: Mapping[str, str], properties: Mapping[str, str] | None) -> int:
+def max_response_bytes(environment: Mapping[str, str], properties: Mapping[str, str]) -> int:
     """Return the limit of one body in bytes.
 
-    `properties` are those of the server's configuration; None if they are not known. The environment counts where the
+    `properties` are those of the server's configuration, as far as they are known. The environment counts where the
     server reads it (`enable_envvars_config`); elsewhere it can only lower the limit, for a server that is not found.
 
     >>> max_response_bytes({"TS_MAX_RESPONSE_SIZE": "9000000"}, {"enable_envvars_config": "true"})
     9000000
     >>> max_response_bytes({"TS_MAX_RESPONSE_SIZE": "9000000"}, {"max_response_size": "2000"})
     2000
-    >>> max_response_bytes({"TS_MAX_RESPONSE_SIZE": "1000"}, None), max_response_bytes({}, {})
+    >>> max_response_bytes({"TS_MAX_RESPONSE_SIZE": "1000"}, {}), max_response_bytes({}, {})
     (1000, 6553500)
     """
-    known = properties or {}
     given = _positive(environment.get("TS_MAX_RESPONSE_SIZE"))
-    written = _positive(known.get("max_response_size")) or DEFAULT_MAX_RESPONSE_BYTES
+    written = _positive(properties.get("max_response_size")) or DEFAULT_MAX_RESPONSE_BYTES
     if given is None:
         return written
-    return given if known.get("enable_envvars_config", "").lower() == "true" else min(given, written)
+    return given if properties.get("enable_envvars_config", "").lower() == "true" else min(given, written)
 
 
-def read_server_properties(process: Path) -> dict[str, str] | None:
-    """Return the server's configuration by its `/proc` folder; None if it cannot be read."""
+def read_server_properties(process: Path) -> dict[str, str]:
+    """Return the server's configuration by its `/proc` folder; empty if it cannot be read."""
     try:
         command = (process / "cmdline").read_bytes().decode("utf-8", "replace").split("\0")
         folder = (process / "cwd").readlink()
@@ -47,7 +46,7 @@ def read_server_properties(process: Path) -> dict[str, str] | None:
         with file.open("rb") as opened:
             return parse_properties(opened.read(_LARGEST_FILE).decode("latin-1"))
     except OSError:
-        return None
+        return {}
 
 
 def parse_properties(text: str) -> dict[str, str]:
