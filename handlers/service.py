@@ -21,6 +21,7 @@ from .formats import Codec
 from .formats.json_text import ResponseTooLong, to_json
 from .formats.request import InferenceRequest, Outputs, TorchServeRequest
 from .metrics import BatchMetrics
+from .readiness import readiness
 from .responses import (
     DEFAULT_MAX_RESPONSE_BYTES,
     Encoded,
@@ -70,8 +71,16 @@ class Service:
 
     def handle(self, requests: Sequence[TorchServeRequest]) -> list[RawResponse]:
         """Return one response for each request, in order; no content of a request makes it raise."""
-        if len(requests) == 1 and requests[0].is_describe_request:
-            return [RawResponse(200, to_json(self.description))]
+        inferences = [request for request in requests if not request.is_describe_request]
+        responses = iter(self._infer(inferences) if inferences else [])
+        return [self._describe() if request.is_describe_request else next(responses) for request in requests]
+
+    def _describe(self) -> RawResponse:
+        """Return the description and the readiness; the status is 503 for a model that is not ready."""
+        ready = readiness(self.model, self.sessions)
+        return RawResponse(200 if ready["ready"] else 503, to_json({**self.description, "readiness": ready}))
+
+    def _infer(self, requests: Sequence[TorchServeRequest]) -> list[RawResponse]:
         started = self.clock()
         accepted = [_attempt(self._accept, request) for request in requests]
         timely = self._in_time(requests, accepted, started)

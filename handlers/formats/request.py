@@ -83,9 +83,9 @@ class TorchServeRequest(NamedTuple):
 
     @property
     def is_describe_request(self) -> bool:
-        """Whether TorchServe itself asks for the model's description.
+        """Whether it asks for the model's description and readiness, as TorchServe itself does.
 
-        A client's header of that name comes with a body.
+        A header of that name in an inference request comes with a body, and means nothing.
 
         >>> TorchServeRequest({}, {"describe": "True"}).is_describe_request
         True

@@ -146,8 +146,15 @@ def load_archive(directory: Path, threads: int | None = None) -> LoadedArchive:
         copies=tuple(copies.values()),
     )
     for bucket in manifest.grid.buckets:
-        _warm_up(archive, bucket)
+        warm_up(archive, bucket, bucket.batch)
     return archive
+
+
+def warm_up(model: ServedModel, bucket: Bucket, rows: int) -> None:
+    """Run so many sequences of zeros in a bucket: the first request is then not slow, and a bad program is found."""
+    item = [zeros(spec, bucket.length) for spec in model.manifest.inputs]
+    lengths = [bucket.length] * rows
+    model.run_plan(single_bucket_plan(bucket, lengths, model.manifest.kind), [item] * rows, lengths)
 
 
 def planner_from_manifest(manifest: Manifest, table: tuple[int, ...] | None = None) -> Planner:
@@ -183,15 +190,6 @@ def measured_cost(manifest: Manifest, role: ProgramRole) -> CostModel | None:
 def _planning_cost(manifest: Manifest) -> CostModel | None:
     padding = {cost.bucket: cost.milliseconds for cost in manifest.padding_costs}
     return CostModel(padding) if padding else measured_cost(manifest, manifest.kind)
-
-
-def _warm_up(archive: LoadedArchive, bucket: Bucket) -> None:
-    """Run a bucket full of zeros, so that the first request is not slow, and a bad program is found
-    before it.
-    """
-    item = [zeros(spec, bucket.length) for spec in archive.manifest.inputs]
-    lengths = [bucket.length] * bucket.batch
-    archive.run_plan(single_bucket_plan(bucket, lengths, archive.manifest.kind), [item] * bucket.batch, lengths)
 
 
 def _load_programs(

@@ -84,6 +84,9 @@ class Sessions(Protocol):
     def expired(self) -> int:
         """Return the number of idle sessions removed since the last call."""
 
+    def available(self) -> bool | None:
+        """Whether sessions can be read and written now; None: there is no store."""
+
 
 @dataclass(frozen=True)
 class StoreSessions:
@@ -114,6 +117,15 @@ class StoreSessions:
     def expired(self) -> int:
         """Return the store's count."""
         return self.store.expired()
+
+    def available(self) -> bool:
+        """Whether the store takes a write, one of no session."""
+        try:
+            self.store.write([])
+        except StoreUnavailableError as error:
+            _log.error("the model is not ready: %s", error)
+            return False
+        return True
 
 
 @dataclass(frozen=True)
@@ -150,6 +162,9 @@ class TokenSessions:
     def expired(self) -> int:
         """Return 0: nothing is stored."""
         return 0
+
+    def available(self) -> None:
+        """Return None: there is no store."""
 
     def _verified(self, token: str | None) -> LoadedSession | RequestError:
         if token is None:

@@ -19,7 +19,7 @@ import pytest
 import torch
 from archiving import Source, archived, write_source
 from redis_server import RedisServer, running, server_programs
-from rest import JSON, Reply, assert_close, assert_refused, post
+from rest import JSON, Reply, assert_close, assert_refused, get, post
 from torchserve_process import TorchServe, serving
 
 from torchserve_neuron_lstm.sessions.ids import store_key
@@ -412,6 +412,13 @@ def test_a_damaged_store_is_told_and_replaced_without_a_restart(streaming: Strea
     assert streaming.server.worker_pids("disk") == before
 
 
+def ready(streaming: Streaming, model: str) -> tuple[int, bool]:
+    """The status of a probe, and whether the model has its store; the answer names no path of the host."""
+    reply = get(streaming.server.inference, f"/predictions/{model}", {"describe": "True"})
+    assert str(streaming.sessions.parent) not in reply.body.decode()
+    return reply.status, reply.json["readiness"]["store"]
+
+
 def test_sessions_go_on_when_their_server_is_back(streaming: Streaming) -> None:
     """Without their server they get 503; applied chunks stay applied, and no restart is needed."""
     frames = draw(9)
@@ -423,9 +430,11 @@ def test_sessions_go_on_when_their_server_is_back(streaming: Streaming) -> None:
         for _ in range(3):
             assert_unavailable(streaming.send("redis", pieces[number], id=session, step=3 * number))
             assert_others_are_served(streaming, "redis")
+        assert ready(streaming, "redis") == (503, False)
         streaming.redis.start()
         reply = recovered(streaming, "redis", pieces[number], {"id": session, "step": 3 * number})
         assert told(reply) == (session, 3 * number + 3)
         assert_close(reply.json["scores"], streaming.eager(frames)[3 * number : 3 * number + 3])
 
+    assert ready(streaming, "redis") == (200, True)
     assert streaming.server.worker_pids("redis") == before

@@ -42,8 +42,15 @@ class Connection:
         self._http.close()
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str] | None = None) -> Reply:
-        """Send one request."""
-        self._http.request("POST", path, body, dict(headers or {}))
+        """Send one request with a body."""
+        return self._send("POST", path, body, headers)
+
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
+        """Send one request without a body."""
+        return self._send("GET", path, None, headers)
+
+    def _send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None) -> Reply:
+        self._http.request(method, path, body, dict(headers or {}))
         response = self._http.getresponse()
         headers = {name.lower(): value for name, value in response.getheaders()}
         reply = Reply(response.status, headers.get("content-type", ""), response.read(), headers)
@@ -58,6 +65,12 @@ def post(
     """Send one request over a connection of its own."""
     with closing(Connection(port, seconds)) as connection:
         return connection.post(path, body, headers)
+
+
+def get(port: int, path: str, headers: Mapping[str, str] | None = None, seconds: float = SECONDS) -> Reply:
+    """Send one request without a body over a connection of its own."""
+    with closing(Connection(port, seconds)) as connection:
+        return connection.get(path, headers)
 
 
 def post_json(port: int, path: str, value: object) -> Reply:
