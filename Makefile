@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 # Workers for `make test`; each end-to-end worker runs a TorchServe of its own.
 JOBS ?= auto
 
-.PHONY: help install demo test test-all bench bench-rest bench-backward bench-compare seeds chaos faults compose lint types format clean
+.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos faults compose lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -26,22 +26,30 @@ help:
 	@echo "make types    mypy --strict"
 	@echo "make format   let ruff format the code"
 	@echo "make install  only create .venv and install into it"
+	@echo "make lock     choose the newest releases that the project allows, and write their digests to requirements.lock"
 	@echo "make clean    remove .venv and what the tools cached"
 
 install: $(STAMP)
 
-# The torch of the constraints goes first and alone, so that no other requirement can choose a larger one.
-$(STAMP): pyproject.toml constraints.txt
+# Every package but torch comes with the digest that the lock has: torch's builds differ by package index. What torch
+# requires is there before it, so it brings nothing else. pip resolves nothing else, so nothing can choose a larger torch.
+$(STAMP): pyproject.toml constraints.txt requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python 3.10 or newer is needed, $(PYTHON) is " + sys.version.split()[0] + "; name another one: make PYTHON=python3.12")'
 	@echo "[1/4] creating .venv"
 	@$(PYTHON) -m venv --clear .venv
-	@echo "[2/4] upgrading pip"
-	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "[2/4] installing TorchServe, a Java runtime and the tools, by the digests of requirements.lock"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@echo "[3/4] installing torch, some hundred MB"
 	@$(BIN)/python -m pip install --progress-bar on -c constraints.txt "$$(grep '^torch==' constraints.txt)"
-	@echo "[4/4] installing the plug-in, TorchServe, a Java runtime and the tools"
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@echo "[4/4] installing the plug-in"
+	@$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
 	@touch $@
+
+# The newest releases that the project allows, for every Python and platform, with the digests of their files.
+lock: $(STAMP)
+	@printf 'hatchling\neditables\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
+		--extra dev -c constraints.txt --no-emit-package torch --no-annotate --no-header --no-emit-index-url \
+		pyproject.toml - -o requirements.lock
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
