@@ -151,7 +151,10 @@ def load_archive(directory: Path, threads: int | None = None) -> LoadedArchive:
 
 
 def warm_up(model: ServedModel, bucket: Bucket, rows: int) -> None:
-    """Run so many sequences of zeros in a bucket: the first request is then not slow, and a bad program is found."""
+    """Run so many sequences of zeros in a bucket.
+
+    The first request is then not slow, and a bad program is found before it.
+    """
     item = [zeros(spec, bucket.length) for spec in model.manifest.inputs]
     lengths = [bucket.length] * rows
     model.run_plan(single_bucket_plan(bucket, lengths, model.manifest.kind), [item] * rows, lengths)
