@@ -10,9 +10,14 @@ from .conftest import Packaged
 from .projects import DATA, PROJECTS
 from .shapes import golden, keys
 
+LONG = ("tagger_inductor", "tagger_neuron", "speech_neuronx", "kernel_openvino")
+"""Those that differ from others by their engine alone."""
+
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", PROJECTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in PROJECTS]
+)
 def test_a_manifest_is_the_one_that_was_kept(name: str, packaged: Packaged) -> None:
     """Digests, versions, measurements and the wording of reasons may differ."""
     manifest = packaged.manifest(name)

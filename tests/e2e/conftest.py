@@ -41,7 +41,7 @@ inputs:
 lengths: lengths
 outputs: [tags, label]
 buckets: {{batch: [1, 8], length: [16, 32]}}
-backend: {COMPILED}
+backend: {NATIVE}
 """
 SCORING = """
 inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
@@ -52,7 +52,7 @@ backend: onnxruntime
 """
 MODELS = {
     "fixed_length": (SEED_MODELS / "fixed_length" / "model.py", f"{LENGTHLESS}backend: onnxruntime"),
-    "packed_sorted": (SEED_MODELS / "packed_sorted" / "model.py", PACKED),
+    "packed_sorted": (SEED_MODELS / "packed_sorted" / "model.py", f"{PACKED}backend: eager"),
     "packed_unsorted": (SEED_MODELS / "packed_unsorted" / "model.py", f"{PACKED}backend: {NATIVE}"),
     "final_state": (SEED_MODELS / "final_state" / "model.py", f"{FINAL_STATE}backend: {COMPILED}"),
     "tagger": (TAGGER, TAGGING),

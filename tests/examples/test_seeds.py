@@ -31,7 +31,10 @@ def test_every_example_holds_on_eager(example: Example) -> None:
     assert row.refused
 
 
-@pytest.mark.parametrize(("example", "engine"), [(function, "neuron"), (function, "neuronx"), (partitioned, "neuronx")])
+@pytest.mark.parametrize(
+    ("example", "engine"),
+    [(partitioned, "neuronx"), (function, "neuron"), pytest.param(function, "neuronx", marks=pytest.mark.long)],
+)
 def test_examples_hold_on_doubles_of_awss_packages_which_are_called_so(example: object, engine: str) -> None:
     """The options are those for compiling without a device."""
     with on_path():

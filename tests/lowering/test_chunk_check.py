@@ -86,11 +86,11 @@ def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Pa
 
 
 @pytest.mark.timeout(400)  # three programs for a C++ compiler, on a machine that may have others to do
-@pytest.mark.parametrize("name", ["StateOfSpeaker"])
-def test_one_bucket_serves_any_length(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", ["onnxruntime", pytest.param("inductor", marks=pytest.mark.long)])
+def test_one_bucket_serves_any_length(backend: str, tmp_path: Path) -> None:
     """Programs of one fixed shape, with start and head, run a sequence that is many times as long."""
     parts: dict[ProgramRole, Bucket | None] = {"start": Bucket(2, 1), "chunk": Bucket(2, 4), "head": Bucket(2, 1)}
-    served = Served(named(name), "inductor", parts, tmp_path)
+    served = Served(named("StateOfSpeaker"), backend, parts, tmp_path)
     for seed, lengths in enumerate(([1], [4], [5, 1], [4, 4], [40], [17, 33], [8, 6])):
         for garbage in GARBAGE:
             served.check(single_bucket_plan(Bucket(2, 4), lengths, "chunk"), lengths, seed, garbage)

@@ -179,22 +179,22 @@ def own_layers(m: Looping, x: Tensor) -> Any:
 
 LOOPS = (
     cells_in_turn,
-    stacked_cells,
     layer_by_layer,
-    both_directions,
     after_a_stride,
     first_step_apart,
-    no_recurrence,
-    own_cell,
-    every_state,
-    changed_state,
     own_cell_over_attention,
     reset_by_an_input,
     own_layers,
 )
+MORE_LOOPS = (stacked_cells, both_directions, no_recurrence, own_cell, every_state, changed_state)
+"""Simpler forms of the same."""
 
 
-@pytest.mark.parametrize("function", LOOPS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function",
+    [*LOOPS, *(pytest.param(function, marks=pytest.mark.long) for function in MORE_LOOPS)],
+    ids=lambda f: f.__name__,
+)
 def test_a_loop_is_served_at_every_length_as_each_request_alone(function: Callable[..., Any]) -> None:
     """Ragged batches with garbage in the padding."""
     torch.manual_seed(0)

@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.tracing import engines as engine_choice
 from torchserve_neuron_lstm.tracing.engines import select_engines
 from torchserve_neuron_lstm.tracing.options import TraceOptions
 
-ENGINES = ("eager", "native", "onnxruntime", "openvino", "inductor")
+ENGINES = ("eager", "native", "onnxruntime", "openvino", pytest.param("inductor", marks=pytest.mark.long))
 
 
 @pytest.mark.parametrize("backend", ENGINES)

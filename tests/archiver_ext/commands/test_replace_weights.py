@@ -158,7 +158,7 @@ def entries(archive: Path) -> dict[str, object]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "backend",
-    ["native", "inductor", *(pytest.param(name, marks=pytest.mark.long) for name in ("eager", "onnxruntime"))],
+    ["native", *(pytest.param(name, marks=pytest.mark.long) for name in ("inductor", "eager", "onnxruntime"))],
 )
 def test_the_answers_are_those_of_a_rebuilt_archive_bit_for_bit(
     project: Project, package: Package, replace_weights: Replace, backend: str
