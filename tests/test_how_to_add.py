@@ -1,4 +1,4 @@
-"""The additions of CONTRIBUTING, each made in a copy of the repository and run, in the stated files."""
+"""The additions of CONTRIBUTING, all made in one copy of the repository and run, in the stated files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ CONFIG = """
 neuron_lstm:
   inputs: {x: {dtype: float32, shape: [batch, time]}}
   buckets: {batch: [1, 2], length: [4]}
-  backend: %s
+  backend: example
+  owner: speech
 """
 
 BACKEND = '''
@@ -94,8 +95,8 @@ sys.path.insert(0, sys.argv[1])
 from worker import loaded, predict, request
 from pathlib import Path
 with loaded(Path(sys.argv[2])) as service:
-    (response,) = predict(service, [request(sys.argv[3].encode(), sys.argv[4])])
-print(json.dumps([response.status, response.body.decode()]))
+    responses = predict(service, [request(body.encode(), kind) for body, kind in json.loads(sys.argv[3])])
+print(json.dumps([[response.status, response.body.decode()] for response in responses]))
 """
 
 
@@ -197,80 +198,84 @@ class Checkout:
     def command(self, *arguments: str) -> str:
         return self.run("-m", f"{PACKAGE}.archiver_ext.cli", *arguments)
 
-    def archive(self, backend: str = "eager", more: str = "") -> Path:
+    def archive(self) -> Path:
         """Package the project. Returns the archive's folder."""
-        (self.project / "model-config.yaml").write_text(CONFIG % backend + more)
         flags = "--model-name m --version 1 --model-file model.py --serialized-file weights.pt"
         self.command("archive", *flags.split(), "--config-file", "model-config.yaml", "--archive-format", "no-archive")
         return self.project / "m"
 
-    def predict(self, folder: Path, body: str, content_type: str) -> Sequence[object]:
-        """The status and body of one request, by TorchServe's own worker."""
+    def predict(self, folder: Path, requests: Sequence[tuple[str, str]]) -> list[list[object]]:
+        """The status and body of each (body, content type), by TorchServe's own worker."""
         support = str(ROOT / "tests" / "support")
-        answer: list[object] = json.loads(self.run("-c", PREDICT, support, str(folder), body, content_type))
-        return answer
+        answers: list[list[object]] = json.loads(
+            self.run("-c", PREDICT, support, str(folder), json.dumps(list(requests)))
+        )
+        return answers
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Checkout:
-    """The package's folders and links, and a small model."""
-    root, project = tmp_path / "repository", tmp_path / "project"
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """The package's folders and links with all additions, and a small model that uses them."""
+    folder = tmp_path_factory.mktemp("additions")
+    root, project = folder / "repository", folder / "project"
     project.mkdir()
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for room in FOLDERS:
+        shutil.copytree(ROOT / room, root / room, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "src", root / "src", symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for _, edits in ADDITIONS.values():
+        for edit in edits:
+            edit.apply(root)
     (project / "model.py").write_text(MODEL)
+    (project / "model-config.yaml").write_text(CONFIG)
     torch.manual_seed(0)
     lstm = torch.nn.LSTM(1, 2)
     torch.save({f"lstm.{name}": tensor for name, tensor in lstm.state_dict().items()}, project / "weights.pt")
     return Checkout(root, project)
 
 
-def add(checkout: Checkout, name: str) -> None:
-    """Make the edits of an addition, in no more files than CONTRIBUTING says."""
+@pytest.fixture(scope="module")
+def archive(checkout: Checkout) -> Path:
+    """The folder of an archive with the additions."""
+    return checkout.archive()
+
+
+@pytest.fixture(scope="module")
+def answers(checkout: Checkout, archive: Path) -> list[list[object]]:
+    """Status and body of each response."""
+    csv = ("1,2,3", "text/csv"), ("1,2,3,4,5", "text/csv")
+    return checkout.predict(archive, [*csv, ("[1.0, 2.0]", "application/json")])
+
+
+@pytest.mark.parametrize("name", ADDITIONS)
+def test_an_addition_is_made_in_few_places(name: str) -> None:
+    """No more files than CONTRIBUTING says are touched."""
     places, edits = ADDITIONS[name]
+
     assert len({edit.file for edit in edits}) == places
-    for edit in edits:
-        edit.apply(checkout.root)
 
 
-def test_a_backend_is_two_places(checkout: Checkout) -> None:
-    """It packages, travels in the archive without the other engines, and serves."""
-    add(checkout, "a backend")
-
-    folder = checkout.archive(backend="example")
-
-    assert json.loads((folder / "variants.json").read_text())["backend"] == "example"
-    assert (folder / PACKAGE / "backends" / "example.py").is_file()
-    assert checkout.predict(folder, "[1.0, 2.0]", "application/json")[0] == 200
+def test_a_backend_packages_and_serves(archive: Path, answers: list[list[object]]) -> None:
+    """It travels in the archive, without the other engines."""
+    assert json.loads((archive / "variants.json").read_text())["backend"] == "example"
+    assert (archive / PACKAGE / "backends" / "example.py").is_file()
+    assert not (archive / PACKAGE / "backends" / "onnxruntime.py").exists()
+    assert answers[2][0] == 200
 
 
-def test_a_yaml_key_is_three_places(checkout: Checkout) -> None:
-    """It is in the schema, checked when read, and written into the manifest, which the serving half reads."""
-    add(checkout, "a YAML key")
-
-    folder = checkout.archive(more="  owner: speech\n")
-
-    assert json.loads((folder / "variants.json").read_text())["owner"] == "speech"
+def test_a_yaml_key_is_in_the_schema_and_in_the_manifest(checkout: Checkout, archive: Path) -> None:
+    """It is checked when it is read, and the serving half reads it."""
+    assert json.loads((archive / "variants.json").read_text())["owner"] == "speech"
     assert '"Team that answers for the model."' in checkout.command("schema")
-    assert checkout.predict(folder, "[1.0]", "application/json")[0] == 200
 
 
-def test_a_request_format_is_two_places(checkout: Checkout) -> None:
-    """A body of the new type is decoded, answered in it, and refused as its own."""
-    add(checkout, "a request format")
-
-    folder = checkout.archive()
-
-    assert checkout.predict(folder, "1,2,3", "text/csv") == [200, "6"]
-    assert checkout.predict(folder, "1,2,3,4,5", "text/csv")[0] == 413
-    assert checkout.predict(folder, "[1.0]", "application/json")[0] == 200
+def test_a_request_format_is_decoded_and_refused_as_its_own(answers: list[list[object]]) -> None:
+    """A body of the new type is answered in it."""
+    assert answers[0] == [200, "6"]
+    assert answers[1][0] == 413
 
 
-def test_a_command_is_two_places(checkout: Checkout) -> None:
-    """It is in the help and runs."""
-    add(checkout, "a command")
-
+def test_a_command_is_in_the_help_and_runs(checkout: Checkout) -> None:
+    """It needs no other change."""
     assert "say hello" in checkout.command("--help")
     assert checkout.command("example") == "hello\n"
 
