@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -40,7 +41,13 @@ def make_model() -> TokenClassifier:
 
 
 def make_archives(
-    model: TokenClassifier, store: Path, workers: int, batch_size: int, delay_ms: int, backend: str
+    model: TokenClassifier,
+    store: Path,
+    workers: int,
+    batch_size: int,
+    delay_ms: int,
+    backend: str,
+    names: Sequence[str] = (PLAIN, OURS),
 ) -> None:
     """Write `plain.mar` and `ours.mar` to the folder `store`, with the same settings of TorchServe.
 
@@ -53,7 +60,8 @@ def make_archives(
     frontend = _FRONTEND.format(workers=workers, batch_size=batch_size, delay_ms=delay_ms)
     (store / "plain.yaml").write_text(frontend)
     (store / "ours.yaml").write_text(frontend + _BLOCK.replace("BACKEND", backend))
-    for name, handler in _HANDLERS.items():
+    for name in names:
+        handler = _HANDLERS[name]
         flags = "--version 1.0 --model-file model.py --serialized-file weights.pt"
         own = ["--model-name", name, "--handler", handler, "--config-file", f"{name}.yaml"]
         subprocess.run(
