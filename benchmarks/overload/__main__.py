@@ -42,7 +42,7 @@ SOME = 200
 
 @dataclass(frozen=True)
 class Overload:
-    """What was measured."""
+    """Figures of one run."""
 
     deadline_ms: float
     capacity: float
@@ -55,7 +55,7 @@ class Overload:
     answered: float
     """Responses 200 per second under overload."""
     latest_ms: float
-    """Milliseconds after its deadline at which the latest response came, of any status; negative: before it."""
+    """Milliseconds from its deadline to the latest response, of any status; negative: none was late."""
     late_200: float
     """Share of the responses 200 that came after their deadline."""
 
@@ -137,7 +137,7 @@ def summarise(
 
 
 def standings(found: Overload) -> list[Standing]:
-    """The floors: nobody is answered later than a deadline and one call, and little is computed for nothing."""
+    """The floors: nobody is answered later than a deadline and one call, little is computed for nothing."""
     lost = found.statuses.get(0, 0)
     return [
         Standing("answered per second under overload, of the rate without", found.answered / found.capacity, 0.9, 1.0),
