@@ -4,6 +4,7 @@ processes.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import sqlite3
@@ -121,9 +122,13 @@ def store_error(file: Path, error: Exception, busy_seconds: float) -> StoreUnava
         return StoreUnavailableError(f"{what}; another process has held it for {busy_seconds:g} seconds")
     if "malformed" in text or "not a database" in text:
         companions = " and ".join(f"{file.name}{suffix}" for suffix in _COMPANIONS)
+        # SQLite says "malformed" where the disk fails to read, too: then the sessions are there at the next request.
         return StoreUnavailableError(
-            f"{what}; move it away, with {companions} if they are there: a new one is created, without the old sessions"
+            f"{what}; if the next requests get this too, move it away, with {companions} if they are there: a new one "
+            f"is created, without the old sessions"
         )
+    if "disk I/O error" in text or getattr(error, "errno", None) == errno.EIO:
+        return StoreUnavailableError(f"{what}; look for errors of its disk in the system's log")
     if isinstance(error, OSError) or "readonly" in text or "unable to open" in text:
         return StoreUnavailableError(f"{what}; the server must be able to write to it and to its folder")
     return StoreUnavailableError(what)
@@ -250,11 +255,14 @@ def _free_pages(connection: sqlite3.Connection) -> int:
 
 
 def _is_full(file: Path, error: Exception) -> bool:
-    # SQLite reports a full disk, except where the index of its log could not grow.
-    if isinstance(error, OSError) or "disk I/O error" in str(error):
+    # SQLite reports a full disk, except where a companion file could not be made or grow.
+    text = str(error)
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "database or disk is full" in text:
+        return True
+    if isinstance(error, OSError) or "disk I/O error" in text or "unable to open" in text:
         try:
             found = os.statvfs(file.parent)
         except OSError:
             return False
         return found.f_bavail * found.f_frsize < _LEAST_FREE_BYTES
-    return "full" in str(error)
+    return False

@@ -1,0 +1,83 @@
+"""Sessions on a disk that fails: each call on the files of the store fails once, or from then on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import failing_files
+import pytest
+from failing_files import Fault
+
+PROGRAM = Path(__file__).with_name("store_faults.py")
+SHORT = {Fault.USUAL: 12, Fault.PART: 17, Fault.FULL: 40, Fault.READ_ONLY: 60}
+"""The faults of the short form, and how many calls lie from one that fails to the next."""
+FAULTS = [fault for fault in Fault if fault is not Fault.NONE]
+Trials = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of file operations that can fail."""
+    return failing_files.build(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture(scope="module")
+def some(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    """Trials of some of the calls."""
+    return trials(library, tmp_path_factory.mktemp("some"), SHORT)
+
+
+def trials(library: Path, folder: Path, strides: Mapping[Fault, int]) -> Trials:
+    """Trials, each of one call that fails: the calls that failed, and what came of it."""
+    command = [sys.executable, str(PROGRAM), str(folder), *(f"{one.name}:{count}" for one, count in strides.items())]
+    environment = failing_files.environment(library)
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def check(found: Trials, fault: Fault) -> None:
+    """Check the law: a refusal is documented, and all sessions are exact afterwards, on two workers."""
+    mine = [trial for trial in found if trial["fault"] == fault.name]
+    assert [trial for trial in mine if trial["problems"]] == []
+    assert any(trial["calls"] for trial in mine)
+    refused = [trial for trial in mine if set(trial["statuses"]) - {200}]
+    if fault is Fault.PART:
+        assert refused == []  # the rest follows with the next call
+    else:
+        assert len(refused) > len(mine) // 3
+
+
+@pytest.mark.parametrize("fault", SHORT, ids=lambda fault: fault.name)
+def test_sessions_continue_exactly_after_a_fault_of_their_file(some: Trials, fault: Fault) -> None:
+    """Some of the calls are tried; the others are tried by the test below."""
+    check(some, fault)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_every_call_on_the_file_can_fail(library: Path, tmp_path: Path, fault: Fault) -> None:
+    """Each one is tried: locks, reads and writes of SQLite, and what prepares and removes its files."""
+    check(trials(library, tmp_path, {fault: 1}), fault)
+
+
+def test_each_kind_of_call_is_met(some: Trials) -> None:
+    """The faults reach SQLite's own code, not Python's alone."""
+    calls = {call.partition(" ")[0] for trial in some if trial["fault"] == "NONE" for call in trial["calls"]}
+
+    assert {"open", "pread64", "pwrite64", "fsync", "lock", "flock", "mmap", "ftruncate", "unlink", "mkdir"} <= calls
+
+
+def test_a_full_disk_is_told_as_one(some: Trials) -> None:
+    """The status is 507, and the log says what to do, also where a folder or companion file cannot be made."""
+    full = [trial for trial in some if trial["fault"] == "FULL"]
+    logged = {message for trial in full for message in trial["logged"]}
+
+    assert {status for trial in full for status in trial["statuses"]} == {200, 507}
+    assert [message for message in logged if not message.endswith("make room on its disk")] == []

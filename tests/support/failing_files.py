@@ -1,0 +1,82 @@
+"""File operations that fail, in a process that was started with `environment`: `failing_files.cpp` says how."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+
+from torchserve_neuron_lstm.backends import cpp_compiler
+
+SOURCE = Path(__file__).with_name("failing_files.cpp")
+
+
+class Fault(IntEnum):
+    """Faults, by their numbers in `failing_files.cpp`."""
+
+    NONE = 0
+    """No call fails; all are recorded."""
+    USUAL = 1
+    """One call fails: no space, no permission, an error of the device or no lock, as fits the call."""
+    RARER = 2
+    """One call fails with another error that fits."""
+    PART = 3
+    """One call reads or writes half of the bytes."""
+    FULL = 4
+    """The disk is full from that call on."""
+    READ_ONLY = 5
+    """The disk is read-only from that call on."""
+    BROKEN = 6
+    """The disk does nothing from that call on."""
+
+
+def build(directory: Path) -> Path:
+    """Compile the library into `directory`."""
+    library = directory / "failing_files.so"
+    command = [
+        cpp_compiler.compiler(),
+        "-std=c++17",
+        "-O1",
+        "-fPIC",
+        "-shared",
+        str(SOURCE),
+        "-o",
+        str(library),
+        "-ldl",
+    ]
+    subprocess.run(command, check=True)
+    return library
+
+
+def environment(library: Path) -> dict[str, str]:
+    """The environment of a process whose file operations can fail."""
+    return {**os.environ, "LD_PRELOAD": str(library), "OMP_NUM_THREADS": "1"}
+
+
+class FailingFiles:
+    """The library in this process."""
+
+    def __init__(self) -> None:
+        self._code = ctypes.CDLL(None)
+        self._code.faults_begin.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_long]
+        self._code.faults_end.restype = ctypes.c_long
+        self._code.faults_call.argtypes = [ctypes.c_long]
+        self._code.faults_call.restype = ctypes.c_char_p
+
+    @contextmanager
+    def below(self, prefixes: Sequence[Path | str], fault: Fault, successes: int = 0) -> Iterator[list[str]]:
+        """Let calls on files fail whose paths begin with a prefix, after so many `successes`.
+
+        Yields a list, which has the calls that failed (without a fault: all calls) after the context.
+        """
+        calls: list[str] = []
+        self._code.faults_begin("\n".join(map(str, prefixes)).encode(), int(fault), successes)
+        try:
+            yield calls
+        finally:
+            count = self._code.faults_end()
+            calls += [self._code.faults_call(index).decode(errors="replace") for index in range(count)]
