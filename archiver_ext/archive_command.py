@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .archive.workspace import Terminated, raise_on_termination
+from .file_errors import describe_file_error
 
 if TYPE_CHECKING:
     from .model_archiver import Flags
@@ -61,8 +62,8 @@ def _stopped(by: signal.Signals) -> int:
 
 
 def _failed(error: Exception) -> int:
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        sys.stderr.write(f"error: {error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}\n")
+    if isinstance(error, OSError):
+        sys.stderr.write(f"error: {describe_file_error(error)}\n")
     elif isinstance(error, _expected()):
         sys.stderr.write(f"error: {error}\n")
     else:
@@ -78,4 +79,4 @@ def _expected() -> tuple[type[Exception], ...]:
     from ..lowering import LoweringError
     from .errors import PackagingError
 
-    return PackagingError, ConfigError, LoweringError, CompileError, LoadError, OSError
+    return PackagingError, ConfigError, LoweringError, CompileError, LoadError

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from .errors import PackagingError
+from .file_errors import describe_file_error
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ResourceWarning)  # it leaves a file open while it is imported
@@ -106,27 +107,37 @@ def write_archive(flags: Flags, tree: Path, manifest: str, directory: Path) -> P
     """Archive `tree` in `directory`, in the format asked for. Returns the path of the archive.
 
     Raises:
-        PackagingError: it cannot be written.
+        PackagingError: the archiver refuses.
+        OSError: a file cannot be read or written.
     """
-    with _refusals():
+    with _refusals(OSError):
         ModelExportUtils.archive(str(directory), flags.model_name, str(tree), manifest, flags.archive_format)
     return archive_path(directory, flags)
 
 
 def _prune(tree: Path) -> None:
-    for parent, directories, _ in os.walk(tree):
+    for parent, directories, _ in os.walk(tree, onerror=_raised):
         kept = [name for name in directories if ModelExportUtils.directory_filter(name, {"__MACOSX", "__pycache__"})]
         for name in set(directories) - set(kept):
             shutil.rmtree(Path(parent, name))
         directories[:] = kept
 
 
+def _raised(error: OSError) -> None:
+    # `os.walk` leaves out what it cannot read.
+    raise error
+
+
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """Turn the archiver's errors for the user into our own."""
+def _refusals(left: type[OSError] | tuple[()] = ()) -> Iterator[None]:
+    """Turn the archiver's errors for the user into our own, except those of the type `left`."""
     try:
         yield
-    except (ModelArchiverError, OSError, ValueError) as error:
+    except left:
+        raise
+    except OSError as error:
+        raise PackagingError(describe_file_error(error)) from error
+    except (ModelArchiverError, ValueError) as error:
         raise PackagingError(str(error)) from error
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
@@ -259,8 +259,11 @@ def digest_files(directory: Path) -> dict[str, str]:
 
     The two manifests and the list SHA256SUMS are left out, and so is what torch-model-archiver leaves out: hidden
     folders and caches.
+
+    Raises:
+        OSError: a folder or a file cannot be read.
     """
-    paths = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*") if path.is_file()}
+    paths = {path.relative_to(directory).as_posix(): path for path in _files_below(directory)}
     return {name: sha256_of(paths[name]) for name in sorted(paths) if _is_archived(PurePosixPath(name))}
 
 
@@ -270,7 +273,7 @@ def verify_files(directory: Path, manifest: Manifest, besides: Collection[str] =
     Of the files `besides`, which the caller compares, only the presence is checked.
 
     Raises:
-        ManifestError: files are missing or changed; all of them are named.
+        ManifestError: files are missing, changed or cannot be read; all of them are named.
     """
     needed = [name for name in (manifest.weights, manifest.constants) if name is not None]
     complaints = [f"{name} has no digest" for name in needed if name not in manifest.files]
@@ -278,10 +281,26 @@ def verify_files(directory: Path, manifest: Manifest, besides: Collection[str] =
         path = directory / name
         if not path.is_file():
             complaints.append(f"{name} is missing")
-        elif name not in besides and sha256_of(path) != digest:
-            complaints.append(f"{name} was changed")
+        elif name not in besides and (complaint := _complaint(path, digest)) is not None:
+            complaints.append(f"{name} {complaint}")
     if complaints:
         raise ManifestError(f"the archive is not as it was packaged: {', '.join(complaints)}; {REPACKAGE}")
+
+
+def _complaint(path: Path, digest: str) -> str | None:
+    try:
+        return None if sha256_of(path) == digest else "was changed"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
+
+
+def _files_below(directory: Path) -> Iterator[Path]:
+    # Not `rglob`, which leaves out what it cannot read.
+    for path in directory.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            yield from _files_below(path)
+        elif path.is_file():
+            yield path
 
 
 def _is_archived(path: PurePosixPath) -> bool:

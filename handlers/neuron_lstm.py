@@ -89,11 +89,17 @@ def check_folder(folder: str, trusted_keys: str | None) -> tuple[dict[str, str],
     digests, signed, signature = parse_list(_read(folder, LIST)[1])
     if trusted_keys is not None:
         check_signature(signed, signature, trusted_keys)
-    refuse(misplaced(set(_walk(folder)) - {LIST}, digests))
+    try:
+        found = set(_walk(folder)) - {LIST}
+    except OSError as error:
+        raise RuntimeError(
+            f"the archive cannot be read: {error}; look for the cause on the disk of {folder}"
+        ) from error
+    refuse(misplaced(found, digests))
     changed, sources = [], {}
     for name, digest in digests.items():
-        found, content = _read(folder, name)
-        if found != digest:
+        read, content = _read(folder, name)
+        if read != digest:
             changed.append(f"{name} was changed")
         if name.endswith(".py"):
             sources[name] = content

@@ -115,7 +115,7 @@ class ArchiveReader:
         if self.path.is_dir():
             return (self.path / name).read_bytes()
         with self._damage_reported():
-            if zipfile.is_zipfile(self.path):
+            if is_zip(self.path):
                 with zipfile.ZipFile(self.path) as file:
                     return file.read(name)
             if tarfile.is_tarfile(self.path):
@@ -123,7 +123,7 @@ class ArchiveReader:
         raise self._not_an_archive()
 
     def _extract(self, directory: Path) -> None:
-        if zipfile.is_zipfile(self.path):
+        if is_zip(self.path):
             with zipfile.ZipFile(self.path) as file:
                 file.extractall(directory)  # noqa: S202 - zipfile keeps names inside the folder by itself
         elif tarfile.is_tarfile(self.path):
@@ -149,6 +149,17 @@ class ArchiveReader:
 
     def _other_handler(self) -> PackagingError:
         return PackagingError(f"{self.path} has no {FILE_NAME}: it was not packaged with --handler neuron_lstm")
+
+
+def is_zip(archive: Path) -> bool:
+    """Whether the file is a .mar.
+
+    Raises:
+        OSError: it cannot be read, for which `zipfile.is_zipfile` returns False.
+    """
+    with archive.open("rb") as file:
+        file.read(1)
+        return zipfile.is_zipfile(file)
 
 
 def _root(directory: Path) -> Path:

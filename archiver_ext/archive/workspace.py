@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+_log = logging.getLogger(__name__)
+
 
 @contextmanager
 def private_directory(parent: Path | None = None) -> Iterator[Path]:
@@ -20,7 +23,10 @@ def private_directory(parent: Path | None = None) -> Iterator[Path]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        for _ in range(2):  # a disk may fail once
+            shutil.rmtree(path, ignore_errors=True)
+        if path.exists():
+            _log.warning("%s cannot be deleted: delete it yourself", path)
 
 
 @contextmanager

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import copy
+import errno
 import os
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ...config.manifest import FILE_NAME
 from ...handlers.neuron_lstm import LIST
 from .. import model_archiver
 from ..errors import PackagingError
+from ..file_errors import describe_file_error
 from .file_list import renewed_list, write_list
-from .reader import ArchiveReader
+from .packed_files import verify_archive
+from .reader import ArchiveReader, is_zip
 from .workspace import private_directory
 
 
@@ -70,21 +73,37 @@ def write_files(archive: Path, files: Mapping[str, Path], destination: Path) -> 
             _rewrite(archive, files, beside / "written")
             replace_atomically(beside / "written", destination, beside / "previous")
     except OSError as error:
-        raise PackagingError(f"{destination} cannot be written: {error}") from error
+        raise PackagingError(describe_file_error(error, destination)) from error
 
 
 def _replace_small(folder: Path, files: Mapping[str, Path]) -> None:
     with private_directory(folder) as beside:
         for name, file in files.items():
             shutil.copyfile(file, beside / name)
-        for name in files:
-            replace_atomically(beside / name, folder / name, beside / "previous")
+            shutil.copyfile(folder / name, beside / f"{name}.before")
+        try:
+            for name in files:
+                replace_atomically(beside / name, folder / name, beside / "previous")
+        except OSError:
+            _put_back(folder, files, beside)
+            raise
+
+
+def _put_back(folder: Path, names: Iterable[str], beside: Path) -> None:
+    # All or none: the list has the digest of the manifest.
+    try:
+        for name in names:
+            os.replace(beside / f"{name}.before", folder / name)  # noqa: PTH105 - as in `replace_atomically`
+    except OSError as error:
+        raise PackagingError(
+            f"{folder} is half written, and cannot be put back ({describe_file_error(error)}): package the model again"
+        ) from error
 
 
 def _rewrite(archive: Path, files: Mapping[str, Path], written: Path) -> None:
     if archive.is_dir():
         _rewrite_folder(archive, files, written)
-    elif zipfile.is_zipfile(archive):
+    elif is_zip(archive):
         _rewrite_zip(archive, files, written)
     else:
         _rewrite_tar(archive, files, written)
@@ -129,20 +148,30 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
 
     Returns that path.
 
-    It is written beside its destination first, in a hidden folder: within one file system a move is one step.
+    It is written beside its destination first, in a hidden folder, and read back: within one file system a move is one
+    step.
 
     Raises:
         PackagingError: it cannot be written there, or an archive is there by now and --force was not given.
     """
     destination = model_archiver.check_destination(flags)
-    write_list(tree, manifest)
     try:
+        write_list(tree, manifest)
         with private_directory(destination.parent) as beside:
             archive = model_archiver.write_archive(flags, tree, manifest, beside)
+            _read_back(archive)
             replace_atomically(archive, destination, beside / "previous")
     except OSError as error:
-        raise PackagingError(f"{destination} cannot be written: {error}") from error
+        raise PackagingError(describe_file_error(error, destination)) from error
     return destination
+
+
+def _read_back(archive: Path) -> None:
+    # The archiver leaves out a folder that it cannot read, without an error.
+    try:
+        verify_archive(archive, None)
+    except PackagingError as error:
+        raise OSError(errno.EIO, f"the archive is not as it was written ({error})", str(archive)) from error
 
 
 def replace_atomically(finished: Path, destination: Path, aside: Path) -> None:

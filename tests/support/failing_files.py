@@ -74,9 +74,30 @@ class FailingFiles:
         Yields a list, which has the calls that failed (without a fault: all calls) after the context.
         """
         calls: list[str] = []
-        self._code.faults_begin("\n".join(map(str, prefixes)).encode(), int(fault), successes)
+        self.begin(prefixes, fault, successes)
         try:
             yield calls
         finally:
-            count = self._code.faults_end()
-            calls += [self._code.faults_call(index).decode(errors="replace") for index in range(count)]
+            calls += self.end()
+
+    def begin(self, prefixes: Sequence[Path | str], fault: Fault, successes: int = 0) -> None:
+        """Begin as `below` does, until `end` is called."""
+        self._code.faults_begin("\n".join(map(str, prefixes)).encode(), int(fault), successes)
+
+    def end(self) -> list[str]:
+        """Let all calls succeed again, and return those of the list of `below`, also when asked once more."""
+        count = self._code.faults_end()
+        return [self._code.faults_call(index).decode(errors="replace") for index in range(count)]
+
+
+def some_of_each(calls: Sequence[str], count: int) -> list[int]:
+    """Choose `count` recorded calls of each kind, the first and the last among them; a kind is a function on a suffix.
+
+    Returns for each chosen call the number of calls before it.
+    """
+    kinds: dict[tuple[str, str, str], list[int]] = {}
+    for index, call in enumerate(calls):
+        function, _, path = call.partition(" ")
+        kinds.setdefault((function, Path(path).parts[1] if path else "", Path(path).suffix), []).append(index)
+    shares = [one / max(count - 1, 1) for one in range(count)]
+    return sorted({found[int(share * (len(found) - 1))] for found in kinds.values() for share in shares})

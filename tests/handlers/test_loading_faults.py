@@ -1,0 +1,74 @@
+"""Loading from a disk that fails, in TorchServe's own worker: each kind of call on the archive's files fails once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import failing_files
+import pytest
+
+PROGRAM = Path(__file__).with_name("loading_faults.py")
+BEFORE_US = ("MAR-INF/MANIFEST.json", "neuron_lstm.py", "neuron_lstm.cpython")
+"""Files that TorchServe and Python read themselves."""
+pytestmark = pytest.mark.xdist_group("loading-faults")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of file operations that can fail."""
+    return failing_files.build(tmp_path_factory.mktemp("library"))
+
+
+def trials(library: Path, archive: Path, *faults: str) -> list[dict[str, Any]]:
+    """Loads with a fault each; the first one has none."""
+    environment = {**failing_files.environment(library), "PYTHONWARNINGS": "ignore"}
+    command = [sys.executable, str(PROGRAM), str(archive), *faults]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=580, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def broken_laws(trial: dict[str, Any], answer: object, archive: Path) -> list[str]:
+    """The laws that do not hold for a load."""
+    if trial["ready"]:
+        return [] if (trial["status"], trial["body"]) == (200, answer) else ["the answer is right"]
+    ours = not any(file in call for call in trial["calls"] for file in BEFORE_US)
+    files = [call.split()[1].removeprefix(f"{archive}/").rstrip("/:") for call in trial["calls"]]
+    named = any(("weights.pt" if "memfd" in file else file) in trial["refusal"] for file in files)
+    laws = {
+        "a second load succeeds": trial["again"] == answer,
+        "the error names the file": named or not ours,
+        "TorchServe reports the error": "RuntimeError" in trial["trace"] or not ours,
+    }
+    return [law for law, holds in laws.items() if not holds]
+
+
+def check(found: list[dict[str, Any]], archive: Path) -> None:
+    """Check all laws of all loads."""
+    without, *faults = found
+    assert without["ready"]
+    broken = [(broken_laws(one, without["body"], archive), one) for one in faults]
+    assert [(laws, one["calls"], one["refusal"]) for laws, one in broken if laws] == []
+    assert any(not one["ready"] for one in faults)
+
+
+def test_a_load_with_a_fault_is_refused_or_right(library: Path, archive: Path) -> None:
+    """Some kinds of calls are tried; the others are tried by the test below."""
+    check(trials(library, archive, "USUAL:1:9"), archive)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("fault", ["USUAL:2:1", "RARER:1:1", "BROKEN:1:1", "PART:1:2"])
+def test_every_kind_of_call_of_a_load_can_fail(library: Path, archive: Path, fault: str) -> None:
+    """A model is ready and its answer right, or it is not ready: then the error names the file."""
+    if fault.startswith("PART"):
+        without, *others = trials(library, archive, fault)
+        assert [one for one in others if not one["ready"] or one["body"] != without["body"]] == []
+        assert any(one["calls"] for one in others)
+    else:
+        check(trials(library, archive, fault), archive)
