@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 # Workers for `make test`; each end-to-end worker runs a TorchServe of its own.
 JOBS ?= auto
 
-.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos faults compose lint types format clean
+.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos faults sanitize compose lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -17,7 +17,8 @@ help:
 	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 4 minutes"
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
 	@echo "make chaos    workers and servers killed under 200 sessions, none of which may be lost: about 5 minutes"
-	@echo "make faults   every allocation of the recurrent library fails once, for each kind of layer: about 5 minutes"
+	@echo "make faults   allocations of the recurrent library and calls on files fail once, or for good: about 30 minutes"
+	@echo "make sanitize the recurrent library under GCC's sanitizers of memory, arithmetic and threads: about 10 minutes"
 	@echo "make compose  2,000 models of random features against each request alone, continued where it stopped: hours"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
 	@echo "make bench-compare BASE=COMMIT  a request's CPU time beside that of another commit, with floors: about 5 minutes"
@@ -74,7 +75,13 @@ chaos: $(STAMP)
 # Each of these tests lets one resource after the other fail once.
 faults: export OMP_WAIT_POLICY = passive
 faults: $(STAMP)
-	@$(BIN)/python -m pytest tests/backends/native/test_faults.py
+	@$(BIN)/python -m pytest tests/backends/native/test_faults.py tests/sessions/test_store_faults.py \
+		tests/archiver_ext/test_packaging_faults.py tests/handlers/test_loading_faults.py
+
+# Without a compiler, or without its sanitizers, the tests say "not run".
+sanitize: export OMP_WAIT_POLICY = passive
+sanitize: $(STAMP)
+	@$(BIN)/python -m pytest tests/backends/native/test_sanitizers.py
 
 compose: $(STAMP)
 	@$(BIN)/python -m composer

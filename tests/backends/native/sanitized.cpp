@@ -1,0 +1,207 @@
+// Program of test_sanitizers.py: every kind of layer, of batch and number of threads, under a sanitizer.
+//
+// It is compiled together with the recurrent library. All memory has exactly the documented size, so that one element
+// too many is found. A batch must have the same outputs with any number of threads, and when callers share a pool.
+//
+// `sanitized all` tries more shapes; `sanitized race`, `overrun` and `overflow` do what the sanitizer must report.
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+extern "C" {
+int recurrence_lanes();
+int recurrence_product_block();
+void* recurrence_open_pool(int threads);
+void recurrence_close_pool(void* pool);
+void* recurrence_open_stack(void* pool, int cell, int64_t layers, int64_t directions, int64_t inputs, int64_t hidden,
+                            const float* const* weights);
+void recurrence_close_stack(void* stack);
+int recurrence_product(void* pool, int64_t inputs, int64_t outputs, const float* weights, const float* bias,
+                       int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
+                       int64_t x_step, float* y, int64_t y_row, int64_t y_step);
+int recurrence_run(void* stack, int64_t rows, int64_t steps, const int64_t* lengths, const float* x, int64_t x_row,
+                   int64_t x_step, const float* h_0, const float* c_0, float* y, int64_t y_row, int64_t y_step,
+                   float* h_n, float* c_n);
+}
+
+namespace {
+
+// Floats at an address as torch's are, with nothing behind the last one.
+struct Floats {
+  explicit Floats(int64_t count, std::mt19937* random = nullptr) : size(count) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 64, sizeof(float) * static_cast<std::size_t>(count)) != 0) std::abort();
+    data.reset(static_cast<float*>(memory));
+    std::uniform_real_distribution<float> values(-0.2F, 0.2F);  // no state overflows
+    for (int64_t index = 0; index < count; index++) data.get()[index] = random == nullptr ? 0.0F : values(*random);
+  }
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  int64_t size;
+  std::unique_ptr<float, Free> data;
+};
+
+struct Shape {
+  int cell;  // 0: LSTM, 1: GRU, 2 and 3: RNN
+  int64_t inputs, hidden, layers, directions;
+};
+
+int64_t round_up(int64_t count, int64_t unit) { return (count + unit - 1) / unit * unit; }
+
+std::vector<Floats> weights_of(const Shape& shape, std::mt19937& random) {
+  const int64_t gates = shape.cell == 0 ? 4 : shape.cell == 1 ? 3 : 1, sums = shape.cell < 2 ? 4 : 1;
+  const int64_t units = round_up(shape.hidden, recurrence_lanes());
+  std::vector<Floats> weights;
+  for (int64_t layer = 0; layer < shape.layers; layer++) {
+    const int64_t inputs = layer == 0 ? shape.inputs : shape.directions * shape.hidden;
+    for (int64_t direction = 0; direction < shape.directions; direction++) {
+      weights.emplace_back(units * gates * inputs, &random);
+      weights.emplace_back(units * gates * shape.hidden, &random);
+      weights.emplace_back(units * sums, &random);
+    }
+  }
+  return weights;
+}
+
+struct Outputs {
+  std::vector<float> y, h_n, c_n;
+  bool operator==(const Outputs& other) const { return y == other.y && h_n == other.h_n && c_n == other.c_n; }
+};
+
+std::vector<float> values(const Floats& floats) { return {floats.data.get(), floats.data.get() + floats.size}; }
+
+struct Batch {
+  std::vector<int64_t> lengths;
+  int64_t steps;
+  bool time_major;
+};
+
+Outputs run(void* stack, const Shape& shape, const Batch& batch, unsigned seed) {
+  std::mt19937 random(seed);
+  const auto rows = static_cast<int64_t>(batch.lengths.size());
+  const int64_t states = shape.layers * shape.directions * rows * shape.hidden, width = shape.directions * shape.hidden;
+  const Floats x(rows * batch.steps * shape.inputs, &random), h_0(states, &random), c_0(states, &random);
+  const Floats y(rows * batch.steps * width), h_n(states), c_n(states);
+  const int64_t y_row = batch.time_major ? width : batch.steps * width;
+  const int64_t y_step = batch.time_major ? rows * width : width;
+  const bool lstm = shape.cell == 0;
+  const int status = recurrence_run(stack, rows, batch.steps, batch.lengths.data(), x.data.get(),
+                                    batch.steps * shape.inputs, shape.inputs, h_0.data.get(),
+                                    lstm ? c_0.data.get() : nullptr, y.data.get(), y_row, y_step, h_n.data.get(),
+                                    lstm ? c_n.data.get() : h_n.data.get());
+  if (status != 0) std::abort();
+  return {values(y), values(h_n), values(c_n)};
+}
+
+// Outputs of all batches with so many threads; every batch is computed by two callers at once.
+std::vector<Outputs> outputs_of(const Shape& shape, const std::vector<Batch>& batches, int threads) {
+  std::mt19937 random(1);
+  const std::vector<Floats> weights = weights_of(shape, random);
+  std::vector<const float*> addresses;
+  for (const Floats& one : weights) addresses.push_back(one.data.get());
+  void* pool = recurrence_open_pool(threads);
+  void* stack = recurrence_open_stack(pool, shape.cell, shape.layers, shape.directions, shape.inputs, shape.hidden,
+                                      addresses.data());
+  if (pool == nullptr || stack == nullptr) std::abort();
+  std::vector<Outputs> found(batches.size()), again(batches.size());
+  const auto all = [&](std::vector<Outputs>& outputs) {
+    for (std::size_t index = 0; index < batches.size(); index++)
+      outputs[index] = run(stack, shape, batches[index], static_cast<unsigned>(index));
+  };
+  std::thread other(all, std::ref(again));
+  all(found);
+  other.join();
+  if (!(found == again)) std::abort();
+  recurrence_close_stack(stack);
+  recurrence_close_pool(pool);
+  return found;
+}
+
+std::vector<float> product(int threads, int64_t inputs, int64_t outputs, const Batch& batch, bool ragged) {
+  std::mt19937 random(2);
+  const auto rows = static_cast<int64_t>(batch.lengths.size());
+  const int64_t padded = round_up(outputs, recurrence_product_block());
+  const Floats weights(padded * inputs, &random), bias(padded, &random), x(rows * batch.steps * inputs, &random);
+  const Floats y(rows * batch.steps * outputs);
+  void* pool = recurrence_open_pool(threads);
+  const int status = recurrence_product(pool, inputs, outputs, weights.data.get(), bias.data.get(), rows, batch.steps,
+                                        ragged ? batch.lengths.data() : nullptr, x.data.get(), batch.steps * inputs,
+                                        inputs, y.data.get(), batch.steps * outputs, outputs);
+  if (status != 0) std::abort();
+  recurrence_close_pool(pool);
+  return values(y);
+}
+
+bool same(const std::vector<float>& one, const std::vector<float>& other) {
+  for (std::size_t index = 0; index < one.size(); index++) {
+    if (!(std::fabs(one[index] - other[index]) <= 1e-4F)) return false;
+  }
+  return one.size() == other.size();
+}
+
+// Errors that a sanitizer must report, or it is not at work.
+int plant(const std::string& error) {
+  if (error == "race") {
+    int count = 0;
+    std::thread other([&] { count++; });
+    count++;
+    other.join();
+    return count == 0;
+  }
+  const Floats floats(3);
+  volatile int64_t beyond = error == "overrun" ? 3 : 0, large = INT64_MAX;
+  return floats.data.get()[beyond] + static_cast<float>(large + (error == "overflow")) > 1e30F;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const bool all = count > 1 && std::strcmp(arguments[1], "all") == 0;
+  if (count > 1 && !all) return plant(arguments[1]);
+  std::vector<int64_t> many;
+  for (int64_t row = 0; row < 40; row++) many.push_back((row * 5) % 12);
+  std::vector<Batch> batches = {{{3}, 3, false}, {{7, 0, 2}, 8, true}, {many, 11, false}};
+  if (all) {
+    batches.push_back({{}, 4, false});
+    batches.push_back({{0, 0}, 0, false});
+    batches.push_back({std::vector<int64_t>(130, 2), 2, true});
+    batches.push_back({{70, 1, 33}, 70, false});
+  }
+  std::vector<Shape> shapes = {{0, 5, 17, 2, 2}, {1, 3, 9, 1, 2}, {2, 5, 8, 2, 1}, {3, 1, 1, 1, 1}};
+  if (all) {
+    for (int cell = 0; cell < 4; cell++) {
+      for (const int64_t hidden : {1, 16, 33, 70}) shapes.push_back({cell, hidden % 7 + 1, hidden, 2, 1 + cell % 2});
+    }
+  }
+  int trials = 0;
+  for (const Shape& shape : shapes) {
+    const std::vector<Outputs> alone = outputs_of(shape, batches, 1);
+    for (const int threads : {2, 3, 4}) {
+      if (!all && threads == 4) continue;
+      const std::vector<Outputs> found = outputs_of(shape, batches, threads);
+      for (std::size_t index = 0; index < found.size(); index++, trials++) {
+        const Outputs &one = alone[index], &other = found[index];
+        if (!same(one.y, other.y) || !same(one.h_n, other.h_n) || !same(one.c_n, other.c_n)) {
+          std::printf("cell %d, hidden %ld: other outputs with %d threads\n", shape.cell, shape.hidden, threads);
+          return 1;
+        }
+      }
+    }
+  }
+  for (const Batch& batch : batches) {
+    for (const bool ragged : {false, true}) {
+      for (const int64_t outputs : {1, 16, 37}) trials++, product(3, 5, outputs, batch, ragged);
+    }
+  }
+  std::printf("%d trials\n", trials);
+  return 0;
+}

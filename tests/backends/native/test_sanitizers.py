@@ -1,0 +1,130 @@
+"""The recurrent library under GCC's sanitizers: any report ends the program."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import pytest
+from native_layers import isas_here
+
+from torchserve_neuron_lstm.backends import cpp_compiler
+from torchserve_neuron_lstm.backends.native import build
+
+HERE = Path(__file__).parent
+MEMORY, THREADS = "address,undefined", "thread"
+PLANTED = [(MEMORY, "overrun"), (MEMORY, "overflow"), (THREADS, "race")]
+LAW_FILES = ["test_recurrence.py", "test_packing.py", "test_engine.py"]
+pytestmark = pytest.mark.xdist_group("sanitizers")
+
+
+@cache
+def folder() -> tempfile.TemporaryDirectory[str]:
+    """A folder for what is built, deleted at the end of the process."""
+    return tempfile.TemporaryDirectory(prefix="sanitized-")
+
+
+def compiler_or_skip(sanitizers: str) -> str:
+    """The compiler; the test is skipped where it is missing, or has no such sanitizers."""
+    reason = cpp_compiler.unavailable_reason(build.HEADERS)
+    if reason is not None:
+        pytest.skip(f"not run: {reason}")
+    program = Path(folder().name) / "probe.cpp"
+    program.write_text("int main() {}\n")
+    command = [cpp_compiler.compiler(), f"-fsanitize={sanitizers}", str(program), "-o", str(program.with_suffix(""))]
+    probe = subprocess.run(command, capture_output=True, text=True, check=False)
+    if probe.returncode:
+        pytest.skip(f"not run: the compiler has no -fsanitize={sanitizers}: {probe.stderr.strip()[-200:]}")
+    return cpp_compiler.compiler()
+
+
+@cache
+def program(sanitizers: str, isa: str) -> Path:
+    """The program, compiled with sanitizers."""
+    file = Path(folder().name) / f"{sanitizers}-{isa}"
+    command = [
+        *(compiler_or_skip(sanitizers), "-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-pthread"),
+        *(f"-march={isa}", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"),
+        *(str(build.SOURCE), str(HERE / "sanitized.cpp"), "-o", str(file)),
+    ]
+    subprocess.run(command, check=True)
+    return file
+
+
+def run(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the program."""
+    return subprocess.run([str(file), *arguments], capture_output=True, text=True, timeout=550, check=False)
+
+
+def check(file: Path, *arguments: str) -> None:
+    """Check that nothing is reported."""
+    done = run(file, *arguments)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr[-4000:]
+    assert int(done.stdout.split()[0]) >= 42
+
+
+@pytest.mark.timeout(300)
+def test_memory_is_read_and_written_within_its_bounds() -> None:
+    """Every cell, ragged batches and several threads, on the fastest instruction set of this host."""
+    file = program(MEMORY, isas_here()[0])
+    check(file)
+
+    assert "heap-buffer-overflow" in run(file, "overrun").stderr
+    assert "signed integer overflow" in run(file, "overflow").stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("isa", isas_here())
+@pytest.mark.parametrize("sanitizers", [MEMORY, THREADS])
+def test_nothing_is_reported_on_any_instruction_set(sanitizers: str, isa: str) -> None:
+    """More shapes, more batches and four threads: no race, no leak, no undefined behaviour."""
+    check(program(sanitizers, isa), "all")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("sanitizers", "error"), PLANTED)
+def test_a_planted_error_is_reported(sanitizers: str, error: str) -> None:
+    """The sanitizers are at work."""
+    done = run(program(sanitizers, isas_here()[0]), error)
+
+    assert done.returncode != 0
+    assert "ERROR" in done.stderr or "WARNING" in done.stderr or "runtime error" in done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.skipif(
+    platform.machine() != "x86_64", reason="where the sanitizer's library is preloaded was tried on x86-64"
+)
+@pytest.mark.parametrize("file", LAW_FILES)
+def test_the_laws_hold_when_callers_and_library_are_watched(file: str, tmp_path: Path) -> None:
+    """The tests of the library run with a library that is compiled with sanitizers, from Python."""
+    compiler = compiler_or_skip(MEMORY)
+    wrapper = tmp_path / "g++"
+    wrapper.write_text(f'#!/bin/sh\nexec {compiler} "$@" -O1 -fsanitize={MEMORY} -fno-sanitize-recover=all\n')
+    wrapper.chmod(0o755)
+    libraries = [
+        subprocess.run(
+            [compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("libasan.so", "libstdc++.so")
+    ]
+    environment = {
+        **os.environ,
+        "CXX": str(wrapper),
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not long", str(HERE / file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1700, check=False)
+
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "passed" in done.stdout
