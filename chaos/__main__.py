@@ -2,9 +2,11 @@
 
 Many clients send their sessions chunk by chunk while a random worker is killed every 2 seconds, and once a whole
 server. The first trial has one server that keeps sessions on its disk and is started again. The second has two servers
-that share a Redis server; one of the two is not started again. Every answer is compared with the model in eager mode.
-Run from the repository's root: `python -m chaos`. Exits 1 if a session was lost, an answer is wrong, or fewer processes
-were killed than required.
+that share a Redis server, which is paused now and then; one of the two is not started again. The third is like the
+first, and the disk of the sessions is full or read-only now and then, the wall clock jumps by an hour, and the file of
+the sessions is truncated once: a session that is told so begins again. Every answer is compared with the model in eager
+mode. Run from the repository's root: `python -m chaos`. Exits 1 if a session was lost, an answer is wrong, or fewer
+processes were killed than required.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -29,6 +32,7 @@ from redis_server import RedisServer, running, server_programs
 from torchserve_process import DidNotStart
 
 from .archive import make_archive, make_model
+from .disturbances import Disturbance, Disturber, HostFaults, redis_pause
 from .expected import Expected, expect
 from .host import Host
 from .model import TOKENS, Tagger
@@ -38,7 +42,7 @@ from .tally import Tally, failures
 from .trial import Trouble, run_trial
 
 Sessions = Sequence[tuple[Script, Expected]]
-TRIALS = ("disk", "redis")
+TRIALS = ("disk", "redis", "disturbed")
 SHOWN = 20
 """The largest number of failure lines that are printed."""
 
@@ -55,10 +59,11 @@ def main() -> int:
     tallies: dict[str, Tally] = {}
     wrong: list[str] = []
     for name in options.trial or TRIALS:
-        with _hosts(name, model, options.workers) as hosts:
-            trouble = Trouble(options.kill_seconds, len(hosts) == 1, options.hang_ups, options.seed)
+        with _hosts(name, model, options.workers) as (hosts, disturbances):
+            disturber = Disturber(disturbances)
+            trouble = Trouble(options.kill_seconds, len(hosts) == 1, options.hang_ups, options.seed, disturber)
             tallies[name] = asyncio.run(run_trial(model, sessions, hosts, trouble))
-        found = failures(tallies[name], options.sessions, options.pieces, options.kills, 1)
+        found = failures(tallies[name], options.sessions, options.pieces, options.kills, 1, disturbances)
         wrong += [f"{name}: {line}" for line in found]
     Console().print(table(tallies))
     print("\n".join(wrong[:SHOWN]) or "no session was lost, no answer is wrong, no piece was applied twice")
@@ -83,31 +88,52 @@ def _options() -> argparse.Namespace:
 
 
 @contextmanager
-def _hosts(name: str, model: Tagger, workers: int) -> Iterator[list[Host]]:
-    """The started servers of a trial."""
+def _hosts(name: str, model: Tagger, workers: int) -> Iterator[tuple[list[Host], Mapping[str, Disturbance]]]:
+    """The started servers of a trial, and their disturbances."""
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
-        streaming, count = _SETTINGS[name](stack, work)
-        make_archive(model, work, workers // count, streaming)
-        environment = {"NEURON_LSTM_SESSIONS": str(work / "sessions")}
+        setting = _SETTINGS[name](stack, work)
+        count = setting.servers
+        make_archive(model, work, workers // count, setting.streaming)
+        environment = {"NEURON_LSTM_SESSIONS": str(work / "sessions"), **setting.environment}
         hosts = [stack.enter_context(closing(Host(work, environment))) for _ in range(count)]
         for host in hosts:
             host.start()
-        yield hosts
+        yield hosts, setting.disturbances
 
 
-def _on_disk(stack: ExitStack, work: Path) -> tuple[str, int]:
-    """The archive's `streaming:` block, and the number of servers."""
-    return "{}", 1
+@dataclass(frozen=True)
+class Setting:
+    """What a trial serves, and on what."""
+
+    streaming: str
+    """The archive's `streaming:` block."""
+    servers: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    disturbances: Mapping[str, Disturbance] = field(default_factory=dict)
 
 
-def _on_redis(stack: ExitStack, work: Path) -> tuple[str, int]:
+def _on_disk(stack: ExitStack, work: Path) -> Setting:
+    return Setting("{}", 1)
+
+
+def _disturbed(stack: ExitStack, work: Path) -> Setting:
+    faults = HostFaults(work, work / "sessions")
+    return Setting("{}", 1, faults.environment(), faults.disturbances())
+
+
+def _on_redis(stack: ExitStack, work: Path) -> Setting:
     (program, *_) = server_programs().values()
     server = stack.enter_context(running(RedisServer(program, work)))
-    return f"{{store: redis, redis: {{url: '{server.url}'}}}}", 2
+    streaming = f"{{store: redis, redis: {{url: '{server.url}'}}}}"
+    return Setting(streaming, 2, {}, redis_pause(server.pid))
 
 
-_SETTINGS: dict[str, Callable[[ExitStack, Path], tuple[str, int]]] = {"disk": _on_disk, "redis": _on_redis}
+_SETTINGS: dict[str, Callable[[ExitStack, Path], Setting]] = {
+    "disk": _on_disk,
+    "redis": _on_redis,
+    "disturbed": _disturbed,
+}
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 
 from .archive import NAME
@@ -50,17 +50,30 @@ class Client:
     patience: Patience = Patience()
 
     async def run(self) -> None:
-        """Send every chunk in order, until the last one or until the session is lost."""
+        """Send every chunk in order, until the last one or until the session is lost.
+
+        Where the server says that the state is gone, the session is begun again under another id.
+        """
         chance = random.Random(self.script.id)
         with ExitStack() as stack:
             opened = [stack.enter_context(closing(Connection(port, self.patience.answer))) for port in self.ports]
             # Clients begin at different servers.
             turns = cycle(chance.sample(opened, len(opened)))
-            for piece in self.script.pieces():
-                reply = await self._answered(piece, turns, chance)
-                if reply is None or not self._go_on(piece, reply):
-                    return
+            attempt = self
+            while await attempt._is_gone(turns, chance):
+                self.tally.begun_again += 1
+                attempt = replace(self, script=replace(self.script, id=f"{attempt.script.id}-again"))
+
+    async def _is_gone(self, turns: cycle[Connection], chance: random.Random) -> bool:
+        """Send every chunk; returns whether the server said that the state is gone."""
+        for piece in self.script.pieces():
+            reply = await self._answered(piece, turns, chance)
+            if reply is not None and _says_gone(reply):
+                return True
+            if reply is None or not self._go_on(piece, reply):
+                return False
         self.tally.finished += 1
+        return False
 
     async def _answered(self, piece: Piece, turns: cycle[Connection], chance: random.Random) -> Reply | None:
         """The answer or refusal of a chunk, which is sent as often as needed; None after the time limit."""
@@ -115,9 +128,19 @@ def _request(script: Script, piece: Piece) -> tuple[bytes, dict[str, str]]:
     return json.dumps(piece.tokens).encode(), headers
 
 
+def _says_gone(reply: Reply) -> bool:
+    """Whether the server says that it has the session's state no longer."""
+    return (reply.status, True) in {
+        (410, b'"SessionUnknown"' in reply.body),
+        (500, b'"SessionDamaged"' in reply.body),
+    }
+
+
 def _may_be_sent_again(reply: Reply) -> bool:
     """Whether the reply is a server error or reports two requests of one session at once.
 
     The second happens when a request is sent again while the first one is still running.
     """
+    if _says_gone(reply):
+        return False
     return reply.status >= 500 or (reply.status == 409 and b'"SessionBusy"' in reply.body)

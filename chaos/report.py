@@ -36,5 +36,7 @@ def _rows(tally: Tally) -> dict[str, str]:
         "of them answered as before": f"{tally.replayed}",
         "workers killed": f"{tally.worker_kills}",
         "servers killed": f"{tally.server_kills}",
+        "sessions begun again": f"{tally.begun_again}",
+        "disturbances": "\n".join(f"{what}: {count}" for what, count in tally.disturbances.items()) or "-",
         "seconds": f"{tally.seconds:.0f}",
     }

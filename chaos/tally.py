@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from .verdict import Verdict
@@ -25,6 +26,10 @@ class Tally:
     """Chunks that the servers had already applied, and answered from the stored answer."""
     finished: int = 0
     """Sessions that were sent to their end."""
+    disturbances: Counter[str] = field(default_factory=Counter)
+    """Disturbances that were made, by name."""
+    begun_again: int = 0
+    """Sessions whose client was told that its state is gone, and that were begun again."""
     seconds: float = 0.0
 
     @property
@@ -33,10 +38,13 @@ class Tally:
         return sum(self.answers.values())
 
 
-def failures(tally: Tally, sessions: int, pieces: int, kills: int, servers: int) -> list[str]:
+def failures(
+    tally: Tally, sessions: int, pieces: int, kills: int, servers: int, disturbances: Collection[str] = ()
+) -> list[str]:
     """List the reasons why a trial of `sessions` sessions of `pieces` chunks each fails.
 
-    At least `kills` kills of workers are required.
+    At least `kills` kills of workers are required, and each of `disturbances` once. A session may be begun again where
+    the file of sessions was truncated.
 
     >>> failures(Tally(), sessions=0, pieces=0, kills=2, servers=0)
     ['only 0 workers were killed, at least 2 should be']
@@ -45,8 +53,13 @@ def failures(tally: Tally, sessions: int, pieces: int, kills: int, servers: int)
     found += [f"an answer is not right: {line}" for line in tally.strange]
     if not tally.lost and tally.finished != sessions:
         found.append(f"{tally.finished} of {sessions} sessions came to their end")
-    if not tally.lost and tally.given != sessions * pieces:
+    if not tally.lost and (
+        tally.given < sessions * pieces or (tally.given > sessions * pieces and not tally.begun_again)
+    ):
         found.append(f"{tally.given} answers to {sessions * pieces} pieces")
+    if tally.begun_again and "file truncated" not in disturbances:
+        found.append(f"the state of {tally.begun_again} sessions was gone")
+    found += [f"there was no disturbance: {name}" for name in disturbances if not tally.disturbances[name]]
     if tally.worker_kills < kills:
         found.append(f"only {tally.worker_kills} workers were killed, at least {kills} should be")
     if tally.server_kills < servers:

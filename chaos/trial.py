@@ -6,9 +6,10 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .client import Client
+from .disturbances import Disturber
 from .expected import Expected
 from .host import Host
 from .model import Tagger
@@ -29,6 +30,7 @@ class Trouble:
     hang_ups: float
     """The share of chunks whose client does not wait for the answer."""
     seed: int
+    disturber: Disturber = field(default_factory=Disturber)
 
 
 async def run_trial(
@@ -43,6 +45,7 @@ async def run_trial(
     killers = [
         asyncio.create_task(_kill_workers(hosts, tally, trouble)),
         asyncio.create_task(_kill_server(hosts[0], tally, half, restart=trouble.restart)),
+        asyncio.create_task(trouble.disturber.run(tally)),
     ]
     try:
         await asyncio.gather(*clients)

@@ -10,7 +10,6 @@ import logging
 import shutil
 import sqlite3
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -102,12 +101,12 @@ class Trial:
             self.problems.append(otherwise)
 
 
-def steps(trial: Trial) -> Iterator[None]:
-    """What the worker does while files fail; a chunk that failed is sent again in the next step."""
-    yield trial.send("a")
-    yield trial.send("new", "b")
-    yield trial.send("a", "b", "new")
-    yield trial.store.close()
+def serve(trial: Trial) -> None:
+    """Serve while files fail; a chunk that failed is sent again with the next batch."""
+    trial.send("a")
+    trial.send("new", "b")
+    trial.send("a", "b", "new")
+    trial.store.close()
 
 
 def prepare(folder: Path) -> Path:
@@ -133,8 +132,7 @@ def run(files: FailingFiles, pristine: Path | None, folder: Path, fault: Fault, 
     else:
         other.totals()  # another worker has the file open
     with files.below([folder], fault, successes) as calls:
-        for _ in steps(trial):
-            pass
+        serve(trial)
     told, logged = list(trial.statuses), list(_LOGGED)
     _LOGGED.clear()
     trial.replay(make_service(StoreSessions(other)))
