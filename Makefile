@@ -16,7 +16,7 @@ help:
 	@echo "make test-all the same, and some laws on more engines"
 	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 4 minutes"
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
-	@echo "make chaos    workers and servers killed under 200 sessions, none of which may be lost: about 5 minutes"
+	@echo "make chaos    200 sessions, none lost: processes killed, disk full, clock wrong, Redis paused: about 10 minutes"
 	@echo "make faults   allocations of the recurrent library and calls on files fail once, or for good: about 30 minutes"
 	@echo "make sanitize the recurrent library under GCC's sanitizers of memory, arithmetic and threads: about 10 minutes"
 	@echo "make compose  2,000 models of random features against each request alone, continued where it stopped: hours"

@@ -52,7 +52,7 @@ class Client:
     async def run(self) -> None:
         """Send every chunk in order, until the last one or until the session is lost.
 
-        Where the server says that the state is gone, the session is begun again under another id.
+        Where the state was taken away, and the server says so, the session is begun again under another id.
         """
         chance = random.Random(self.script.id)
         with ExitStack() as stack:
@@ -65,10 +65,11 @@ class Client:
                 attempt = replace(self, script=replace(self.script, id=f"{attempt.script.id}-again"))
 
     async def _is_gone(self, turns: cycle[Connection], chance: random.Random) -> bool:
-        """Send every chunk; returns whether the server said that the state is gone."""
+        """Send every chunk; returns whether the state was taken away, and the server said so."""
+        gone_before = self.tally.states_gone
         for piece in self.script.pieces():
             reply = await self._answered(piece, turns, chance)
-            if reply is not None and _says_gone(reply):
+            if reply is not None and _says_gone(reply) and self.tally.states_gone > gone_before:
                 return True
             if reply is None or not self._go_on(piece, reply):
                 return False
@@ -130,10 +131,8 @@ def _request(script: Script, piece: Piece) -> tuple[bytes, dict[str, str]]:
 
 def _says_gone(reply: Reply) -> bool:
     """Whether the server says that it has the session's state no longer."""
-    return (reply.status, True) in {
-        (410, b'"SessionUnknown"' in reply.body),
-        (500, b'"SessionDamaged"' in reply.body),
-    }
+    told = {410: b'"SessionUnknown"', 500: b'"SessionDamaged"'}
+    return reply.status in told and told[reply.status] in reply.body
 
 
 def _may_be_sent_again(reply: Reply) -> bool:

@@ -22,6 +22,7 @@ from torchserve_neuron_lstm.backends import cpp_compiler
 from .archive import NAME
 from .tally import Tally
 
+TRUNCATED = "file truncated"
 _HOUR = 3600
 _SECONDS = 3.0
 """How long a disturbance lasts, and how long nothing is disturbed after it."""
@@ -61,7 +62,7 @@ class HostFaults:
             "clock ahead": lambda: self._clock(_HOUR),
             "disk read-only": lambda: self._disk(Fault.READ_ONLY),
             "clock behind": lambda: self._clock(-_HOUR),
-            "file truncated": self._truncate,
+            TRUNCATED: self._truncate,
         }
 
     async def _disk(self, fault: Fault) -> None:
@@ -115,6 +116,9 @@ class Disturber:
         while left:
             for name, disturb in list(left.items()):
                 await asyncio.sleep(_SECONDS)
+                takes_states = name == TRUNCATED  # at its beginning, and with the file at its end
+                tally.states_gone += takes_states
                 await disturb()
+                tally.states_gone += takes_states
                 tally.disturbances[name] += 1
-            left.pop("file truncated", None)
+            left.pop(TRUNCATED, None)

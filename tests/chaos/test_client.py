@@ -68,9 +68,15 @@ def refusal(status: int, body: str = "{}") -> bytes:
     return f"HTTP/1.1 {status} No\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
 
 
-def served(*servers: Server, hang_ups: float = 0.0, patience: float = 30.0, expected: Expected = EXPECTED) -> Tally:
+def served(
+    *servers: Server,
+    hang_ups: float = 0.0,
+    patience: float = 30.0,
+    expected: Expected = EXPECTED,
+    tally: Tally | None = None,
+) -> Tally:
     """The tally of the session."""
-    tally = Tally()
+    tally = tally or Tally()
 
     async def run() -> None:
         opened = [await asyncio.start_server(server.serve, "127.0.0.1", 0) for server in servers]
@@ -111,6 +117,24 @@ def test_a_permanent_refusal_loses_the_session() -> None:
 
         assert len(server.asked) == 4
         assert (tally.finished, len(tally.lost)) == (0, 1)
+
+
+def test_a_session_whose_state_was_taken_away_begins_again() -> None:
+    """The server must have said so; where nothing was taken away, the same answer is a loss."""
+    gone = refusal(410, '{"type": "SessionUnknown"}')
+    tally = Tally()
+
+    def answers(number: int) -> bytes | None:
+        tally.states_gone += number == 3
+        return gone if number == 3 else None
+
+    server = Server(answers)
+    served(server, tally=tally)
+    begins = [piece.begin for piece in SCRIPT.pieces()]
+
+    assert server.asked == begins[:4] + begins
+    assert (tally.begun_again, tally.finished, tally.lost) == (1, 1, [])
+    assert len(served(Server({3: gone}.get)).lost) == 1
 
 
 def test_two_pieces_at_once_are_no_loss() -> None:
