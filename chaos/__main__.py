@@ -104,7 +104,7 @@ def _hosts(name: str, model: Tagger, workers: int) -> Iterator[tuple[list[Host],
 
 @dataclass(frozen=True)
 class Setting:
-    """What a trial serves, and on what."""
+    """The settings of a trial: the served archive, the servers and their disturbances."""
 
     streaming: str
     """The archive's `streaming:` block."""

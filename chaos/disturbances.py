@@ -1,4 +1,4 @@
-"""Disturbances of a server whose processes go on: its disk, its clock, its store and its file of sessions.
+"""Disturbances of a running server: its disk, its clock, its Redis server, its file of sessions.
 
 Nothing of the machine is changed. Two libraries are loaded into the server's processes before the C library: one fails
 calls on the store's files, the other one adds seconds to the wall clock. Files say what they do.
@@ -59,10 +59,10 @@ class HostFaults:
         """All of them, by their names in the report."""
         return {
             "disk full": lambda: self._disk(Fault.FULL),
+            TRUNCATED: self._truncate,
             "clock ahead": lambda: self._clock(_HOUR),
             "disk read-only": lambda: self._disk(Fault.READ_ONLY),
             "clock behind": lambda: self._clock(-_HOUR),
-            TRUNCATED: self._truncate,
         }
 
     async def _disk(self, fault: Fault) -> None:

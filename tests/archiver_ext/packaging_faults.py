@@ -1,4 +1,4 @@
-"""Program of `test_packaging_faults.py`: archives are made and rewritten, and calls on their files fail.
+"""Program of `test_packaging_faults.py`: archives are written, and calls on their files fail.
 
 python packaging_faults.py FOLDER TASK FAULT:COUNT ... tries COUNT calls of each kind: a function, on a kind of file. It
 writes a line of JSON for each.
@@ -49,7 +49,7 @@ class Task:
         return self.root / "store" / f"tiny{SUFFIXES[self.format]}"
 
     def trial(self, files: FailingFiles, previous: Path, fault: Fault, successes: int) -> dict[str, Any]:
-        """Run the task with a fault, where the archive `previous` is already, and say what is there afterwards."""
+        """Run the task with a fault, where the archive `previous` is; return what is there afterwards."""
         for name in ("store", "temporary"):
             shutil.rmtree(self.root / name, ignore_errors=True)
             (self.root / name).mkdir()

@@ -102,7 +102,7 @@ def check(found: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("task", ["publish:default", "rewrite:no-archive"])
 def test_a_fault_leaves_the_previous_archive_or_makes_a_whole_one(library: Path, root: Path, task: str) -> None:
-    """The last step of packaging, and a change of a manifest in place: nothing half-written is left without a word."""
+    """Nothing half-written is left without a word, by the last step and by a change in place."""
     check(trials(library, root, task, {Fault.USUAL: 1, Fault.PART: 1}))
 
 

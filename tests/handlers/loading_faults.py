@@ -1,4 +1,4 @@
-"""Program of `test_loading_faults.py`: TorchServe's worker loads an archive, and calls on its files fail.
+"""Program of `test_loading_faults.py`: a worker loads an archive, and calls on its files fail.
 
 python loading_faults.py FOLDER FAULT:COUNT:STRIDE ... tries every STRIDE-th of COUNT calls of each kind: a function, on
 a kind of file. Each load is in a process of its own, a copy of this one. It writes a line of JSON for each.

@@ -1,4 +1,4 @@
-"""Loading from a disk that fails, in TorchServe's own worker: each kind of call on the archive's files fails once."""
+"""Loading from a disk that fails, in TorchServe's own worker: each kind of call fails once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Program of `test_store_faults.py`: two workers serve sessions, and calls on the files of their store fail.
+"""Program of `test_store_faults.py`: two workers serve sessions, and calls on their files fail.
 
 python store_faults.py FOLDER FAULT:STRIDE ... tries every STRIDE-th call. It writes a line of JSON for each.
 """

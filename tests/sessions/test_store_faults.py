@@ -75,7 +75,7 @@ def test_each_kind_of_call_is_met(some: Trials) -> None:
 
 
 def test_a_full_disk_is_told_as_one(some: Trials) -> None:
-    """The status is 507, and the log says what to do, also where a folder or companion file cannot be made."""
+    """The status is 507, and the log says what to do, also where a file cannot be made."""
     full = [trial for trial in some if trial["fault"] == "FULL"]
     logged = {message for trial in full for message in trial["logged"]}
 

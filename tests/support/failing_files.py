@@ -1,4 +1,4 @@
-"""File operations that fail, in a process that was started with `environment`: `failing_files.cpp` says how."""
+"""File operations that fail, in a process started with `environment`; see `failing_files.cpp`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class FailingFiles:
 
 
 def some_of_each(calls: Sequence[str], count: int) -> list[int]:
-    """Choose `count` recorded calls of each kind, the first and the last among them; a kind is a function on a suffix.
+    """Choose `count` recorded calls of each kind, the first included; a kind is a function on a suffix.
 
     Returns for each chosen call the number of calls before it.
     """

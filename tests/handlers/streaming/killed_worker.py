@@ -1,4 +1,4 @@
-"""Program of `test_killed_worker.py`: sessions, continued in one store as fast as possible until the process is killed.
+"""Program of `test_killed_worker.py`: sessions are continued until the process is killed.
 
 python killed_worker.py FOLDER SESSIONS. It writes the line `NAME STEP` before a request, `NAME STEP TOTAL` after it.
 """

@@ -1,4 +1,4 @@
-"""Sessions after SIGKILL at any moment, as their clients see them; `make chaos` does the same to a whole server."""
+"""Sessions after SIGKILL at any moment, as clients see them; `make chaos` does so to a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = ["a", "b", "c"]
 
 
 def killed(folder: Path, seconds: float) -> list[list[str]]:
-    """Run the program for so long after its first answer; returns the words of its lines, the last one whole."""
+    """Run the program for so long after its first answer; return the words of its whole lines."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(PROGRAM), str(folder), ",".join(NAMES)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
@@ -48,7 +48,7 @@ def total_after(name: str, step: int) -> float:
 
 
 def check(folder: Path, lines: list[list[str]]) -> None:
-    """Check that every session is at an acknowledged step, or after the request in flight, and continues exactly."""
+    """Check that each session is as acknowledged, or after the request in flight, and continues."""
     asked = dict.fromkeys(NAMES, 0) | {words[0]: int(words[1]) for words in lines}
     answered = [(words[0], int(words[1]), float(words[2])) for words in lines if len(words) == 3]
     assert [(name, step) for name, step, total in answered if total != total_after(name, step)] == []
