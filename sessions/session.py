@@ -90,9 +90,16 @@ def decode_session(record: bytes) -> Session:
     content = record[1 + _CHECKSUM_BYTES :]
     if _checksum(content) != record[1 : 1 + _CHECKSUM_BYTES]:
         raise CorruptRecordError(f"the record of {len(record)} bytes is damaged: its checksum differs")
-    ended, steps, last_start, model, *sizes = _FIELDS.unpack_from(content)
+    _, steps, last_start, model, *sizes = _FIELDS.unpack_from(content)
+    # The checksum is no secret: whoever can write to the store can make a record of anything.
+    if content[0] > 1 or sum(sizes) != len(content) - _FIELDS.size:
+        raise CorruptRecordError(f"the record of {len(record)} bytes is damaged: its fields have other sizes or values")
     digest, content_type, body, state = _split(content[_FIELDS.size :], sizes)
-    return Session(steps, last_start, digest, Reply(body, content_type.decode()), state, model, ended)
+    try:
+        reply = Reply(body, content_type.decode())
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(f"the record of {len(record)} bytes is damaged: a text is not UTF-8") from error
+    return Session(steps, last_start, digest, reply, state, model, ended=content[0] == 1)
 
 
 def _checksum(content: bytes) -> bytes:
@@ -100,7 +107,6 @@ def _checksum(content: bytes) -> bytes:
 
 
 def _split(content: bytes, sizes: list[int]) -> list[bytes]:
-    # The checksum guarantees that the sizes fit.
     parts, begin = [], 0
     for size in sizes:
         parts.append(content[begin : begin + size])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import blake2b
 
 import pytest
 from hypothesis import given
@@ -51,6 +52,19 @@ def test_every_bit_of_one_record_counts() -> None:
         damaged[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptRecordError):
             decode_session(bytes(damaged))
+
+
+@given(st.binary(max_size=120), st.sampled_from((0, 45, 48, 52)))
+def test_bytes_with_a_right_checksum_are_a_whole_record_or_corrupt(junk: bytes, kept: int) -> None:
+    """Anyone who can write to the store can compute the checksum: sizes, texts and flags are checked too."""
+    content = encode_session(SESSION)[9 : 9 + kept] + junk
+    record = b"\x01" + blake2b(content, digest_size=8, person=b"\x01").digest() + content
+
+    try:
+        session = decode_session(record)
+    except CorruptRecordError:
+        return
+    assert encode_session(session) == record
 
 
 def test_a_record_of_a_later_format_says_so() -> None:
