@@ -104,7 +104,13 @@ def verify_token(text: str, keys: Sequence[bytes], max_state_bytes: int) -> Toke
         raise InvalidTokenError(
             "the session token was not made by this server, or was changed; send `start` to start again"
         )
-    return _token_state(content)
+    found = _token_state(content)
+    if len(found.state) > max_state_bytes:  # a head without a time is shorter
+        raise InvalidTokenError(
+            f"a session token of this model has a state of up to {max_state_bytes} bytes, this one has "
+            f"{len(found.state)}"
+        )
+    return found
 
 
 def _token_state(content: bytes) -> TokenState:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import hmac
 import re
+from base64 import urlsafe_b64encode
 from dataclasses import replace
 
 import pytest
@@ -104,6 +106,17 @@ def test_a_state_that_is_larger_than_any_of_the_model_is_refused_unread() -> Non
         verify_token("A" * 10_000_000, [KEY], len(SESSION.state))
     with pytest.raises(InvalidTokenError, match="has up to 106 characters, this one has 107"):
         verify_token(sign_token(SESSION, KEY), [KEY], len(SESSION.state) - 1)
+
+
+def test_a_larger_state_in_a_token_of_the_first_version_is_refused() -> None:
+    """Such a token is as long as one with a time and a smaller state."""
+    content = b"\x01" + SESSION.model + bytes(8) + SESSION.state
+    token = urlsafe_b64encode(content + hmac.digest(KEY, b"neuron-lstm session token\n" + content, "sha256"))
+    text = token.rstrip(b"=").decode()
+
+    assert verify_token(text, [KEY], len(SESSION.state)).state == SESSION.state
+    with pytest.raises(InvalidTokenError, match="has a state of up to 14 bytes, this one has 15"):
+        verify_token(text, [KEY], len(SESSION.state) - 1)
 
 
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(33)])
