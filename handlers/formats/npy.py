@@ -18,10 +18,9 @@ import torch
 from ..responses import NPY, abbreviate, malformed
 from .json_formats import PlainFormat
 from .request import Body, InferenceRequest, read_sequence
+from .tensors import are_sizes
 
 MAGIC = b"\x93NUMPY"
-_MOST = 1 << 40
-"""Sizes of an array without elements may be anything; torch has no tensor of such a size."""
 _LONGEST_HEADER = 4096  # bytes; numpy writes 118 for any array of ordinary rank
 
 _NAMES = {
@@ -161,9 +160,9 @@ def _is_big(order: str) -> bool:
 
 
 def _shape(shape: object) -> tuple[int, ...]:
-    if isinstance(shape, tuple) and len(shape) <= 32 and all(type(size) is int and 0 <= size < _MOST for size in shape):
+    if isinstance(shape, tuple) and are_sizes(shape):
         return shape
-    raise malformed(".npy: the shape is not a tuple of at most 32 sizes, each below 2**40")
+    raise malformed(".npy: the shape is not a tuple of at most 32 sizes with a product below 2**40")
 
 
 def _tensor(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:

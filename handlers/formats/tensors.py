@@ -18,6 +18,11 @@ from ...bucketing.shapes import DType, TensorSpec
 from ..responses import RequestError, abbreviate, invalid
 
 
+SIZES_BELOW = 1 << 40
+"""Bound of the product of a tensor's sizes."""
+MOST_DIMENSIONS = 32
+
+
 class _Numbers(NamedTuple):
     """The conversion of JSON numbers to one dtype."""
 
@@ -134,6 +139,20 @@ def tensor_from_numbers(flat: Sequence[object], spec: TensorSpec) -> torch.Tenso
         return torch.empty(0, dtype=kind.dtype)
     tensor = torch.frombuffer(numbers, dtype=kind.read)
     return tensor if kind.read is kind.dtype else tensor.to(kind.dtype)
+
+
+def are_sizes(sizes: Sequence[object]) -> bool:
+    """Whether these are sizes of a tensor that can be made, with or without elements.
+
+    Sizes of a tensor without elements may be anything; torch multiplies them all the same, those of 0 apart.
+
+    >>> are_sizes([2, 3]), are_sizes([0, 2**39]), are_sizes([0, 2**39, 2**39]), are_sizes([-1]), are_sizes([True])
+    (True, True, False, False, False)
+    """
+    if len(sizes) > MOST_DIMENSIONS:
+        return False
+    known = [size for size in sizes if type(size) is int and size >= 0]
+    return len(known) == len(sizes) and math.prod(max(1, size) for size in known) < SIZES_BELOW
 
 
 def check_shape(shape: tuple[int, ...], spec: TensorSpec) -> None:

@@ -26,7 +26,7 @@ from .request import (
     check_timesteps,
     read_sequences,
 )
-from .tensors import describe_spec, flatten, invalid_input, tensor_from_numbers
+from .tensors import are_sizes, describe_spec, flatten, invalid_input, tensor_from_numbers
 
 _ReadT = TypeVar("_ReadT")
 _KEYS = {"name", "shape", "datatype", "data"}
@@ -192,7 +192,7 @@ def _check_datatype(datatype: object, spec: TensorSpec) -> None:
 
 def _read_shape(shape: object, spec: TensorSpec) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, list) else ()
-    if not isinstance(shape, list) or any(type(size) is not int or not 0 <= size < 1 << 40 for size in sizes):
+    if not isinstance(shape, list) or not are_sizes(sizes):
         raise invalid_input(spec, "shape must be a list of sizes")
     if len(sizes) not in {len(spec.item_shape), len(spec.shape)}:
         raise invalid_input(

@@ -182,6 +182,14 @@ def test_a_bad_v2_entry_is_refused_by_its_place(change: dict[str, object], told:
     assert told in refusal(row({"inputs": [TENSOR | change]})).message
 
 
+def test_v2_sizes_of_which_no_tensor_can_be_made_are_refused() -> None:
+    """A shape without elements may have sizes whose product no engine can count."""
+    bands = make_manifest(inputs=(TensorSpec("bands", "float32", ("batch", 2, 2, "time")),))
+    entry = {"name": "bands", "shape": [1 << 39, 1 << 39, 0], "datatype": "FP32", "data": []}
+
+    assert "shape must be a list of sizes" in refusal(row({"inputs": [entry]}), bands).message
+
+
 def test_v2_needs_every_input_once_for_each_sequence() -> None:
     """Different counts are reported."""
     body = {"inputs": [TENSOR, TENSOR, {"name": "frames", "shape": [3, 2], "datatype": "FP32", "data": [0.5] * 6}]}

@@ -96,7 +96,15 @@ def header(text: str, version: bytes = b"\x01\x00") -> bytes:
         (header("{'descr': '<f4', 'fortran_order': False, 'shape': (True,)}"), "the shape"),
         (header("{'descr': '<f4', 'fortran_order': False, 'shape': 3}"), "the shape"),
         (header("{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}") + b"\0" * 11, "needs 12 bytes"),
-        (header("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}"), "each below 2**40"),
+        (header("{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,)}"), "product below 2**40"),
+        (
+            header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': (0, {1 << 39}, {1 << 39})}}"),
+            "product below 2**40",
+        ),
+        (
+            header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({1 << 39}, {1 << 39}, 0)}}"),
+            "product below 2**40",
+        ),
         (npy(np.array([{"a": 1}], dtype=object)), "'|O' are not accepted"),
     ],
 )
