@@ -100,6 +100,8 @@ def _add(found: dict[str, object], key: str, name: str, value: object) -> None:
 
 def _comparable(key: str, value: object) -> str:
     """Return the value as a header would hold it. The case of ids and tokens matters."""
+    if isinstance(value, (list, dict)):  # refused later; its text may be long, or too deep to be written
+        return abbreviate(value)
     return str(value).lower() if key in ("start", "end") else str(value)
 
 

@@ -260,7 +260,8 @@ def _digest(request: InferenceRequest) -> bytes:
     """Digest the inputs and response options (blake2b, 16 bytes): a request with the same digest is a
     replay.
     """
-    digest = blake2b(f"{request.format.name} {request.npy} {request.id}".encode(), digest_size=16)
+    facts = f"{request.format.name} {request.npy} {request.id}"
+    digest = blake2b(facts.encode("utf-8", "surrogatepass"), digest_size=16)  # JSON has half characters
     for tensor in request.sequences[0].tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         raw = bytearray(max(1, tensor.numel() * tensor.element_size()))

@@ -106,6 +106,16 @@ def test_what_is_said_twice_must_be_the_same() -> None:
     )
 
 
+def test_lists_that_are_too_deep_to_be_written_are_refused_too() -> None:
+    """A reader of JSON takes more levels than what compares two values can follow."""
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+    body = {"ts_request_sequence_id": deep, "parameters": {"sequence_id": [deep]}}
+
+    assert "must be a string, not a list" in refusal({"body": body})
+
+
 def test_ids_that_differ_in_case_are_different() -> None:
     """Two ids that differ in case, in header and body, are a contradiction."""
     body = {"ts_request_sequence_id": "abc"}

@@ -330,3 +330,14 @@ def test_every_piece_is_applied_once_whatever_is_lost_or_doubled(ids: list[int],
             status, body = told(response)
             assert (status, body["total"], body[STEP]) == (200, sum(ids[: step + size]), step + size)
         step += size
+
+
+def test_a_v2_id_may_be_half_a_character() -> None:
+    """JSON can name half of a surrogate pair, which no text in UTF-8 has; the answer repeats it."""
+    tensor = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [1, 2]}
+    body = {"id": "\ud800", "inputs": [tensor], "parameters": {"sequence_id": "a", "sequence_start": True}}
+
+    first, again = ask(make_service(), *[TorchServeRequest({"body": json.dumps(body).encode()})] * 2)
+
+    assert first == again
+    assert (first[0], first[1]["id"]) == (200, "\ud800")
