@@ -126,7 +126,10 @@ def relative_path(name: str) -> None:
 
 def abbreviate(value: Any) -> str:
     """Return the first 60 characters of a value's `repr`."""
-    return repr(value)[:60]
+    try:
+        return repr(value)[:60]
+    except RecursionError:
+        return f"a {type(value).__name__} of too many levels"
 
 
 def _form(kind: Any) -> Any:

@@ -164,6 +164,16 @@ def test_other_keys_are_refused_only_where_the_annotation_says_so() -> None:
         from_json(Model, written | {"exact": {"rows": 1, "columns": 2, "more": 3}})
 
 
+def test_a_value_that_is_too_deep_to_be_written_is_refused_too() -> None:
+    """The parser takes more levels than `repr`."""
+    deep: list[Any] = []
+    for _ in range(5000):
+        deep = [deep]
+
+    with pytest.raises(JsonError, match="a: expected a string, got a list of too many levels"):
+        from_json(dict[str, str], {"a": deep})
+
+
 def test_the_top_level_is_named_too() -> None:
     """The top level has no path."""
     with pytest.raises(JsonError, match=r"^top level: expected an object, got \[\]$"):
