@@ -4,10 +4,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+FUZZ_STAMP := .venv/.installed-fuzz
 # Workers for `make test`; each end-to-end worker runs a TorchServe of its own.
 JOBS ?= auto
+# For `make fuzz`, of all its targets together.
+MINUTES ?= 10
 
-.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos faults sanitize compose lint types format clean
+.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos faults sanitize compose fuzz lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +23,7 @@ help:
 	@echo "make faults   allocations of the recurrent library and calls on files fail once, or for good: about 30 minutes"
 	@echo "make sanitize the recurrent library under GCC's sanitizers of memory, arithmetic and threads: about 10 minutes"
 	@echo "make compose  2,000 models of random features against each request alone, continued where it stopped: hours"
+	@echo "make fuzz MINUTES=10  requests, manifests, session records and tokens from a fuzzer guided by coverage"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
 	@echo "make bench-compare BASE=COMMIT  a request's CPU time beside that of another commit, with floors: about 5 minutes"
 	@echo "make seeds    every example of the tracing APIs on every engine, and what archives save: about 12 minutes"
@@ -85,6 +89,13 @@ sanitize: $(STAMP)
 
 compose: $(STAMP)
 	@$(BIN)/python -m composer
+
+fuzz: $(FUZZ_STAMP)
+	@$(BIN)/python -m fuzz --minutes $(MINUTES)
+
+$(FUZZ_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[fuzz]'
+	@touch $@
 
 bench-backward: $(STAMP)
 	@$(BIN)/python -m benchmarks.pack_unpack

@@ -17,7 +17,6 @@ from ...bucketing.padding import torch_dtype
 from ...bucketing.shapes import DType, TensorSpec
 from ..responses import RequestError, abbreviate, invalid
 
-
 SIZES_BELOW = 1 << 40
 """Bound of the product of a tensor's sizes."""
 MOST_DIMENSIONS = 32
