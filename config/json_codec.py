@@ -246,6 +246,8 @@ def _read_leaf(kind: Any, value: Any, path: str) -> Any:
     accepted = (int, float) if kind is float else kind
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise _mismatch(kind, value, path)
+    if isinstance(value, str) and not _is_text(value):
+        raise JsonError(f"{path or 'top level'}: expected whole characters, got {abbreviate(value)}")
     if isinstance(value, float) and abs(value) == inf:  # JSON has 1e999
         raise JsonError(f"{path}: expected a finite number, got {value}")
     return value
@@ -290,6 +292,11 @@ def _describe(kind: Any) -> str:
     if _form(kind) is Union:  # a choice with a check of its own is left out: its type says too little
         return " or ".join(_describe(choice) for choice in get_args(kind) if _form(choice) is not Annotated)
     return " or ".join(map(str, get_args(kind))) if get_origin(kind) is Literal else _NAMES[kind]
+
+
+def _is_text(value: str) -> bool:
+    """Whether a file in UTF-8 can hold it: JSON can name half of a surrogate pair."""
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _member(path: str, key: str) -> str:

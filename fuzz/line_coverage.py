@@ -8,6 +8,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def main() -> None:
     logging.getLogger("torchserve_neuron_lstm").addHandler(logging.NullHandler())
     target = load_target(sys.argv[1])
     for _, content in read_inputs([Path(folder) for folder in sys.argv[2:]]):
-        target.check(content)
+        with suppress(Exception):  # what breaks the law was told by the search; it reaches lines all the same
+            target.check(content)
     measured.stop()
     found: dict[str, tuple[int, list[int]]] = {}
     for name, besides in target.decoders.items():

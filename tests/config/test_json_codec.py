@@ -174,6 +174,13 @@ def test_a_value_that_is_too_deep_to_be_written_is_refused_too() -> None:
         from_json(dict[str, str], {"a": deep})
 
 
+@pytest.mark.parametrize("written", [{"a": "x\ud800"}, {"a\udfff": "x"}])
+def test_half_a_character_is_refused(written: dict[str, str]) -> None:
+    """JSON can name half of a surrogate pair; a file in UTF-8 cannot hold it, so it could not be written again."""
+    with pytest.raises(JsonError, match=r"expected whole characters, got '(x.ud800|a.udfff)'"):
+        from_json(dict[str, str], written)
+
+
 def test_the_top_level_is_named_too() -> None:
     """The top level has no path."""
     with pytest.raises(JsonError, match=r"^top level: expected an object, got \[\]$"):
