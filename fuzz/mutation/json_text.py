@@ -99,7 +99,7 @@ def mutate_json(content: bytes, words: Sequence[str], random: Random) -> bytes |
             return None
         if places:
             random.choice(_CHANGES)(random.choice(places), words, random)
-    return ",".join(map(_text, root)).encode("utf-8", "surrogatepass")
+    return ",".join(map(json_text, root)).encode("utf-8", "surrogatepass")
 
 
 def _places(root: list[Any]) -> list[Place] | None:
@@ -137,7 +137,7 @@ def _copy_from_elsewhere(place: Place, words: Sequence[str], random: Random) -> 
     whole, key = place
     source = random.choice(list(whole.values()) if isinstance(whole, dict) else whole)
     # By its text: a value that held itself could not be written.
-    whole[key] = RawText(_text(source))
+    whole[key] = RawText(json_text(source))
 
 
 def _remove(place: Place, words: Sequence[str], random: Random) -> None:
@@ -156,9 +156,9 @@ def _insert(place: Place, words: Sequence[str], random: Random) -> None:
 def _repeat(place: Place, words: Sequence[str], random: Random) -> None:
     whole, key = place
     if isinstance(whole, list):
-        whole[key:key] = [RawText(_text(whole[key]))] * random.choice((1, 2, 8, 70))
+        whole[key:key] = [RawText(json_text(whole[key]))] * random.choice((1, 2, 8, 70))
     else:  # a key that is given twice
-        whole[key] = RawText(f"{_text(whole[key])},{json.dumps(key)}:{_text(whole[key])}")
+        whole[key] = RawText(f"{json_text(whole[key])},{json.dumps(key)}:{json_text(whole[key])}")
 
 
 def _rename(place: Place, words: Sequence[str], random: Random) -> None:
@@ -173,7 +173,7 @@ def _nest(place: Place, words: Sequence[str], random: Random) -> None:
     whole, key = place
     # Near the interpreter's limit of recursion one reader fails, and another one does not.
     depth = random.choice((*DEPTHS, *[random.randint(950, 1000)] * 4))
-    inner = random.choice((_text(whole[key]), ""))
+    inner = random.choice((json_text(whole[key]), ""))
     whole[key] = RawText(
         "[" * depth + inner + "]" * depth if random.random() < 0.8 else '{"a":' * depth + (inner or "1") + "}" * depth
     )
@@ -184,9 +184,10 @@ _CHANGES: tuple[Callable[[Place, Sequence[str], Random], None], ...] = (
 )  # fmt: skip
 
 
-def _text(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """Write a value, with its raw texts as they are."""
     if isinstance(value, RawText):
         return str(value)
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(key)}:{_text(part)}" for key, part in value.items()) + "}"
-    return "[" + ",".join(map(_text, value)) + "]" if isinstance(value, list) else json.dumps(value)
+        return "{" + ",".join(f"{json.dumps(key)}:{json_text(part)}" for key, part in value.items()) + "}"
+    return "[" + ",".join(map(json_text, value)) + "]" if isinstance(value, list) else json.dumps(value)

@@ -6,12 +6,14 @@ The law: a manifest is read, or refused with a `ManifestError`; one that is read
 from __future__ import annotations
 
 import atexit
+import json
 import shutil
 import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from torchserve_neuron_lstm.config.manifest import (
     FILE_NAME,
@@ -22,7 +24,7 @@ from torchserve_neuron_lstm.config.manifest import (
 )
 
 from ..law import require
-from ..mutation.json_text import mutate_json
+from ..mutation.json_text import RawText, json_text, mutate_json
 from ..served.manifests import written_manifests
 from ..target import OctetMutation, Target
 
@@ -38,9 +40,48 @@ WORDS = (
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a new folder in it is our own
 
 
+_REDIS = ("sessions_redis", "streaming", "redis")
+_WRONG: Mapping[str, tuple[tuple[str | int, ...], object]] = {
+    "password_in_url": ((*_REDIS, "url"), "redis://user:password@host/0"),
+    "wrong_url": ((*_REDIS, "url"), "redis://[::1/0"),
+    "certificate_without_tls": ((*_REDIS, "url"), "redis://host/0"),
+    "user_without_password": ((*_REDIS, "password_env"), None),
+    "no_time": ((*_REDIS, "timeout_seconds"), 0),
+    "negative_replicas": ((*_REDIS, "replicas"), -1),
+    "redis_on_disk": (("sessions_redis", "streaming", "store"), "disk"),
+    "short_state": (("sessions_disk", "streaming", "state"), "ab"),
+    "no_sessions": (("sessions_disk", "streaming", "max_sessions"), 0),
+    "another_field": (("sessions_disk", "streaming", "fields", "other"), "x"),
+    "sessions_of_whole_sequences": (("sessions_disk", "kind"), "sequence"),
+    "size_below_zero": (("plain", "inputs", 0, "shape"), ["batch", -1]),
+    "bucket_of_zero": (("plain", "variants", 0, "bucket", "batch"), 0),
+    "carried_with_time": (("chunks", "carried", 0, "spec", "shape"), ["batch", "time"]),
+    "no_timesteps": (("plain", "longest"), 0),
+    "padding_costs_of_a_grid": (("every_shape", "shapes"), "grid"),
+    "missing_program": (("plain", "variants"), []),
+    "list_for_an_object": (("rich", "requires", 0), []),
+    "endless_cost": (("rich", "costs", 0, "milliseconds"), RawText("1e999")),
+    "negated_time": (("rich", "outputs", 1, "shape", 1), "-(-time)"),
+    "larger_of_two": (("rich", "outputs", 1, "shape", 1), "max(time, 2)"),
+    "attribute_of_time": (("rich", "outputs", 1, "shape", 1), "time.real"),
+}
+"""Changes after which a manifest is refused, or read in a rare way: the manifest's name and the place, and a value."""
+
+
 def seeds() -> Mapping[str, bytes]:
-    """Return manifests of every kind, as packaging writes them: all of them are read."""
-    return {name: manifest_text(manifest).encode() for name, manifest in written_manifests().items()}
+    """Return manifests of every kind, as packaging writes them, and changed ones that chance rarely makes."""
+    written = {name: manifest_text(manifest).encode() for name, manifest in written_manifests().items()}
+    return written | {name: _changed(written, *change) for name, change in _WRONG.items()}
+
+
+def _changed(written: Mapping[str, bytes], place: tuple[str | int, ...], value: object) -> bytes:
+    name, *path, last = place
+    whole: Any = json.loads(written[str(name)])
+    part = whole
+    for key in path:
+        part = part[key]
+    part[last] = value
+    return json_text(whole).encode()
 
 
 def mutate(content: bytes, random: Random, mutate_octets: OctetMutation) -> bytes:
