@@ -33,7 +33,7 @@ WORDS = (
     *("carried", "grid", "shapes", "longest", "variants", "costs", "padding_costs", "weights", "streaming", "files"),
     *("name", "dtype", "shape", "pad_value", "vocabulary", "batch", "time", "part", "bucket", "directory", "fill"),
     *("sequence", "chunk", "start", "head", "any", "exact_lengths", "truncate", "float32", "int64", "bool", "cores"),
-    *("redis://a", "rediss://[::1]:0/1", "redis://a:b/c", "redis://a/1?x", "time//0", "time**9", "max(time, 2)"),
+    *("redis://a", "rediss://[::1]:0/1", "redis://a:b/c", "redis://a/1?x", "time//0", "time**9", "Max(time, 2)"),
     *("(" * 300 + "time" + ")" * 300, "-" * 900 + "time", "time+" * 900 + "1", "a\x00b", "../x", "/x", "a//b", "inf"),
     *("store", "disk", "redis", "client", "state", "url", "fields", "accepted", "limits", "produced_by"),
 )
@@ -62,7 +62,7 @@ _WRONG: Mapping[str, tuple[tuple[str | int, ...], object]] = {
     "list_for_an_object": (("rich", "requires", 0), []),
     "endless_cost": (("rich", "costs", 0, "milliseconds"), RawText("1e999")),
     "negated_time": (("rich", "outputs", 1, "shape", 1), "-(-time)"),
-    "larger_of_two": (("rich", "outputs", 1, "shape", 1), "max(time, 2)"),
+    "larger_of_two": (("rich", "outputs", 1, "shape", 1), "Max(time, 2)"),
     "attribute_of_time": (("rich", "outputs", 1, "shape", 1), "time.real"),
 }
 """Changes after which a manifest is refused, or read in a rare way: the manifest's name and the place, and a value."""

@@ -176,7 +176,7 @@ def test_a_value_that_is_too_deep_to_be_written_is_refused_too() -> None:
 
 @pytest.mark.parametrize("written", [{"a": "x\ud800"}, {"a\udfff": "x"}])
 def test_half_a_character_is_refused(written: dict[str, str]) -> None:
-    """JSON can name half of a surrogate pair; a file in UTF-8 cannot hold it, so it could not be written again."""
+    """JSON can name half of a surrogate pair. A file in UTF-8 cannot hold it, when it is written again."""
     with pytest.raises(JsonError, match=r"expected whole characters, got '(x.ud800|a.udfff)'"):
         from_json(dict[str, str], written)
 
