@@ -34,7 +34,7 @@ def main() -> int:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         print(
-            f"{' and '.join(missing)} is not installed: pip install -c constraints.txt -e '.[fuzz]' (atheris "
+            f"not installed: {', '.join(missing)}. Run pip install -c constraints.txt -e '.[fuzz]' (atheris "
             "has wheels for Linux on x86-64, from Python 3.11 on; the tests replay the corpus without it)",
             file=sys.stderr,
         )

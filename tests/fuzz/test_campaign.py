@@ -50,7 +50,8 @@ def test_without_atheris_the_command_says_what_to_install() -> None:
     done = command("-c", hidden)
 
     assert done.returncode == 2
-    assert "atheris is not installed: pip install" in done.stderr
+    assert "not installed: atheris" in done.stderr
+    assert "pip install" in done.stderr
 
 
 def test_the_runs_are_read_from_what_libfuzzer_writes() -> None:
