@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LONGEST_INPUT = 16_384
 """Bytes: two lists that are nested beyond the limit of recursion."""
 MOST_SECONDS = 60
-"""Time of one input, after which libFuzzer ends the process. Most take a millisecond, but a busy host stops at times."""
+"""Time of one input, after which libFuzzer ends the process: a busy host stops at times."""
 MOST_MEGABYTES = 4096
 MOST_STARTS = 20
 """Processes of one target: if each ends early, the cause is to be repaired first."""
