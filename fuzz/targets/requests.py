@@ -50,37 +50,12 @@ HEADERS = {
     **dict.fromkeys((FIELDS.id, FIELDS.start, FIELDS.end), ("true", "1", "0", "2", "x", OPEN_SESSION, "")),
     FIELDS.step: ("0", "2", "9" * 19, "-1", "\u0663"),
 }
-WORDS = (
-    *(
-        "ids",
-        "frames",
-        "inputs",
-        "instances",
-        "grid",
-        "mask",
-        "half",
-        "kind",
-        "levels",
-        "bands",
-        "name",
-        "shape",
-        "datatype",
-    ),
-    *(
-        "data",
-        "parameters",
-        "timeout",
-        "id",
-        "session",
-        "start",
-        "end",
-        "step",
-        "token",
-        "sequence_id",
-        "sequence_start",
-    ),
-    *("sequence_end", "sequence_step", "model_name", "binary_data_size", "outputs", OPEN_SESSION, "true", "1"),
-    *("INT64", "INT8", "FP32", "FP16", "BF16", "BOOL", "UINT8", "UINT64", "BYTES"),
+WORDS = tuple(
+    f"""
+    ids frames inputs instances grid mask half kind levels bands name shape datatype data parameters timeout id
+    session start end step token sequence_id sequence_start sequence_end sequence_step model_name binary_data_size
+    outputs {OPEN_SESSION} true 1 INT64 INT8 FP32 FP16 BF16 BOOL UINT8 UINT64 BYTES
+    """.split()
 )
 
 
