@@ -41,13 +41,14 @@ def judge(
         values = {name: torch.tensor(answer[name]) for name in expected}
     except (ValueError, KeyError, TypeError):
         return Verdict.WRONG
-    if told == {(session, piece.end)} and _equal(values, expected):
+    if told == {(session, piece.end)} and equal(values, expected):
         return Verdict.RIGHT
     steps = max(step for _, step in told)
-    return Verdict.TWICE if steps > piece.end or _equal(values, doubled()) else Verdict.WRONG
+    return Verdict.TWICE if steps > piece.end or equal(values, doubled()) else Verdict.WRONG
 
 
-def _equal(values: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
+def equal(values: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> bool:
+    """Whether every expected output is there, in its shape and within the tolerance."""
     return all(
         values[name].shape == one.shape and torch.allclose(values[name], one, rtol=TOLERANCE, atol=TOLERANCE)
         for name, one in expected.items()

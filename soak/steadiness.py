@@ -1,0 +1,78 @@
+"""The judgement whether a process stays as it was: medians at both ends of a run, after its warm-up.
+
+Medians of windows, because a reading may fall into a batch, a garbage collection or an open of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from benchmarks.standing import Standing
+
+from .readings import Reading
+
+WARM_UP_SECONDS = 300.0
+"""The longest warm-up; that of a shorter run is a sixth of it."""
+LEAST_READINGS = 5
+"""Readings that a window needs."""
+MEMORY_PERCENT = 2.0
+"""The largest growth of memory. Over the 30 minutes of a full run, a leak of 0.1 % a minute exceeds it."""
+DESCRIPTORS = 2
+"""The largest difference of open descriptors: a store that is being written has its journal open too."""
+THREADS = 1
+"""The largest difference of threads: libraries start a thread at its first use, which may be late."""
+_WINDOWS = 10
+"""The part of the judged readings in one window is its inverse."""
+
+
+class Ends(NamedTuple):
+    """The median of a figure in the first and the last window of the judged readings."""
+
+    first: float
+    last: float
+
+    @property
+    def growth_percent(self) -> float:
+        """The growth in percent of the first; not-a-number if that is 0."""
+        return 100 * (self.last - self.first) / self.first if self.first else float("nan")
+
+    @property
+    def difference(self) -> float:
+        """How much the ends differ, in either direction."""
+        return abs(self.last - self.first)
+
+
+def warm_up_seconds(total_seconds: float) -> float:
+    """The seconds of a run that are not judged.
+
+    >>> warm_up_seconds(1800), warm_up_seconds(60), warm_up_seconds(7200)
+    (300.0, 10.0, 300.0)
+    """
+    return min(WARM_UP_SECONDS, total_seconds / 6)
+
+
+def ends(readings: Sequence[Reading], total_seconds: float, figure: Callable[[Reading], float]) -> Ends:
+    """Return both ends of a figure; not-a-number where the readings are too few, or cease before the end."""
+    after = warm_up_seconds(total_seconds)
+    width = (total_seconds - after) / _WINDOWS
+    first = [figure(one) for one in readings if after <= one.seconds < after + width]
+    last = [figure(one) for one in readings if total_seconds - width <= one.seconds <= total_seconds]
+    return Ends(_median(first), _median(last))
+
+
+def _median(values: Sequence[float]) -> float:
+    return median(values) if len(values) >= LEAST_READINGS else float("nan")
+
+
+def process_standings(name: str, readings: Sequence[Reading], total_seconds: float) -> list[Standing]:
+    """The standings of one worker, from its readings over a run of `total_seconds`."""
+    memory = ends(readings, total_seconds, lambda one: one.resident)
+    descriptors = ends(readings, total_seconds, lambda one: one.descriptors)
+    threads = ends(readings, total_seconds, lambda one: one.threads)
+    return [
+        Standing(f"{name}: growth of memory, percent", memory.growth_percent, MEMORY_PERCENT, 0.5, "less"),
+        Standing(f"{name}: difference of open descriptors", descriptors.difference, DESCRIPTORS, 0, "less"),
+        Standing(f"{name}: difference of threads", threads.difference, THREADS, 0, "less"),
+    ]
