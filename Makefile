@@ -7,10 +7,7 @@ STAMP := .venv/.installed
 FUZZ_STAMP := .venv/.installed-fuzz
 # Workers for `make test`; each end-to-end worker runs a TorchServe of its own.
 JOBS ?= auto
-# For `make fuzz`, of all its targets together.
-MINUTES ?= 10
-
-.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos faults sanitize compose fuzz lint types format clean
+.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -20,6 +17,7 @@ help:
 	@echo "make bench    the engine beside its rivals on a quiet machine, with floors: about 4 minutes"
 	@echo "make bench-rest  TorchServe with our archive beside a plain handler: about 3 minutes"
 	@echo "make chaos    200 sessions, none lost: processes killed, disk full, clock wrong, Redis paused: about 10 minutes"
+	@echo "make soak     good and bad requests for half an hour: answers, memory, descriptors and threads: about 33 minutes"
 	@echo "make faults   allocations of the recurrent library and calls on files fail once, or for good: about 30 minutes"
 	@echo "make sanitize the recurrent library under GCC's sanitizers of memory, arithmetic and threads: about 10 minutes"
 	@echo "make compose  2,000 models of random features against each request alone, continued where it stopped: hours"
@@ -76,6 +74,11 @@ bench-rest: $(STAMP)
 chaos: $(STAMP)
 	@$(BIN)/python -m chaos
 
+# Minutes of load.
+soak: MINUTES ?= 30
+soak: $(STAMP)
+	@$(BIN)/python -m soak --minutes $(MINUTES)
+
 # Each of these tests lets one resource after the other fail once.
 faults: export OMP_WAIT_POLICY = passive
 faults: $(STAMP)
@@ -90,6 +93,8 @@ sanitize: $(STAMP)
 compose: $(STAMP)
 	@$(BIN)/python -m composer
 
+# Minutes of all targets together.
+fuzz: MINUTES ?= 10
 fuzz: $(FUZZ_STAMP)
 	@$(BIN)/python -m fuzz --minutes $(MINUTES)
 

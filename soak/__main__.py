@@ -44,6 +44,7 @@ from .readings import parent
 from .report import figures, kind_table, process_table
 from .steadiness import process_standings
 from .tally import Tally, answer_standings
+from .workers import replaced_standing, worker_pids
 
 _MODELS = (TAGGER, STREAM)
 _SERVER = "java"
@@ -61,10 +62,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="soak-") as work:
         make_archives(model, Path(work), options.workers, options.backend)
         with _served(Path(work)) as server:
-            before = _workers(server)
+            before = worker_pids(server, _MODELS)
             observed = _loaded(server, _supply(model, options.seed), options, before)
-            replaced = set(before.values()) - set(_workers(server).values())
-    found = standings(observed, len(replaced), list(before), options.minutes * 60)
+            after = worker_pids(server, _MODELS)
+    found = standings(observed, before, after, options.minutes * 60)
     _print(observed, found, options.minutes * 60)
     if options.json:
         settings = {name: value for name, value in vars(options).items() if name != "json"}
@@ -99,12 +100,6 @@ def _served(work: Path) -> AbstractContextManager[TorchServe]:
     return serving(work, {name: f"{name}.mar" for name in _MODELS}, settings=settings, environment=environment)
 
 
-def _workers(server: TorchServe) -> dict[str, int]:
-    """Process ids of all workers, by the model's name and a number."""
-    pids = ((name, sorted(server.worker_pids(name))) for name in _MODELS)
-    return {f"{name} {number}": pid for name, of_model in pids for number, pid in enumerate(of_model, 1)}
-
-
 def _supply(model: Tagger, seed: int) -> Supply:
     scripts = draw_scripts(_SESSIONS, _CHUNKS, TOKENS, seed)
     return Supply(
@@ -121,18 +116,19 @@ def _loaded(server: TorchServe, supply: Supply, options: argparse.Namespace, wor
     with show_progress("soak", Console(stderr=True), _PROGRESS_SECONDS) as progress:
 
         def told(elapsed: float, tally: Tally) -> None:
-            wrong = tally.sent - tally.good_right - tally.bad_refused.total() - options.clients
-            text = f"{tally.sent:,} requests, {max(0, wrong)} of them not answered as they must be"
-            progress(round(elapsed), round(seconds), text)
+            progress(
+                round(elapsed), round(seconds), f"{tally.sent:,} requests, {tally.failed:,} answers wrong or missing"
+            )
 
         return asyncio.run(run_load(server.inference, supply, options.clients, seconds, processes, told))
 
 
-def standings(observed: Observed, replaced: int, workers: Sequence[str], seconds: float) -> list[Standing]:
-    """The standings of a whole run; `workers` are the names of those that are judged."""
-    found = answer_standings(observed.tally, KINDS)
-    found.append(Standing("workers that were replaced", replaced, 0, 0, "less"))
-    for name in workers:
+def standings(
+    observed: Observed, before: Mapping[str, int], after: Mapping[str, int], seconds: float
+) -> list[Standing]:
+    """The standings of a whole run; `before` and `after` it are the process ids of the workers by name."""
+    found = [*answer_standings(observed.tally, KINDS), replaced_standing(before, after)]
+    for name in before:
         found += process_standings(name, observed.readings[name], seconds)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import secrets
@@ -112,7 +113,7 @@ class Client:
         self._tally.bad_sent[kind] += 1
         try:
             await hang_up(self._port, HANG_UPS[kind]())
-        except (OSError, TimeoutError) as error:
+        except (OSError, asyncio.TimeoutError) as error:
             self._tally.add_wrong(f"{kind}: {type(error).__name__}")
         else:
             self._tally.bad_refused[kind] += 1

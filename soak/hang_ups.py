@@ -55,6 +55,7 @@ async def hang_up(port: int, kind: HangUp) -> None:
 
     Raises:
         OSError: the server does not accept the connection, or has closed it.
+        asyncio.TimeoutError: the server does not accept the connection in time.
     """
     _, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), _SECONDS)
     try:

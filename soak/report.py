@@ -59,6 +59,7 @@ def figures(observed: Observed, found: Sequence[Standing], settings: Mapping[str
             "sessions finished": tally.sessions_finished,
         },
         "bad": {kind: {"sent": sent, "refused": tally.bad_refused[kind]} for kind, sent in tally.bad_sent.items()},
+        "failed": tally.failed,
         "wrong": tally.wrong,
         "laws": standings_json(found),
         "readings": {name: [list(one) for one in taken] for name, taken in observed.readings.items()},

@@ -28,11 +28,14 @@ class Tally:
     sessions_begun: int = 0
     sessions_finished: int = 0
     """Sessions of which every chunk was answered right, up to the last."""
+    failed: int = 0
+    """Answers that were wrong or did not come."""
     wrong: list[str] = field(default_factory=list)
-    """A line for each of the first wrong answers."""
+    """A line for each of the first of them."""
 
     def add_wrong(self, line: str) -> None:
-        """Keep the line of a wrong answer, if there are few."""
+        """Count an answer that is wrong or did not come, and keep its line if there are few."""
+        self.failed += 1
         if len(self.wrong) < SHOWN:
             self.wrong.append(line)
 

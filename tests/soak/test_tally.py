@@ -68,4 +68,5 @@ def test_few_wrong_answers_are_kept() -> None:
     for number in range(1000):
         tally.add_wrong(f"{number}")
 
+    assert tally.failed == 1000
     assert tally.wrong == [f"{number}" for number in range(SHOWN)]
