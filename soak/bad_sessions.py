@@ -54,4 +54,7 @@ SESSION_KINDS: dict[str, Callable[[OpenSession], BadRequest]] = {
     "too long a chunk": lambda open_: _at(open_, [1] * (LONGEST_PIECE + 1), 413, "SequenceTooLong"),
     "two sequences in a session": lambda open_: _at(open_, {"instances": [[1], [2]]}, 400, "InvalidInput"),
 }
-"""A function for each kind of bad request to the model in sessions, given an open session of the client."""
+"""A function for each kind of bad request to the model in sessions, by the kind's name.
+
+It is given an open session of the client.
+"""

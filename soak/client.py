@@ -1,4 +1,4 @@
-"""A client of both models: every tenth request is bad, and it notices if a good one is not answered right."""
+"""A client of both models: every tenth request is bad, and every answer is judged."""
 
 from __future__ import annotations
 

@@ -18,13 +18,16 @@ WARM_UP_SECONDS = 300.0
 LEAST_READINGS = 5
 """Readings that a window needs."""
 MEMORY_PERCENT = 2.0
-"""The largest growth of memory. Over the 30 minutes of a full run, a leak of 0.1 % a minute exceeds it."""
+"""The largest growth of memory.
+
+Over the 30 minutes of a full run, a leak of 0.1 % a minute exceeds it.
+"""
 DESCRIPTORS = 2
 """The largest difference of open descriptors: a store that is being written has its journal open too."""
 THREADS = 1
 """The largest difference of threads: libraries start a thread at its first use, which may be late."""
 _WINDOWS = 10
-"""The part of the judged readings in one window is its inverse."""
+"""Windows of the judged time, of which the first and the last are compared."""
 
 
 class Ends(NamedTuple):
@@ -40,7 +43,7 @@ class Ends(NamedTuple):
 
     @property
     def difference(self) -> float:
-        """How much the ends differ, in either direction."""
+        """The difference of the ends, in either direction, 0 or more."""
         return abs(self.last - self.first)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from benchmarks.standing import Standing
 
 LEAST_BAD_PERCENT = 9.0
-"""Of all requests, where 10 % are meant: a short run ends within a client's ten."""
+"""The least share of bad requests. Clients mean 10 %, and a short run ends within a client's ten."""
 SHOWN = 20
 """The largest number of wrong answers of which a line is kept."""
 

@@ -11,7 +11,10 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_good_requests_are_answered_and_bad_ones_refused_under_load(tmp_path: Path) -> None:
-    """No worker ends, and descriptors and threads stay; memory is read, and still warms up in so short a run."""
+    """No worker ends, and descriptors and threads stay.
+
+    Memory is read and not required: caches still fill in so short a run.
+    """
     figures_file = tmp_path / "figures.json"
     size = ["--minutes", "0.25", "--clients", "8", "--backend", "eager", "--json", str(figures_file)]
     done = subprocess.run([sys.executable, "-m", "soak", *size], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The folder `soak/`, and those that it uses, as packages; other files of the repository stay not importable."""
+"""The folder `soak/`, and those that it uses, as packages, as in `tests/chaos`."""
 
 from __future__ import annotations
 

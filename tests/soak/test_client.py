@@ -18,7 +18,7 @@ from chaos.archive import make_model
 from chaos.connection import Connection, Reply
 from chaos.expected import expect
 from chaos.script import draw_scripts
-from chaos.verdict import ID, STEP
+from chaos.verdict import END, ID, STEP
 from soak.archives import TAGGER
 from soak.bad_requests import PLAIN_KINDS, Refusal
 from soak.bad_sessions import SESSION_KINDS, OpenSession
@@ -34,7 +34,7 @@ KIND = "an unknown session"
 REQUESTS = 100
 
 Answer = Callable[[str, Mapping[str, str], bytes], bytes]
-"""A function from the path, the headers by their names in lower case and the body to a whole HTTP response."""
+"""A function from the path, the headers (names in lower case) and the body to an HTTP response."""
 
 
 class RightServer:
@@ -158,6 +158,15 @@ def test_a_session_that_is_not_continued_is_counted() -> None:
     assert tally.sessions_begun > 0
     assert tally.sessions_finished == 0
     assert tally.good_right < tally.good_sent
+
+
+def test_a_session_whose_last_answer_is_wrong_is_not_finished() -> None:
+    """All others of its answers are right."""
+    server = RightServer()
+    tally = tally_of(lambda *one: response(200, {}) if END in one[1] else server.answer(*one))
+
+    assert tally.sessions_begun == tally.good_sent - tally.good_right > 0
+    assert tally.sessions_finished == 0
 
 
 @pytest.mark.parametrize(
