@@ -22,10 +22,11 @@ MEMORY_PERCENT = 2.0
 
 Over the 30 minutes of a full run, a leak of 0.1 % a minute exceeds it.
 """
-DESCRIPTORS = 2
-"""The largest difference of open descriptors: a store that is being written has its journal open too."""
-THREADS = 1
-"""The largest difference of threads: libraries start a thread at its first use, which may be late."""
+DESCRIPTORS = THREADS = 1
+"""The largest difference of open descriptors, and of threads.
+
+A library may open a file or start a thread at its first use, which may be late; more than one is a leak.
+"""
 _WINDOWS = 10
 """Windows of the judged time, of which the first and the last are compared."""
 

@@ -55,9 +55,9 @@ def test_noise_is_no_leak(seed: int, percent: float, spikes: float, start: float
     assert found(series(lambda _: start * MB * factor())) == []
 
 
-@given(seed=SEEDS, leak=st.floats(0.1, 10), percent=st.floats(0, 1), start=st.floats(50, 5000))
+@given(seed=SEEDS, leak=st.floats(0.1, 10), percent=st.floats(0, 0.3), start=st.floats(50, 5000))
 def test_a_leak_of_a_thousandth_a_minute_is_found(seed: int, leak: float, percent: float, start: float) -> None:
-    """This holds under noise of ten times as much."""
+    """This holds under noise of three times as much, where a real worker shows a tenth of it."""
     factor = noise(seed, percent, 0.0)
     (line,) = found(series(lambda at: start * MB * (1 + leak / 100 * at / 60) * factor()))
 
@@ -67,7 +67,7 @@ def test_a_leak_of_a_thousandth_a_minute_is_found(seed: int, leak: float, percen
 @given(seed=SEEDS, leak=st.floats(0.1, 10), spikes=st.floats(0, 0.1))
 def test_spikes_at_the_begin_hide_no_leak(seed: int, leak: float, spikes: float) -> None:
     """They are in the first window only, and make it look larger."""
-    early, calm = noise(seed, 0.5, spikes), noise(seed + 1, 0.5, 0.0)
+    early, calm = noise(seed, 0.2, spikes), noise(seed + 1, 0.2, 0.0)
 
     def memory(at: float) -> float:
         factor = early if at < warm_up_seconds(FULL) + 150 else calm
@@ -101,8 +101,8 @@ def test_the_growth_that_is_allowed_is_two_percent() -> None:
     assert len(found(series(lambda at: 200 * MB * (1.0201 if at > 1000 else 1)))) == 1
 
 
-@pytest.mark.parametrize(("change", "lines"), [(2, 0), (3, 1), (-2, 0), (-3, 1)])
-def test_descriptors_stay_within_two(change: int, lines: int) -> None:
+@pytest.mark.parametrize(("change", "lines"), [(1, 0), (2, 1), (-1, 0), (-2, 1)])
+def test_descriptors_stay_within_one(change: int, lines: int) -> None:
     """In both directions; those of a moment do not count."""
     steps = series(descriptors=lambda at: 20 + (change if at > 900 else 0) + 30 * (int(at) % 5 == 0))
 
