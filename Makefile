@@ -5,8 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 FUZZ_STAMP := .venv/.installed-fuzz
-# Workers for `make test`; each end-to-end worker runs a TorchServe of its own.
-JOBS ?= auto
+# Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
+JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
 .PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz lint types format clean
 .DELETE_ON_ERROR:
 
