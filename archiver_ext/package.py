@@ -10,7 +10,8 @@ import torch
 from rich.console import Console
 
 from ..backends import simulation
-from ..backends.compile_pool import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_all, disk_size
+from ..backends.compile_job import CompileFailure, CompileJob, CompileOutcome, CompileResult
+from ..backends.compile_pool import compile_all, disk_size
 from ..backends.exported_program import save_program
 from ..backends.interface import Backend, CompileSettings
 from ..bucketing.shapes import ProgramRole, role_buckets

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..backends.compile_pool import CompileResult
+from ..backends.compile_job import CompileResult
 from ..bucketing.shapes import Bucket
 from .evaluation.selection import CandidateResult
 from .package import PackagingResult

@@ -2,6 +2,8 @@
 
 Each process has its own process session and its own temporary directory. When packaging stops (an unsupported program,
 a failure, Ctrl-C), the compilers that it started end with it and leave no files behind.
+
+An engine whose compilation only writes files is compiled in this process, which has imported torch already.
 """
 
 from __future__ import annotations
@@ -13,61 +15,22 @@ import subprocess
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..bucketing.shapes import Bucket, ProgramRole
 from ..config.json_codec import to_json
 from ..config.partitioner import PartitionerConfig
-from .interface import DEFAULTS, CompileSettings
+from .compile_job import CompileFailure, CompileJob, CompileOutcome, CompileResult, compile_seconds
+from .exported_program import load_program
+from .interface import CompileError, CompileSettings
+from .registry import ENGINES
 from .subprocesses import describe_exit, package_path
 
 _LAST_LINES = 20
-
-
-@dataclass(frozen=True)
-class CompileJob:
-    """One program to compile; `bucket` is None for an engine with dynamic shapes."""
-
-    backend: str
-    part: ProgramRole
-    bucket: Bucket | None
-    program: Path
-    """A file that `save_program` wrote."""
-    directory: Path
-    settings: CompileSettings = DEFAULTS
-    partitioner: PartitionerConfig | None = None
-    """Options of graph partitioning; None if the engine runs the whole program."""
-
-    def __str__(self) -> str:
-        """Return a short description, e.g. `inductor chunk 4 x 128`."""
-        shape = "any shape" if self.bucket is None else f"{self.bucket.batch} x {self.bucket.length}"
-        return f"{self.backend} {self.part} {shape}"
-
-
-@dataclass(frozen=True)
-class CompileResult:
-    """Cost of compiling one program."""
-
-    job: CompileJob
-    seconds: float
-    size: int
-    """Bytes on disk."""
-
-
-@dataclass(frozen=True)
-class CompileFailure:
-    """Reason why an engine is rejected: it does not support the program, or failed."""
-
-    job: CompileJob
-    reason: str
-
-
-CompileOutcome = CompileResult | CompileFailure
 
 
 def compile_all(
@@ -81,9 +44,14 @@ def compile_all(
     """
     engines = {job.backend for job in jobs}
     results: list[CompileOutcome] = []
-    pending = list(jobs)
+    pending = [job for job in jobs if not _only_writes(job)]
+    for job in jobs:
+        if _only_writes(job) and job.backend in engines:
+            results.append(_compile_here(job))
+            report(results[-1])
+            engines -= {result.job.backend for result in results if isinstance(result, CompileFailure)}
     running: dict[Future[CompileOutcome], _Worker] = {}
-    count = max(1, min(len(jobs), max_workers or len(os.sched_getaffinity(0))))
+    count = max(1, min(len(pending), max_workers or len(os.sched_getaffinity(0))))
     workers = [_Worker(scratch / f"worker{index}") for index in range(count)]
     free = list(workers)
     with _closed_after(workers), ThreadPoolExecutor(count) as threads, _stopped_after(workers):
@@ -98,6 +66,31 @@ def compile_all(
             engines -= {result.job.backend for result in results if isinstance(result, CompileFailure)}
             pending = [job for job in pending if job.backend in engines]
     return results
+
+
+def _only_writes(job: CompileJob) -> bool:
+    return job.backend in ENGINES and ENGINES[job.backend].only_writes and job.partitioner is None
+
+
+def _compile_here(job: CompileJob) -> CompileOutcome:
+    _make_folders(job)
+    try:
+        seconds = compile_seconds(job, load_program(job.program))
+    except CompileError as error:
+        return CompileFailure(job, str(error))
+    except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
+        return _failure(job, f"{type(error).__name__}: {error}", traceback.format_exc())
+    return CompileResult(job, seconds, disk_size(job.directory))
+
+
+def _make_folders(job: CompileJob) -> None:
+    job.directory.mkdir(parents=True)
+    if job.settings.workdir is not None:
+        job.settings.workdir.mkdir(parents=True, exist_ok=True)
+
+
+def _failure(job: CompileJob, crash: str, log: str) -> CompileFailure:
+    return CompileFailure(job, f"the engine failed ({crash})\n{textwrap.indent(log, '    ')}")
 
 
 @contextmanager
@@ -131,13 +124,12 @@ class _Worker:
 
     def compile(self, job: CompileJob) -> CompileOutcome:
         """Compile one job. A failure is the job's result and is not raised."""
-        job.directory.mkdir(parents=True)
-        if job.settings.workdir is not None:
-            job.settings.workdir.mkdir(parents=True, exist_ok=True)
+        _make_folders(job)
         reply = self._ask(
             {
                 "program": str(job.program),
                 "backend": job.backend,
+                "part": job.part,
                 "bucket": job.bucket,
                 "settings": to_json(CompileSettings, job.settings),
                 "partitioner": None if job.partitioner is None else to_json(PartitionerConfig, job.partitioner),
@@ -148,7 +140,7 @@ class _Worker:
             return CompileResult(job, reply["seconds"], disk_size(job.directory))
         if "refused" in reply:
             return CompileFailure(job, reply["refused"])
-        return CompileFailure(job, f"the engine failed ({reply['crashed']})\n{textwrap.indent(reply['log'], '    ')}")
+        return _failure(job, reply["crashed"], reply["log"])
 
     def _ask(self, job: Mapping[str, Any]) -> dict[str, Any]:
         process = self._running()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import traceback
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,11 +18,9 @@ import torch
 from ..bucketing.shapes import Bucket
 from ..config.json_codec import from_json
 from ..config.partitioner import PartitionerConfig
-from . import masked  # noqa: F401 - registers the operators that programs call
+from .compile_job import CompileJob, compile_seconds
 from .exported_program import load_program
 from .interface import CompileError, CompileSettings
-from .partitioning.backend import PartitionedBackend
-from .registry import get_backend
 
 
 def main() -> None:
@@ -44,19 +41,26 @@ def _take_stdout() -> TextIO:
     return replies
 
 
-def _reply(job: dict[str, Any], program: torch.export.ExportedProgram) -> dict[str, Any]:
-    started = time.perf_counter()
-    bucket = None if job["bucket"] is None else Bucket(*job["bucket"])
+def _reply(given: dict[str, Any], program: torch.export.ExportedProgram) -> dict[str, Any]:
     try:
-        engine = get_backend(job["backend"])
-        if job["partitioner"] is not None:
-            engine = PartitionedBackend(engine, from_json(PartitionerConfig, job["partitioner"]))
-        engine.compile(program, bucket, Path(job["directory"]), from_json(CompileSettings, job["settings"]))
+        return {"seconds": compile_seconds(_job(given), program)}
     except CompileError as error:
         return {"refused": str(error)}
     except Exception as error:  # noqa: BLE001 - a failure of the engine, reported as such
         return {"crashed": f"{type(error).__name__}: {error}", "log": traceback.format_exc()}
-    return {"seconds": time.perf_counter() - started}
+
+
+def _job(given: dict[str, Any]) -> CompileJob:
+    partitioner = given["partitioner"]
+    return CompileJob(
+        given["backend"],
+        given["part"],
+        None if given["bucket"] is None else Bucket(*given["bucket"]),
+        Path(given["program"]),
+        Path(given["directory"]),
+        from_json(CompileSettings, given["settings"]),
+        None if partitioner is None else from_json(PartitionerConfig, partitioner),
+    )
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ class EngineSpec:
     """Third-party packages that the engine's files import inside functions."""
     auto: Mapping[Purpose, int] = field(default_factory=dict)
     """Rank for each purpose, lowest first; without a rank the engine is not tried."""
+    only_writes: bool = False
+    """Whether compilation only writes files: it cannot end the process, and needs none of its own."""
 
 
 CPU_FILES = ("exported_program.py", "masked.py", "module_program.py")
@@ -109,6 +111,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Eager",
         files=("eager.py", *CPU_FILES),
         auto={"fallback": 0, "trace": 2, "choose_lengths": 1},
+        only_writes=True,
     ),
 }
 """Built-in engines, in the order in which they are listed to users."""

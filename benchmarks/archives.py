@@ -23,7 +23,8 @@ from torch import nn
 
 from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import compile_jobs
-from torchserve_neuron_lstm.backends.compile_pool import CompileFailure, compile_all
+from torchserve_neuron_lstm.backends.compile_job import CompileFailure
+from torchserve_neuron_lstm.backends.compile_pool import compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.plan import single_bucket_plan
 from torchserve_neuron_lstm.config.load import load_config

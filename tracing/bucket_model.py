@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from ..backends.compile_pool import CompileFailure, CompileJob, CompileOutcome, compile_all
+from ..backends.compile_job import CompileFailure, CompileJob, CompileOutcome
+from ..backends.compile_pool import compile_all
 from ..backends.interface import Backend, CompileError
 from .bucket_kernel import call_factory
 from .description import TempDirectory

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from ...backends import registry
-from ...backends.compile_pool import CompileJob, CompileResult
+from ...backends.compile_job import CompileJob, CompileResult
 from ...backends.interface import DEFAULTS, Backend, CompileSettings, Ragged, precision_of, simulation_of
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.partitioning.partitioned_program import SEGMENTS

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
-from ...backends.compile_pool import CompileResult
+from ...backends.compile_job import CompileResult
 from ...backends.interface import Backend, CompilerOption, Precision, WholeSequences
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.registry import auto_engines, get_backend

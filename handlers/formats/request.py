@@ -89,10 +89,14 @@ class TorchServeRequest(NamedTuple):
 
         >>> TorchServeRequest({}, {"describe": "True"}).is_describe_request
         True
+        >>> TorchServeRequest({"body": b""}, {"describe": "True"}).is_describe_request
+        True
         >>> TorchServeRequest({"body": b"[1]"}, {"describe": "True"}).is_describe_request
         False
         """
-        return self.headers.get("describe") == "True" and isinstance(self.row, Mapping) and not self.row
+        if self.headers.get("describe") != "True" or not isinstance(self.row, Mapping):
+            return False
+        return all(isinstance(value, bytes | bytearray | str) and not value for value in self.row.values())
 
     @property
     def is_explain_request(self) -> bool:

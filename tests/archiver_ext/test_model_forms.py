@@ -125,7 +125,7 @@ neuron_lstm:
   backend: %s
 """
 LENGTHS = (16, 1, 9, 4)
-LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("inductor", "openvino", "eager")]
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("onnxruntime", "inductor", "openvino", "eager")]
 
 
 def packaged(folder: Path, backend: str, source: str = SUBSAMPLED, keys: str = "") -> tuple[Path, torch.nn.Module]:
@@ -159,7 +159,7 @@ def archived(
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", ["native", "onnxruntime", *LONG])
+@pytest.mark.parametrize("backend", ["native", *LONG])
 def test_a_model_that_subsamples_time_answers_at_its_own_length(backend: str, tmp_path: Path) -> None:
     """Every request of a batch gets its own frames, as many as the model returns for it alone."""
     folder, model = packaged(tmp_path, backend)

@@ -14,7 +14,8 @@ import odd_engines
 import pytest
 import torch
 
-from torchserve_neuron_lstm.backends.compile_pool import CompileFailure, CompileJob, CompileResult, compile_all
+from torchserve_neuron_lstm.backends.compile_job import CompileFailure, CompileJob, CompileResult
+from torchserve_neuron_lstm.backends.compile_pool import compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 

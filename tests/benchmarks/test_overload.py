@@ -18,7 +18,7 @@ SLOW_SECONDS = 0.2
 
 
 def answer(client: socket.socket) -> None:
-    """Answer the requests of a connection: `late` slowly, `bad` with 504, `gone` not at all, others with 200."""
+    """Answer a connection: `late` slowly, `bad` with 504, `gone` not at all, others with 200."""
     with closing(client):
         while request := client.recv(1 << 16):
             body = request.partition(b"\r\n\r\n")[2]

@@ -10,8 +10,8 @@ from .conftest import Packaged
 from .projects import DATA, PROJECTS
 from .shapes import golden, keys
 
-LONG = ("tagger_inductor", "tagger_neuron", "speech_neuronx", "kernel_openvino")
-"""Those that differ from others by their engine alone."""
+LONG = ("divided_onnxruntime", "tagger_inductor", "tagger_neuron", "speech_neuronx", "kernel_openvino")
+"""Those whose own part, the engine, has tests elsewhere."""
 
 
 @pytest.mark.timeout(300)

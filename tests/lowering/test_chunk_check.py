@@ -73,7 +73,7 @@ class Served:
                 assert torch.allclose(ours, reference, TOLERANCE, TOLERANCE), (spec.name, plan, garbage)
 
 
-@pytest.mark.parametrize("backend", ["onnxruntime", "native"])
+@pytest.mark.parametrize("backend", ["native", pytest.param("onnxruntime", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ANY_SHAPE_CASES)
 def test_one_program_serves_any_chunk_plan(name: str, backend: str, tmp_path: Path) -> None:
     """On engines with dynamic shapes, for any chunks and any padding."""

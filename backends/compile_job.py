@@ -1,0 +1,74 @@
+"""One program to compile, its compilation in this process, and its outcome."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch.export import ExportedProgram
+
+from ..bucketing.shapes import Bucket, ProgramRole
+from ..config.partitioner import PartitionerConfig
+from . import masked  # noqa: F401 - registers the operators that programs call
+from .interface import DEFAULTS, CompileSettings
+from .partitioning.backend import PartitionedBackend
+from .registry import get_backend
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """One program to compile; `bucket` is None for an engine with dynamic shapes."""
+
+    backend: str
+    part: ProgramRole
+    bucket: Bucket | None
+    program: Path
+    """A file that `save_program` wrote."""
+    directory: Path
+    settings: CompileSettings = DEFAULTS
+    partitioner: PartitionerConfig | None = None
+    """Options of graph partitioning; None if the engine runs the whole program."""
+
+    def __str__(self) -> str:
+        """Return a short description, e.g. `inductor chunk 4 x 128`."""
+        shape = "any shape" if self.bucket is None else f"{self.bucket.batch} x {self.bucket.length}"
+        return f"{self.backend} {self.part} {shape}"
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """Cost of compiling one program."""
+
+    job: CompileJob
+    seconds: float
+    size: int
+    """Bytes on disk."""
+
+
+@dataclass(frozen=True)
+class CompileFailure:
+    """Reason why an engine is rejected: it does not support the program, or failed."""
+
+    job: CompileJob
+    reason: str
+
+
+CompileOutcome = CompileResult | CompileFailure
+
+
+def compile_seconds(job: CompileJob, program: ExportedProgram) -> float:
+    """Compile a program, which the caller has read, into the job's folder.
+
+    Returns the seconds that it took.
+
+    Raises:
+        CompileError: the engine does not support the program.
+        Exception: whatever a failing engine raises.
+    """
+    started = time.perf_counter()
+    engine = get_backend(job.backend)
+    if job.partitioner is not None:
+        engine = PartitionedBackend(engine, job.partitioner)
+    engine.compile(program, job.bucket, job.directory, job.settings)
+    return time.perf_counter() - started
