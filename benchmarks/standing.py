@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from math import isfinite
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -61,8 +62,12 @@ def standings_table(found: Sequence[Standing]) -> Table:
 
 
 def standings_json(found: Sequence[Standing]) -> list[dict[str, Any]]:
-    """The standings for machines."""
-    return [{**asdict(standing), "reached": standing.reached} for standing in found]
+    """The standings for machines.
+
+    A value that was not measured is None: JSON has no not-a-number.
+    """
+    values = (one.value if isfinite(one.value) else None for one in found)
+    return [{**asdict(one), "value": value, "reached": one.reached} for one, value in zip(found, values, strict=True)]
 
 
 def plain_table(title: str) -> Table:

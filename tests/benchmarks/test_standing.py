@@ -34,6 +34,13 @@ def test_each_floor_that_does_not_hold_is_named_with_its_numbers() -> None:
     assert missed(found[1:2]) == []
 
 
+def test_a_value_that_was_not_measured_is_valid_json() -> None:
+    """Strict parsers refuse not-a-number."""
+    (told,) = standings_json([Standing("memory", float("nan"), 2, 0.5, "less")])
+
+    assert (told["value"], told["reached"]) == (None, "missed")
+
+
 def test_all_floors_are_told_to_people_and_machines() -> None:
     """Met floors and missed floors are in the report."""
     found = [Standing("first", 1.234, 2, 3), Standing("second", 2.5, 2, 3)]
