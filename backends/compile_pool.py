@@ -51,7 +51,9 @@ def compile_all(
             report(results[-1])
             engines -= {result.job.backend for result in results if isinstance(result, CompileFailure)}
     running: dict[Future[CompileOutcome], _Worker] = {}
-    count = max(1, min(len(pending), max_workers or len(os.sched_getaffinity(0))))
+    # Programs for any shape are compiled in less time than a further process takes to start.
+    parallel = len({(job.backend, job.bucket) for job in pending})
+    count = max(1, min(parallel, max_workers or len(os.sched_getaffinity(0))))
     workers = [_Worker(scratch / f"worker{index}") for index in range(count)]
     free = list(workers)
     with _closed_after(workers), ThreadPoolExecutor(count) as threads, _stopped_after(workers):

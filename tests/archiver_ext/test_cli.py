@@ -77,7 +77,9 @@ def test_init_writes_a_config_that_is_good(capsys: Capture, project: Project) ->
     assert "there is no file nowhere.py" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("archive_format", ["default", "tgz", "no-archive"])
+@pytest.mark.parametrize(
+    "archive_format", ["default", *(pytest.param(name, marks=pytest.mark.long) for name in ("tgz", "no-archive"))]
+)
 def test_an_archive_says_what_is_in_it(capsys: Capture, project: Project, archive_format: str) -> None:
     """The output is a table or the manifest itself, for every format."""
     assert cli.main(["archive", *project.flags(), "--export-path", ".", "--archive-format", archive_format]) == 0

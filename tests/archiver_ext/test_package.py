@@ -377,7 +377,7 @@ def test_an_unexpected_error_is_shown_with_its_traceback(
     assert project.listing() == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, number: signal.Signals) -> None:
     """After Ctrl-C or SIGTERM during compilation there is an exit code, and no file or process remains."""
     project.configure(backend="slow")

@@ -102,7 +102,10 @@ def expected(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("backend", "key"), [("eager", ""), ("native", "class: Tagger,"), ("onnxruntime", "")])
+@pytest.mark.parametrize(
+    ("backend", "key"),
+    [("eager", ""), ("native", "class: Tagger,"), pytest.param("onnxruntime", "", marks=pytest.mark.long)],
+)
 def test_a_method_of_one_of_two_classes_is_served_with_the_weights_of_a_checkpoint(
     project: Project, backend: str, key: str
 ) -> None:

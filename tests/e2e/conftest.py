@@ -17,8 +17,6 @@ SEED_MODELS = HERE / "seed_models"
 TAGGER, SCORER = HERE / "models" / "tagger.py", HERE / "models" / "scorer.py"
 
 HAS_COMPILER = get_backend("inductor").unavailable() is None
-COMPILED = "inductor" if HAS_COMPILER else "onnxruntime"
-"""The engine that compiles each bucket, if there is a C++ compiler."""
 NATIVE = "native" if HAS_COMPILER else "onnxruntime"
 """The engine that compiles a kernel for recurrences, if there is a C++ compiler."""
 
@@ -54,7 +52,7 @@ MODELS = {
     "fixed_length": (SEED_MODELS / "fixed_length" / "model.py", f"{LENGTHLESS}backend: onnxruntime"),
     "packed_sorted": (SEED_MODELS / "packed_sorted" / "model.py", f"{PACKED}backend: eager"),
     "packed_unsorted": (SEED_MODELS / "packed_unsorted" / "model.py", f"{PACKED}backend: {NATIVE}"),
-    "final_state": (SEED_MODELS / "final_state" / "model.py", f"{FINAL_STATE}backend: {COMPILED}"),
+    "final_state": (SEED_MODELS / "final_state" / "model.py", f"{FINAL_STATE}backend: openvino"),
     "tagger": (TAGGER, TAGGING),
     "scorer": (SCORER, SCORING),
 }

@@ -209,6 +209,7 @@ def exported(archive: Path, target: Path) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_a_graph_with_its_weights_answers_in_openvino(tmp_path: Path) -> None:
     """OpenVINO's C++ library reads the one file."""
     archive = make_archive(tmp_path / "made", LSTM, "openvino", safetensors=True)

@@ -3,27 +3,23 @@ from __future__ import annotations
 import logging
 import re
 import socket
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ts
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from ts.metrics.caching_metric import CachingMetric
+from ts.metrics.metric_type_enum import MetricTypes
 
 import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 from torchserve_neuron_lstm.handlers.batch import BatchStats
 from torchserve_neuron_lstm.handlers.metrics import METRICS, BatchMetrics, Metric, MetricReporter, declared_units
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore", ResourceWarning)  # TorchServe does not close a file
-    import ts
-    from ts.metrics.caching_metric import CachingMetric
-    from ts.metrics.metric_type_enum import MetricTypes
 
 FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 GRID = BucketGrid(batches=(1, 4), lengths=(8, 16))

@@ -65,7 +65,7 @@ def configured(tmp_path: Path, name: str, length: str, backend: str = "auto") ->
     return config, lower(case(name).make().eval(), config)
 
 
-@pytest.mark.parametrize("backend", ["inductor", "eager"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_lengths_are_chosen_for_every_engine(tmp_path: Path, backend: str) -> None:
     """They are observed lengths, as many as requested, up to the longest; the grid is then fixed."""
     config, program = configured(tmp_path, "Tagger", "{auto: 3, histogram: lengths.txt}", backend)
