@@ -3,7 +3,8 @@
 Each process has its own process session and its own temporary directory. When packaging stops (an unsupported program,
 a failure, Ctrl-C), the compilers that it started end with it and leave no files behind.
 
-An engine whose compilation only writes files is compiled in this process, which has imported torch already.
+A single engine that compiles quickly does so in this process, which has imported torch already. Beside other engines it
+has a process of its own: if that ends, the others go on.
 """
 
 from __future__ import annotations
@@ -42,14 +43,11 @@ def compile_all(
     `report` is called with each result as it arrives. `scratch` is a private directory for the compilers' files.
     `max_workers` is the largest number of processes; None: one for each core.
     """
+    if _quick(jobs):
+        return _compile_here(jobs, report)
     engines = {job.backend for job in jobs}
     results: list[CompileOutcome] = []
-    pending = [job for job in jobs if not _only_writes(job)]
-    for job in jobs:
-        if _only_writes(job) and job.backend in engines:
-            results.append(_compile_here(job))
-            report(results[-1])
-            engines -= {result.job.backend for result in results if isinstance(result, CompileFailure)}
+    pending = list(jobs)
     running: dict[Future[CompileOutcome], _Worker] = {}
     # Programs for any shape are compiled in less time than a further process takes to start.
     parallel = len({(job.backend, job.bucket) for job in pending})
@@ -70,11 +68,24 @@ def compile_all(
     return results
 
 
-def _only_writes(job: CompileJob) -> bool:
-    return job.backend in ENGINES and ENGINES[job.backend].only_writes and job.partitioner is None
+def _quick(jobs: Sequence[CompileJob]) -> bool:
+    """Whether the jobs are those of one engine that compiles quickly."""
+    engines = {job.backend for job in jobs}
+    whole = all(job.partitioner is None for job in jobs)
+    return whole and len(engines) == 1 and all(name in ENGINES and ENGINES[name].quick for name in engines)
 
 
-def _compile_here(job: CompileJob) -> CompileOutcome:
+def _compile_here(jobs: Sequence[CompileJob], report: Callable[[CompileOutcome], None]) -> list[CompileOutcome]:
+    results: list[CompileOutcome] = []
+    for job in jobs:
+        results.append(_outcome(job))
+        report(results[-1])
+        if isinstance(results[-1], CompileFailure):
+            break
+    return results
+
+
+def _outcome(job: CompileJob) -> CompileOutcome:
     _make_folders(job)
     try:
         seconds = compile_seconds(job, load_program(job.program))

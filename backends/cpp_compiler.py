@@ -8,6 +8,7 @@ import contextlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -131,6 +132,19 @@ def reject_instruction_flags(args: Sequence[str]) -> None:
                 f"compiler_args: {arg} chooses an instruction set, but programs are compiled for the one that every "
                 f"host must have ({cpu_target().isa}): leave it out"
             )
+
+
+def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run a compiler; if this process is interrupted, it ends, with the processes that it started."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            stdout, stderr = process.communicate()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, stdout, stderr)
 
 
 def strip(library: Path) -> None:

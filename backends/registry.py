@@ -40,8 +40,8 @@ class EngineSpec:
     """Third-party packages that the engine's files import inside functions."""
     auto: Mapping[Purpose, int] = field(default_factory=dict)
     """Rank for each purpose, lowest first; without a rank the engine is not tried."""
-    only_writes: bool = False
-    """Whether compilation only writes files: it cannot end the process, and needs none of its own."""
+    quick: bool = False
+    """Whether compilation takes less time than starting a process for it."""
 
 
 CPU_FILES = ("exported_program.py", "masked.py", "module_program.py")
@@ -66,6 +66,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Native",
         files=("native/*.py", "cpp_compiler.py", *CPU_FILES),
         auto={"serve_float32": 0, "serve_bfloat16": 0},
+        quick=True,
     ),
     "inductor": EngineSpec(
         "inductor",
@@ -80,6 +81,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         files=("onnxruntime.py", "onnx_engine.py"),
         packages=("onnxruntime",),
         auto={"serve_float32": 2, "serve_bfloat16": 2, "trace": 1, "choose_lengths": 0},
+        quick=True,
     ),
     "openvino": EngineSpec(
         "openvino",
@@ -87,6 +89,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         files=("openvino.py", "onnx_engine.py", "exported_program.py", "masked.py"),
         packages=("onnx", "openvino"),
         auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
+        quick=True,
     ),
     "vollo": EngineSpec(
         "vollo.engine",
@@ -111,7 +114,7 @@ ENGINES: Mapping[str, EngineSpec] = {
         "Eager",
         files=("eager.py", *CPU_FILES),
         auto={"fallback": 0, "trace": 2, "choose_lengths": 1},
-        only_writes=True,
+        quick=True,
     ),
 }
 """Built-in engines, in the order in which they are listed to users."""

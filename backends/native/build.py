@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -58,7 +57,7 @@ def _library(compiler: str, source: Path, isa: str) -> bytes:
             *(compiler, "-std=c++17", "-O3", "-fPIC", "-shared", "-pthread", f"-march={isa}"),
             *("-ffp-contract=fast", str(source), "-o", str(library)),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = cpp_compiler.run(command)
         if done.returncode != 0:
             said = next((line for line in done.stderr.splitlines() if "error" in line), f"exit code {done.returncode}")
             raise CompileError(f"{command[0]} does not compile the recurrent library for {isa}: {said.strip()}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm_archiver
 
 BIN = Path(sys.executable).parent
 
@@ -88,7 +89,10 @@ class Project:
 
     def archive(self, *more: str, handler: str = "neuron_lstm", **env: str) -> subprocess.CompletedProcess[str]:
         """Run the standard command with all flags that a model needs; flags in `more` override them."""
-        return self.run("torch-model-archiver", *self.flags(), "--handler", handler, *more, **env)
+        command = ["torch-model-archiver", *self.flags(), "--handler", handler, *more]
+        if env:
+            return self.run(*command, **env)
+        return warm_archiver.run(command, self.folder, self.environment())
 
     def flags(self) -> list[str]:
         words = "--model-name tiny --version 1.0 --model-file model.py --serialized-file weights.pt"

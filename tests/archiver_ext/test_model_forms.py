@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import warm_archiver
 from worker import WorkerResponse, loaded, predict, request
 
 from torchserve_neuron_lstm.config.manifest import read_manifest
@@ -151,11 +152,8 @@ def archived(
     model: torch.nn.Module = made().eval()
     torch.save(model.state_dict(), folder / "weights.pt")
     flags = "--model-name m --version 1 --model-file model.py --serialized-file weights.pt --archive-format no-archive"
-    command = [sys.executable, "-m", "torchserve_neuron_lstm.archiver_ext.cli", "archive", *flags.split()]
-    done = subprocess.run(
-        [*command, "--config-file", "model-config.yaml"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    return done, model
+    command = ["neuron-lstm", "archive", *flags.split(), "--config-file", "model-config.yaml"]
+    return warm_archiver.run(command, folder, os.environ), model
 
 
 @pytest.mark.timeout(300)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+import warm_archiver
 from torch import nn
 
 HERE = Path(__file__).parent
@@ -278,6 +279,8 @@ def environment_of(name: str) -> dict[str, str]:
 
 def run(words: Sequence[str], folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, with any result."""
+    if Path(words[0]).name in warm_archiver.COMMANDS:
+        return warm_archiver.run(words, folder, environment)
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 

@@ -1,8 +1,9 @@
-"""Packaging as a user does it: files in a folder, and `torch-model-archiver` as a process."""
+"""Packaging as a user does it: files in a folder, and `torch-model-archiver` in a process of its own."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import warm_archiver
 from torch import nn
 
 ARCHIVER = Path(sys.executable).with_name("torch-model-archiver")
@@ -57,18 +59,9 @@ def model_class(file: Path) -> type[nn.Module]:
 def archive(source: Source, name: str, store: Path, more: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run `torch-model-archiver --handler neuron_lstm` in the user's folder; its output is one text."""
     words = "--version 1.0 --model-file model.py --serialized-file weights.pt --handler neuron_lstm"
-    return subprocess.run(
-        [
-            *(str(ARCHIVER), "--model-name", name, *words.split(), "--config-file", "model-config.yaml"),
-            *("--export-path", str(store), *more),
-        ],
-        cwd=source.folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    command = [str(ARCHIVER), "--model-name", name, *words.split(), "--config-file", "model-config.yaml"]
+    done = warm_archiver.run([*command, "--export-path", str(store), *more], source.folder, os.environ)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout + done.stderr)
 
 
 def archived(source: Source, name: str, store: Path, more: Sequence[str] = ()) -> None:
