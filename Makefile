@@ -5,9 +5,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 FUZZ_STAMP := .venv/.installed-fuzz
+MUTANTS_STAMP := .venv/.installed-mutants
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz lint types format clean
+.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +23,7 @@ help:
 	@echo "make sanitize the recurrent library under GCC's sanitizers of memory, arithmetic and threads: about 10 minutes"
 	@echo "make compose  2,000 models of random features against each request alone, continued where it stopped: hours"
 	@echo "make fuzz MINUTES=10  requests, manifests, session records and tokens from a fuzzer guided by coverage"
+	@echo "make mutants  240 changes of the code, each of which a test must notice: hours"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
 	@echo "make bench-compare BASE=COMMIT  a request's CPU time beside that of another commit, with floors: about 5 minutes"
 	@echo "make seeds    every example of the tracing APIs on every engine, and what archives save: about 12 minutes"
@@ -97,6 +99,15 @@ compose: $(STAMP)
 fuzz: MINUTES ?= 10
 fuzz: $(FUZZ_STAMP)
 	@$(BIN)/python -m fuzz --minutes $(MINUTES)
+
+# Mutants of each area.
+mutants: SAMPLE ?= 60
+mutants: $(MUTANTS_STAMP)
+	@$(BIN)/python -m mutants --sample $(SAMPLE)
+
+$(MUTANTS_STAMP): $(STAMP)
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutants]'
+	@touch $@
 
 $(FUZZ_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[fuzz]'

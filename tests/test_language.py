@@ -9,7 +9,7 @@ from import_rules import FOLDERS
 from prose_rules import PRIVATE_WORDS, class_homonyms, docstrings, long_first_lines, private_words, riddles
 
 ROOT = Path(__file__).parents[1]
-EVERYWHERE = (*FOLDERS, "benchmarks", "chaos", "composer", "examples", "fuzz", "soak", "tests")
+EVERYWHERE = (*FOLDERS, "benchmarks", "chaos", "composer", "examples", "fuzz", "mutants", "soak", "tests")
 """The package's rooms, and the folders beside them."""
 
 

@@ -48,8 +48,11 @@ def make_archives(
     delay_ms: int,
     backend: str,
     names: Sequence[str] = (PLAIN, OURS),
+    threads: int | None = None,
 ) -> None:
     """Write `plain.mar` and `ours.mar` to the folder `store`, with the same settings of TorchServe.
+
+    `threads` is the number of threads of the engine; None: by the host's cores.
 
     Raises:
         subprocess.CalledProcessError: the archiver failed; `output` holds its output.
@@ -59,7 +62,8 @@ def make_archives(
     torch.save(model.state_dict(), store / "weights.pt")
     frontend = _FRONTEND.format(workers=workers, batch_size=batch_size, delay_ms=delay_ms)
     (store / "plain.yaml").write_text(frontend)
-    (store / "ours.yaml").write_text(frontend + _BLOCK.replace("BACKEND", backend))
+    own = "" if threads is None else f"  threads: {threads}\n"
+    (store / "ours.yaml").write_text(frontend + _BLOCK.replace("BACKEND", backend) + own)
     for name in names:
         handler = _HANDLERS[name]
         flags = "--version 1.0 --model-file model.py --serialized-file weights.pt"

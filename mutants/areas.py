@@ -1,0 +1,39 @@
+"""Code that is changed, and the tests that must notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Area:
+    """Files, and the tests of them."""
+
+    sources: tuple[str, ...]
+    """Glob patterns, from the repository's root."""
+    tests: tuple[str, ...]
+    """Files and folders, from the repository's root."""
+
+    def files(self, root: Path) -> list[str]:
+        """Return the files to change, from the root."""
+        found = (path for pattern in self.sources for path in root.glob(pattern))
+        return sorted(str(path.relative_to(root)) for path in found if path.name != "__init__.py")
+
+    def tests_of(self, file: str, root: Path) -> list[str]:
+        """Return the tests to run for a file: first those that bear its name, which fail soonest."""
+        name = f"test_{Path(file).stem}.py"
+        folders = [root / test for test in self.tests if (root / test).is_dir()]
+        own = [str(path.relative_to(root)) for folder in folders for path in sorted(folder.rglob(name))]
+        return [*own, *self.tests]
+
+
+_ANALYSES = ("padding_taint", "row_mixing", "timestep_rules", "uniform_values", "value_ranges", "carry_analysis")
+
+AREAS = {
+    "bucketing": Area(("bucketing/*.py",), ("tests/bucketing",)),
+    "formats": Area(("handlers/formats/*.py",), ("tests/handlers/formats", "tests/fuzz/test_targets.py")),
+    "sessions": Area(("sessions/*.py",), ("tests/sessions", "tests/handlers/streaming")),
+    "analyses": Area((*(f"lowering/{name}.py" for name in _ANALYSES), "lowering/ragged/*.py"), ("tests/lowering",)),
+}
+"""The areas by the names of the command line."""
