@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -188,6 +189,11 @@ class Manifest:
     """Versions at packaging time, by distribution."""
     files: dict[RelativePath, str] = field(default_factory=dict)
     """sha256 of every file of the archive except this one, MANIFEST.json and SHA256SUMS, by relative path."""
+
+    @cached_property
+    def input_names(self) -> frozenset[str]:
+        """Names of the inputs."""
+        return frozenset(spec.name for spec in self.inputs)
 
 
 _NOT_DIGESTED = frozenset({FILE_NAME, "MAR-INF/MANIFEST.json", "SHA256SUMS"})

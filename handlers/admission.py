@@ -50,9 +50,13 @@ class Admission:
 
     @cached_property
     def _safe_length(self) -> int:
-        """The longest sequence that exceeds no bound in a request of its own."""
+        """The longest sequence that exceeds no bound in a request of its own, in any format."""
         lengths = range(1, self.manifest.longest + 1)
-        return bisect_right(lengths, 0, key=lambda length: int(self._refusal([length], npy=False) is not None))
+        return bisect_right(lengths, 0, key=lambda length: int(not self._is_safe(length)))
+
+    def _is_safe(self, length: int) -> bool:
+        of_one_array = len(self.manifest.outputs) == 1
+        return all(self._refusal([length], npy=npy) is None for npy in ([False, True] if of_one_array else [False]))
 
     def check(self, request: InferenceRequest) -> None:
         """Refuse a request whose response cannot be sent, or whose computation takes too long.
@@ -61,7 +65,7 @@ class Admission:
             RequestError: 413.
         """
         sequences = request.sequences
-        if len(sequences) == 1 and sequences[0].length <= self._safe_length and not request.npy:
+        if len(sequences) == 1 and sequences[0].length <= self._safe_length:
             return
         lengths = [one.length for one in sequences]
         refusal = self._refusal(lengths, npy=request.npy, sends_outputs=request.npy or request.format.sends_outputs)
@@ -83,15 +87,23 @@ class Admission:
             "(limits.milliseconds): send fewer or shorter sequences in one request",
         )
 
+    @property
+    def _longest_ms(self) -> float:
+        """Milliseconds that a request has which names no deadline."""
+        return min(self.manifest.limits.timeout_ms or self.response_timeout_ms, self.response_timeout_ms)
+
+    def have_time(self, requests: Sequence[InferenceRequest], elapsed_ms: float) -> bool:
+        """Whether requests without a deadline of their own are answered in time, by a bound of their work."""
+        lengths = [one.length for request in requests for one in request.sequences]
+        return self.estimate.at_most(len(lengths), sum(lengths)) <= self._longest_ms - elapsed_ms
+
     def turn(self, request: InferenceRequest, headers: Mapping[str, object], elapsed_ms: float, unix_ms: float) -> Turn:
         """Return the time that a request has left, and what it asks for.
 
         Raises:
             RequestError: 400, its deadline cannot be read.
         """
-        default = self.manifest.limits.timeout_ms or self.response_timeout_ms
-        longest = min(default, self.response_timeout_ms)
-        remaining = remaining_ms(headers, request.timeout_ms, longest, elapsed_ms, unix_ms)
+        remaining = remaining_ms(headers, request.timeout_ms, self._longest_ms, elapsed_ms, unix_ms)
         return Turn(remaining, [one.length for one in request.sequences])
 
     def late(self, turns: Sequence[Turn]) -> set[int]:

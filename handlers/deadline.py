@@ -54,6 +54,18 @@ def remaining_ms(
     return remaining
 
 
+def names_deadline(headers: Mapping[str, object]) -> bool:
+    """Whether a header may name a deadline.
+
+    >>> names_deadline({"Accept": "*/*"}), names_deadline({"X-Request-Timeout-Ms": "50"})
+    (False, True)
+    """
+    for key in headers:  # noqa: SIM110 - it runs for every request, and a generator takes twice the time
+        if key[:1] in "xX" and key.lower() in _NAMES:
+            return True
+    return False
+
+
 def late(turns: Sequence[Turn], work_ms: Callable[[Sequence[int]], float]) -> set[int]:
     """Return the requests of a batch that would be answered after their deadline, by their places.
 

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from .admission import Admission, too_large
 from .batch import UNEXPECTED_ERROR, BatchStats, run_sequences
-from .deadline import Turn, too_late
+from .deadline import Turn, names_deadline, too_late
 from .formats import Codec
 from .formats.json_text import ResponseTooLong, to_json
 from .formats.request import InferenceRequest, Outputs, TorchServeRequest
@@ -146,6 +146,8 @@ class Service:
         """Replace the requests that would be answered after their deadline by their refusals."""
         elapsed_ms, unix_ms = (self.clock() - started) * 1000, self.unix_clock() * 1000
         timely = list(accepted)
+        if self._has_time(requests, accepted, elapsed_ms):
+            return timely
         turns: dict[int, Turn] = {}
         for place, (request, one) in enumerate(zip(requests, accepted, strict=True)):
             if not isinstance(one, RequestError):
@@ -158,6 +160,23 @@ class Service:
         for index in self.admission.late(list(turns.values())):
             timely[places[index]] = too_late(turns[places[index]])
         return timely if self._session_service is None else without_successors(accepted, timely)
+
+    def _has_time(
+        self,
+        requests: Sequence[TorchServeRequest],
+        accepted: Sequence[AcceptedRequest | RequestError],
+        elapsed_ms: float,
+    ) -> bool:
+        """Whether no request names a deadline, and all have time enough: so it is with most batches."""
+        asked: list[InferenceRequest] = []
+        for request, one in zip(requests, accepted, strict=True):
+            if isinstance(one, RequestError):
+                continue
+            inference = _inference(one)
+            if inference.timeout_ms is not None or names_deadline(request.headers):
+                return False
+            asked.append(inference)
+        return self.admission.have_time(asked, elapsed_ms)
 
     def _run(self, accepted: Sequence[InferenceRequest | SessionRequest]) -> tuple[Sequence[Outcome], BatchStats]:
         if self._session_service is not None:

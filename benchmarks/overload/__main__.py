@@ -105,7 +105,7 @@ def _served(store: Path, queue: int) -> AbstractContextManager[TorchServe]:
 
 
 def queue_size(deadline_ms: float, per_second: float) -> int:
-    """Requests that may wait, so that the last is answered in time: behind a batch in work, with the one that it joins.
+    """Requests that may wait, so that the last is answered in time, behind a batch in work.
 
     >>> queue_size(50.0, 200.0)
     6

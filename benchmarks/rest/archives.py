@@ -62,8 +62,8 @@ def make_archives(
     torch.save(model.state_dict(), store / "weights.pt")
     frontend = _FRONTEND.format(workers=workers, batch_size=batch_size, delay_ms=delay_ms)
     (store / "plain.yaml").write_text(frontend)
-    own = "" if threads is None else f"  threads: {threads}\n"
-    (store / "ours.yaml").write_text(frontend + _BLOCK.replace("BACKEND", backend) + own)
+    limit = "" if threads is None else f"  threads: {threads}\n"
+    (store / "ours.yaml").write_text(frontend + _BLOCK.replace("BACKEND", backend) + limit)
     for name in names:
         handler = _HANDLERS[name]
         flags = "--version 1.0 --model-file model.py --serialized-file weights.pt"

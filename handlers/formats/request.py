@@ -61,12 +61,15 @@ class TorchServeRequest(NamedTuple):
         >>> TorchServeRequest({}, {"Accept": "application/x-npy"}).header("accept")
         'application/x-npy'
         """
-        for spelling in (name, name.title()):  # as nearly every client writes them
+        for spelling in (name, _titled(name)):  # as nearly every client writes them
             value = self.headers.get(spelling)
             if isinstance(value, str):
                 return value
-        others = (value for key, value in self.headers.items() if key.lower() == name and isinstance(value, str))
-        return next(others, "")
+        length = len(name)
+        for key, value in self.headers.items():
+            if len(key) == length and isinstance(value, str) and key.lower() == name:
+                return value
+        return ""
 
     def written(self) -> object:
         """Return the body as TorchServe gave it; None if there is none."""
@@ -130,6 +133,9 @@ class TorchServeRequest(NamedTuple):
         own = self.headers.get(name)
         given = own.get("content-type") if isinstance(own, dict) else None
         return _plain_type(given if isinstance(given, str) and given else self.header("content-type"))
+
+
+_titled = lru_cache(maxsize=16)(str.title)
 
 
 @lru_cache(maxsize=256)  # few clients, each with its own
@@ -322,7 +328,7 @@ def read_sequence(values: Mapping[str, object], manifest: Manifest) -> SequenceI
         RequestError: 400 if the inputs are not those declared, 413 if the sequence is longer than every bucket, 422 if
             padding is not possible and the length is none of the accepted ones.
     """
-    _check_names(values, manifest.inputs)
+    _check_names(values, manifest)
     _check_written_lengths(values, manifest)
     tensors = tuple([_read_input(values[spec.name], spec) for spec in manifest.inputs])
     length = _common_length(tensors, manifest.inputs)
@@ -335,10 +341,10 @@ def read_sequence(values: Mapping[str, object], manifest: Manifest) -> SequenceI
     return SequenceInput(tensors, length)
 
 
-def _check_names(values: Mapping[str, object], inputs: Sequence[TensorSpec]) -> None:
-    names = [spec.name for spec in inputs]
-    if values.keys() == set(names):
+def _check_names(values: Mapping[str, object], manifest: Manifest) -> None:
+    if values.keys() == manifest.input_names:
         return
+    names = [spec.name for spec in manifest.inputs]
     missing = [name for name in names if name not in values]
     unknown = [name for name in values if name not in names]
     problems = [f"missing: {', '.join(map(repr, missing))}"] * bool(missing)
