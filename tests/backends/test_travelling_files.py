@@ -25,7 +25,7 @@ COMPILE_ONLY = {
 }
 """Files that travelling files import inside functions that only packaging calls."""
 
-LINES = 11_350
+LINES = 11_450
 """The largest number of source lines in an archive for onnxruntime."""
 
 
