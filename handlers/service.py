@@ -71,6 +71,8 @@ class Service:
 
     def handle(self, requests: Sequence[TorchServeRequest]) -> list[RawResponse]:
         """Return one response for each request, in order; no content of a request makes it raise."""
+        if not any(request.headers.get("describe") for request in requests):
+            return self._infer(requests)
         inferences = [request for request in requests if not request.is_describe_request]
         responses = iter(self._infer(inferences) if inferences else [])
         return [self._describe() if request.is_describe_request else next(responses) for request in requests]
@@ -168,14 +170,10 @@ class Service:
         elapsed_ms: float,
     ) -> bool:
         """Whether no request names a deadline, and all have time enough: so it is with most batches."""
-        asked: list[InferenceRequest] = []
-        for request, one in zip(requests, accepted, strict=True):
-            if isinstance(one, RequestError):
-                continue
-            inference = _inference(one)
-            if inference.timeout_ms is not None or names_deadline(request.headers):
-                return False
-            asked.append(inference)
+        asked = [_inference(one) for one in accepted if not isinstance(one, RequestError)]
+        named = any(one.timeout_ms is not None for one in asked)
+        if named or any(names_deadline(request.headers) for request in requests):
+            return False
         return self.admission.have_time(asked, elapsed_ms)
 
     def _run(self, accepted: Sequence[InferenceRequest | SessionRequest]) -> tuple[Sequence[Outcome], BatchStats]:
@@ -191,11 +189,11 @@ class Service:
     def _respond(self, request: InferenceRequest, outputs: list[Outputs] | RequestError) -> Outcome:
         if isinstance(outputs, RequestError):
             return outputs
-        return _attempt(self._response, partial(self.codec.encode, request, outputs))
+        return _attempt(self._response, self.codec.encode, request, outputs)
 
-    def _response(self, encode: Callable[[], Encoded]) -> RawResponse:
+    def _response(self, encode: Callable[..., Encoded], *arguments: object) -> RawResponse:
         try:
-            body, content_type = encode()
+            body, content_type = encode(*arguments)
         except ResponseTooLong:
             raise too_large("more", self.max_response_bytes) from None
         if len(body) > self.max_response_bytes:
@@ -236,6 +234,10 @@ def _by_request(
     """Group the outputs of all sequences by request. One failed sequence fails its whole request."""
     rest = iter(outputs)
     for request in requests:
+        if len(request.sequences) == 1:
+            only = next(rest)
+            yield only if isinstance(only, RequestError) else [only]
+            continue
         own: list[Outputs] = []
         failed: RequestError | None = None
         for result in islice(rest, len(request.sequences)):
