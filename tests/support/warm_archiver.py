@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -23,6 +24,7 @@ from torchserve_neuron_lstm.archiver_ext import archive_command, cli, hook, supe
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.registry import get_backend
 
+_ONE_AT_A_TIME = threading.Lock()
 COMMANDS = ("torch-model-archiver", "neuron-lstm")
 _AT_START = ("PYTHON", "OMP_", "MKL_", "LD_", "TORCH", "CXX", "PATH")
 """Beginnings of the names of variables that are read when a process starts, or when torch is imported."""
@@ -49,7 +51,8 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
             )
     with tempfile.TemporaryDirectory() as outputs:
         task = {"command": list(command), "folder": str(folder), "environment": dict(environment), "outputs": outputs}
-        code = _server(_decisive()).run(task)
+        with _ONE_AT_A_TIME:  # fixtures package in several threads
+            code = _server(_decisive()).run(task)
         stdout, stderr = (Path(outputs, name).read_text() for name in ("stdout", "stderr"))
     return subprocess.CompletedProcess(command, code, stdout, stderr)
 
