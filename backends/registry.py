@@ -139,8 +139,16 @@ BASE = (
 )
 """Files of the package that every archive carries; glob patterns."""
 
-REDIS_FILES = ("sessions/redis_client.py", "sessions/redis_scripts.py", "sessions/redis_store.py")
-"""Files of the package that only sessions on a Redis server need."""
+STORE_FILES: Mapping[str, tuple[str, ...]] = {
+    "disk": ("sessions/sqlite_file.py", "sessions/sqlite_store.py", "sessions/store_time.py"),
+    "redis": (
+        "sessions/redis_client.py",
+        "sessions/redis_scripts.py",
+        "sessions/redis_store.py",
+        "sessions/store_time.py",
+    ),
+}
+"""Files of the package that only sessions in this store need."""
 
 _PACKAGING_ONLY = ("bucketing/bucket_lengths.py",)
 
@@ -188,17 +196,18 @@ def auto_engines(purpose: Purpose) -> tuple[str, ...]:
     return tuple(sorted(ranks, key=ranks.__getitem__))
 
 
-def travelling_files(name: str, *, cpu_segments: bool = False, redis: bool = False) -> tuple[Path, ...]:
+def travelling_files(name: str, *, cpu_segments: bool = False, store: str | None = None) -> tuple[Path, ...]:
     """Return the files that an archive served by this engine carries, relative to the package.
 
-    `cpu_segments`: a program is partitioned between the engine and the CPU. `redis`: sessions are on a Redis server. An
-    engine of another distribution travels with that distribution.
+    `cpu_segments`: a program is partitioned between the engine and the CPU. `store`: where sessions are; None: the
+    archive serves none. An engine of another distribution travels with that distribution.
     """
     package = _HERE.parent
     own = (*(ENGINES[name].files if name in ENGINES else ()), *(CPU_FILES if cpu_segments else ()))
     patterns = (*BASE, *(f"{_HERE.name}/{file}" for file in own))
     found = {path.relative_to(package) for pattern in patterns for path in package.glob(pattern)}
-    return tuple(sorted(found - {Path(file) for file in (*_PACKAGING_ONLY, *(() if redis else REDIS_FILES))}))
+    of_stores = {file for files in STORE_FILES.values() for file in files} - set(STORE_FILES.get(store or "", ()))
+    return tuple(sorted(found - {Path(file) for file in (*_PACKAGING_ONLY, *of_stores)}))
 
 
 def _built_in() -> list[str]:

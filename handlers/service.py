@@ -133,8 +133,12 @@ class Service:
         if request.is_explain_request:
             raise RequestError("ExplanationsNotSupported", "a compiled model gives no explanations")
         session_service = self._session_service
-        decoded = self.codec.decode(request) if session_service is None else session_service.decode(request)
-        inference = _inference(decoded)
+        decoded: AcceptedRequest
+        if session_service is None:
+            decoded = inference = self.codec.decode(request)
+        else:
+            decoded = session_service.decode(request)
+            inference = decoded.request
         try:
             self.admission.check(inference)
         except RequestError as error:
@@ -171,8 +175,8 @@ class Service:
     ) -> bool:
         """Whether no request names a deadline, and all have time enough: so it is with most batches."""
         asked = [_inference(one) for one in accepted if not isinstance(one, RequestError)]
-        named = any(one.timeout_ms is not None for one in asked)
-        if named or any(names_deadline(request.headers) for request in requests):
+        names = set().union(*[request.headers for request in requests])  # few, the same in most requests
+        if names_deadline(names) or any(one.timeout_ms is not None for one in asked):
             return False
         return self.admission.have_time(asked, elapsed_ms)
 
@@ -234,10 +238,6 @@ def _by_request(
     """Group the outputs of all sequences by request. One failed sequence fails its whole request."""
     rest = iter(outputs)
     for request in requests:
-        if len(request.sequences) == 1:
-            only = next(rest)
-            yield only if isinstance(only, RequestError) else [only]
-            continue
         own: list[Outputs] = []
         failed: RequestError | None = None
         for result in islice(rest, len(request.sequences)):

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -38,6 +38,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _PATIENCE = 3.0
 """Times the seconds of the unchanged code after which tests are too slow, so noticed."""
 _START_SECONDS = 60.0
+_ERRORS = Console(stderr=True)
 
 
 def main() -> int:
@@ -76,9 +77,16 @@ def _tried(name: str, options: argparse.Namespace) -> list[tuple[Mutant, Outcome
     mutants = [one for one in drawn if (one.change.file, one.change.before, one.change.after) not in known]
     with tempfile.TemporaryDirectory(prefix="mutants-") as work:
         trees = [Tree(ROOT, Path(work) / str(number)) for number in range(options.jobs)]
-        limit = _limit(trees[0], area)
-        tried = _outcomes(trees, area, mutants, limit)
-        return list(track(tried, name, len(mutants), console=Console(stderr=True)))
+        tried = _outcomes(trees, area, mutants, _limit(trees[0], area))
+        return list(_told(track(tried, name, len(mutants), console=_ERRORS)))
+
+
+def _told(tried: Iterable[tuple[Mutant, Outcome]]) -> Iterator[tuple[Mutant, Outcome]]:
+    """Print each survivor when it is found: a sample takes an hour."""
+    for mutant, outcome in tried:
+        if outcome == "survived":
+            _ERRORS.print(_text(mutant), markup=False, highlight=False, soft_wrap=True)
+        yield mutant, outcome
 
 
 def _limit(tree: Tree, area: Area) -> float:
@@ -115,10 +123,13 @@ def _outcomes(
 def _print(counts: dict[str, dict[Outcome, int]], alive: dict[str, list[Mutant]]) -> None:
     for name, outcomes in counts.items():
         print(f"{name}: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())))
-        for mutant in alive[name]:
-            print(f"  {mutant.change.file}:{mutant.line}")
-            print(*(f"    - {line}" for line in mutant.change.before.splitlines()), sep="\n")
-            print(*(f"    + {line}" for line in mutant.change.after.splitlines()), sep="\n")
+        print(*map(_text, alive[name]), sep="\n")
+
+
+def _text(mutant: Mutant) -> str:
+    before = [f"    - {line}" for line in mutant.change.before.splitlines()]
+    after = [f"    + {line}" for line in mutant.change.after.splitlines()]
+    return "\n".join([f"  {mutant.change.file}:{mutant.line}", *before, *after])
 
 
 if __name__ == "__main__":

@@ -221,10 +221,11 @@ def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
     target = build.tree / layout.PROGRAMS / engine.name
     target.parent.mkdir(exist_ok=True)
     (compiled / layout.PROGRAMS / engine.name).rename(target)
+    streaming = build.config.streaming
     files = registry.travelling_files(
         engine.name,
         cpu_segments=any(target.rglob(SEGMENTS)),
-        redis=build.config.streaming is not None and build.config.streaming.store == "redis",
+        store=None if streaming is None else streaming.store,
     )
     layout.copy_serving_files(build.tree, layout.package_directory(), files)
 

@@ -12,7 +12,7 @@ from .json_text import fast_json, to_json
 from .request import Body, FormatContext, InferenceRequest, Outputs, check_sequence_count, read_sequence, read_sequences
 
 _DecodedT = TypeVar("_DecodedT")
-_BINARY = (bytes, bytearray)
+BINARY = (bytes, bytearray)
 
 
 def parse_json(body: Body) -> object:
@@ -22,7 +22,7 @@ def parse_json(body: Body) -> object:
         RequestError: 400, it is not JSON in UTF-8, or nested too deep.
     """
     text = body.value
-    if not isinstance(text, (*_BINARY, str)) or (isinstance(text, str) and text and body.content_type == JSON):
+    if not isinstance(text, (*BINARY, str)) or (isinstance(text, str) and text and body.content_type == JSON):
         return text  # parsed by TorchServe, a JSON string too
     if not text:
         raise malformed("the body is empty")
@@ -51,7 +51,7 @@ def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
         RequestError: as `parse_json` and `decode`.
     """
     fast = fast_json()
-    if fast is not None and isinstance(body.value, _BINARY):
+    if fast is not None and isinstance(body.value, BINARY):
         try:
             return decode(fast.loads(body.value))
         except (RequestError, ValueError):

@@ -48,7 +48,8 @@ def to_json(value: object, most: int | None = None) -> bytes:
         ValueError: a number outside a tensor is not finite.
         ResponseTooLong: the text would have more than `most` bytes.
     """
-    if most is None or _LONGEST_NUMBER * _numbers(value) < most:
+    numbers = value.numel() if isinstance(value, torch.Tensor) else _numbers(value)
+    if most is None or _LONGEST_NUMBER * numbers < most:
         text = _text(value).encode("ascii")
         if most is not None and len(text) > most:
             raise ResponseTooLong(f"the text has {len(text)} bytes, at most {most} are allowed")
@@ -109,7 +110,7 @@ def _pieces(tensor: torch.Tensor) -> Iterator[str]:
 
 def _text(value: object) -> str:
     if isinstance(value, torch.Tensor):
-        return _float_text(value) if value.dtype.is_floating_point else _plain(value.tolist())
+        return _tensor_text(value)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{_key(key)}:{_text(part)}" for key, part in value.items()) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
@@ -123,12 +124,12 @@ def _key(key: object) -> str:
     return json.dumps(key)
 
 
-def _float_text(tensor: torch.Tensor) -> str:
-    if tensor.numel() == 0:
-        return _plain(tensor.tolist())
-    digits = _DIGITS.get(tensor.dtype)
-    if tensor.numel() <= _FEW and digits is not None:
+def _tensor_text(tensor: torch.Tensor) -> str:
+    digits, count = _DIGITS.get(tensor.dtype), tensor.numel()
+    if digits is not None and 0 < count <= _FEW:
         return _few_text(tensor, digits)
+    if count == 0 or not tensor.dtype.is_floating_point:
+        return _plain(tensor.tolist())
     exact = tensor.detach().to(torch.float64)
     numbers = exact if digits is None else _shortened(exact, digits)
     magnitude = exact.abs()

@@ -16,7 +16,7 @@ from typing import ClassVar, NamedTuple
 import torch
 
 from ..responses import NPY, abbreviate, malformed
-from .json_formats import PlainFormat
+from .json_formats import BINARY, PlainFormat
 from .request import Body, InferenceRequest, read_sequence
 from .tensors import are_sizes
 
@@ -56,7 +56,7 @@ class NpyFormat(PlainFormat):
         """Whether the body says that it is a .npy file, or says nothing (gRPC) and begins like one."""
         assert isinstance(value, Body)
         content = value.value
-        return isinstance(content, bytes | bytearray) and (value.content_type == NPY or content.startswith(MAGIC))
+        return isinstance(content, BINARY) and (value.content_type == NPY or content.startswith(MAGIC))
 
     def decode(self, value: object) -> InferenceRequest:
         """Decode the one sequence.
@@ -65,7 +65,7 @@ class NpyFormat(PlainFormat):
             RequestError: as `read_npy` and `read_sequence`.
         """
         assert isinstance(value, Body)
-        assert isinstance(value.value, bytes | bytearray)
+        assert isinstance(value.value, BINARY)
         values = {self.context.only_input("a .npy body"): read_npy(value.value)}
         return InferenceRequest((read_sequence(values, self.context.manifest),), self)
 

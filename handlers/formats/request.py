@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 import torch
 
 from ...bucketing.errors import LengthNotAccepted, SequenceTooLong, SequenceTooShort
-from ...bucketing.shapes import DynamicShape, TensorSpec
+from ...bucketing.shapes import TensorSpec
 from ...config.manifest import Manifest
 from ..responses import (
     DEFAULT_MAX_RESPONSE_BYTES,
@@ -62,7 +62,7 @@ class TorchServeRequest(NamedTuple):
         'application/x-npy'
         """
         headers = self.headers
-        value = headers.get(name) or headers.get(_titled(name))  # as nearly every client writes them
+        value = headers.get(_titled(name)) or headers.get(name)  # as nearly every client writes them
         if type(value) is str:
             return value
         length = len(name)
@@ -81,8 +81,9 @@ class TorchServeRequest(NamedTuple):
     @property
     def content_length(self) -> int:
         """Return the bytes of the body as its HTTP header tells them, 0 if it does not."""
-        given = self.header("content-length")
-        return int(given) if given.isascii() and given.isdigit() and len(given) < 16 else 0
+        given = self.headers.get("Content-Length")  # as nearly every client writes it
+        given = given if isinstance(given, str) else self.header("content-length")
+        return int(given) if len(given) < 16 and given.isascii() and given.isdigit() else 0
 
     @property
     def is_describe_request(self) -> bool:
@@ -387,18 +388,14 @@ def _check_length(length: int, manifest: Manifest) -> None:
         check_timesteps(length, "the sequence", manifest)
     if length < manifest.shortest:
         raise RequestError("LengthNotAccepted", str(SequenceTooShort(length, manifest.shortest)))
-    try:
-        if manifest.padding == "exact_lengths":
-            manifest.grid.require_bucket_length(length)
-        elif manifest.longest == manifest.grid.lengths[-1]:
-            manifest.grid.bucket_length_for(length)
-        else:
-            DynamicShape(1, manifest.longest).bucket_length_for(length)
-    except SequenceTooLong as error:
-        raise RequestError("SequenceTooLong", str(error)) from None
-    except LengthNotAccepted as error:
-        status = 413 if length > error.available[-1] else None
-        raise RequestError("LengthNotAccepted", str(error), status=status) from None
+    lengths = manifest.grid.lengths
+    if manifest.padding == "exact_lengths":
+        if length not in lengths:
+            status = 413 if length > lengths[-1] else None
+            raise RequestError("LengthNotAccepted", str(LengthNotAccepted(length, lengths)), status=status)
+    elif length > manifest.longest:
+        available = lengths if manifest.longest == lengths[-1] else (manifest.longest,)
+        raise RequestError("SequenceTooLong", str(SequenceTooLong(length, available)))
 
 
 def _cut(tensor: torch.Tensor, spec: TensorSpec, length: int) -> torch.Tensor:

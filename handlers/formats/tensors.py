@@ -47,6 +47,8 @@ _NUMBERS: dict[DType, _Numbers] = {
     "uint8": _Numbers(_INT, "B", torch.uint8, torch.uint8),
     "bool": _Numbers(_BOOL, "B", torch.uint8, torch.bool),
 }
+_UNSIGNED: dict[DType, tuple[str, int]] = {"int64": ("Q", 1 << 63), "int32": ("I", 1 << 31)}
+"""Code of the unsigned `array` of ids, and the bound below which they are the same numbers with a sign."""
 _JSON_NAMES = {
     list: "a list", dict: "an object", str: "a string", bool: "a boolean", int: "an integer", float: "a float",
     type(None): "null",
@@ -74,10 +76,11 @@ def tensor_from_lists(value: object, spec: TensorSpec) -> torch.Tensor:
     """
     flat, shape = flatten(value, len(spec.item_shape), spec)
     check_shape(shape, spec)
-    tensor = tensor_from_numbers(flat, spec)
+    ids = _ids(flat, spec)
+    tensor = tensor_from_numbers(flat, spec) if ids is None else ids
     if len(shape) != 1:
         tensor = tensor.reshape(shape)
-    if not _are_ids(flat, spec):
+    if ids is None:
         check_content(tensor, spec)
     return tensor
 
@@ -226,11 +229,24 @@ def invalid_input(spec: TensorSpec, problem: str) -> RequestError:
     return invalid(f"input {spec.name!r}: {problem}")
 
 
-def _are_ids(flat: Sequence[object], spec: TensorSpec) -> bool:
-    """Whether these integers are in the vocabulary: the check of a list is faster than that of a tensor."""
-    if spec.vocabulary is None or spec.value_range is not None or _NUMBERS[spec.dtype].accepted is not _INT or not flat:
-        return False
-    return min(flat) >= 0 and max(flat) < spec.vocabulary  # type: ignore[operator, type-var]
+def _ids(flat: list[object], spec: TensorSpec) -> torch.Tensor | None:
+    """Make the flat tensor of ids; None if one is not in the vocabulary, or the input is not of ids.
+
+    It takes less time than `tensor_from_numbers` and `check_content`: an unsigned `array` refuses negative ids, and the
+    greatest of a list is found faster than that of a tensor.
+    """
+    if spec.vocabulary is None or spec.dtype not in _UNSIGNED or spec.value_range is not None:
+        return None
+    if not flat or not _INT.issuperset(map(type, flat)):
+        return None
+    code, below = _UNSIGNED[spec.dtype]
+    if max(flat) >= min(spec.vocabulary, below):  # type: ignore[operator, type-var]
+        return None
+    try:
+        numbers = array(code, flat)  # type: ignore[type-var]
+    except OverflowError:
+        return None
+    return torch.frombuffer(numbers, dtype=torch_dtype(spec))
 
 
 def _as_lists(level: list[object], depth: int, spec: TensorSpec) -> list[list[object]]:

@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol
 from ...config.manifest import Manifest
 from ...sessions.session import CorruptRecordError, Reply, Session, decode_session, encode_session
 from ...sessions.settings import SessionSettings
-from ...sessions.sqlite_store import SqliteStore
 from ...sessions.store import (
     Conflict,
     LimitExceeded,
@@ -248,10 +247,15 @@ def open_sessions(manifest: Manifest, model: str, environment: Mapping[str, str]
 
 
 def open_store(settings: SessionSettings, model: str, environment: Mapping[str, str]) -> Store:
-    """Open the store that the settings name, on disk or on a server."""
+    """Open the store that the settings name, on disk or on a server.
+
+    The files of a store travel only in archives that name it.
+    """
     if settings.redis is None:
+        from ...sessions.sqlite_store import SqliteStore
+
         return SqliteStore(session_directory(settings, environment), model, settings.limits)
-    from ...sessions.redis_store import RedisStore  # travels only in archives that name such a store
+    from ...sessions.redis_store import RedisStore
 
     return RedisStore(settings.redis, model, settings.limits)
 
