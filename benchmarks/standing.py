@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
+from pathlib import Path
 from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
@@ -47,6 +49,19 @@ def missed(found: Sequence[Standing]) -> list[str]:
         for standing in found
         if standing.reached == "missed"
     ]
+
+
+def conclude(found: Sequence[Standing]) -> int:
+    """Print which floors do not hold. Returns the exit code of a benchmark."""
+    lines = missed(found)
+    print("\n".join(lines) or "every floor holds")
+    return 1 if lines else 0
+
+
+def write_figures(figures: Mapping[str, object], file: Path | None) -> None:
+    """Write all figures as JSON, if there is a file for them."""
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 def standings_table(found: Sequence[Standing]) -> Table:

@@ -31,7 +31,7 @@ from torchserve_process import TorchServe, serving
 from ..load import http_post, load
 from ..ragged.cases import log_normal
 from ..rest.archives import LONGEST, OURS, make_archives, make_model
-from ..standing import Standing, missed, standings_json, standings_table
+from ..standing import Standing, conclude, standings_json, standings_table, write_figures
 from .open_loop import Answered, send_at_rate
 
 SEQUENCES = 16
@@ -80,11 +80,8 @@ def main() -> int:
     Console().print(standings_table(standing))
     figures = {"rounds": [asdict(one) for one in rounds], "floors": standings_json(standing)}
     print(json.dumps(figures["rounds"], indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    lines = missed(standing)
-    print("\n".join(lines) or "every floor holds")
-    return 1 if lines else 0
+    write_figures(figures, options.json)
+    return conclude(standing)
 
 
 def _options() -> argparse.Namespace:

@@ -7,7 +7,6 @@ it.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import sys
 import time
@@ -21,7 +20,7 @@ from rich.console import Console
 
 from torchserve_neuron_lstm.handlers.runtime.host import available_cores
 
-from ..standing import missed
+from ..standing import conclude, write_figures
 from .contestants import WrongAnswers, calls, cannot_compile, check, contestants
 from .experiment import BATCH, PASSES, SETUPS, Classifier, make_batch, varied
 from .floors import standings
@@ -41,16 +40,13 @@ def main(arguments: list[str] | None = None) -> int:
     run = _run(torch.device(options.device), options)
     found = standings(run)
     print_run(run, found, Console())
-    if options.json:
-        about = _about(options, time.monotonic() - began)
-        options.json.write_text(json.dumps(to_json(run, found, about), indent=2) + "\n")
+    about = _about(options, time.monotonic() - began)
+    write_figures(to_json(run, found, about), options.json)
     if options.plot:
         options.plot.mkdir(parents=True, exist_ok=True)
         for setup in SETUPS:
             draw(run, setup, options.plot / f"pack_unpack_{setup}.png")
-    lines = missed(found)
-    print("\n".join(lines) or "every floor holds")
-    return 1 if lines else 0
+    return conclude(found)
 
 
 def tell(text: str) -> None:

@@ -6,7 +6,6 @@ Run from the repository's root: `python -m benchmarks.ragged`. Exits 1 if a floo
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import platform
 import sys
@@ -26,7 +25,7 @@ from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig
 from torchserve_neuron_lstm.handlers.runtime.host import available_cores
 
 from ..packaging import CannotArchive
-from ..standing import missed
+from ..standing import conclude, write_figures
 from .cases import CASES
 from .floors import standings
 from .race import WrongAnswers, race
@@ -42,13 +41,10 @@ def main() -> int:
         run = race(CASES, Path(folder), options.backend, threads, TimingConfig(options.rounds), tell)
     found = standings(run)
     print_run(run, found, Console())
-    if options.json:
-        options.json.write_text(json.dumps(to_json(run, found, _about(threads, options)), indent=2) + "\n")
+    write_figures(to_json(run, found, _about(threads, options)), options.json)
     if options.plot:
         draw(run, options.plot)
-    lines = missed(found)
-    print("\n".join(lines) or "every floor holds")
-    return 1 if lines else 0
+    return conclude(found)
 
 
 def tell(text: str) -> None:

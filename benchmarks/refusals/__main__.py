@@ -7,7 +7,6 @@ Each is sent several times, alone, to a real TorchServe. Run from the repository
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -29,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 
 from torchserve_process import TorchServe, serving
 
-from ..standing import Standing, missed, plain_table, standings_json, standings_table
+from ..standing import Standing, conclude, plain_table, standings_json, standings_table, write_figures
 from .attacks import ATTACKS, BLOCK, LARGEST_ANSWER
 from .model import Scorer
 
@@ -70,12 +69,9 @@ def main() -> int:
             found = [_measure(server, name, options.times) for name in ATTACKS]
     standing = standings(found)
     _print(found, standing)
-    if options.json:
-        figures = {"refusals": [asdict(one) for one in found], "floors": standings_json(standing)}
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    lines = missed(standing)
-    print("\n".join(lines) or "every floor holds")
-    return 1 if lines else 0
+    figures = {"refusals": [asdict(one) for one in found], "floors": standings_json(standing)}
+    write_figures(figures, options.json)
+    return conclude(standing)
 
 
 def _options() -> argparse.Namespace:

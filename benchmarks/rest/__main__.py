@@ -29,7 +29,7 @@ from torchserve_process import DidNotStart, TorchServe, serving
 
 from ..load import Refused, http_post, load
 from ..ragged.cases import log_normal
-from ..standing import missed, standings_json, standings_table
+from ..standing import conclude, standings_json, standings_table, write_figures
 from .archives import LONGEST, OURS, PLAIN, make_archives, make_model
 from .model import TokenClassifier
 from .results import Results, Round, print_results, standings, to_json
@@ -59,12 +59,9 @@ def main() -> int:
     console = Console()
     print_results(results, console)
     console.print(standings_table(found))
-    if options.json:
-        figures = {"settings": _settings(options), **to_json(results), "floors": standings_json(found)}
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    lines = missed(found)
-    print("\n".join(lines) or "every floor holds")
-    return 1 if lines else 0
+    figures = {"settings": _settings(options), **to_json(results), "floors": standings_json(found)}
+    write_figures(figures, options.json)
+    return conclude(found)
 
 
 def _options() -> argparse.Namespace:

@@ -9,7 +9,6 @@ Then, without a server, one more timestep is compared with all 20 again. Run fro
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -25,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 from torchserve_process import DidNotStart, serving
 
 from ..load import Refused
-from ..standing import Standing, missed, plain_table, standings_json, standings_table
+from ..standing import Standing, conclude, plain_table, standings_json, standings_table, write_figures
 from .archive import NAME, PREFIX, make_archive
 from .compute import Compute, WrongAnswer, measure_compute
 from .served import ALONE, STEP, Served, measure_served
@@ -48,11 +47,8 @@ def main() -> int:
     print_served(served, console)
     print_computed(computed, console)
     console.print(standings_table(found))
-    if options.json:
-        options.json.write_text(json.dumps(to_json(served, computed, found), indent=2) + "\n")
-    lines = missed(found)
-    print("\n".join(lines) or "every floor holds")
-    return 1 if lines else 0
+    write_figures(to_json(served, computed, found), options.json)
+    return conclude(found)
 
 
 def _options() -> argparse.Namespace:

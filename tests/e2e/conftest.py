@@ -14,7 +14,8 @@ from torchserve_neuron_lstm.backends.registry import get_backend
 
 HERE = Path(__file__).parent
 SEED_MODELS = HERE / "seed_models"
-TAGGER, SCORER = HERE / "models" / "tagger.py", HERE / "models" / "scorer.py"
+TAGGER = HERE / "models" / "tagger.py"
+SCORER = HERE.parents[1] / "benchmarks" / "refusals" / "model.py"
 
 HAS_COMPILER = get_backend("inductor").unavailable() is None
 NATIVE = "native" if HAS_COMPILER else "onnxruntime"
