@@ -21,11 +21,14 @@ class Area:
         return sorted(str(path.relative_to(root)) for path in found if path.name != "__init__.py")
 
     def tests_of(self, file: str, root: Path) -> list[str]:
-        """Return the tests to run for a file: first those that bear its name, which fail soonest."""
-        name = f"test_{Path(file).stem}.py"
-        folders = [root / test for test in self.tests if (root / test).is_dir()]
-        own = [str(path.relative_to(root)) for folder in folders for path in sorted(folder.rglob(name))]
-        return [*own, *self.tests]
+        """Return the test files to run for a file: first those that bear its name, which fail soonest.
+
+        They are listed one by one: pytest leaves out a folder that is named beside one of its files.
+        """
+        paths = [root / test for test in self.tests]
+        files = [one for path in paths for one in (sorted(path.rglob("test_*.py")) if path.is_dir() else [path])]
+        files.sort(key=lambda path: path.name != f"test_{Path(file).stem}.py")
+        return [str(path.relative_to(root)) for path in files]
 
 
 _ANALYSES = ("padding_taint", "row_mixing", "timestep_rules", "uniform_values", "value_ranges", "carry_analysis")
