@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.bucketing.bucketed_chunks import BucketedChunkPlanner
 from torchserve_neuron_lstm.bucketing.chunk_options import CallOption, chunk_options, covers
-from torchserve_neuron_lstm.bucketing.cost import CostModel
+from torchserve_neuron_lstm.bucketing.cost import COST_UNIT, CostModel
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 
@@ -171,6 +171,36 @@ def test_every_call_is_one_of_the_grid(problem: Problem) -> None:
     assert {run.bucket for run in BucketedChunkPlanner(grid, cost).plan(lengths).runs} <= set(grid.buckets)
 
 
+@given(chunk_problems(max_size=4, longest=12))
+def test_rows_cost_at_least_their_rate_for_each_timestep(problem: Problem) -> None:
+    """The bound that `greedy_chunks.py` plans by is below the best plan of rows of one length."""
+    grid, cost, lengths = problem
+    rows = min(len(lengths), grid.batches[-1])
+
+    nanoseconds, timesteps = best_of_all(grid, cost, [lengths[0]] * rows)
+
+    assert chunk_options(grid, cost, ()).rates[rows] * lengths[0] <= nanoseconds * COST_UNIT + timesteps
+
+
+def test_a_rate_is_that_of_the_cheapest_batches() -> None:
+    """Five rows take a batch of four and one of one, each with its cheaper chunk."""
+    grid = BucketGrid((1, 4, 8), (2, 8))
+    milliseconds = {Bucket(1, 2): 2.0, Bucket(1, 8): 4.0, Bucket(4, 2): 2.0, Bucket(4, 8): 9.0, Bucket(8, 2): 9.0}
+    cost = CostModel({**milliseconds, Bucket(8, 8): 30.0})
+
+    rates = chunk_options(grid, cost, ()).rates
+
+    assert [round(rate / COST_UNIT / 1e6, 3) for rate in rates] == [0, 0.5, 1, 1, 1, 1.5, 2, 2, 2]
+
+
+def test_penalties_are_in_units_of_the_cheapest_timestep() -> None:
+    """The cheapest of these takes a millisecond; penalties are in nanoseconds."""
+    grid = BucketGrid((2, 4), (3, 5))
+    milliseconds = {Bucket(2, 3): 6.0, Bucket(2, 5): 15.0, Bucket(4, 3): 24.0, Bucket(4, 5): 30.0}
+
+    assert chunk_options(grid, CostModel(milliseconds), (2.0, 0.5)).timestep_penalties == (0, 2_000_000, 500_000)
+
+
 @given(st.data())
 def test_heads_are_the_cheapest_cover(data: st.DataObject) -> None:
     """The costs are those of the head, which may differ from those of a chunk."""
@@ -233,3 +263,15 @@ def test_a_chunk_that_shorter_ones_replace_for_less_is_not_called() -> None:
     cost = CostModel({Bucket(1, 4): 1.0, Bucket(1, 8): 2.5})
 
     assert [run.bucket.length for run in BucketedChunkPlanner(grid, cost).plan([8]).runs] == [4, 4]
+
+
+def test_half_the_timesteps_are_worth_a_fiftieth_of_the_time() -> None:
+    """Two rows alone take 2 % more time than two of four rows, and compute half the timesteps."""
+    grid = BucketGrid((1, 4), (4,))
+    cost = CostModel({Bucket(1, 4): 0.51, Bucket(4, 4): 1.0})
+
+    frugal = BucketedChunkPlanner(grid, cost).plan([8, 8])
+    cheapest = BucketedChunkPlanner(grid, cost, tolerance=0.01).plan([8, 8])
+
+    assert [run.bucket for run in frugal.runs] == [Bucket(1, 4)] * 4
+    assert [run.bucket for run in cheapest.runs] == [Bucket(4, 4)] * 2
