@@ -10,7 +10,7 @@ import torch
 
 from torchserve_neuron_lstm.bucketing.cost import CostModel
 from torchserve_neuron_lstm.bucketing.execute import Pad, Tensors, execute
-from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, resume_chunks
+from torchserve_neuron_lstm.bucketing.execute_chunks import ChunkSignature, ResumedState, execute_chunks, resume_chunks
 from torchserve_neuron_lstm.bucketing.padding import pad
 from torchserve_neuron_lstm.bucketing.plan import Plan
 from torchserve_neuron_lstm.bucketing.planner import Planner, make_planner
@@ -47,9 +47,11 @@ class BoundedSums:
     ) -> tuple[list[Tensors], Tensors]:
         """Run a plan, as `ServedModel.run_plan`."""
         facts = self.manifest
+        signature = ChunkSignature(facts.inputs, facts.outputs, facts.carried)
         if resumed is not None:
-            signature = ChunkSignature(facts.inputs, facts.outputs, facts.carried)
             return resume_chunks(plan, sequences, lengths, signature, self._run_chunk, resumed)
+        if facts.kind == "chunk":
+            return execute_chunks(plan, sequences, lengths, signature, self._run_chunk, pad), ()
         run = self._run_whole
         return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad), ()
 
