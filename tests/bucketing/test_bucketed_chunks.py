@@ -202,6 +202,22 @@ def test_penalties_are_in_units_of_the_cheapest_timestep() -> None:
 
 
 @given(st.data())
+def test_a_batch_size_is_kept_while_no_other_may_do_better(data: st.DataObject) -> None:
+    """With that many rows active, or more, a call of another size is no option; with one less, it is."""
+    grid = data.draw(grids())
+    known = chunk_options(grid, data.draw(costs(grid)), (2.0, 1.0))
+
+    def sizes(rows: int) -> set[int]:
+        return {option.chunks.buckets[0][0].batch for option in known.options[rows]}
+
+    for options in known.options[2:]:
+        for option in options:
+            own = {option.chunks.buckets[0][0].batch}
+            assert all(sizes(rows) == own for rows in range(option.min_active, option.rows_called))
+            assert option.min_active <= 2 or sizes(option.min_active - 1) != own
+
+
+@given(st.data())
 def test_heads_are_the_cheapest_cover(data: st.DataObject) -> None:
     """The costs are those of the head, which may differ from those of a chunk."""
     grid = data.draw(grids())

@@ -46,6 +46,7 @@ def test_every_request_runs_once_in_the_length_chosen_for_it(
         assert len(run.rows) <= run.bucket.batch
         assert {table[lengths[row] - 1] for row in run.rows} == {run.bucket.length}
         assert list(run.rows) == sorted(run.rows, key=lambda row: (-lengths[row], row))
+    assert [run.bucket.length for run in plan.runs] == sorted((run.bucket.length for run in plan.runs), reverse=True)
 
 
 @given(chosen_problems())
