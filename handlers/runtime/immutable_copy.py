@@ -4,6 +4,7 @@ A mapped file that is written in place changes answers silently, and one that is
 So the content goes into a file in memory, for which the kernel then refuses every write and every other size
 (memfd_create(2), F_ADD_SEALS in fcntl(2)), whoever owns the file on disk. Each worker is a process of its own, and a
 worker that finds such a copy open in another process of its user opens that one, so that the pages are in memory once.
+The file on disk is checked all the same: what a host accepts must not depend on what else runs there.
 """
 
 from __future__ import annotations
@@ -48,8 +49,20 @@ def immutable_copy(path: Path, digest: str) -> ImmutableCopy:
             return _temporary_copy(source, digest)
         # Workers start together: the first one copies, and the others find its copy.
         with _locked(source):
-            file = _found(digest) or _new(source, digest)
+            return _in_memory(_shared(source, digest) or _new(source, digest))
+
+
+def _in_memory(file: IO[bytes]) -> ImmutableCopy:
     return ImmutableCopy(file, Path(f"/proc/self/fd/{file.fileno()}"))
+
+
+def _shared(source: IO[bytes], digest: str) -> IO[bytes] | None:
+    """A copy that another process of this user has open, if the source is the same file still."""
+    copy = _found(digest)
+    if copy is not None and _digest(source) != digest:
+        copy.close()
+        raise DigestMismatch
+    return copy
 
 
 @contextmanager
@@ -80,16 +93,20 @@ def _temporary_copy(source: IO[bytes], digest: str) -> ImmutableCopy:
 def _found(digest: str) -> IO[bytes] | None:
     """A copy that another process of this user has open, after its content was checked."""
     link = f"/memfd:{_name(digest)} (deleted)"
+    for descriptor in _open_descriptors():
+        with suppress(OSError, DigestMismatch):  # it was closed, or is of other content
+            if str(descriptor.readlink()) == link:
+                file = descriptor.open("rb")
+                if _is_immutable(file):
+                    return _checked(file, digest)
+                file.close()
+    return None
+
+
+def _open_descriptors() -> Iterator[Path]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it ended, or is another user's
-            for descriptor in (process / "fd").iterdir():
-                if str(descriptor.readlink()) == link:
-                    file = descriptor.open("rb")
-                    with suppress(DigestMismatch):
-                        if _is_immutable(file):
-                            return _checked(file, digest)
-                    file.close()
-    return None
+            yield from (process / "fd").iterdir()
 
 
 def _is_immutable(file: IO[bytes]) -> bool:
@@ -107,14 +124,18 @@ def _checked(file: IO[bytes], digest: str) -> IO[bytes]:
     Raises:
         DigestMismatch: it has another sha256; the file is closed.
     """
+    if _digest(file) != digest:
+        file.close()
+        raise DigestMismatch
+    return file
+
+
+def _digest(file: IO[bytes]) -> str:
     found = hashlib.sha256()
     file.seek(0)
     while block := file.read(_BLOCK):
         found.update(block)
-    if found.hexdigest() != digest:
-        file.close()
-        raise DigestMismatch
-    return file
+    return found.hexdigest()
 
 
 def _name(digest: str) -> str:

@@ -14,7 +14,7 @@ from archiving import ARCHIVER
 from torchserve_process import DidNotStart, serving
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SECONDS_TO_STOP = 20
+SECONDS_TO_STOP = 60
 
 HANDLER = """
 class Handler:
@@ -52,6 +52,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_program_leaves_no_server_behind(tmp_path: Path, sign: signal.Signals) -> None:
     """After Ctrl-C, or SIGTERM turned into an exception, no worker and no temporary folder remain."""

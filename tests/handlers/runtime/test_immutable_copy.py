@@ -73,10 +73,8 @@ def test_an_archive_answers_as_before_when_its_weights_are_cut(archive: Path) ->
 
 
 @pytest.mark.parametrize("size", [0, 10, 700])
-def test_a_cut_file_is_an_error_that_names_it(archive: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_file_is_an_error_that_names_it(archive: Path, size: int) -> None:
     """The process goes on."""
-    # A process of another test may have the whole weights of this archive open, and share them.
-    monkeypatch.setattr(module, "_found", lambda digest: None)
     os.truncate(archive / "weights.pt", size)
 
     with pytest.raises(RuntimeError, match=r"weights\.pt was changed"):
@@ -115,6 +113,18 @@ def test_workers_that_start_together_share_one_copy(file: Path) -> None:
         for worker in workers:
             worker.kill()
             worker.communicate()
+
+
+def test_a_changed_file_is_refused_although_another_worker_has_its_copy(file: Path) -> None:
+    """Whether an archive loads does not depend on the processes beside it."""
+    digest = digest_of(file)
+    copy = immutable_copy(file, digest)
+    with file.open("ab") as opened:
+        opened.write(b" ")
+
+    with pytest.raises(DigestMismatch):
+        immutable_copy(file, digest)
+    assert digest_of(copy.path) == digest
 
 
 def test_a_copy_that_can_be_changed_is_not_shared(file: Path) -> None:
