@@ -81,18 +81,20 @@ def _joined(lines: Sequence[str]) -> str:
 
 
 def _differs(source: str, text: str) -> bool:
-    """Whether the program differs, beyond the types in its annotations."""
+    """Whether the program differs, beyond annotations and whether values are frozen: both are for readers."""
     try:
         changed = ast.parse(text)
     except SyntaxError:
         return False
-    return _without_types(ast.parse(source)) != _without_types(changed)
+    return _behaviour(ast.parse(source)) != _behaviour(changed)
 
 
-def _without_types(tree: ast.Module) -> str:
+def _behaviour(tree: ast.Module) -> str:
     for node in ast.walk(tree):
         if isinstance(node, ast.arg | ast.AnnAssign):
             node.annotation = ast.Constant(None)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             node.returns = None
+        if isinstance(node, ast.keyword) and node.arg == "frozen":
+            node.value = ast.Constant(True)
     return ast.dump(tree)

@@ -290,9 +290,7 @@ def _first(mask: torch.Tensor) -> str:
 
 
 def _kind(dtype: torch.dtype) -> int:
-    """Rank bool, integers, floats, and complex numbers, which no input has."""
-    if dtype == torch.bool:
-        return 0
+    """Rank bool and integers, floats, and complex numbers, which no input has."""
     if dtype.is_complex:
         return 3
     return 2 if dtype.is_floating_point else 1

@@ -253,3 +253,22 @@ def test_a_model_without_time_takes_vectors() -> None:
 
     assert decode(row([0, 1]), manifest).sequences[0].length == 1
     assert "expected 2" in refusal(row([0, 1, 2]), manifest).message
+
+
+def test_a_timeout_of_the_protocol_is_in_microseconds() -> None:
+    """The service counts milliseconds."""
+    body = {"inputs": [TENSOR], "parameters": {"timeout": 2500}}
+
+    assert decode(row(body)).timeout_ms == 2.5
+    assert decode(row({"inputs": [TENSOR]})).timeout_ms is None
+
+
+@pytest.mark.parametrize(
+    ("header", "size"),
+    [("12", 12), ("0", 0), ("9" * 15, 10**15 - 1), ("9" * 16, 0), ("", 0), ("-1", 0), ("1e3", 0), ("\u0663", 0)],
+)
+@pytest.mark.parametrize("name", ["Content-Length", "content-length"])
+def test_the_size_of_a_body_is_what_its_header_says(name: str, header: str, size: int) -> None:
+    """What is no whole number of a possible size is left out of the metrics."""
+    assert TorchServeRequest({}, {name: header}).content_length == size
+    assert TorchServeRequest({}, {}).content_length == 0

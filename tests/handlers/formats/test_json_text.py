@@ -139,3 +139,22 @@ def test_what_json_has_not_is_a_type_error(value: object) -> None:
     """Keys that are not strings are refused too: json.dumps would convert them to strings."""
     with pytest.raises(TypeError):
         to_json(value)
+
+
+def test_a_text_that_may_be_too_long_is_made_in_as_few_pieces_as_their_bound_allows() -> None:
+    """Rows are small here: one piece a row would be slow, one for all would take unbounded memory."""
+    tensor = torch.zeros(100_000, 5, dtype=torch.int64)
+    with mock.patch.object(json_text, "_text", wraps=json_text._text) as text:
+        to_json(tensor, most=5_000_000)
+    sizes = [call.args[0].numel() for call in text.call_args_list]
+
+    assert sum(sizes) == tensor.numel()
+    assert max(sizes) <= json_text._PIECE
+    assert len(sizes) == 8
+
+
+def test_values_beside_a_large_tensor_are_written_as_without_a_bound() -> None:
+    """The text is then made part by part."""
+    value = {"a": [torch.arange(300_000).view(3, -1), "b"], "c": {"d": 1.5, "e": [None, (True, 2)]}, "f": []}
+
+    assert to_json(value, most=3_000_000) == to_json(value)

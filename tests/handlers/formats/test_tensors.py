@@ -160,6 +160,7 @@ def test_tensors_of_another_width_are_taken_where_the_values_fit() -> None:
         assert convert_tensor(torch.tensor([1, 9], dtype=dtype), IDS).tolist() == [1, 9]
     for dtype in (torch.float64, torch.float16, torch.int64):
         assert convert_tensor(torch.ones(3, 2, dtype=dtype), FRAMES).dtype == torch.float32
+    assert convert_tensor(torch.tensor([True, False]), FLAGS).tolist() == [True, False]
 
 
 def test_a_tensor_of_the_right_kind_is_taken_as_it_is_and_one_for_training_without_its_history() -> None:
