@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..backends.torch_files import torch_file
 from ..backends.weights import load_checkpoint, read_weights
 from .errors import PackagingError
 
@@ -141,5 +142,6 @@ def write_weights(weights: Weights, target: Path) -> None:
 
         save_file(dict(weights), beside)
     else:
-        torch.save(dict(weights), beside)
+        with torch_file(beside) as file:
+            torch.save(dict(weights), file)
     os.replace(beside, target)  # noqa: PTH105 - the old file may be mapped: it must not change

@@ -80,7 +80,10 @@ def module_with(tensors: Mapping[str, torch.Tensor], persistent: Collection[str]
 
 def save_program(program: torch.export.ExportedProgram, path: Path) -> None:
     """Write the program with its weights and time marks."""
-    torch.export.save(program, path, extra_files={_EXTRA: json.dumps(time_dims(program))})
+    from .torch_files import torch_file
+
+    with torch_file(path) as file:
+        torch.export.save(program, file, extra_files={_EXTRA: json.dumps(time_dims(program))})
 
 
 def load_program(path: Path) -> torch.export.ExportedProgram:
@@ -93,11 +96,13 @@ def load_program(path: Path) -> torch.export.ExportedProgram:
 
 def save_weight_stripped(program: torch.export.ExportedProgram, path: Path) -> None:
     """Write the program with one number in place of each weight."""
+    from .torch_files import torch_file
+
     state, constants = program._state_dict, program._constants
     program._state_dict, program._constants = _stripped(state), _stripped(constants)
     try:
-        with quiet():
-            torch.export.save(program, path)
+        with quiet(), torch_file(path) as file:
+            torch.export.save(program, file)
     finally:
         program._state_dict, program._constants = state, constants
 

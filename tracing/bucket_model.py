@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from ..backends.compile_job import CompileFailure, CompileJob, CompileOutcome
 from ..backends.compile_pool import compile_all
 from ..backends.interface import Backend, CompileError
+from ..backends.torch_files import torch_file
 from .bucket_kernel import call_factory
 from .description import TempDirectory
 from .engines import AUTO, combined_error, select_engines
@@ -200,7 +201,8 @@ def _compile(
     with tempfile.TemporaryDirectory(prefix="tracing-") as scratch:
         files = [Path(scratch) / f"{index}.pt2" for index in range(len(programs))]
         for program, file in zip(programs, files, strict=True):
-            torch.export.save(program, file)
+            with torch_file(file) as opened:
+                torch.export.save(program, opened)
         errors = []
         for engine in tried:
             done = Path(scratch) / engine.name

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from ..backends.interface import LoadedProgram, LoadError
 from ..backends.registry import get_backend
 from ..backends.signature import Signature, WrongInput
+from ..backends.torch_files import torch_file
 from ..backends.weights import WeightsError, copy_if_aliased, read_weights, storage_ptrs
 from . import description as descriptions
 from .bucket_kernel import FactoryFunction, restore_function, select_bucket
@@ -231,7 +232,8 @@ def save(traced: Traced, path: Path) -> None:
             for file in sorted(file for file in traced.directory.rglob("*") if file.is_file()):
                 archive.write(file, file.relative_to(traced.directory), zipfile.ZIP_DEFLATED)
             for name, content in tensors.items():
-                torch.save(content, Path(scratch) / name)
+                with torch_file(Path(scratch) / name) as opened:
+                    torch.save(content, opened)
                 archive.write(Path(scratch) / name, name)
         complete.replace(path)
 

@@ -19,6 +19,7 @@ from ..file_errors import describe_file_error
 from .file_list import renewed_list, write_list
 from .packed_files import verify_archive
 from .reader import ArchiveReader, is_zip
+from .replace import replace_atomically
 from .workspace import private_directory
 
 
@@ -71,7 +72,7 @@ def write_files(archive: Path, files: Mapping[str, Path], destination: Path) -> 
             return
         with private_directory(destination.absolute().parent) as beside:
             _rewrite(archive, files, beside / "written")
-            replace_atomically(beside / "written", destination, beside / "previous")
+            replace_atomically(beside / "written", destination)
     except OSError as error:
         raise PackagingError(describe_file_error(error, destination)) from error
 
@@ -83,7 +84,7 @@ def _replace_small(folder: Path, files: Mapping[str, Path]) -> None:
             shutil.copyfile(folder / name, beside / f"{name}.before")
         try:
             for name in files:
-                replace_atomically(beside / name, folder / name, beside / "previous")
+                replace_atomically(beside / name, folder / name)
         except OSError:
             _put_back(folder, files, beside)
             raise
@@ -160,7 +161,7 @@ def publish(flags: model_archiver.Flags, tree: Path, manifest: str) -> Path:
         with private_directory(destination.parent) as beside:
             archive = model_archiver.write_archive(flags, tree, manifest, beside)
             _read_back(archive)
-            replace_atomically(archive, destination, beside / "previous")
+            replace_atomically(archive, destination)
     except OSError as error:
         raise PackagingError(describe_file_error(error, destination)) from error
     return destination
@@ -172,24 +173,3 @@ def _read_back(archive: Path) -> None:
         verify_archive(archive, None)
     except PackagingError as error:
         raise OSError(errno.EIO, f"the archive is not as it was written ({error})", str(archive)) from error
-
-
-def replace_atomically(finished: Path, destination: Path, aside: Path) -> None:
-    """Move a file or a folder to a path where another may be.
-
-    All three paths are in one file system, and there is nothing at `aside`.
-
-    A folder cannot be moved over another, so an old one is moved aside first, and back if the move fails.
-
-    Raises:
-        OSError: it cannot be moved.
-    """
-    if not (finished.is_dir() and destination.exists()):
-        os.replace(finished, destination)  # noqa: PTH105 - Path.replace does the same, without saying that it is one step
-        return
-    destination.rename(aside)
-    try:
-        finished.rename(destination)
-    except OSError:
-        aside.rename(destination)
-        raise

@@ -16,6 +16,7 @@ from ...backends.interface import DEFAULTS, Backend, CompileSettings, Ragged, pr
 from ...backends.partitioning.backend import PartitionedBackend
 from ...backends.partitioning.partitioned_program import SEGMENTS
 from ...backends.subprocesses import PACKAGE
+from ...backends.torch_files import torch_file
 from ...bucketing.cost import CostModel
 from ...bucketing.padding import zeros
 from ...bucketing.shapes import Bucket, BucketGrid, ProgramRole
@@ -105,7 +106,8 @@ def write_constants(tree: Path, constants: Mapping[str, torch.Tensor]) -> None:
     if constants:
         path = tree / layout.CONSTANTS
         path.parent.mkdir(exist_ok=True)
-        torch.save(dict(constants), path)
+        with torch_file(path) as file:
+            torch.save(dict(constants), file)
 
 
 def evaluate_engine(

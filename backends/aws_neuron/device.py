@@ -120,7 +120,10 @@ def write_artifact(directory: Path, program: SourceProgram, made_by: dict[str, s
     (directory / _SOURCE).write_text(program.source, encoding="utf-8")
     write_json(_Facts, _Facts(program.names, made_by), directory / _FACTS)
     if program.extra_tensors:
-        torch.save(program.extra_tensors, directory / _EXTRA_TENSORS)
+        from ..torch_files import torch_file
+
+        with torch_file(directory / _EXTRA_TENSORS) as file:
+            torch.save(program.extra_tensors, file)
 
 
 def read_artifact(directory: Path) -> NeuronArtifact:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from ..interface import CompileError, Weights
+from ..torch_files import torch_file
 from .device import Toolchain, placeholder_message
 from .source_program import SourceProgram, parameter_name
 
@@ -79,8 +80,9 @@ def _write_inputs(folder: Path, program: SourceProgram, weights: Weights) -> Non
     (folder / "program.py").write_text(program.source, encoding="utf-8")
     known = {**weights, **program.extra_tensors}
     tensors = {parameter_name(index): known[name].detach() for index, name in enumerate(program.names)}
-    torch.save(tensors, folder / "tensors.pt")
-    torch.save(list(program.examples), folder / "inputs.pt")
+    for name, content in {"tensors.pt": tensors, "inputs.pt": list(program.examples)}.items():
+        with torch_file(folder / name) as file:
+            torch.save(content, file)
 
 
 def _run(folder: Path, python: Path | None) -> str:

@@ -18,6 +18,7 @@ from torch.fx import Graph, GraphModule, Node
 from ...bucketing.shapes import Bucket
 from ...config.partitioner import PartitionerConfig
 from ..interface import DEFAULTS, Backend, CompileError, CompileSettings, Selective
+from ..torch_files import torch_file
 from .partition import example_input, export_module, operator_name, operators_of, queried_operators
 
 RejectionReasons = Mapping[Node, str | None]
@@ -124,7 +125,8 @@ class _Probe(NamedTuple):
 def _save(program: torch.export.ExportedProgram, directory: Path) -> Path:
     directory.mkdir()
     file = directory / "operator.pt2"
-    torch.export.save(program, file)
+    with torch_file(file) as opened:
+        torch.export.save(program, opened)
     return file
 
 

@@ -19,6 +19,7 @@ COMPILE_ONLY = {
     "backends/aws_neuron/toolchain.py",
     "backends/partitioning/backend.py",
     "backends/onnx_export.py",
+    "backends/torch_files.py",
     "backends/vollo/compiler.py",
     "backends/vollo/rewrite.py",
     "backends/vollo/translate.py",

@@ -302,6 +302,13 @@ int renameat(int from_folder, const char* from, int to_folder, const char* to) {
   return real(from_folder, from, to_folder, to);
 }
 
+int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned int flags) {
+  static auto real = next<int(int, const char*, int, const char*, unsigned int)>("renameat2");
+  const int error = skipped() ? 0 : fault("rename", changes, absolute(to_folder, to), kChange);
+  FAIL(error, -1)
+  return real(from_folder, from, to_folder, to, flags);
+}
+
 // The room on a disk that is full from some call on.
 #define STATVFS(NAME, STRUCT)                                                                   \
   int NAME(const char* path, struct STRUCT* found) {                                            \

@@ -269,6 +269,6 @@ def test_a_timeout_of_the_protocol_is_in_microseconds() -> None:
 )
 @pytest.mark.parametrize("name", ["Content-Length", "content-length"])
 def test_the_size_of_a_body_is_what_its_header_says(name: str, header: str, size: int) -> None:
-    """What is no whole number of a possible size is left out of the metrics."""
+    """A value that is no whole number of a possible size counts as none."""
     assert TorchServeRequest({}, {name: header}).content_length == size
     assert TorchServeRequest({}, {}).content_length == 0

@@ -1,0 +1,46 @@
+"""Files that torch's zip writer makes.
+
+The writer ends the process if a write fails: its destructor completes the file, finds that bytes are missing, and
+throws (`PyTorchStreamWriter` in caffe2/serialize/inline_container.cc). So it is given a file that takes everything, and
+the failure is raised after it. Used only while packaging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+class _LateFailure:
+    """A file whose failures are kept for later; nothing is written after the first one."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        if self.error is None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self.error = error
+        return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: the file is closed right after the writer."""
+
+
+@contextmanager
+def torch_file(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for `torch.save` or `torch.export.save`.
+
+    Raises:
+        OSError: it cannot be opened or written; what is there of it is no whole file.
+    """
+    with path.open("wb") as file:
+        late = _LateFailure(file)
+        yield late  # type: ignore[misc]  # torch calls no other method
+        if late.error is not None:
+            raise late.error
