@@ -12,8 +12,8 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ..config.file_errors import describe_file_error
 from .archive.workspace import Terminated, raise_on_termination
-from .file_errors import describe_file_error
 
 if TYPE_CHECKING:
     from .model_archiver import Flags

@@ -17,8 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from ..config.file_errors import describe_file_error
 from .errors import PackagingError
-from .file_errors import describe_file_error
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ResourceWarning)  # it leaves a file open while it is imported

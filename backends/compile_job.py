@@ -9,9 +9,10 @@ from pathlib import Path
 from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket, ProgramRole
+from ..config.file_errors import describe_file_error, is_of_the_disk
 from ..config.partitioner import PartitionerConfig
 from . import masked  # noqa: F401 - registers the operators that programs call
-from .interface import DEFAULTS, CompileSettings
+from .interface import DEFAULTS, CompileError, CompileSettings
 from .partitioning.backend import PartitionedBackend
 from .registry import get_backend
 
@@ -63,12 +64,17 @@ def compile_seconds(job: CompileJob, program: ExportedProgram) -> float:
     Returns the seconds that it took.
 
     Raises:
-        CompileError: the engine does not support the program.
+        CompileError: the engine does not support the program, or the disk fails.
         Exception: whatever a failing engine raises.
     """
     started = time.perf_counter()
     engine = get_backend(job.backend)
     if job.partitioner is not None:
         engine = PartitionedBackend(engine, job.partitioner)
-    engine.compile(program, job.bucket, job.directory, job.settings)
+    try:
+        engine.compile(program, job.bucket, job.directory, job.settings)
+    except OSError as error:
+        if not is_of_the_disk(error):
+            raise
+        raise CompileError(f"nothing can be compiled: {describe_file_error(error, job.directory)}") from error
     return time.perf_counter() - started

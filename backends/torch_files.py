@@ -43,4 +43,4 @@ def torch_file(path: Path) -> Iterator[IO[bytes]]:
         late = _LateFailure(file)
         yield late  # type: ignore[misc]  # torch calls no other method
         if late.error is not None:
-            raise late.error
+            raise OSError(late.error.errno, late.error.strerror, str(path)) from late.error

@@ -115,8 +115,16 @@ def load_checkpoint(path: Path, content: Path | None = None) -> Any:
             f"{path.name} holds more than tensors and is not loaded, since unpickling it could run any code. A whole "
             f"module, or objects of your own beside the weights? Save torch.save(model.state_dict(), ...) instead"
         ) from error
+    except RuntimeError as error:
+        if "Cannot allocate memory" not in str(error):
+            raise WeightsError(_damaged(path, error)) from error
+        raise WeightsError(f"{path.name} cannot be mapped into memory ({error}): free memory") from error
     except Exception as error:  # whatever the unpickler raises for damaged data
-        raise WeightsError(f"{path.name} is damaged, or no file that torch.save wrote: {error}") from error
+        raise WeightsError(_damaged(path, error)) from error
+
+
+def _damaged(path: Path, error: Exception) -> str:
+    return f"{path.name} is damaged, or no file that torch.save wrote: {error}"
 
 
 def _read_safetensors(path: Path, mapped: Path) -> dict[str, torch.Tensor]:

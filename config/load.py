@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from .diagnostics import ConfigError, Diagnostic, Location, format_path, truncate
+from .file_errors import describe_cause
 from .frontend import Frontend, suggest_key
 from .histogram import LengthsError, read_lengths
 from .schema import BLOCK, NeuronLstmBlock, ServingConfig
@@ -46,7 +47,7 @@ def _text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ConfigError(str(path), [Diagnostic("", 1, f"cannot be read: {error.strerror or error}")]) from error
+        raise ConfigError(str(path), [Diagnostic("", 1, f"cannot be read: {describe_cause(error)}")]) from error
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -10,8 +10,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from ...config.file_errors import describe_file_error
 from ..errors import PackagingError
-from ..file_errors import describe_file_error
 
 _log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from ...config.file_errors import describe_file_error
 from ...config.manifest import FILE_NAME
 from ...handlers.neuron_lstm import LIST
 from .. import model_archiver
 from ..errors import PackagingError
-from ..file_errors import describe_file_error
 from .file_list import renewed_list, write_list
 from .packed_files import verify_archive
 from .reader import ArchiveReader, is_zip

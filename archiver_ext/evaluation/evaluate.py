@@ -235,7 +235,10 @@ def install_engine(build: BuildInput, engine: Backend, compiled: Path) -> None:
 def remove_engine(tree: Path, engine: Backend, compiled: Path) -> None:
     """Undo `install_engine`."""
     (tree / layout.PROGRAMS / engine.name).rename(compiled / layout.PROGRAMS / engine.name)
-    shutil.rmtree(tree / PACKAGE)
+    try:
+        shutil.rmtree(tree / PACKAGE)
+    except OSError as error:  # it names the last part of a path alone
+        raise OSError(error.errno, error.strerror, str(tree / PACKAGE)) from error
 
 
 def write_final_manifest(build: BuildInput, result: CandidateResult) -> None:

@@ -29,7 +29,7 @@ ALLOWED_SISTERS = {
     "sessions": (),
     "training": (),
     "config": ("bucketing", "sessions.settings"),
-    "backends": ("bucketing", "config.json_codec", "config.partitioner"),
+    "backends": ("bucketing", "config.json_codec", "config.file_errors", "config.partitioner"),
     "lowering": ("bucketing", "config", "backends"),
     "handlers": (
         "bucketing",

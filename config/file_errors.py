@@ -31,6 +31,21 @@ def describe_file_error(error: OSError, written: Path | None = None) -> str:
     file = error.filename2 or error.filename
     if file is None and written is None:
         file = f"a given file, or a temporary one in {tempfile.gettempdir()} (TMPDIR)"
-    advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
     parts = [f"{written} cannot be written"] * (written is not None) + [str(file)] * (file is not None)
-    return ": ".join([*parts, f"{error.strerror[0].lower()}{error.strerror[1:]}{advice}"])
+    return ": ".join([*parts, describe_cause(error)])
+
+
+def describe_cause(error: OSError) -> str:
+    """Return the cause and the advice, without the file.
+
+    >>> describe_cause(OSError(errno.ENOSPC, "No space left on device", "/mnt/model.mar"))
+    'no space left on device; make room on its disk'
+    """
+    cause = error.strerror or str(error)
+    advice = f"; {_ADVICE[error.errno]}" if error.errno in _ADVICE else ""
+    return f"{cause[:1].lower()}{cause[1:]}{advice}"
+
+
+def is_of_the_disk(error: OSError) -> bool:
+    """Whether the disk or its permissions are the cause, and the user can do something about it."""
+    return error.errno in _ADVICE
