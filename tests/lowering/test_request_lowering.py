@@ -119,6 +119,18 @@ def averaged(m: Model, x: Tensor) -> Any:
     )
 
 
+def pooled_to_one(m: Model, x: Tensor) -> Any:
+    """The mean of all timesteps, by a layer that pools images."""
+    return nn.functional.adaptive_avg_pool1d(m.lstm(x)[0].transpose(1, 2), 1)
+
+
+def projected_on_a_vector(m: Model, x: Tensor) -> Any:
+    """The last state as a vector times every timestep, from the left and from the right."""
+    y, (h, _) = m.lstm(x)
+    vector = h[0, 0]  # as code for one request is written
+    return torch.matmul(vector, y.transpose(1, 2)), torch.matmul(y, vector)
+
+
 def interpolated(m: Model, x: Tensor) -> Any:
     """Timesteps between two others; behind the last one it is repeated."""
     doubled = nn.functional.interpolate(x.transpose(1, 2), scale_factor=2, mode="linear")
@@ -177,6 +189,8 @@ WITHOUT_LENGTHS = (
     reversed_twice,
     upsampled,
     averaged,
+    pooled_to_one,
+    projected_on_a_vector,
     interpolated,
 )
 WITH_LENGTHS = (mask_by_loop, halved_lengths, sorted_by_numpy, packed_data, relative_lengths)
