@@ -69,7 +69,7 @@ def chunk_options(grid: BucketGrid, cost: CostModel, penalties: Sequence[float])
     worthwhile = {batch: _worthwhile(grid, batch, tables[0], sums) for batch in grid.batches}
     chunks = {batch: _chunk_costs_of(batch, lengths, tables) for batch, lengths in worthwhile.items()}
     first_batches = (_first_batches(grid, _sums(grid, table)) for table in (tables[0], tables[-1]))
-    firsts = [cheap | frugal for cheap, frugal in zip(*first_batches, strict=True)]
+    firsts = [cheap | frugal for cheap, frugal in zip(*first_batches)]
     again = _again(grid, sums)
     candidates = {batch: _candidates(batch, own, grid, again) for batch, own in chunks.items()}
     several = (
@@ -136,14 +136,14 @@ def _single_row(grid: BucketGrid, tables: Sequence[CostTable]) -> ChunkCosts:
         tuple(min((Bucket(batch, length) for batch in grid.batches), key=table.__getitem__) for length in grid.lengths)
         for table in tables
     )
-    costs = tuple(tuple(map(table.__getitem__, own)) for table, own in zip(tables, buckets, strict=True))
+    costs = tuple(tuple(map(table.__getitem__, own)) for table, own in zip(tables, buckets))
     return _with_suffixes(grid.lengths, buckets, costs)
 
 
 def _with_suffixes(
     lengths: tuple[int, ...], buckets: tuple[tuple[Bucket, ...], ...], costs: tuple[tuple[int, ...], ...]
 ) -> ChunkCosts:
-    suffix_costs, suffix_choice = zip(*(_suffixes(lengths, own) for own in costs), strict=True)
+    suffix_costs, suffix_choice = zip(*(_suffixes(lengths, own) for own in costs))
     return ChunkCosts(lengths, buckets, costs, suffix_costs, suffix_choice)
 
 
@@ -152,7 +152,7 @@ def _suffixes(lengths: tuple[int, ...], costs: tuple[int, ...]) -> tuple[tuple[i
     for left in range(1, 2 * lengths[-1] + 1):
         least, negative = min(
             (cost + suffix_costs[max(0, left - length)], -index)
-            for index, (length, cost) in enumerate(zip(lengths, costs, strict=True))
+            for index, (length, cost) in enumerate(zip(lengths, costs))
         )
         suffix_costs.append(least)
         suffix_choice.append(-negative)
@@ -184,7 +184,7 @@ def _again(grid: BucketGrid, costs: CostTable) -> list[list[int]]:
     for length in reversed(grid.lengths):
         own = {batch: costs[Bucket(batch, length)] for batch in grid.batches}
         these = [cost for cost, _ in covers(grid.batches, own, grid.batches[-1])]
-        table.append([min(pair) for pair in zip(these, table[-1], strict=True)] if table else these)
+        table.append([min(pair) for pair in zip(these, table[-1])] if table else these)
     return table[::-1]
 
 
@@ -196,7 +196,7 @@ def _candidates(
     for index, length in enumerate(chunks.lengths):
         longer = [
             (cost - costs[index], again[bisect_left(grid.lengths, more - length)])
-            for more, cost in zip(chunks.lengths[index + 1 :], costs[index + 1 :], strict=True)
+            for more, cost in zip(chunks.lengths[index + 1 :], costs[index + 1 :])
         ]
         enough = 0
         while longer and enough < batch and all(once_more[enough + 1] <= added for added, once_more in longer):

@@ -7,13 +7,13 @@ so that a batch with too many of them is known early.
 from __future__ import annotations
 
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 from .chunk_options import CallOption, ChunkCosts, ChunkOptions
 
 _NOTHING, WHOLE = 0, 1
 
-StateCall = tuple[ChunkCosts, int, int, list[int] | None]
+StateCall = tuple[ChunkCosts, int, int, Optional[list[int]]]
 """One way to start a state: chunks, the state of the remaining rows, an index, and states.
 
 The index is that of the first chunk considered, and the states are those at the end of each chunk considered. If they

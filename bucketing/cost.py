@@ -138,17 +138,17 @@ def _fit(points: _Points) -> LinearCost:
     """
     weights = [1 / (value * value) for _, value in points]
     total = sum(weights)
-    mean_x = sum(weight * x for weight, (x, _) in zip(weights, points, strict=True)) / total
-    mean_y = sum(weight * y for weight, (_, y) in zip(weights, points, strict=True)) / total
-    around = [(weight, x - mean_x, y - mean_y) for weight, (x, y) in zip(weights, points, strict=True)]
+    mean_x = sum(weight * x for weight, (x, _) in zip(weights, points)) / total
+    mean_y = sum(weight * y for weight, (_, y) in zip(weights, points)) / total
+    around = [(weight, x - mean_x, y - mean_y) for weight, (x, y) in zip(weights, points)]
     spread = sum(weight * dx * dx for weight, dx, _ in around)
     slope = sum(weight * dx * dy for weight, dx, dy in around) / spread if len(points) > 1 else mean_y / mean_x
     if slope <= 0:
         return LinearCost(mean_y, 0.0)
     if mean_y >= slope * mean_x:
         return LinearCost(mean_y - slope * mean_x, slope)
-    squares = sum(weight * x * x for weight, (x, _) in zip(weights, points, strict=True))
-    return LinearCost(0.0, sum(weight * x * y for weight, (x, y) in zip(weights, points, strict=True)) / squares)
+    squares = sum(weight * x * x for weight, (x, _) in zip(weights, points))
+    return LinearCost(0.0, sum(weight * x * y for weight, (x, y) in zip(weights, points)) / squares)
 
 
 NANOSECONDS = 10**6

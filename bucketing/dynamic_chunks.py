@@ -129,7 +129,7 @@ def _choose(ends: list[int], active: list[int], costs: Sequence[IntegerCost]) ->
     lowest_from = [-1]  # lines[i] is the lowest for the integers from lowest_from[i] to lowest_from[i + 1] - 1
     choices = []
     best = 0
-    for index, (count, start) in enumerate(zip(active, [*ends[1:], 0], strict=True), start=1):
+    for index, (count, start) in enumerate(zip(active, [*ends[1:], 0]), start=1):
         call, step = costs[count]
         chosen = bisect_right(lowest_from, step) - 1
         end, rest = lines[chosen]

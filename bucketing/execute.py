@@ -45,7 +45,7 @@ def execute(
         check_outputs(results, outputs, step.bucket)
         own_lengths = [lengths[row] for row in step.rows]
         parts = _parts(results, outputs, own_lengths, padded)
-        outputs_of.update(zip(step.rows, zip(*parts, strict=True), strict=True))
+        outputs_of.update(zip(step.rows, zip(*parts)))
     if sorted(outputs_of) != list(range(len(requests))):
         raise InvariantError(f"the plan for {len(requests)} requests contains {sorted(outputs_of)}")
     return [outputs_of[row] for row in range(len(requests))]
@@ -60,7 +60,7 @@ def _parts(
     """Unpad each output. A tensor that the program returns twice, or that is one of its inputs, is copied."""
     used = {storage_ptr(tensor) for tensor in padded}
     parts = []
-    for result, spec in zip(results, outputs, strict=True):
+    for result, spec in zip(results, outputs):
         cut = unpad if storage_ptr(result) in used else unpadded_views
         parts.append(cut(result, spec, lengths))
         used.add(storage_ptr(result))
@@ -89,7 +89,7 @@ def check_outputs(results: Sequence[torch.Tensor], outputs: Sequence[TensorSpec]
     """
     if len(results) != len(outputs):
         raise InvariantError(f"{_program(bucket)} declares {len(outputs)} outputs and returned {len(results)}")
-    for result, spec in zip(results, outputs, strict=True):
+    for result, spec in zip(results, outputs):
         sizes = spec.sizes(*bucket)
         if result.shape != sizes or result.dtype is not torch_dtype(spec):
             raise InvariantError(

@@ -45,7 +45,7 @@ def sequential_chain(run: RunProgram) -> RunChain:
         buckets: Sequence[Bucket], calls: Sequence[list[torch.Tensor]], carried: list[torch.Tensor]
     ) -> Sequence[Sequence[torch.Tensor]]:
         all_results = []
-        for bucket, call in zip(buckets, calls, strict=True):
+        for bucket, call in zip(buckets, calls):
             results = run("chunk", bucket, [*call, *(value[: bucket.batch] for value in carried)])
             all_results.append(results)
             carried = list(results[len(results) - len(carried) :])
@@ -205,7 +205,7 @@ class ChunkedExecution:
         results = self.run("start", head.bucket, [*self._timeless(head), self._whole_lengths(head)])
         specs = [self.signature.carried[position].spec for position in self.signature.start_indices]
         check_outputs(results, specs, head.bucket)
-        for position, spec, result in zip(self.signature.start_indices, specs, results, strict=True):
+        for position, spec, result in zip(self.signature.start_indices, specs, results):
             self._put(self.carried[position], result, spec, head)
 
     def resume(self) -> None:
@@ -213,7 +213,7 @@ class ChunkedExecution:
         if self.past is None or not self.past.rows:
             return
         indices = torch.tensor([self.index[row] for row in self.past.rows])
-        for tensor, carried in zip(self.carried, self.past.carried, strict=True):
+        for tensor, carried in zip(self.carried, self.past.carried):
             tensor.index_copy_(0, indices, carried)
 
     def carry(self) -> Tensors:
@@ -233,7 +233,7 @@ class ChunkedExecution:
         ]
         all_results = self.chain([step.bucket for step in steps], inputs, self._state(steps[0]))
         specs, count = [*self.output_specs, *self.carried_specs], len(self.output_specs)
-        for results, step in zip(all_results, steps, strict=True):
+        for results, step in zip(all_results, steps):
             check_outputs(results, specs, step.bucket)
         (*_, results), (*_, last) = all_results, steps
         if last.bucket == self.size and len(last.rows) == len(self.lengths):  # the whole batch: nothing to join
@@ -242,11 +242,11 @@ class ChunkedExecution:
             return
         if not self.outputs:
             self.outputs = [torch.empty(spec.sizes(*self.size), dtype=torch_dtype(spec)) for spec in self.output_specs]
-        for results, step, after in zip(all_results, steps, [*steps[1:], None], strict=True):
-            for tensor, result, spec in zip(self.outputs, results, self.output_specs, strict=False):
+        for results, step, after in zip(all_results, steps, [*steps[1:], None]):
+            for tensor, result, spec in zip(self.outputs, results, self.output_specs):
                 self._put(tensor, result, spec, step)
             ended = 0 if after is None else len(after.rows)
-            for tensor, result, spec in zip(self.carried, results[count:], self.carried_specs, strict=True):
+            for tensor, result, spec in zip(self.carried, results[count:], self.carried_specs):
                 self._put(tensor, result, spec, step, ended)
 
     def run_head(self, head: ProgramCall) -> list[Tensors]:
@@ -257,7 +257,7 @@ class ChunkedExecution:
         results = self.run("head", head.bucket, [*self._timeless(head), self._whole_lengths(head), *self._state(head)])
         check_outputs(results, specs, head.bucket)
         ones = [1] * len(head.rows)
-        return list(zip(*(unpad(result, spec, ones) for result, spec in zip(results, specs, strict=True)), strict=True))
+        return list(zip(*(unpad(result, spec, ones) for result, spec in zip(results, specs))))
 
     def step_results(self) -> list[Tensors]:
         """Return the outputs that have time, by index in the buffers."""
@@ -265,20 +265,20 @@ class ChunkedExecution:
         if not specs:
             return [()] * len(self.lengths)
         cut = unpad if self.outputs_are_borrowed else unpadded_views
-        parts = [cut(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs, strict=True)]
-        return list(zip(*parts, strict=True))
+        parts = [cut(tensor, spec, self.lengths) for tensor, spec in zip(self.outputs, specs)]
+        return list(zip(*parts))
 
     def _state(self, step: ProgramCall) -> list[torch.Tensor]:
         return list(map(self._part, self.carried, self.carried_specs, repeat(step)))
 
     def _timeless(self, head: ProgramCall) -> list[torch.Tensor]:
-        both = zip(self.inputs, self.signature.inputs, strict=True)
+        both = zip(self.inputs, self.signature.inputs)
         return [self._part(tensor, spec, head) for tensor, spec in both if spec.time_dim is None]
 
     def _whole(self, past: ResumedState) -> list[int]:
         """The timesteps of each row, earlier ones included."""
         whole = list(self.lengths)
-        for row, offset in zip(past.rows, past.offsets, strict=True):
+        for row, offset in zip(past.rows, past.offsets):
             whole[self.index[row]] += offset
         return whole
 

@@ -84,7 +84,7 @@ def unpadded_views(tensor: torch.Tensor, spec: TensorSpec, lengths: Sequence[int
     own = rows_of[: len(lengths)]
     if not spec.item_time_dims:
         return list(own)
-    return [_first_timesteps(row, spec, length) for row, length in zip(own, lengths, strict=True)]
+    return [_first_timesteps(row, spec, length) for row, length in zip(own, lengths)]
 
 
 def lengths_tensor(lengths: Sequence[int], bucket: Bucket) -> torch.Tensor:
@@ -225,5 +225,5 @@ def _check_items(items: Sequence[torch.Tensor], spec: TensorSpec, full: tuple[in
 
 
 def _described(spec: TensorSpec, full: tuple[int, ...]) -> str:
-    sizes = (f"time<={size}" if name == "time" else str(size) for name, size in zip(spec.item_shape, full, strict=True))
+    sizes = (f"time<={size}" if name == "time" else str(size) for name, size in zip(spec.item_shape, full))
     return f"[{', '.join(sizes)}]"

@@ -68,7 +68,7 @@ def single_bucket_plan(bucket: Bucket, lengths: Sequence[int], kind: Literal["se
         return Plan((ProgramCall(bucket, rows),))
     starts = range(0, lengths[rows[0]], bucket.length)
     active = (tuple(row for row in rows if lengths[row] > start) for start in starts)
-    runs = tuple(ProgramCall(bucket, own, start) for own, start in zip(active, starts, strict=True))
+    runs = tuple(ProgramCall(bucket, own, start) for own, start in zip(active, starts))
     return Plan(runs, (ProgramCall(Bucket(bucket.batch, 1), rows),))
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Optional, Union
 
 from .errors import LengthNotAccepted, SequenceTooLong
 from .time_sizes import check_time_size, size_at
@@ -125,11 +125,11 @@ class DynamicShape:
         return self.bucket_length_for(length)
 
 
-Shapes = BucketGrid | DynamicShape
+Shapes = Union[BucketGrid, DynamicShape]
 """Shapes that an engine accepts: one program for each bucket, or one program for all shapes."""
 
 Axis = Literal["batch", "time"]
-Size = int | Axis | Annotated[str, check_time_size]
+Size = Union[int, Axis, Annotated[str, check_time_size]]
 """A size of a tensor: a number, a varying dimension, or an expression of `time`."""
 ProgramRole = Literal["sequence", "start", "chunk", "head"]
 """Role of a program. `sequence` is the whole model, over whole sequences.
@@ -165,9 +165,9 @@ class TensorSpec:
     shape: tuple[Size, ...]
     pad_value: float = 0
     """Value of an input on padded timesteps."""
-    vocabulary: int | None = None
+    vocabulary: Optional[int] = None
     """Upper bound of ids in [0, vocabulary), since an engine may abort on others; None: any value."""
-    value_range: tuple[float, float] | None = field(default=None, metadata=PACKAGING_ONLY)
+    value_range: Optional[tuple[float, float]] = field(default=None, metadata=PACKAGING_ONLY)
     """Least and largest value to draw for requests, both included; None: any."""
 
     @cached_property
@@ -222,7 +222,7 @@ class CarriedValue:
 
     spec: TensorSpec
     """Layout; the batch dimension is the first, so that the rows of the first sequences are contiguous."""
-    fill: Annotated[float, "infinite"] | None
+    fill: Optional[Annotated[float, "infinite"]]
     """Initial value, before the first timestep; None if the `start` program computes it."""
 
 

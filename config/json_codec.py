@@ -18,13 +18,13 @@ A dataclass can also check its values itself, in `__post_init__`. The message of
 from __future__ import annotations
 
 import json
+import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
 from math import inf, isfinite
 from pathlib import Path, PurePosixPath
-from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 REPACKAGE = "package the model again"
@@ -32,6 +32,10 @@ INFINITE = "infinite"
 NO_OTHER_KEYS = "no other keys"
 
 T = TypeVar("T")
+
+_NONE = type(None)
+_UNION = getattr(types, "UnionType", Union)
+"""The origin of `int | str`, which Python 3.9 has not."""
 
 _NAMES = {
     str: "a string",
@@ -137,7 +141,7 @@ def _form(kind: Any) -> Any:
     origin = get_origin(kind)
     if origin is None:
         return object if is_dataclass(kind) or hasattr(kind, "_fields") else None
-    return {UnionType: Union, Collection: tuple, Sequence: tuple, Mapping: dict}.get(origin, origin)
+    return {_UNION: Union, Collection: tuple, Sequence: tuple, Mapping: dict}.get(origin, origin)
 
 
 def _write_annotated(kind: Any, value: Any) -> Any:
@@ -147,12 +151,12 @@ def _write_annotated(kind: Any, value: Any) -> Any:
 
 
 def _write_union(kind: Any, value: Any) -> Any:
-    choices = [choice for choice in get_args(kind) if choice is not NoneType]
+    choices = [choice for choice in get_args(kind) if choice is not _NONE]
     return value if value is None or len(choices) > 1 else to_json(choices[0], value)
 
 
 def _write_list(kind: Any, value: Any) -> list[Any]:
-    return [to_json(each, item) for each, item in zip(_item_types(kind, len(value)), value, strict=True)]
+    return [to_json(each, item) for each, item in zip(_item_types(kind, len(value)), value)]
 
 
 def _write_mapping(kind: Any, value: Any) -> dict[str, Any]:
@@ -165,7 +169,7 @@ def _write_object(kind: Any, value: Any) -> dict[str, Any]:
     items = value if isinstance(value, tuple) else [getattr(value, field.name) for field in found]
     return {
         field.key: to_json(field.kind, item)
-        for field, item in zip(found, items, strict=True)
+        for field, item in zip(found, items)
         if field.left_out is None or field.left_out.value != item
     }
 
@@ -193,8 +197,8 @@ def _read_annotated(kind: Any, value: Any, path: str) -> Any:
 
 
 def _read_union(kind: Any, value: Any, path: str) -> Any:
-    choices = [choice for choice in get_args(kind) if choice is not NoneType]
-    if value is None and NoneType in get_args(kind):
+    choices = [choice for choice in get_args(kind) if choice is not _NONE]
+    if value is None and _NONE in get_args(kind):
         return None
     if len(choices) == 1:
         return _read(choices[0], value, path)
@@ -215,7 +219,7 @@ def _read_list(kind: Any, value: Any, path: str) -> tuple[Any, ...]:
     kinds = _item_types(kind, len(items))
     if len(kinds) != len(items):
         raise JsonError(f"{path}: expected {len(kinds)} values, got {len(items)}")
-    pairs = enumerate(zip(kinds, items, strict=True))
+    pairs = enumerate(zip(kinds, items))
     return tuple(_read(each, item, f"{path}[{index}]") for index, (each, item) in pairs)
 
 

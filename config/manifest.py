@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 from ..bucketing.shapes import Bucket, BucketGrid, CarriedValue, ProgramRole, TensorSpec, role_buckets
 from ..sessions.settings import SessionSettings
@@ -65,7 +65,7 @@ class RequiredPackage(NamedTuple):
     distribution: str
     module: str
     version: str
-    """The version that the programs were compiled against."""
+    """The lowest version that runs the programs, or the one that they were compiled for."""
 
 
 class ErrorTolerance(NamedTuple):
@@ -88,10 +88,10 @@ class Variant:
     """A compiled program."""
 
     part: ProgramRole
-    bucket: ProgramBucket | None
+    bucket: Optional[ProgramBucket]
     """The bucket it is compiled for; None: it takes every shape."""
     directory: RelativePath
-    estimate_us: float | None = None
+    estimate_us: Optional[float] = None
     """Duration of one call on the device in microseconds, as the compiler estimates it.
 
     None where it does not.
@@ -134,7 +134,10 @@ class Manifest:
     backend: str
     requires: tuple[RequiredPackage, ...]
     host: dict[str, str]
-    """The kind of machine that the compiled code is for; empty: any."""
+    """The kind of machine that the compiled code is for; empty: any.
+
+    GLIBC, GLIBCXX and CXXABI are the highest versions of the symbols that it imports.
+    """
     inputs: tuple[Annotated[TensorSpec, _valid_spec], ...]
     takes_lengths: bool
     """Whether the programs take lengths[B] after the declared inputs."""
@@ -161,21 +164,21 @@ class Manifest:
     """For a backend that stops each row at its own end: calls in which one row has all the timesteps
     and every other row has one. They tell what padding costs. Empty: padding costs as much as data.
     """
-    weights: RelativePath | None = None
+    weights: Optional[RelativePath] = None
     """The user's serialized file: the only copy of the weights."""
-    constants: RelativePath | None = None
+    constants: Optional[RelativePath] = None
     """A .pt file of tensors that programs need beside the state dict."""
-    codec: str | None = None
-    kernel: str | None = None
+    codec: Optional[str] = None
+    kernel: Optional[str] = None
     """The bucket selector, `module:function`, which chooses the bucket length of a sequence.
 
     None: the least cost.
     """
-    placement: Literal["cores"] | None = None
+    placement: Optional[Literal["cores"]] = None
     """`cores`: each worker is pinned to cores of its own."""
-    threads: int | None = None
+    threads: Optional[int] = None
     """Threads per worker; None: the host's cores divided by maxWorkers."""
-    streaming: SessionSettings | None = None
+    streaming: Optional[SessionSettings] = None
     """None: each request is a whole sequence; else each request is a chunk of a session."""
     shortest: Annotated[int, _positive, LeftOut(1)] = 1
     """Timesteps of the shortest sequence that the model takes."""

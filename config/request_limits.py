@@ -5,7 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 MAX_REQUEST_BYTES = 6_553_500
 """TorchServe's default of `max_request_size`."""
@@ -19,7 +19,7 @@ class RequestLimits(NamedTuple):
     timesteps: int = 1_000_000
     """Sum over all sequences."""
     body_bytes: int = MAX_REQUEST_BYTES
-    milliseconds: float | None = None
+    milliseconds: Optional[float] = None
     """Estimated by the measured costs. None: a tenth of TorchServe's `responseTimeout`."""
-    timeout_ms: float | None = None
+    timeout_ms: Optional[float] = None
     """Deadline of a request that names none, from its arrival at the worker on. None: `responseTimeout`."""

@@ -5,11 +5,11 @@ All of it is decided by the lengths of the sequences, before anything is compute
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from ..bucketing.bisection import first_true
 from ..bucketing.cost import CostModel
 from ..bucketing.work import WorkEstimate
 from ..config.manifest import Manifest
@@ -52,7 +52,7 @@ class Admission:
     def _safe_length(self) -> int:
         """The longest sequence that exceeds no bound in a request of its own, in any format."""
         lengths = range(1, self.manifest.longest + 1)
-        return bisect_right(lengths, 0, key=lambda length: int(not self._is_safe(length)))
+        return first_true(lengths, lambda length: not self._is_safe(length)) - 1
 
     def _is_safe(self, length: int) -> bool:
         of_one_array = len(self.manifest.outputs) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from ..bucketing.execute_chunks import ResumedState
 from ..bucketing.plan import Plan
@@ -34,7 +34,7 @@ class BatchStats:
     """Seconds of padding, programs and unpadding."""
 
 
-BatchFunction: TypeAlias = Callable[[Sequence[InputT]], tuple[list[ResultT], BatchStats]]
+BatchFunction = Callable[[Sequence[InputT]], tuple[list[ResultT], BatchStats]]
 """A function that runs some inputs by one plan, or raises."""
 
 
@@ -88,7 +88,7 @@ def run_with_isolation(
         return [internal(UNEXPECTED_ERROR)], BatchStats(tuple(lengths))
     separate: list[ResultT | RequestError] = []
     parts: list[BatchStats] = []
-    for one, length in zip(inputs, lengths, strict=True):
+    for one, length in zip(inputs, lengths):
         alone = _run_alone(one, length, run)
         separate.append(alone[0])
         parts.append(alone[1])

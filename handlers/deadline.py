@@ -6,10 +6,10 @@ arrival time, so that the wait in its queue counts only for an absolute one.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from ..bucketing.bisection import first_true
 from .responses import RequestError, abbreviate, invalid
 
 DEADLINE_HEADER = "x-request-deadline-ms"
@@ -80,7 +80,7 @@ def late(turns: Sequence[Turn], work_ms: Callable[[Sequence[int]], float]) -> se
         nearest = turns[order[dropped]].remaining_ms
         return nearest > 0 and work_ms([one for place in order[dropped:] for one in turns[place].lengths]) <= nearest
 
-    dropped = bisect_left(range(len(order) + 1), True, key=in_time)
+    dropped = first_true(range(len(order) + 1), in_time)
     return set(order[:dropped])
 
 

@@ -8,6 +8,8 @@ TorchServe uses the one class of this file, and mistakes any ImportError of this
 that can fail are made in `initialize`, which reports their true cause.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 
@@ -45,8 +47,10 @@ class NeuronLstm:
         Not in `initialize`, which TorchServe does not miss: a name changed by one byte would skip the check.
 
         Raises:
-            RuntimeError: it is not as it was packaged or signed; the message names the files.
+            RuntimeError: it is not as it was packaged or signed; the message names the files. Or Python is too old.
         """
+        if sys.version_info < (3, 9):  # noqa: UP036 - a host has a Python of its own
+            raise RuntimeError(f"this archive needs Python 3.9 or later; here is {sys.version.split()[0]}")
         self._digests, self._sources = check_folder(_FOLDER, os.environ.get(TRUSTED_KEYS))
         _check_running(self._sources[_SHIM])
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Union
 
 JSON = "application/json"
 NPY = "application/x-npy"
 
 DEFAULT_MAX_RESPONSE_BYTES = 6_553_500
 """TorchServe's default `max_response_size`. One larger body costs the whole batch its worker."""
-Encoded: TypeAlias = tuple[bytes, str]
+Encoded = tuple[bytes, str]
 """The body of a response and its content type."""
-SessionKeys: TypeAlias = Mapping[str, object] | None
+SessionKeys = Union[Mapping[str, object], None]
 """The fields of a session in a response to its request; None: the request has no session."""
 
 _KINDS = {
@@ -94,13 +94,13 @@ def abbreviate(value: object) -> str:
     >>> abbreviate({"a": 1}), abbreviate(None)
     ('an object', 'null')
     """
-    if isinstance(value, str | bytes):
+    if isinstance(value, (str, bytes)):
         value = value[:80]
     elif value is None:
         return "null"
     elif isinstance(value, dict):
         return "an object"
-    elif not isinstance(value, bool | int | float):
+    elif not isinstance(value, (bool, int, float)):
         return f"a {type(value).__name__}"
     elif isinstance(value, int) and value.bit_length() > 64:
         return "a number of very many digits"
@@ -123,5 +123,5 @@ class RawResponse(NamedTuple):
     """Whether it repeats an earlier response to the same request of a session."""
 
 
-Outcome: TypeAlias = RawResponse | RequestError
+Outcome = Union[RawResponse, RequestError]
 """The response to a request, or its refusal."""

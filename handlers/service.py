@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import islice
 from math import ceil
-from typing import TypeVar
+from typing import TypeVar, Union
 
 from .admission import Admission, too_large
 from .batch import UNEXPECTED_ERROR, BatchStats, run_sequences
@@ -37,7 +37,7 @@ from .streaming.sessions import Sessions
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-AcceptedRequest = InferenceRequest | SessionRequest
+AcceptedRequest = Union[InferenceRequest, SessionRequest]
 """A decoded request that is within its bounds."""
 DEFAULT_RESPONSE_TIMEOUT_MS = 120_000.0
 """TorchServe's default `responseTimeout`."""
@@ -93,7 +93,7 @@ class Service:
             self._refuse(request if isinstance(one, RequestError) else one, outcome)
             if isinstance(outcome, RequestError)
             else outcome
-            for request, one, outcome in zip(requests, accepted, outcomes, strict=True)
+            for request, one, outcome in zip(requests, accepted, outcomes)
         ]
         rejected = Counter(outcome.kind for outcome in outcomes if isinstance(outcome, RequestError))
         self._report(
@@ -155,7 +155,7 @@ class Service:
         if self._has_time(requests, accepted, elapsed_ms):
             return timely
         turns: dict[int, Turn] = {}
-        for place, (request, one) in enumerate(zip(requests, accepted, strict=True)):
+        for place, (request, one) in enumerate(zip(requests, accepted)):
             if not isinstance(one, RequestError):
                 turn = _attempt(self.admission.turn, _inference(one), request.headers, elapsed_ms, unix_ms)
                 if isinstance(turn, RequestError):

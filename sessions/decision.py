@@ -7,7 +7,7 @@ whenever it got no response: each request is applied once, even if requests or r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Union
 
 from .session import Reply, Session
 
@@ -55,7 +55,7 @@ class Reject:
     message: str
 
 
-Decision = StartSession | ContinueSession | Replay | Reject
+Decision = Union[StartSession, ContinueSession, Replay, Reject]
 
 
 def decide(request: ChunkRequest, session: Session | None, model: bytes) -> Decision:

@@ -109,7 +109,7 @@ class RedisStore:
         counted = ("open", "unconfirmed", "ended", "sizes", "clients")
         keys = [*map(self._name, counted), *map(self._record, members)]
         arguments: list[Any] = [*self._clocks(own), *self._limit_arguments(), int(sweeps), self._record("")]
-        for member, change in zip(members, changes, strict=True):
+        for member, change in zip(members, changes):
             expected = b"" if change.revision is None else change.revision.to_bytes(8, "big")
             client = "" if change.client is None else client_key(change.client, self._model).hex()
             # The new revision is unique, and the same when the call has to be repeated.
@@ -120,8 +120,7 @@ class RedisStore:
         self._expired += expired
         self._swept = own if sweeps else self._swept
         return [
-            self._outcome(code, wait, limit)
-            for code, wait, limit in zip(answers[::3], answers[1::3], answers[2::3], strict=True)
+            self._outcome(code, wait, limit) for code, wait, limit in zip(answers[::3], answers[1::3], answers[2::3])
         ]
 
     def totals(self) -> StoreTotals:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 from urllib.parse import urlsplit
 
 _NEWER: Mapping[str, Any] = {"newer": True}
@@ -28,7 +28,7 @@ class Limits:
 
     Until then the session is unconfirmed: any client can start many of them at no cost.
     """
-    client_sessions: int | None = None
+    client_sessions: Optional[int] = None
     """Open sessions of one client, where the host names the client; None: no limit."""
 
     @property
@@ -84,10 +84,10 @@ class RedisSettings:
 
     url: str
     """`redis://HOST:PORT/DATABASE`, or `rediss://` for TLS."""
-    username: str | None = None
-    password_env: str | None = None
+    username: Optional[str] = None
+    password_env: Optional[str] = None
     """The environment variable that holds the password."""
-    ca_file: str | None = None
+    ca_file: Optional[str] = None
     """Certificate of the authority that signed the server's.
 
     None for the authorities that the system trusts.
@@ -143,15 +143,15 @@ class SessionSettings:
     store: Literal["disk", "redis", "client"]
     state: str
     """32 hex digits; archives that have the same can resume each other's sessions."""
-    directory: str | None = None
-    redis: RedisSettings | None = None
-    key_env: str | None = None
+    directory: Optional[str] = None
+    redis: Optional[RedisSettings] = None
+    key_env: Optional[str] = None
     idle_seconds: float = 600.0
     max_sessions: int = 10_000
     max_bytes: int = 2**30
     fields: Annotated[SessionFields, "no other keys"] = SessionFields()
     confirm_seconds: float = field(default=Limits.confirm_seconds, metadata=_NEWER)
-    client_header: str | None = field(default=None, metadata=_NEWER)
+    client_header: Optional[str] = field(default=None, metadata=_NEWER)
     """The header in which the host names the client; None: it names none."""
     client_sessions: int = field(default=100, metadata=_NEWER)
     token_seconds: float = field(default=86_400.0, metadata=_NEWER)

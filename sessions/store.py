@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Union
 
 from .settings import Limits
 
@@ -177,7 +177,7 @@ class LimitExceeded:
     """Seconds until the next session expires, unless it gets a request until then."""
 
 
-WriteOutcome = Written | Conflict | LimitExceeded
+WriteOutcome = Union[Written, Conflict, LimitExceeded]
 
 
 class StoreTotals(NamedTuple):

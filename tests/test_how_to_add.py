@@ -141,8 +141,8 @@ ADDITIONS: dict[str, tuple[int, tuple[Edit, ...]]] = {
             ),
             Edit(
                 "config/manifest.py",
-                '    owner: str | None = None\n    """Team that answers for the model."""\n',
-                before="    weights: RelativePath | None = None\n",
+                '    owner: Optional[str] = None\n    """Team that answers for the model."""\n',
+                before="    weights: Optional[RelativePath] = None\n",
             ),
             Edit(
                 "archiver_ext/evaluation/manifest_builder.py",

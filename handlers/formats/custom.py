@@ -108,7 +108,7 @@ class CustomFormat:
             RequestError: 400 with the user's message, or 500 for bytes without a content type.
         """
         (encoded,) = self._encode_each(request, outputs)
-        if isinstance(encoded, bytes | bytearray):
+        if isinstance(encoded, (bytes, bytearray)):
             return bytes(encoded), self._content_type()
         return to_json(encoded, self.context.max_response_bytes), JSON
 
@@ -120,8 +120,8 @@ class CustomFormat:
         output_names = [spec.name for spec in self.context.manifest.outputs]
         input_names = [spec.name for spec in self.context.manifest.inputs]
         pairs = [
-            (dict(zip(output_names, own, strict=True)), dict(zip(input_names, sequence.tensors, strict=True)))
-            for sequence, own in zip(request.sequences, outputs, strict=True)
+            (dict(zip(output_names, own)), dict(zip(input_names, sequence.tensors)))
+            for sequence, own in zip(request.sequences, outputs)
         ]
         try:
             return [self.user.encode(*pair) for pair in pairs]
@@ -151,7 +151,7 @@ class CustomListFormat(CustomFormat):
 
 def _as_bytes(body: Body) -> bytes:
     """Return the body as it came; JSON that TorchServe has parsed is written again."""
-    if isinstance(body.value, bytes | bytearray):
+    if isinstance(body.value, (bytes, bytearray)):
         return bytes(body.value)
     if isinstance(body.value, str):
         return body.value.encode("utf-8")

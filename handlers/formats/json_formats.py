@@ -103,7 +103,7 @@ class PlainFormat:
             return self.context.labels.most_likely(outputs[0])
         if len(outputs) == 1:
             return outputs[0]
-        return dict(zip((spec.name for spec in self.context.manifest.outputs), outputs, strict=True))
+        return dict(zip((spec.name for spec in self.context.manifest.outputs), outputs))
 
 
 class V1Format(PlainFormat):

@@ -113,7 +113,7 @@ def _text(value: object) -> str:
         return _tensor_text(value)
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{_key(key)}:{_text(part)}" for key, part in value.items()) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray)):
         return "[" + ",".join(map(_text, value)) + "]"
     return json.dumps(value, allow_nan=False)
 
@@ -153,7 +153,7 @@ def _few_text(tensor: torch.Tensor, digits: int) -> str:
         return f"[{joined[1:]}]"
     texts = [
         text if ("." in text or "e-" in text) and "e+" not in text else _number_text(number, digits)
-        for text, number in zip(joined[1:].split(","), numbers, strict=True)
+        for text, number in zip(joined[1:].split(","), numbers)
     ]
     return _nested(texts, tuple(tensor.shape))
 

@@ -35,7 +35,7 @@ class Labels:
         """
         found = torch.topk(torch.softmax(scores.float(), 0), min(_MOST, len(self.names)))
         by_name: dict[str, torch.Tensor] = {}
-        for probability, index in zip(found.values, found.indices.tolist(), strict=True):
+        for probability, index in zip(found.values, found.indices.tolist()):
             by_name.setdefault(self.names[index], probability)  # of two classes with one name, the more likely one
         return by_name
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
-from typing import ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 
@@ -100,7 +100,7 @@ class TorchServeRequest(NamedTuple):
         """
         if self.headers.get("describe") != "True" or not isinstance(self.row, Mapping):
             return False
-        return all(isinstance(value, bytes | bytearray | str) and not value for value in self.row.values())
+        return all(isinstance(value, (bytes, bytearray, str)) and not value for value in self.row.values())
 
     @property
     def is_explain_request(self) -> bool:
@@ -165,7 +165,7 @@ def _no_body(row: Mapping[object, object], content_type: str) -> str:
 LONGEST_ID = 512
 """Characters of a request's id, which its response repeats."""
 
-Outputs: TypeAlias = tuple[torch.Tensor, ...]
+Outputs = tuple[torch.Tensor, ...]
 """The output tensors of one sequence, in the order of the model's outputs."""
 
 

@@ -273,7 +273,7 @@ def _wrong_kind(flat: Sequence[object], accepted: frozenset[type], spec: TensorS
     found = flat[index]
     if isinstance(found, list):
         return f"expected {describe_spec(spec)}, but the lists are nested deeper"
-    text = f" ({abbreviate(found)})" if isinstance(found, str | float) else ""
+    text = f" ({abbreviate(found)})" if isinstance(found, (str, float)) else ""
     return f"expected {describe_spec(spec)}, but value {index} is {_json_name(type(found))}{text}"
 
 

@@ -223,7 +223,7 @@ def _sequences(by_name: Mapping[str, Sequence[V2Tensor]]) -> list[dict[str, obje
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
         raise invalid(f"every input is needed once for each sequence, but there are {told}")
-    return [dict(zip(parts, own, strict=True)) for own in zip(*parts.values(), strict=True)]
+    return [dict(zip(parts, own)) for own in zip(*parts.values())]
 
 
 def _write_entry(tensor: torch.Tensor, spec: TensorSpec) -> dict[str, object]:

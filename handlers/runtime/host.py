@@ -20,8 +20,8 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
     """Check that every (distribution, module, version) is installed, in a version that can run the
     archive.
 
-    Code of an engine that pins torch's minor version needs that one; anything else runs on the version it was packaged
-    with or a later one.
+    Code of an engine that pins torch's minor version needs that one; anything else runs on the version that it requires
+    or a later one.
 
     Raises:
         RuntimeError: a package is missing or does not fit; the message says which to install.
@@ -41,8 +41,8 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
             wanted = f"{'.'.join(map(str, release(packaged)[:2]))}.*" if pinned else packaged
             relation = "==" if pinned else ">="
             raise RuntimeError(
-                f"this archive was packaged with {distribution} {packaged}; version {here} is installed, which cannot "
-                f'run it: pip install "{distribution}{relation}{wanted}", or package the model again with {here}'
+                f"this archive needs {distribution} {relation} {wanted}; version {here} is installed, which cannot run "
+                f'it: pip install "{distribution}{relation}{wanted}", or package the model again for {here}'
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Optional, Protocol
 
 import torch
 
@@ -28,7 +28,7 @@ from .host import available_cores, check_requirements
 from .immutable_copy import DigestMismatch, ImmutableCopy, immutable_copy
 from .user_code import selected_lengths
 
-Programs = Mapping[Bucket | None, Program]
+Programs = Mapping[Optional[Bucket], Program]
 """The loaded programs of one role, by the bucket that each serves; None serves every one."""
 
 

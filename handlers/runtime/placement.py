@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
-from itertools import count, pairwise
+from itertools import count
 from math import ceil
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def partition_cores(cores: Sequence[int], workers: object, threads: int | None) 
     wanted = _worker_count(workers) or len(cores) if threads is None else len(cores) // threads
     count = max(1, min(wanted, len(cores)))
     bounds = [index * len(cores) // count for index in range(count + 1)]
-    return [tuple(cores[start:end]) for start, end in pairwise(bounds)]
+    return [tuple(cores[start:end]) for start, end in zip(bounds, bounds[1:])]
 
 
 def pin_process(cores: Sequence[int]) -> None:

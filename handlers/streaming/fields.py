@@ -58,7 +58,7 @@ def _fields_outside_body(request: TorchServeRequest) -> Iterator[tuple[str, obje
     if isinstance(request.row, Mapping):
         for name, value in request.row.items():
             if isinstance(name, str) and name not in BODY_FIELDS:
-                yield name, value.decode("utf-8", "replace") if isinstance(value, bytes | bytearray) else value
+                yield name, value.decode("utf-8", "replace") if isinstance(value, (bytes, bytearray)) else value
 
 
 def _split_body(

@@ -131,7 +131,7 @@ class SessionService:
             results, round_stats = self._run_round([requests[index] for index in current])
             stats.append(round_stats)
             conflicts = []
-            for index, result in zip(current, results, strict=True):
+            for index, result in zip(current, results):
                 attempts[index] += 1
                 if isinstance(result, RevisionConflict) and attempts[index] < _MAX_ATTEMPTS:
                     conflicts.append(index)
@@ -161,14 +161,14 @@ class SessionService:
                 outcomes[index] = decided
         results, stats = self._run([(requests[index], loaded) for index, loaded in to_run])
         to_save: list[tuple[int, RawResponse, SessionUpdate]] = []
-        for (index, loaded), result in zip(to_run, results, strict=True):
+        for (index, loaded), result in zip(to_run, results):
             responded = self._respond(requests[index], loaded, result)
             if isinstance(responded, RequestError):
                 outcomes[index] = responded
             else:
                 to_save.append((index, *responded))
         saved = self._save([update for *_, update in to_save])
-        for (index, response, _), refused in zip(to_save, saved, strict=True):
+        for (index, response, _), refused in zip(to_save, saved):
             outcomes[index] = response if refused is None else refused
         return [outcome for outcome in outcomes if outcome is not None], stats
 
@@ -178,7 +178,7 @@ class SessionService:
         loaded: list[LoadedSession | RequestError] = [LoadedSession(None)] * len(requests)
         if wanted:
             keys = [SessionKey(requests[index].id, requests[index].fields.token) for index in wanted]
-            for index, session in zip(wanted, self.sessions.load(keys), strict=True):
+            for index, session in zip(wanted, self.sessions.load(keys)):
                 loaded[index] = session
         return loaded
 
@@ -248,7 +248,7 @@ class SessionService:
         wanted = [index for index, update in enumerate(updates) if not _is_whole_session(update)]
         saved: list[RevisionConflict | RequestError | None] = [None] * len(updates)
         if wanted:
-            for index, refused in zip(wanted, self.sessions.save([updates[index] for index in wanted]), strict=True):
+            for index, refused in zip(wanted, self.sessions.save([updates[index] for index in wanted])):
                 saved[index] = refused
         return saved
 
@@ -281,7 +281,7 @@ def without_successors(
     """
     late: set[str] = set()
     kept: list[InferenceRequest | SessionRequest | RequestError] = []
-    for before, now in zip(accepted, timely, strict=True):
+    for before, now in zip(accepted, timely):
         refused = now
         if isinstance(before, SessionRequest):
             if before.id in late and before.fields.step is None:

@@ -111,7 +111,7 @@ class StoreSessions:
             outcomes = self.store.write([*map(_record_update, updates)])
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(updates)
-        return [_write_refusal(update, outcome) for update, outcome in zip(updates, outcomes, strict=True)]
+        return [_write_refusal(update, outcome) for update, outcome in zip(updates, outcomes)]
 
     def expired(self) -> int:
         """Return the store's count."""

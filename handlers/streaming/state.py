@@ -40,7 +40,7 @@ class StateSerializer:
         whole = bytearray(max(1, rows * self.size))
         table = torch.frombuffer(whole, dtype=torch.uint8)[: rows * self.size].view(rows, self.size)
         start = 0
-        for value, width in zip(values, self._widths, strict=True):
+        for value, width in zip(values, self._widths):
             own = value.reshape(rows, -1).contiguous()
             table[:, start : start + width] = own.view(torch.uint8)
             start += width
@@ -58,7 +58,7 @@ class StateSerializer:
             return tuple(torch.zeros(spec.sizes(len(states), 1), dtype=torch_dtype(spec)) for spec in self.specs)
         table = torch.frombuffer(bytearray(b"".join(states)), dtype=torch.uint8).view(len(states), self.size)
         values, start = [], 0
-        for spec, width in zip(self.specs, self._widths, strict=True):
+        for spec, width in zip(self.specs, self._widths):
             own = table[:, start : start + width].contiguous().view(torch_dtype(spec))
             values.append(own.view(len(states), *spec.item_sizes(1)))
             start += width

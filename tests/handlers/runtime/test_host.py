@@ -25,7 +25,7 @@ from torchserve_neuron_lstm.handlers.runtime.host import check_requirements, ins
 def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
     backend: str, distribution: str, packaged: str, here: str, runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compiled code needs torch's minor version; other programs need at least the version of packaging."""
+    """Compiled code needs torch's minor version; others need at least the version they require."""
     monkeypatch.setattr(host, "installed_version", lambda *_: here)
     needs = [(distribution, distribution, packaged)]
     if runs:
@@ -33,7 +33,8 @@ def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
         return
     with pytest.raises(RuntimeError) as refused:
         check_requirements(needs, backend)
-    assert f"packaged with {distribution} {packaged}; version {here} is installed" in str(refused.value)
+    assert f"this archive needs {distribution} " in str(refused.value)
+    assert f"; version {here} is installed, which cannot run it" in str(refused.value)
     assert f'pip install "{distribution}' in str(refused.value)
     assert "\n" not in str(refused.value)
 
