@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Optional
 
 from .interface import CompileError, LoadError
 
@@ -81,6 +83,12 @@ def check_host(packaged: Mapping[str, str]) -> None:
             raise LoadError(
                 f"the programs were compiled for {key} {packaged[key]}, this host has {value}: {REPACKAGE_HINT}"
             )
+    glibc = _glibc()
+    if glibc is not None and _numbers(glibc) < _numbers(packaged.get("GLIBC", "0")):
+        raise LoadError(
+            f"the programs need glibc {packaged['GLIBC']}, this host has {glibc}: package the model again on a machine "
+            f"whose system and compiler are no newer than this host's, or with backend: onnxruntime"
+        )
     known = _TARGETS.get(platform.machine())
     if known is None or packaged.get("isa", known.isa) != known.isa:
         raise LoadError(
@@ -90,6 +98,18 @@ def check_host(packaged: Mapping[str, str]) -> None:
     if lacking:
         names = ", ".join(sorted(lacking))
         raise LoadError(f"the programs were compiled for {known.isa} CPUs, this host's lacks {names}: {REPACKAGE_HINT}")
+
+
+def _glibc() -> Optional[str]:
+    """Return the version of the C library; None if it is another one than glibc."""
+    try:
+        return (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")[2] or None
+    except (AttributeError, OSError, ValueError):
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
 
 
 @cache

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket
-from . import masked as _masked  # noqa: F401  registers the operators that programs call
-from .exported_program import load_weight_stripped, save_weight_stripped
 from .interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from .module_program import ModuleProgram
+from .program_source.read import FILE_NAME, load_source, read_source
 from .signature import read_signature, signature_of, write_signature
-from .versions import torch_requirement
+from .versions import lowest_torch_requirement
 
-_PROGRAM = "program.pt2"
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 
 class Eager(Backend):
-    """The exported program, unchanged."""
+    """The exported program, as Python source."""
 
     name = "eager"
     polymorphic = True
@@ -35,8 +35,8 @@ class Eager(Backend):
         return None
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Return torch."""
-        return (torch_requirement(),)
+        """Return torch, of any release that has the operators of the programs."""
+        return (lowest_torch_requirement(),)
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return None: torch supports every operator that it exports."""
@@ -45,18 +45,28 @@ class Eager(Backend):
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Write the weight-stripped program."""
+        """Write the program's source.
+
+        Raises:
+            CompileError: source cannot express an operator.
+        """
         write_signature(signature_of(program, None), directory)
-        save_weight_stripped(program, directory / _PROGRAM)
+        (directory / FILE_NAME).write_text(_source(program), encoding="utf-8")
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Load the program over the weights.
 
         Raises:
-            LoadError: this torch cannot read the program, or the weights do not match.
+            LoadError: this torch lacks an operator, or the weights do not match.
         """
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        module = load_weight_stripped(directory / _PROGRAM, real).module()
+        program = load_source(read_source(directory, real, _source), real, path=directory / FILE_NAME)
         torch.set_num_threads(threads)
-        return ModuleProgram(signature, module, real.values())
+        return ModuleProgram(signature, program, real.values())
+
+
+def _source(program: ExportedProgram) -> str:
+    from .program_source.write import program_source
+
+    return program_source(program)

@@ -1,9 +1,8 @@
-"""Exported programs: files with time marks, weight-stripped files, and copies at the sizes of one
-bucket.
+"""Exported programs: files with time marks, and copies at the sizes of one bucket.
 
 torch chooses the names of the symbols of batch and time, and its files drop these names. A recurrence in a program
 shows which dimension is time; a program without one does not show it. So the dimension is marked, and the marks are
-written beside the program. A weight-stripped file holds the shape of each weight and none of its data.
+written beside the program.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 import torch
 
 from ..bucketing.shapes import Bucket
-from .interface import LoadError, Weights
+from . import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators that programs call
 from .signature import mark_time, signature_of, time_dims
 
 _EXTRA = "time.json"
@@ -46,7 +45,7 @@ def specialize(
         module = functional.module()
         if constants_as_buffers:
             _register_constants(module, functional.constants)
-        return torch.export.export(module, inputs, strict=False)
+        return torch.export.export(module, inputs)
 
 
 def _register_constants(module: torch.nn.Module, constants: Mapping[str, Any]) -> None:
@@ -92,46 +91,3 @@ def load_program(path: Path) -> torch.export.ExportedProgram:
     program: torch.export.ExportedProgram = torch.export.load(path, extra_files=extra)
     mark_time(program, json.loads(extra[_EXTRA] or "{}"))
     return program
-
-
-def save_weight_stripped(program: torch.export.ExportedProgram, path: Path) -> None:
-    """Write the program with one number in place of each weight."""
-    from .torch_files import torch_file
-
-    state, constants = program._state_dict, program._constants
-    program._state_dict, program._constants = _stripped(state), _stripped(constants)
-    try:
-        with quiet(), torch_file(path) as file:
-            torch.export.save(program, file)
-    finally:
-        program._state_dict, program._constants = state, constants
-
-
-def load_weight_stripped(path: Path, weights: Weights) -> torch.export.ExportedProgram:
-    """Read a weight-stripped program. It shares the memory of `weights`.
-
-    Raises:
-        LoadError: this torch cannot read the program.
-    """
-    try:
-        program = torch.export.load(path)
-    except Exception as error:
-        raise LoadError(
-            f"torch {torch.__version__} cannot read {path} ({type(error).__name__}: {error}); "
-            f"install the version it was packaged with, or package the model again"
-        ) from error
-    program._state_dict = {name: _like(stripped, weights[name]) for name, stripped in program._state_dict.items()}
-    program._constants = {name: weights.get(name, stripped) for name, stripped in program._constants.items()}
-    return program
-
-
-def _stripped(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of the same shapes with one number in memory each."""
-    return {name: _like(value, value.detach().new_zeros(()).expand(value.shape)) for name, value in tensors.items()}
-
-
-def _like(model: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor, as a parameter if `model` is one; memory is shared."""
-    if isinstance(model, torch.nn.Parameter):
-        return torch.nn.Parameter(tensor, requires_grad=False)
-    return tensor

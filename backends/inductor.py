@@ -23,7 +23,7 @@ from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket
 from . import cpp_compiler, masked
-from .exported_program import quiet, specialize
+from . import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators that libraries call
 from .interface import (
     DEFAULTS,
     CompileError,
@@ -75,7 +75,7 @@ class Inductor:
 
         Custom operators and those it cannot fuse are called.
         """
-        supported = isinstance(node.target, torch._ops.OpOverload | torch._ops.HigherOrderOperator)
+        supported = isinstance(node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator))
         return None if supported else f"{node.target} is no operator"
 
     def compile(
@@ -89,6 +89,8 @@ class Inductor:
         Raises:
             CompileError: no bucket is given, or inductor or the compiler rejects the program or an argument.
         """
+        from .exported_program import quiet
+
         if bucket is None:
             raise CompileError("inductor compiles for one bucket at a time")
         cpp_compiler.reject_instruction_flags(settings.args)
@@ -200,6 +202,8 @@ def _private_caches(scratch: Path, *, keep: bool) -> Iterator[None]:
 
 def _specialized(program: ExportedProgram, bucket: Bucket) -> ExportedProgram:
     """The program at one bucket's sizes, in operators that inductor compiles."""
+    from .exported_program import specialize
+
     # inductor invents names for constants that are no buffers, and they could not be found at load.
     fixed = specialize(program, bucket, constants_as_buffers=True)
     if not torch.backends.mkldnn.is_available():

@@ -1,5 +1,4 @@
-"""Abstract recurrent operators, which lowering puts in place of PackedSequence code, and their
-semantics.
+"""Semantics of the abstract recurrent operators, which lowering puts in place of PackedSequence code.
 
 `x` is [B, T, F] and right-padded; `lengths` int64[B] counts real timesteps (None: all T of every row). The results are
 exactly those of the same rows packed: `y` [B, T, D*H] holds zeros on padding, `h_n` and `c_n` [L*D, B, H] are the
@@ -24,29 +23,6 @@ after step T.
 
 # Saturates a gate: far beyond all sums of weights, yet finite in half precision.
 _SATURATED = 1e4
-
-_library = torch.library.Library("neuron_lstm", "DEF")
-_library.define(
-    "lstm(Tensor x, Tensor? lengths, Tensor h_0, Tensor c_0, Tensor[] weights, bool bias, int layers, "
-    "bool bidirectional, bool need_cell) -> (Tensor y, Tensor h_n, Tensor c_n)"
-)
-_library.define(
-    "rnn(Tensor x, Tensor? lengths, Tensor h_0, Tensor[] weights, str cell, bool bias, int layers, "
-    "bool bidirectional) -> (Tensor y, Tensor h_n)"
-)  # cell: gru, rnn_tanh or rnn_relu
-
-
-@torch.library.register_fake("neuron_lstm::lstm", lib=_library)
-def _lstm_shapes(x, lengths, h_0, c_0, weights, bias, layers, bidirectional, need_cell):  # type: ignore[no-untyped-def]
-    directions = 2 if bidirectional else 1
-    y = x.new_empty(x.shape[0], x.shape[1], h_0.shape[2] * directions)
-    return y, h_0.new_empty(h_0.shape), c_0.new_empty(c_0.shape)
-
-
-@torch.library.register_fake("neuron_lstm::rnn", lib=_library)
-def _rnn_shapes(x, lengths, h_0, weights, cell, bias, layers, bidirectional):  # type: ignore[no-untyped-def]
-    directions = 2 if bidirectional else 1
-    return x.new_empty(x.shape[0], x.shape[1], h_0.shape[2] * directions), h_0.new_empty(h_0.shape)
 
 
 def masked_lstm(
@@ -112,7 +88,7 @@ def without_projection(
             widened, lengths, torch.zeros_like(c_0[rows]), c_0[rows], folded, bias, 1, bidirectional, need_cell
         )
         projections = [group[-1] for group in groups[rows]]
-        parts = zip(m.chunk(directions, 2), projections, strict=True)
+        parts = zip(m.chunk(directions, 2), projections)
         x = torch.cat([torch.nn.functional.linear(part, w_hr) for part, w_hr in parts], 2)
         h_n = torch.stack([torch.nn.functional.linear(m_n[d], w_hr) for d, w_hr in enumerate(projections)])
         finals.append((h_n, c_n))
@@ -160,7 +136,7 @@ def _stack(
             outputs.append(y)
             finals.append(final)
         x = rows.clean(torch.cat(outputs, 2) if bidirectional else outputs[0])
-    return x.transpose(0, 1).contiguous(), [torch.stack(list(kind)) for kind in zip(*finals, strict=True)]
+    return x.transpose(0, 1).contiguous(), [torch.stack(list(kind)) for kind in zip(*finals)]
 
 
 def _direction(
@@ -261,11 +237,30 @@ def aten_rnn(cell: str) -> Layer:
     return layer
 
 
-@torch.library.impl(_library, "lstm", "CompositeExplicitAutograd")
-def _lstm(x, lengths, h_0, c_0, weights, bias, layers, bidirectional, need_cell):  # type: ignore[no-untyped-def]
+def lstm(
+    x: Tensor,
+    lengths: Tensor | None,
+    h_0: Tensor,
+    c_0: Tensor,
+    weights: Sequence[Tensor],
+    bias: bool,
+    layers: int,
+    bidirectional: bool,
+    need_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the `lstm` operator by torch's own layers."""
     return masked_lstm(aten_lstm, x, lengths, h_0, c_0, weights, layers, bidirectional, need_cell)
 
 
-@torch.library.impl(_library, "rnn", "CompositeExplicitAutograd")
-def _rnn(x, lengths, h_0, weights, cell, bias, layers, bidirectional):  # type: ignore[no-untyped-def]
+def rnn(
+    x: Tensor,
+    lengths: Tensor | None,
+    h_0: Tensor,
+    weights: Sequence[Tensor],
+    cell: str,
+    bias: bool,
+    layers: int,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensor]:
+    """Compute the `rnn` operator by torch's own layers; `cell` is gru, rnn_tanh or rnn_relu."""
     return masked_rnn(aten_rnn(cell), x, lengths, h_0, weights, layers, bidirectional)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
 from .interface import Backend, LoadedProgram, LoadError, Requirement, Weights
 from .signature import Signature, read_signature
-from .versions import torch_requirement
+from .versions import lowest_torch_requirement
 
 
 class OnnxEngine(Backend):
@@ -19,6 +18,8 @@ class OnnxEngine(Backend):
 
     product: str
     """Name of the engine in messages."""
+    lowest: str
+    """The oldest release that was run, the last one for Python 3.9. It reads the graph's version of ONNX."""
     polymorphic = True
 
     def unavailable(self) -> str | None:
@@ -28,8 +29,8 @@ class OnnxEngine(Backend):
         return missing_packages(self.name)
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Return torch, for the tensors, and the engine."""
-        return torch_requirement(), Requirement(self.name, self.name, version(self.name))
+        """Return torch, for the tensors, and the engine, of any release that reads the graph."""
+        return lowest_torch_requirement(), Requirement(self.name, self.name, self.lowest)
 
     def refusal(self, node: torch.fx.Node) -> str | None:
         """Return why an operator cannot be exported to ONNX.

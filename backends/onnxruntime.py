@@ -11,16 +11,18 @@ import os
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket
 from .interface import DEFAULTS, CompileSettings, LoadedProgram, Precision, Weights
 from .onnx_engine import OnnxEngine
 from .signature import Signature, weights_of
 from .versions import release
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 _GRAPH = "program.onnx"
 _AS_THEY_ARE = "as_they_are.json"
@@ -35,6 +37,7 @@ class OnnxRuntime(OnnxEngine):
 
     name = "onnxruntime"
     product = "ONNX Runtime"
+    lowest = "1.19.2"
     any_shape = True
     precisions: tuple[Precision, ...] = ("float32",)
 
@@ -125,14 +128,14 @@ class _Program:
         self, buckets: Sequence[Bucket], calls: Sequence[list[torch.Tensor]], carried: list[torch.Tensor]
     ) -> Sequence[Sequence[torch.Tensor]]:
         """Run several calls in sequence; between them only views of the active rows are made."""
-        for bucket, call in zip(buckets, calls, strict=True):
+        for bucket, call in zip(buckets, calls):
             self.signature.check_inputs([*call, *(value[: bucket.batch] for value in carried)])
         names = self.names[len(self.names) - len(carried) :]
         feeds = [self._feeds(call) for call in calls]
         values = [value.detach().numpy() for value in carried]
         given = []
-        for bucket, feed in zip(buckets, feeds, strict=True):
-            for name, value in zip(names, values, strict=True):
+        for bucket, feed in zip(buckets, feeds):
+            for name, value in zip(names, values):
                 if name is not None:
                     feed[name] = value[: bucket.batch]
             given.append(self.session.run(self.outputs, feed))
@@ -140,4 +143,4 @@ class _Program:
         return [[torch.from_numpy(output) for output in outputs] for outputs in given]
 
     def _feeds(self, inputs: Sequence[torch.Tensor]) -> dict[str, Any]:
-        return {name: tensor.detach().numpy() for name, tensor in zip(self.names, inputs, strict=False) if name}
+        return {name: tensor.detach().numpy() for name, tensor in zip(self.names, inputs) if name}

@@ -16,17 +16,17 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.export import ExportedProgram
 
 from ..bucketing.shapes import Bucket
-from . import masked
-from .exported_program import quiet
 from .interface import DEFAULTS, CompileError, CompileSettings, LoadedProgram, LoadError, Precision, Weights
 from .onnx_engine import OnnxEngine
 from .signature import Signature, signature_of, weights_of
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 _GRAPH = "program.onnx"
 _PRECISION = "precision.json"
@@ -40,6 +40,7 @@ class OpenVino(OnnxEngine):
 
     name = "openvino"
     product = "OpenVINO"
+    lowest = "2025.3.0"
     any_shape = False
     precisions: tuple[Precision, ...] = ("float32", "bfloat16")
 
@@ -57,8 +58,9 @@ class OpenVino(OnnxEngine):
         if reason := _unsupported_precision(precision):
             raise CompileError(reason)
         from .onnx_export import export_onnx, lifted_weights, trial_errors, write_graph
+        from .openvino_recurrences import without_lengths
 
-        model = export_onnx(_without_lengths(program))
+        model = export_onnx(without_lengths(program))
         (directory / _PRECISION).write_text(json.dumps({"precision": precision}), encoding="utf-8")
         write_graph(model, program, _lift_weights(model, lifted_weights(program)), directory)
         with trial_errors(self.product):
@@ -94,7 +96,7 @@ def _reject_wrong_outputs(program: ExportedProgram, answers: Sequence[torch.Tens
     with torch.no_grad():
         own = program.module()(*program.example_inputs[0])
     bound = _ROUNDING[precision]
-    for ours, theirs in zip(answers, own, strict=True):
+    for ours, theirs in zip(answers, own):
         if theirs.is_floating_point() and not torch.allclose(ours, theirs, atol=bound, rtol=bound, equal_nan=True):
             raise ValueError("at fixed sizes its outputs differ from the program's; use another backend")
 
@@ -180,7 +182,7 @@ def _run(signature: Signature, compiled: Any, kept: Sequence[Any]) -> LoadedProg
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         signature.check_inputs(inputs)
         assert kept is not None
-        given = zip(places, inputs, strict=True)
+        given = zip(places, inputs)
         feeds = {place: tensor.detach().contiguous().numpy() for place, tensor in given if place is not None}
         request.infer(feeds, share_inputs=True)
         # The engine reuses its buffers.
@@ -199,51 +201,3 @@ def _lift_weights(model: Any, weights: Weights) -> set[str]:
         model.graph.initializer.remove(initializer)
         model.graph.input.append(kind)
     return {kind.name for kind in model.graph.input} & set(weights)
-
-
-def _without_lengths(program: ExportedProgram) -> ExportedProgram:
-    """The program with masks, and recurrences without lengths, each of one layer in one direction."""
-    table = {torch.ops.neuron_lstm.lstm.default: _lstm, torch.ops.neuron_lstm.rnn.default: _rnn}
-    with quiet():
-        decomposed: ExportedProgram = program.run_decompositions(table)
-    return decomposed
-
-
-def _lstm(x: Any, lengths: Any, h_0: Any, c_0: Any, *options: Any) -> Any:
-    if masked.is_projected(h_0, c_0):
-        return masked.without_projection(_plain_lstm, x, lengths, h_0, c_0, *options)
-    if lengths is None:
-        return NotImplemented
-    return _plain_lstm(x, lengths, h_0, c_0, *options)
-
-
-def _plain_lstm(
-    x: Any, lengths: Any, h_0: Any, c_0: Any, weights: Any, bias: bool, layers: int, both: bool, need_cell: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return masked.masked_lstm(_lstm_layer, x, lengths, h_0, c_0, weights, layers, both, need_cell)
-
-
-def _lstm_layer(
-    x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-    """One layer in one direction, fused over all timesteps."""
-    h_0, c_0 = states
-    y, h_n, c_n = torch.ops.neuron_lstm.lstm(
-        x.transpose(0, 1), None, h_0[None], c_0[None], list(weights), len(weights) == 4, 1, False, True
-    )
-    return y.transpose(0, 1), (h_n[0], c_n[0])
-
-
-def _rnn(x: Any, lengths: Any, h_0: Any, weights: Any, cell: str, bias: bool, layers: int, both: bool) -> Any:
-    if lengths is None:
-        return NotImplemented
-
-    def layer(
-        x: torch.Tensor, states: Sequence[torch.Tensor], weights: Sequence[torch.Tensor]
-    ) -> tuple[torch.Tensor, Sequence[torch.Tensor]]:
-        y, h_n = torch.ops.neuron_lstm.rnn(
-            x.transpose(0, 1), None, states[0][None], list(weights), cell, len(weights) == 4, 1, False
-        )
-        return y.transpose(0, 1), (h_n[0],)
-
-    return masked.masked_rnn(layer, x, lengths, h_0, weights, layers, both)

@@ -8,6 +8,7 @@ when it is requested, since an archive carries only one.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -44,8 +45,25 @@ class EngineSpec:
     """Whether compilation takes less time than starting a process for it."""
 
 
-CPU_FILES = ("exported_program.py", "masked.py", "module_program.py")
-"""Files below this folder that run exported programs in torch, whole or as segments on the CPU."""
+PROGRAM_FILES = (
+    "masked.py",
+    "module_program.py",
+    "program_source/__init__.py",
+    "program_source/control_flow.py",
+    "program_source/read.py",
+)
+"""Files below this folder that load programs from their source."""
+
+CPU_FILES = ("eager.py", *PROGRAM_FILES)
+"""Files below this folder that run programs in torch, whole or as segments on the CPU."""
+
+_NATIVE_FILES = (
+    "native/__init__.py",
+    "native/build.py",
+    "native/engine.py",
+    "native/layers.py",
+    "native/library.py",
+)
 
 _NEURON_FILES = (
     "aws_neuron/__init__.py",
@@ -55,7 +73,6 @@ _NEURON_FILES = (
     "aws_neuron/source_module.py",
     "aws_neuron/source_program.py",
     "aws_neuron/unrolled.py",
-    "exported_program.py",
     "module_program.py",
     "simulation.py",
 )
@@ -64,14 +81,20 @@ ENGINES: Mapping[str, EngineSpec] = {
     "native": EngineSpec(
         "native.engine",
         "Native",
-        files=("native/*.py", "cpp_compiler.py", *CPU_FILES),
+        files=(*_NATIVE_FILES, "cpp_compiler.py", *PROGRAM_FILES),
         auto={"serve_float32": 0, "serve_bfloat16": 0},
         quick=True,
     ),
     "inductor": EngineSpec(
         "inductor",
         "Inductor",
-        files=("inductor.py", "cpp_compiler.py", *CPU_FILES),
+        files=(
+            "inductor.py",
+            "cpp_compiler.py",
+            "masked.py",
+            "module_program.py",
+            "recurrent_operators.py",
+        ),
         packages=("torch._inductor",),
         auto={"serve_float32": 1, "serve_bfloat16": 1, "trace": 0},
     ),
@@ -86,7 +109,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "openvino": EngineSpec(
         "openvino",
         "OpenVino",
-        files=("openvino.py", "onnx_engine.py", "exported_program.py", "masked.py"),
+        files=("openvino.py", "onnx_engine.py"),
         packages=("onnx", "openvino"),
         auto={"serve_bfloat16": 3},  # in float32 it is slower than the others: docs/precision.md
         quick=True,
@@ -94,7 +117,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "vollo": EngineSpec(
         "vollo.engine",
         "Vollo",
-        files=("vollo/__init__.py", "vollo/engine.py", "vollo/operators.py", "eager.py", *CPU_FILES),
+        files=("vollo/__init__.py", "vollo/engine.py", "vollo/operators.py", *CPU_FILES),
         packages=("vollo_compiler", "vollo_rt", "vollo_torch"),
     ),
     "neuronx": EngineSpec(
@@ -112,7 +135,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "eager": EngineSpec(
         "eager",
         "Eager",
-        files=("eager.py", *CPU_FILES),
+        files=CPU_FILES,
         auto={"fallback": 0, "trace": 2, "choose_lengths": 1},
         quick=True,
     ),
@@ -219,6 +242,8 @@ def _file_of(spec: EngineSpec) -> Path:
 
 
 def _provided() -> dict[str, EntryPoint]:
+    if sys.version_info < (3, 10):
+        return {entry.name: entry for entry in entry_points().get(ENTRY_POINT_GROUP, ())}
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP)}
 
 

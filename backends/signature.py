@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Union
 
 import torch
 
@@ -28,7 +29,7 @@ class TensorType:
     """Dtype and shape of a tensor. A size that is a string is symbolic; equal strings are equal sizes."""
 
     dtype: str
-    shape: tuple[int | str, ...]
+    shape: tuple[Union[int, str], ...]
 
     @cached_property
     def torch_dtype(self) -> torch.dtype | None:
@@ -60,7 +61,7 @@ class Signature:
                 f"{len(inputs)} inputs, but the program takes {len(self.inputs)}: {', '.join(self.inputs)}"
             )
         sizes: dict[str, int] = {}
-        for name, wanted, tensor in zip(self.inputs, self.inputs.values(), inputs, strict=True):
+        for name, wanted, tensor in zip(self.inputs, self.inputs.values(), inputs):
             if not _fits(tensor, wanted, sizes):
                 expected = [sizes.get(size, size) if isinstance(size, str) else size for size in wanted.shape]
                 raise WrongInput(
@@ -101,7 +102,7 @@ def _fits(tensor: torch.Tensor, wanted: TensorType, sizes: dict[str, int]) -> bo
     if tensor.dtype is not wanted.torch_dtype or len(shape) != len(wanted.shape):
         return False
     # An explicit loop: this runs between the chunks of a batch.
-    for size, expected in zip(shape, wanted.shape, strict=True):
+    for size, expected in zip(shape, wanted.shape):
         if size != expected and not (isinstance(expected, str) and size == sizes.setdefault(expected, size)):
             return False
     return True

@@ -39,3 +39,15 @@ def torch_version() -> str:
 def torch_requirement() -> Requirement:
     """Return the requirement of torch in the version that is here."""
     return Requirement("torch", "torch", torch_version())
+
+
+LOWEST_TORCH = "2.1.0"
+"""The oldest release of torch on which archives are served, but for those of AWS's packages for Inf1."""
+
+
+def lowest_torch_requirement() -> Requirement:
+    """Return the requirement of torch for programs that no release binds.
+
+    Packaging raises it to the release that has all operators of a program's source.
+    """
+    return Requirement("torch", "torch", LOWEST_TORCH)

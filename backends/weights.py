@@ -109,7 +109,8 @@ def load_checkpoint(path: Path, content: Path | None = None) -> Any:
     # The torch of hosts with old accelerators cannot map files.
     options: dict[str, Any] = {"mmap": True} if mapped and "mmap" in signature(torch.load).parameters else {}
     try:
-        return torch.load(content, map_location="cpu", weights_only=True, **options)
+        # As a string, which the torch of old hosts wants of a file to map.
+        return torch.load(str(content), map_location="cpu", weights_only=True, **options)
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path.name} holds more than tensors and is not loaded, since unpickling it could run any code. A whole "

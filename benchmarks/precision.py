@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from torchserve_neuron_lstm.backends import masked as _masked  # noqa: F401  registers the operators
+from torchserve_neuron_lstm.backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
 from torchserve_neuron_lstm.backends.interface import CompileSettings, LoadedProgram, Precision
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of

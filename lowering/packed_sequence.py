@@ -23,7 +23,7 @@ from torch.nn.utils import rnn as rnn_utils
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..backends import masked as _masked  # noqa: F401  registers the operators
+from ..backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
 from .errors import LoweringError, calling_line, source_suffix
 from .recurrence_fit import check_axes, check_recurrence
 

@@ -14,7 +14,7 @@ from torch.nn.utils import rnn as rnn_utils
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..backends import masked as _masked  # noqa: F401  registers the operators
+from ..backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
 from .errors import calling_line
 from .inner_sequences import inner_result
 from .known_numbers import known_values, values_after, with_known_values, with_symbols

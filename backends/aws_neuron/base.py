@@ -40,7 +40,6 @@ from .device import (
     unavailable_reason,
     write_artifact,
 )
-from .source_program import export_source
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram  # not in the torch of Inf1's hosts
@@ -83,6 +82,7 @@ class NeuronBackend(Backend):
         Raises:
             CompileError: no bucket is given, the program has no inputs, or the toolchain is missing or refuses it.
         """
+        from .source_export import export_source
         from .toolchain import trace
 
         if bucket is None:

@@ -202,6 +202,6 @@ def load_on_cpu(artifact: NeuronArtifact, weights: Weights, threads: int) -> Loa
     Raises:
         LoadError: the weights do not match the program.
     """
-    tensors = dict(zip(artifact.names, artifact_tensors(artifact, weights), strict=True))
+    tensors = dict(zip(artifact.names, artifact_tensors(artifact, weights)))
     torch.set_num_threads(threads)
     return module_program(artifact.signature, build_source_module(artifact.source, tensors, artifact.names))

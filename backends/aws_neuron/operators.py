@@ -116,7 +116,7 @@ def _aten_name(node: torch.fx.Node) -> str:
     if node.op in ("placeholder", "output") or node.target is operator.getitem or str(node.target) in _RECURRENT:
         return ""
     if not isinstance(node.target, torch._ops.OpOverload):
-        if isinstance(node.meta.get("val"), int | float | torch.SymInt | torch.SymFloat | torch.SymBool):
+        if isinstance(node.meta.get("val"), (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)):
             return ""  # arithmetic on sizes
         return _Refused("a traced program cannot branch on data")
     if node.target.namespace != "aten":

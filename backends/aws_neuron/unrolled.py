@@ -104,7 +104,7 @@ def _direction(
         mask = active[t]
         if mask is not None:
             outputs[t] = torch.where(mask, after[0], torch.zeros_like(after[0]))
-            after = tuple(torch.where(mask, new, old) for new, old in zip(after, states))  # noqa: B905 - Python 3.8
+            after = tuple(torch.where(mask, new, old) for new, old in zip(after, states))
         states = after
     return torch.stack(outputs, 1), states
 

@@ -48,6 +48,11 @@ def build(directory: Path) -> None:
         (directory / one.library).write_bytes(_library(cpp_compiler.compiler(), SOURCE, one.isa))
 
 
+def is_built(directory: Path) -> bool:
+    """Whether a program's directory has libraries, because its source calls them."""
+    return any(directory.glob("recurrence-*.so"))
+
+
 @cache
 def _library(compiler: str, source: Path, isa: str) -> bytes:
     """One library, cached: it takes seconds, and is the same for every program of this process."""

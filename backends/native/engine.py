@@ -9,23 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from torch.export import ExportedProgram
 
 from ...bucketing.shapes import Bucket
 from .. import cpp_compiler
-from .. import masked as _masked  # noqa: F401  registers the operators of calls that are not replaced
-from ..exported_program import load_weight_stripped, save_weight_stripped
 from ..interface import DEFAULTS, Backend, CompileSettings, LoadedProgram, Precision, Requirement, Weights
 from ..module_program import ModuleProgram
+from ..program_source.read import FILE_NAME, load_source, read_source
 from ..signature import read_signature, signature_of, write_signature
-from ..versions import torch_requirement
+from ..versions import lowest_torch_requirement
 from . import build
+from .layers import layer_functions
 from .library import RecurrentLibrary, ThreadPool
-from .rewrite import has_supported_ops, replace_supported_ops
 
-_PROGRAM = "program.pt2"
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
 
 
 class Native(Backend):
@@ -45,8 +45,8 @@ class Native(Backend):
         return cpp_compiler.unavailable_reason(build.HEADERS)
 
     def requirements(self) -> tuple[Requirement, ...]:
-        """Return torch."""
-        return (torch_requirement(),)
+        """Return torch, of any release that has the operators of the programs."""
+        return (lowest_torch_requirement(),)
 
     def host(self) -> Mapping[str, str]:
         """Return the operating system, the machine and its instruction set."""
@@ -59,31 +59,40 @@ class Native(Backend):
     def compile(
         self, program: ExportedProgram, bucket: Bucket | None, directory: Path, settings: CompileSettings = DEFAULTS
     ) -> None:
-        """Write the weight-stripped program, and the recurrent library if the program has operators for it.
+        """Write the program's source, and the recurrent library if the source calls it.
 
         Raises:
-            CompileError: the C++ compiler rejects the source.
+            CompileError: the C++ compiler rejects the library, or source cannot express an operator.
         """
+        from .rewrite import needs_library
+
         write_signature(signature_of(program, None), directory)
-        save_weight_stripped(program, directory / _PROGRAM)
-        if has_supported_ops(program):
+        source = _source(program)
+        (directory / FILE_NAME).write_text(source, encoding="utf-8")
+        if needs_library(source):
             build.build(directory)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
         """Map the recurrent library and reorder the weights of the recurrences for it.
 
         Raises:
-            LoadError: the library was compiled for another machine or cannot be mapped, this torch cannot read the
-                program, or the weights do not match.
+            LoadError: the library was compiled for another machine or cannot be mapped, this torch lacks an operator,
+                or the weights do not match.
         """
         cpp_compiler.check_host(host)
         signature = read_signature(directory)
         real = signature.pick_weights(weights)
-        program = load_weight_stripped(directory / _PROGRAM, real)
-        pool = _open(directory, threads) if has_supported_ops(program) else None
+        layers = layer_functions(_open(directory, threads)) if build.is_built(directory) else {}
         # torch's own threads would spin on the cores that the library's threads compute on.
         torch.set_num_threads(1)
-        return ModuleProgram(signature, replace_supported_ops(program, real, pool), real.values())
+        source = read_source(directory, real, _source)
+        return ModuleProgram(signature, load_source(source, real, layers, directory / FILE_NAME), real.values())
+
+
+def _source(program: ExportedProgram) -> str:
+    from .rewrite import native_source
+
+    return native_source(program)
 
 
 def _open(directory: Path, threads: int) -> ThreadPool:

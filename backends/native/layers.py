@@ -1,20 +1,28 @@
-"""Modules that replace operators of an exported program by calls of the recurrent library."""
+"""Layers that replace operators of a program by calls of the recurrent library.
+
+The functions at the end make them; sources of programs call these by name.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Optional
+
 import torch
 
-from .library import LayerStack, LinearLayer
+from .library import LayerStack, LinearLayer, ThreadPool, pack_recurrence
 
 
-class NativeRecurrence(torch.nn.Module):
+class NativeRecurrence:
     """A recurrent operator of `masked.py` with its weights: a function of x, lengths and states."""
 
     def __init__(self, stack: LayerStack, *, time_major: bool) -> None:
-        super().__init__()
         self.stack, self.time_major = stack, time_major
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor | None, *states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def __call__(
+        self, x: torch.Tensor, lengths: torch.Tensor | None, *states: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
         """Return (y, h_n, c_n), or (y, h_n) for cells without a cell state."""
         if lengths is None:
             lengths = torch.full((x.shape[0],), x.shape[1])
@@ -26,30 +34,28 @@ class NativeRecurrence(torch.nn.Module):
         return self.stack.run(x, lengths, initial[0], None, time_major=self.time_major)[:2]
 
 
-class NativeLinear(torch.nn.Module):
+class NativeLinear:
     """`aten.linear` of a float32 x of any rank."""
 
     def __init__(self, linear: LinearLayer) -> None:
-        super().__init__()
         self.linear = linear
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Compute y[..., O] from x[..., K]."""
         flat = x.reshape(-1, 1, x.shape[-1]).contiguous()
         return self.linear.run(flat, None).view(*x.shape[:-1], -1)
 
 
-class NativeSequenceLinear(torch.nn.Module):
+class NativeSequenceLinear:
     """`aten.linear` of a recurrence's outputs at every timestep, batch-first or time-major.
 
     After a row's last timestep these outputs are zeros, for which a linear layer returns its bias.
     """
 
     def __init__(self, linear: LinearLayer, *, time_major: bool) -> None:
-        super().__init__()
         self.linear, self.time_major = linear, time_major
 
-    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Compute y[B, T, O] from x[B, T, K], or both with B and T exchanged."""
         lengths = lengths.contiguous()
         if self.time_major:
@@ -57,7 +63,7 @@ class NativeSequenceLinear(torch.nn.Module):
         return self.linear.run(x, lengths)
 
 
-class NativeConvolution(torch.nn.Module):
+class NativeConvolution:
     """`aten.conv1d` of a float32 x, without groups and dilation.
 
     In memory, channels come last: so a window of timesteps is one vector of x, and windows overlap.
@@ -65,11 +71,10 @@ class NativeConvolution(torch.nn.Module):
 
     def __init__(self, linear: LinearLayer, kernel: int, stride: int, padding: int) -> None:
         """Create the layer of a linear layer with the weights of `as_linear`; sizes in timesteps."""
-        super().__init__()
         self.linear = linear
         self.kernel, self.stride, self.padding = kernel, stride, padding
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Compute y[N, O, T'] from x[N, C, T]."""
         batch, channels, time = x.shape
         padded = x.new_zeros(batch, time + 2 * self.padding, channels)
@@ -88,3 +93,43 @@ def as_linear(weight: torch.Tensor) -> torch.Tensor:
     tensor([[0., 2., 1., 3.]])
     """
     return weight.transpose(1, 2).flatten(1).contiguous()
+
+
+def recurrence(
+    pool: ThreadPool, cell: str, weights: Sequence[torch.Tensor], layers: int, directions: int, time_major: bool
+) -> NativeRecurrence:
+    """Make the layers of an `nn.LSTM`, `nn.GRU` or `nn.RNN` with its flat weights."""
+    each = len(weights) // (layers * directions)
+    lanes, interleave = pool.library.lanes, pool.library.interleaved_gates(cell)
+    packed = [
+        part
+        for first in range(0, len(weights), each)
+        for part in pack_recurrence(cell, weights[first : first + each], lanes, interleave)
+    ]
+    stack = LayerStack(pool, cell, layers, directions, weights[0].shape[1], weights[1].shape[1], packed)
+    return NativeRecurrence(stack, time_major=time_major)
+
+
+def linear(pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor]) -> NativeLinear:
+    """Make a linear layer of any x."""
+    return NativeLinear(LinearLayer(pool, weight, bias))
+
+
+def sequence_linear(
+    pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor], time_major: bool
+) -> NativeSequenceLinear:
+    """Make a linear layer of a recurrence's outputs."""
+    return NativeSequenceLinear(LinearLayer(pool, weight, bias), time_major=time_major)
+
+
+def convolution(
+    pool: ThreadPool, weight: torch.Tensor, bias: Optional[torch.Tensor], stride: int, padding: int
+) -> NativeConvolution:
+    """Make a convolution over timesteps."""
+    layer = LinearLayer(pool, as_linear(weight), bias)
+    return NativeConvolution(layer, weight.shape[2], stride, padding)
+
+
+def layer_functions(pool: ThreadPool) -> Mapping[str, Callable[..., Any]]:
+    """Return the functions above by their names, for layers that are computed by these threads."""
+    return {make.__name__: partial(make, pool) for make in (convolution, linear, recurrence, sequence_linear)}

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -28,6 +27,7 @@
 #include <utility>
 #include <vector>
 
+#include <pthread.h>
 #include <unistd.h>
 
 namespace {
@@ -444,6 +444,19 @@ void run_slice(const Layer& layer, Team& team, int member, Scratch& scratch, int
 // Threads
 // ---------------------------------------------------------------------------------------------------------------------
 
+// A condition variable. The one of GCC 12's library is newer than the library of TorchServe's image.
+class Condition {
+ public:
+  ~Condition() { pthread_cond_destroy(&condition_); }
+
+  void wait(std::unique_lock<std::mutex>& lock) { pthread_cond_wait(&condition_, lock.mutex()->native_handle()); }
+
+  void notify_all() { pthread_cond_broadcast(&condition_); }
+
+ private:
+  pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;
+};
+
 // Threads that wait for work: they spin for a while, because the next call often follows soon, then they sleep.
 class ThreadPool {
  public:
@@ -508,7 +521,7 @@ class ThreadPool {
       SpinBarrier::pause(spins);
       if (spins % 256 == 0 && std::chrono::steady_clock::now() > until) {
         std::unique_lock<std::mutex> lock(asleep_);
-        awake_.wait(lock, [&] { return round_.load(std::memory_order_acquire) != seen; });
+        while (round_.load(std::memory_order_acquire) == seen) awake_.wait(lock);
       }
     }
   }
@@ -518,7 +531,7 @@ class ThreadPool {
   const pid_t owner_ = getpid();
   std::vector<std::thread> helpers_;
   std::mutex asleep_;
-  std::condition_variable awake_;
+  Condition awake_;
   const std::function<void(int)>* job_ = nullptr;
   alignas(64) std::atomic<int64_t> round_{0};
   alignas(64) std::atomic<int> done_;

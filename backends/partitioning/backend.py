@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch.export import ExportedProgram
 
 from ...bucketing.shapes import Bucket
 from ...config.json_codec import write_json
 from ...config.partitioner import PartitionerConfig
-from ..exported_program import save_weight_stripped, specialize
+from ..eager import Eager
+from ..exported_program import specialize
 from ..interface import (
     DEFAULTS,
     Backend,
@@ -30,11 +30,10 @@ from ..interface import (
     Weights,
 )
 from ..signature import signature_of, write_signature
-from ..versions import minor_release
+from ..versions import LOWEST_TORCH, release
 from .operator_support import unsupported_operators
 from .partition import PartitionError, Segment, Segments, partition
 from .partitioned_program import (
-    CPU_PROGRAM,
     SEGMENTS,
     SegmentEntry,
     SegmentList,
@@ -115,13 +114,12 @@ class PartitionedBackend:
             ) from error
 
     def _write_for_cpu(self, segment: Segment, bucket: Bucket, directory: Path) -> None:
-        """Save a segment as an exported program, or as Python source if hosts have another release of torch."""
-        if _torch_of(self.engine) == minor_release(torch.__version__):
-            write_signature(signature_of(segment.program, None), directory)
-            save_weight_stripped(segment.program, directory / CPU_PROGRAM)
+        """Save a segment as source, in the form of the AWS Neuron engines if hosts have an older torch."""
+        if release(_torch_of(self.engine)) >= release(LOWEST_TORCH):
+            Eager().compile(segment.program, None, directory)
         else:
             from ..aws_neuron.device import write_artifact
-            from ..aws_neuron.source_program import export_source
+            from ..aws_neuron.source_export import export_source
 
             write_artifact(directory, export_source(segment.program, bucket), {})
 
@@ -155,9 +153,9 @@ def supported_segments(
     return partition(fixed, lambda node: node.name not in unsupported, config)
 
 
-def _torch_of(engine: Backend) -> str | None:
-    """Return the minor release of torch on the engine's hosts."""
-    return next((minor_release(need.version) for need in engine.requirements() if need.module == "torch"), None)
+def _torch_of(engine: Backend) -> str:
+    """Return the release of torch on the engine's hosts."""
+    return next((need.version for need in engine.requirements() if need.module == "torch"), LOWEST_TORCH)
 
 
 def _with_own_workdir(settings: CompileSettings, index: int) -> CompileSettings:

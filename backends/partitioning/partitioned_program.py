@@ -18,8 +18,8 @@ from ..interface import Backend, LoadedProgram, LoadError, Weights
 from ..signature import Signature, read_signature
 
 SEGMENTS = "segments.json"
-CPU_PROGRAM = "program.pt2"
-
+LEGACY = "compiled.json"
+"""File of segments in the form of the AWS Neuron engines, which a torch before `LOWEST_TORCH` reads."""
 
 Target = Literal["device", "cpu"]
 
@@ -104,19 +104,13 @@ def read_segments(directory: Path) -> SegmentList:
 
 
 def _load_on_cpu(directory: Path, weights: Weights, threads: int) -> LoadedProgram:
-    if not (directory / CPU_PROGRAM).is_file():
+    if (directory / LEGACY).is_file():
         from ..aws_neuron.device import load_on_cpu, read_artifact
 
         return load_on_cpu(read_artifact(directory), weights, threads)
-    from .. import masked  # noqa: F401  registers the operators of exported programs, which need a recent torch
-    from ..exported_program import load_weight_stripped
-    from ..module_program import ModuleProgram
+    from ..eager import Eager
 
-    signature = read_signature(directory)
-    own = signature.pick_weights(weights)
-    module = load_weight_stripped(directory / CPU_PROGRAM, own).module()
-    torch.set_num_threads(threads)
-    return ModuleProgram(signature, module, own.values())
+    return Eager().load(directory, weights, {}, threads)
 
 
 def _partitioned_program(signature: Signature, plan: SegmentList, runs: Sequence[LoadedProgram]) -> LoadedProgram:
@@ -125,9 +119,9 @@ def _partitioned_program(signature: Signature, plan: SegmentList, runs: Sequence
 
     def run(inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         signature.check_inputs(inputs)
-        values = dict(zip(plan.inputs, inputs, strict=True))
-        for index, (segment, call) in enumerate(zip(plan.segments, runs, strict=True)):
-            values.update(zip(segment.gives, call([values[name].contiguous() for name in segment.takes]), strict=True))
+        values = dict(zip(plan.inputs, inputs))
+        for index, (segment, call) in enumerate(zip(plan.segments, runs)):
+            values.update(zip(segment.gives, call([values[name].contiguous() for name in segment.takes])))
             for name in segment.takes:  # large values between two segments are freed after their last reader
                 if last_reader[name] == index and name not in outputs:
                     values.pop(name, None)

@@ -42,6 +42,7 @@ from ..interface import (
 from ..module_program import ModuleProgram
 from ..partitioning.partitioned_program import load_compiled
 from ..signature import Signature, read_signature, signature_of, weights_of, write_signature
+from ..versions import torch_requirement
 from . import operators as _operators  # noqa: F401  registers the operators of the programs on the CPU
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class _Installed(Backend):
 
     def requirements(self) -> tuple[Requirement, ...]:
         """Return torch. The accelerator and the VM are checked when a program is loaded."""
-        return Eager().requirements()
+        return (torch_requirement(),)
 
 
 class Vollo(_Installed):

@@ -35,6 +35,20 @@ def test_all_instructions_that_the_compiler_may_use_are_checked(one: build.Instr
     assert instructions(one.isa) - instructions("x86-64") == checked
 
 
+@pytest.mark.parametrize(("needed", "runs"), [("2.9", True), ("2.31", True), ("2.32", False), ("3.1", False)])
+def test_an_older_c_library_is_refused_with_the_way_out(
+    needed: str, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loader's own message would name a symbol alone. Versions are compared as numbers."""
+    monkeypatch.setattr(cpp_compiler, "_glibc", lambda: "2.31")
+    packaged = {**cpp_compiler.host(), "GLIBC": needed}
+    if runs:
+        cpp_compiler.check_host(packaged)
+        return
+    with pytest.raises(LoadError, match=rf"need glibc {needed}, this host has 2\.31: package the model again on"):
+        cpp_compiler.check_host(packaged)
+
+
 @pytest.mark.parametrize("flag", sorted(cpp_compiler.cpu_target().cpu_flags))
 def test_a_processor_that_lacks_one_instruction_is_refused(flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message names it."""

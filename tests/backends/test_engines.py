@@ -33,7 +33,7 @@ COMPILE = """
 import sys
 from pathlib import Path
 import torch
-from torchserve_neuron_lstm.backends import masked
+from torchserve_neuron_lstm.backends import recurrent_operators
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 name, program, directory, batch, time = sys.argv[1:]

@@ -16,9 +16,15 @@ ENTRY_POINTS = ("handlers/torchserve.py", "handlers/neuron_lstm.py", "bucketing/
 """Imported by TorchServe, and by backends of other distributions."""
 
 COMPILE_ONLY = {
+    "backends/aws_neuron/source_export.py",
     "backends/aws_neuron/toolchain.py",
+    "backends/exported_program.py",
+    "backends/native/rewrite.py",
     "backends/partitioning/backend.py",
     "backends/onnx_export.py",
+    "backends/openvino_recurrences.py",
+    "backends/program_source/former.py",
+    "backends/program_source/write.py",
     "backends/torch_files.py",
     "backends/vollo/compiler.py",
     "backends/vollo/rewrite.py",

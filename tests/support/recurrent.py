@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from torchserve_neuron_lstm.backends import masked as _masked  # noqa: F401  registers the operators
+from torchserve_neuron_lstm.backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
 
 FEATURES, HIDDEN, PROJECTED = 5, 6, 4
 BATCH, TIME = 4, 9

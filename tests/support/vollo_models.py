@@ -9,7 +9,7 @@ from recurrent import exported
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from torchserve_neuron_lstm.backends import masked as _masked  # noqa: F401  registers the operators
+from torchserve_neuron_lstm.backends import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators
 
 BATCH, TIME, FEATURES, HIDDEN = 4, 6, 5, 16
 LENGTHS = torch.tensor([TIME, 1, 4, TIME - 1])

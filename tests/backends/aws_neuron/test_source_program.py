@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchserve_neuron_lstm.backends.aws_neuron.source_program import export_source
+from torchserve_neuron_lstm.backends.aws_neuron.source_export import export_source
 from torchserve_neuron_lstm.backends.interface import CompileError
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket

@@ -11,7 +11,8 @@ import torch
 from recurrent import BATCH, CASES, GARBAGE, TIME, Case, Several, exported, largest_error, several_inputs
 
 from torchserve_neuron_lstm.backends.aws_neuron import compile_job, source_module, unrolled
-from torchserve_neuron_lstm.backends.aws_neuron.source_program import SourceProgram, export_source
+from torchserve_neuron_lstm.backends.aws_neuron.source_export import export_source
+from torchserve_neuron_lstm.backends.aws_neuron.source_program import SourceProgram
 from torchserve_neuron_lstm.backends.signature import weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 

@@ -1,0 +1,59 @@
+"""Registration of the abstract recurrent operators with torch, which exported programs call.
+
+`masked.py` has their semantics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from . import masked
+
+_library = torch.library.Library("neuron_lstm", "DEF")
+_library.define(
+    "lstm(Tensor x, Tensor? lengths, Tensor h_0, Tensor c_0, Tensor[] weights, bool bias, int layers, "
+    "bool bidirectional, bool need_cell) -> (Tensor y, Tensor h_n, Tensor c_n)"
+)
+_library.define(
+    "rnn(Tensor x, Tensor? lengths, Tensor h_0, Tensor[] weights, str cell, bool bias, int layers, "
+    "bool bidirectional) -> (Tensor y, Tensor h_n)"
+)  # cell: gru, rnn_tanh or rnn_relu
+
+
+def _lstm_shapes(
+    x: Tensor,
+    lengths: Tensor | None,
+    h_0: Tensor,
+    c_0: Tensor,
+    weights: Sequence[Tensor],
+    bias: bool,
+    layers: int,
+    bidirectional: bool,
+    need_cell: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    directions = 2 if bidirectional else 1
+    y = x.new_empty(x.shape[0], x.shape[1], h_0.shape[2] * directions)
+    return y, h_0.new_empty(h_0.shape), c_0.new_empty(c_0.shape)
+
+
+def _rnn_shapes(
+    x: Tensor,
+    lengths: Tensor | None,
+    h_0: Tensor,
+    weights: Sequence[Tensor],
+    cell: str,
+    bias: bool,
+    layers: int,
+    bidirectional: bool,
+) -> tuple[Tensor, Tensor]:
+    directions = 2 if bidirectional else 1
+    return x.new_empty(x.shape[0], x.shape[1], h_0.shape[2] * directions), h_0.new_empty(h_0.shape)
+
+
+torch.library.register_fake("neuron_lstm::lstm", _lstm_shapes, lib=_library)
+torch.library.register_fake("neuron_lstm::rnn", _rnn_shapes, lib=_library)
+torch.library.impl(_library, "lstm", "CompositeExplicitAutograd")(masked.lstm)
+torch.library.impl(_library, "rnn", "CompositeExplicitAutograd")(masked.rnn)
