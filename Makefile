@@ -8,7 +8,7 @@ FUZZ_STAMP := .venv/.installed-fuzz
 MUTANTS_STAMP := .venv/.installed-mutants
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants lint types format clean
+.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make compose  2,000 models of random features against each request alone, continued where it stopped: hours"
 	@echo "make fuzz MINUTES=10  requests, manifests, session records and tokens from a fuzzer guided by coverage"
 	@echo "make mutants  240 changes of the code, each of which a test must notice: hours"
+	@echo "make operators  the table of torch's operators by release, read from the releases: about 1 minute, 1 GB"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
 	@echo "make bench-compare BASE=COMMIT  a request's CPU time beside that of another commit, with floors: about 5 minutes"
 	@echo "make seeds    every example of the tracing APIs on every engine, and what archives save: about 12 minutes"
@@ -104,6 +105,10 @@ fuzz: $(FUZZ_STAMP)
 mutants: SAMPLE ?= 60
 mutants: $(MUTANTS_STAMP)
 	@$(BIN)/python -m mutants --sample $(SAMPLE)
+
+# After a release of torch.
+operators: $(STAMP)
+	@$(BIN)/python -m matrix.operators
 
 $(MUTANTS_STAMP): $(STAMP)
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[mutants]'

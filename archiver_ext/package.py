@@ -17,7 +17,7 @@ from ..backends.interface import Backend, CompileSettings
 from ..bucketing.shapes import ProgramRole, role_buckets
 from ..config.compiler import TraceArguments
 from ..config.load import load_config
-from ..config.manifest import ManifestError
+from ..config.manifest import Manifest, ManifestError, read_manifest
 from ..config.schema import ServingConfig
 from ..handlers.runtime.host import available_cores, threads_per_worker
 from ..handlers.runtime.loader import load_archive
@@ -74,6 +74,8 @@ class PackagingResult:
     program: LoweredModel
     """The model's programs as the selected engine was given them."""
     selected: CandidateResult
+    manifest: Manifest
+    """The manifest of the archive."""
     others: tuple[CandidateResult, ...]
     rejected: tuple[RejectedEngine, ...]
     cpu_operators: tuple[str, ...] = ()
@@ -165,6 +167,7 @@ def _build(
         config=config,
         program=selected.candidate.program,
         selected=selected,
+        manifest=read_manifest(tree),
         others=tuple(result for result in results if result is not selected),
         rejected=tuple(rejected),
         cpu_operators=cpu_operators_in(tree, selected.backend),

@@ -12,6 +12,7 @@ from rich.table import Table
 from ..backends.compile_job import CompileResult
 from ..bucketing.shapes import Bucket
 from .evaluation.selection import CandidateResult
+from .host_needs import PYTHON, machine, software
 from .package import PackagingResult
 from .tables import make_table
 
@@ -84,7 +85,12 @@ def _remarks(outcome: PackagingResult) -> Iterator[str]:
             f"{outcome.selected.backend} was {outcome.selected.simulation}; batches are planned by {by}, until "
             f"`neuron-lstm calibrate` measures them on a host with the device"
         )
+    yield f"runs on {software(_requires(outcome), outcome.manifest.host)}; {machine(outcome.manifest.host)}"
     yield f"{outcome.archive}: {human_size(outcome.size)}"
+
+
+def _requires(outcome: PackagingResult) -> list[dict[str, str]]:
+    return [need._asdict() for need in outcome.manifest.requires]
 
 
 def _kind(outcome: PackagingResult) -> str:
@@ -123,7 +129,7 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
     """Return the report for machines.
 
     Sizes are in bytes, `compile_s` is in seconds, and `milliseconds` are those of one call of the full bucket. `notes`
-    are there if the user's files left a choice.
+    are there if the user's files left a choice. `python` and the versions in `requires` are the lowest that run it.
     """
     return {
         "archive": str(outcome.archive),
@@ -136,6 +142,9 @@ def to_json(outcome: PackagingResult) -> dict[str, Any]:
         "padding_reason": outcome.program.padding_reason,
         "runs_as": _kind(outcome),
         "runs_reason": outcome.program.chunking_reason,
+        "python": PYTHON,
+        "requires": _requires(outcome),
+        "host": dict(outcome.manifest.host),
         "tolerance": {"atol": outcome.config.tolerance.atol, "rtol": outcome.config.tolerance.rtol},
         "engines": [_engine(trial, outcome) for trial in (outcome.selected, *outcome.others)],
         **({"notes": list(outcome.notes)} if outcome.notes else {}),

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..host_needs import machine, software
 from . import add_archive, show
 
 if TYPE_CHECKING:
@@ -142,14 +143,12 @@ def _shape(bucket: Mapping[str, int]) -> str:
 
 
 def _facts(manifest: Mapping[str, Any]) -> list[str]:
-    needs = ", ".join(f"{need['distribution']} {need['version']}" for need in manifest["requires"])
     made = ", ".join(f"{name} {version}" for name, version in manifest["produced_by"].items())
-    host = ", ".join(f"{name} {value}" for name, value in manifest["host"].items()) or "any machine"
     return [
         f"engine      {manifest['backend']}",
         f"precision   {manifest['precision']}, within {_allowed(manifest['tolerance'])} of the model in eager mode",
-        f"host needs  {needs or 'only torch'}",
-        f"host is     {host}",
+        f"host needs  {software(manifest['requires'], manifest['host'])}",
+        f"host is     {machine(manifest['host'])}",
         *(f"input       {_layout(spec)}" for spec in manifest["inputs"]),
         *(f"output      {_layout(spec)}" for spec in manifest["outputs"]),
         f"padding     {manifest['padding']}: {manifest['padding_reason']}",

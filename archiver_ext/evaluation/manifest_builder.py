@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
 from ...backends.interface import Backend, Estimating, Requirement, precision_of
+from ...backends.program_source.read import FILE_NAME
+from ...backends.versions import torch_version
 from ...bucketing.shapes import Bucket, ProgramRole
 from ...config.manifest import (
     AcceptedRange,
@@ -24,7 +26,9 @@ from ...config.schema import ServingConfig
 from ...lowering.streaming import state_compatibility_id
 from ..archive import layout
 from .calibrate import Costs
+from .lowest_torch import highest, lowest_torch
 from .selection import Candidate, has_dynamic_shape
+from .symbol_versions import symbol_versions
 from .verify import VerificationResult
 
 Estimates = dict[tuple[ProgramRole, Bucket | None], float | None]
@@ -57,9 +61,10 @@ def build_manifest(build: BuildInput, candidate: Candidate) -> Manifest:
     return Manifest(
         backend=engine.name,
         requires=tuple(
-            RequiredPackage(need.distribution, need.module, need.version) for need in _requirements(engine, config)
+            RequiredPackage(need.distribution, need.module, need.version)
+            for need in _requirements(engine, config, _sources(build, candidate))
         ),
-        host=dict(engine.host()),
+        host={**engine.host(), **symbol_versions(_programs(build, candidate).rglob("*.so"))},
         inputs=program.inputs,
         takes_lengths=program.takes_lengths,
         outputs=program.outputs,
@@ -131,11 +136,23 @@ def _state_id(build: BuildInput, candidate: Candidate, files: Mapping[str, str])
     return state_compatibility_id(candidate.program, [] if build.weights is None else [files[build.weights]])
 
 
-def _requirements(engine: Backend, config: ServingConfig) -> Iterator[Requirement]:
-    """Packages for the engine, and for a session store on a server."""
-    yield from engine.requirements()
+def _requirements(engine: Backend, config: ServingConfig, sources: Sequence[str]) -> Iterator[Requirement]:
+    """Packages for the engine, with the lowest torch for its sources, and for a session store on a server."""
+    lowest = [version for source in sources if (version := lowest_torch(source, torch_version())) is not None]
+    for need in engine.requirements():
+        yield replace(need, version=highest([need.version, *lowest])) if need.module == "torch" else need
     if config.streaming is not None and config.streaming.store == "redis":
         yield Requirement("redis", "redis", metadata.version("redis"))
+
+
+def _sources(build: BuildInput, candidate: Candidate) -> list[str]:
+    """The programs, or segments of programs, that torch runs from their source."""
+    files = sorted(_programs(build, candidate).rglob(FILE_NAME))
+    return [file.read_text(encoding="utf-8") for file in files]
+
+
+def _programs(build: BuildInput, candidate: Candidate) -> Path:
+    return build.tree / layout.engine_directory(candidate.engine.name)
 
 
 def _producer_versions() -> dict[str, str]:

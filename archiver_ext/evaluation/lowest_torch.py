@@ -1,0 +1,101 @@
+"""The lowest release of torch that has every operator of a program's source.
+
+`make operators` writes the table, from the releases themselves.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from ...backends.versions import release
+
+_TABLE = Path(__file__).with_name("operators_since.json")
+_KNOWN = "aten"
+"""The namespace of the table's operators. Others of torch's own have no schemas in its wheels."""
+_UNKNOWN = ("prims", "prim", "quantized", "mkldnn", "_quantized", "higher_order")
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of an operator."""
+
+    operator: str
+    positional: int
+    names: frozenset[str]
+
+    def fits(self, arguments: list[str]) -> bool:
+        """Whether an operator with these arguments takes it."""
+        return self.positional <= len(arguments) and self.names <= set(arguments)
+
+
+def lowest_torch(source: str, here: str) -> str | None:
+    """Return the lowest release that runs a program's source; None if any does.
+
+    `here` is the release that made it.
+
+    >>> source = '''
+    ... def program(tensors):
+    ...     aten_rms_norm = torch.ops.aten.rms_norm.default
+    ...     def forward(x):
+    ...         return (aten_rms_norm(x, [8]), )
+    ... '''
+    >>> lowest_torch(source, "2.13.0")
+    '2.4.0'
+    """
+    table = _table()
+    found = {_since(call, table.operators, here) or table.oldest for call in _calls(ast.parse(source))}
+    if found and release(here) > release(table.newest):
+        return here  # its operators may be newer than the table
+    return max(found - {table.oldest}, key=release, default=None)
+
+
+def highest(versions: Iterable[str]) -> str:
+    """Return the highest of some versions.
+
+    >>> highest(["2.4.0", "2.13.0"])
+    '2.13.0'
+    """
+    return max(versions, key=release)
+
+
+def _since(call: _Call, operators: Mapping[str, Mapping[str, list[str]]], here: str) -> str | None:
+    """The release from which on a call is understood; None if every one does."""
+    if call.operator.split(".")[0] in _UNKNOWN:
+        return here
+    changes = operators.get(call.operator)
+    if changes is None:
+        return None
+    return next((version for version, arguments in changes.items() if call.fits(arguments)), here)
+
+
+def _calls(tree: ast.Module) -> Iterator[_Call]:
+    """Yield the calls of operators of torch, which a source names before it calls them."""
+    named = {
+        node.targets[0].id: ast.unparse(node.value).removeprefix("torch.ops.")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        if ast.unparse(node.value).startswith("torch.ops.") and isinstance(node.value, ast.Attribute)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in named:
+            names = frozenset(keyword.arg for keyword in node.keywords if keyword.arg is not None)
+            yield _Call(named[node.func.id], len(node.args), names)
+
+
+class _Table(NamedTuple):
+    oldest: str
+    newest: str
+    operators: Mapping[str, Mapping[str, list[str]]]
+    """Arguments of each operator by the releases that changed them. Whatever is not here is older than all."""
+
+
+@cache
+def _table() -> _Table:
+    content = json.loads(_TABLE.read_text(encoding="utf-8"))
+    return _Table(content["oldest"], content["newest"], content["operators"])

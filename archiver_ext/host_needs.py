@@ -1,0 +1,45 @@
+"""The hosts that an archive runs on, in words: their software, and their machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+PYTHON = "3.9"
+"""The oldest Python on which the serving half runs: that of TorchServe's image."""
+
+_LIBRARIES = {"GLIBC": "glibc {} or later", "GLIBCXX": "libstdc++ with GLIBCXX_{}", "CXXABI": "CXXABI_{}"}
+
+
+def software(requires: Sequence[Mapping[str, str]], host: Mapping[str, str]) -> str:
+    """Describe the Python and the packages, for the manifest's `requires` and `host`.
+
+    Code that one minor release of torch binds has that release in `host`.
+
+    >>> torch = {"distribution": "torch", "module": "torch", "version": "2.4.0"}
+    >>> software([torch], {"machine": "x86_64"})
+    'Python 3.9 or later, torch 2.4.0 or later'
+    >>> software([torch], {"torch": "2.4"})
+    'Python 3.9 or later, torch 2.4.*'
+    """
+    needs = (
+        f"{need['distribution']} {host[need['distribution']]}.*"
+        if need["distribution"] in host
+        else f"{need['distribution']} {need['version']} or later"
+        for need in requires
+    )
+    return ", ".join([f"Python {PYTHON} or later", *needs])
+
+
+def machine(host: Mapping[str, str]) -> str:
+    """Describe the machine and its system libraries, for the manifest's `host`.
+
+    >>> machine({"GLIBC": "2.16", "isa": "x86-64-v3", "machine": "x86_64", "system": "linux"})
+    'linux on x86_64 (x86-64-v3 or later), glibc 2.16 or later'
+    >>> machine({})
+    'any machine'
+    """
+    if not host:
+        return "any machine"
+    kind = f"{host.get('system', 'any system')} on {host.get('machine', 'any processor')}"
+    kind += f" ({host['isa']} or later)" if "isa" in host else ""
+    return ", ".join([kind, *(text.format(host[name]) for name, text in _LIBRARIES.items() if name in host)])
