@@ -8,7 +8,7 @@ FUZZ_STAMP := .venv/.installed-fuzz
 MUTANTS_STAMP := .venv/.installed-mutants
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators lint types format clean
+.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -25,6 +25,8 @@ help:
 	@echo "make fuzz MINUTES=10  requests, manifests, session records and tokens from a fuzzer guided by coverage"
 	@echo "make mutants  240 changes of the code, each of which a test must notice: hours"
 	@echo "make operators  the table of torch's operators by release, read from the releases: about 1 minute, 1 GB"
+	@echo "make test-matrix  other releases of Python, torch and every dependency: gigabytes, more than an hour"
+	@echo "make test-arm64  the recurrent library for arm64, under an emulator: about 1 minute"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
 	@echo "make bench-compare BASE=COMMIT  a request's CPU time beside that of another commit, with floors: about 5 minutes"
 	@echo "make seeds    every example of the tracing APIs on every engine, and what archives save: about 12 minutes"
@@ -106,7 +108,14 @@ mutants: SAMPLE ?= 60
 mutants: $(MUTANTS_STAMP)
 	@$(BIN)/python -m mutants --sample $(SAMPLE)
 
-# After a release of torch.
+# Without the cross compiler or the emulator the tests say "not run".
+test-arm64: $(STAMP)
+	@$(BIN)/python -m pytest tests/arm64
+
+# For a release, and after one of torch.
+test-matrix: $(STAMP)
+	@$(BIN)/python -m matrix
+
 operators: $(STAMP)
 	@$(BIN)/python -m matrix.operators
 

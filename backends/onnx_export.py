@@ -30,6 +30,10 @@ GRAPH = "program.onnx"
 
 _SMALLEST_LIFTED_CONSTANT = 256
 
+# Versions of ONNX that ONNX Runtime 1.19 reads, the last one for Python 3.9: at most opset 21 and IR 10
+# (https://onnxruntime.ai/docs/reference/compatibility.html).
+_OPSET, _IR = 20, 10
+
 # The order of the gates in ONNX, by their places in torch: i f g o -> i o f g, r z n -> z r n.
 _GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn_tanh": (0,), "rnn_relu": (0,)}
 
@@ -110,6 +114,7 @@ def export_onnx(program: torch.export.ExportedProgram) -> Any:
                 _without_projections(program),
                 custom_translation_table=table,
                 dynamo=True,
+                opset_version=_OPSET,
                 optimize=False,
                 verbose=False,
             )
@@ -117,6 +122,7 @@ def export_onnx(program: torch.export.ExportedProgram) -> Any:
         raise CompileError(_export_error(error)) from error
     assert exported is not None
     model = exported.model_proto
+    model.ir_version = min(model.ir_version, _IR)
     _drop_metadata(model)
     return model
 

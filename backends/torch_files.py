@@ -7,29 +7,38 @@ the failure is raised after it. Used only while packaging.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
-class _LateFailure:
+class _LateFailure(io.RawIOBase):
     """A file whose failures are kept for later; nothing is written after the first one."""
 
     def __init__(self, file: IO[bytes]) -> None:
+        super().__init__()
         self._file = file
         self.error: OSError | None = None
 
-    def write(self, data: bytes) -> int:
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Do nothing: torch only rewinds a file that it has written."""
+        return offset
+
+    def write(self, data: Any) -> int:
         if self.error is None:
             try:
                 self._file.write(data)
             except OSError as error:
                 self.error = error
         return len(data)
-
-    def flush(self) -> None:
-        """Do nothing: the file is closed right after the writer."""
 
 
 @contextmanager
@@ -41,6 +50,6 @@ def torch_file(path: Path) -> Iterator[IO[bytes]]:
     """
     with path.open("wb") as file:
         late = _LateFailure(file)
-        yield late  # type: ignore[misc]  # torch calls no other method
+        yield late  # type: ignore[misc]  # binary, as torch wants it
         if late.error is not None:
             raise OSError(late.error.errno, late.error.strerror, str(path)) from late.error

@@ -5,15 +5,19 @@ this process.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from ...backends.interface import TorchPinned
 from ...backends.registry import get_backend
-from ...backends.versions import release
+from ...backends.versions import newer_than_tested, release
+
+_log = logging.getLogger(__name__)
 
 
 def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -> None:
@@ -22,6 +26,8 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
 
     Code of an engine that pins torch's minor version needs that one; anything else runs on the version that it requires
     or a later one.
+
+    A torch that is newer than all that were run is logged once.
 
     Raises:
         RuntimeError: a package is missing or does not fit; the message says which to install.
@@ -44,6 +50,16 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
                 f"this archive needs {distribution} {relation} {wanted}; version {here} is installed, which cannot run "
                 f'it: pip install "{distribution}{relation}{wanted}", or package the model again for {here}'
             )
+        if distribution == "torch":
+            _log_newer_torch(here)
+
+
+@cache
+def _log_newer_torch(version: str) -> None:
+    """Log it, once in a process."""
+    message = newer_than_tested(version)
+    if message is not None:
+        _log.warning("%s", message)
 
 
 def _pins_torch_minor(backend: str) -> bool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 import torch
 from recurrent import Case, Recurrent, exported, ragged_batch
@@ -50,6 +51,15 @@ def test_the_graph_names_no_path(tmp_path: Path) -> None:
     OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
 
     assert b".py" not in (tmp_path / "program.onnx").read_bytes()
+
+
+def test_the_last_release_for_python_3_9_reads_the_graph(tmp_path: Path) -> None:
+    """It is ONNX Runtime 1.19, which reads IR 10 and opset 21."""
+    OnnxRuntime().compile(exported(Recurrent(Case()), *ragged_batch(0.0)), None, tmp_path)
+    model = onnx.load(tmp_path / "program.onnx", load_external_data=False)
+
+    assert model.ir_version <= 10
+    assert {one.domain: one.version for one in model.opset_import}[""] <= 21
 
 
 def test_the_engine_reports_to_nobody(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from pathlib import Path
 
 import pytest
@@ -24,14 +25,15 @@ class Doubled(torch.nn.Module):
         return x * self.weight
 
 
-def test_what_is_written_is_what_torch_reads(tmp_path: Path) -> None:
-    """Both writers of torch take the file."""
+def test_what_is_written_is_what_torch_reads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Both writers of torch take the file, without a warning."""
     program = torch.export.export(Doubled(), (torch.ones(1),))
     with torch_file(tmp_path / "tensors.pt") as file:
         torch.save({"w": torch.arange(5)}, file)
     with torch_file(tmp_path / "program.pt2") as file:
         torch.export.save(program, file)
 
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
     assert torch.load(tmp_path / "tensors.pt", mmap=True)["w"].tolist() == [0, 1, 2, 3, 4]
     assert torch.equal(torch.export.load(tmp_path / "program.pt2").module()(torch.ones(1)), torch.ones(20_000))
 

@@ -1,0 +1,114 @@
+"""Archives of every model of the tests' zoo, with requests and the answers of eager mode.
+
+    python -m matrix.package_zoo FOLDER [--backends native eager] [--models Tagger]
+
+It runs in each packaging environment. FOLDER gets `MODEL-BACKEND.mar` for each, and `requests.json`, which `serve.py`
+reads on other hosts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from ragged import alone, ragged
+from zoo import CASES, Case
+
+from torchserve_neuron_lstm.archiver_ext import archive_command, cli, supervise
+from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
+from torchserve_neuron_lstm.config.load import load_config
+from torchserve_neuron_lstm.config.manifest import Manifest, parse_manifest
+from torchserve_neuron_lstm.config.schema import ServingConfig
+
+SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
+BACKENDS = ("native", "onnxruntime", "eager")
+LENGTHS = (5, 1, 16, 9, 3, 12)
+"""Timesteps of the requests to a model that takes every length; another one gets its buckets' lengths."""
+_FRONTEND = "minWorkers: 1\nmaxWorkers: 1\nbatchSize: 8\nmaxBatchDelay: 1\n"
+_MODEL = """import sys
+sys.path.insert(0, {support!r})
+from zoo import CASES
+
+_Base = next(case.make for case in CASES if case.name == {name!r})
+
+
+class Model(_Base):
+    pass
+"""
+
+
+def main() -> None:
+    """Package all models; a refusal by an engine is told and counted."""
+    supervise.archive_supervised = archive_command.archive  # in this process: the C++ library is compiled once
+    options = _options()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    told: dict[str, Any] = {}
+    for case in CASES:
+        if options.models is None or case.name in options.models:
+            for backend in options.backends:
+                told[f"{case.name}-{backend}"] = _packaged(case, backend, options.folder)
+                print(".", end="", flush=True)
+    (options.folder / "requests.json").write_text(json.dumps(told), encoding="utf-8")
+    refused = {name: one["refused"] for name, one in told.items() if "refused" in one}
+    print(f"\ntorch {torch.__version__}: {len(told) - len(refused)} archives, {len(refused)} refused")
+    for name, reason in refused.items():
+        print(f"  {name}: {reason}")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--backends", nargs="+", default=BACKENDS)
+    parser.add_argument("--models", nargs="+", help="names of classes in the zoo; all of them")
+    return parser.parse_args()
+
+
+def _packaged(case: Case, backend: str, store: Path) -> dict[str, Any]:
+    """Package one model; returns its requests and answers, or the refusal."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        torch.manual_seed(0)
+        model = case.make().eval()
+        (place / "model.py").write_text(_MODEL.format(support=str(SUPPORT), name=case.name), encoding="utf-8")
+        torch.save(model.state_dict(), place / "weights.pt")
+        config = place / "model-config.yaml"
+        config.write_text(f"{_FRONTEND}{case.yaml}  backend: {backend}\n", encoding="utf-8")
+        name = f"{case.name}-{backend}"
+        files = ["--model-file", str(place / "model.py"), "--serialized-file", str(place / "weights.pt")]
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            command = ["archive", "--model-name", name, "--version", "1.0", *files, "--handler", "neuron_lstm"]
+            failed = cli.main([*command, "--config-file", str(config), "--export-path", str(store), "--force"])
+        if failed:
+            return {"refused": next((line for line in said.getvalue().splitlines() if "error" in line), "")[:300]}
+        manifest = parse_manifest(ArchiveReader(store / f"{name}.mar").manifest_json())
+        return {"requests": list(_requests(model, load_config(config), manifest))}
+
+
+def _requests(model: torch.nn.Module, config: ServingConfig, manifest: Manifest) -> Iterator[dict[str, Any]]:
+    """Yield each request's body, and the answer of the model in eager mode to it alone."""
+    exact = manifest.padding == "exact_lengths"
+    lengths = manifest.grid.lengths if exact else [max(length, manifest.shortest) for length in LENGTHS]
+    drawn = ragged(manifest.inputs, lengths, seed=1)
+    for length, item in zip(drawn.lengths, drawn.items, strict=True):
+        body = {spec.name: tensor.tolist() for spec, tensor in zip(manifest.inputs, item, strict=True)}
+        answers = alone(model, config, item, length)
+        named = {spec.name: answer.flatten().tolist() for spec, answer in zip(manifest.outputs, answers, strict=True)}
+        yield {"body": body, "answer": named}
+
+
+if __name__ == "__main__":
+    main()

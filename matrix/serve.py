@@ -1,0 +1,144 @@
+"""Serve archives on a host through TorchServe's own loader, and compare the answers with those of eager mode.
+
+    python serve.py FOLDER [--backends native eager] [--json]
+
+It needs nothing of this project, and runs on Python 3.9. FOLDER is what `package_zoo.py` wrote. Each archive is served
+in a process of its own, as by a worker of TorchServe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+import warnings
+import zipfile
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ATOL = RTOL = 1e-5
+
+
+def main() -> int:
+    """Serve every archive of a folder; returns 1 if one is not served or differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--backends", nargs="+", help="engines of the archives; all of them")
+    parser.add_argument("--json", action="store_true", help="print the worst share of the tolerance of each archive")
+    options = parser.parse_args()
+    cases = json.loads((options.folder / "requests.json").read_text(encoding="utf-8"))
+    served = {
+        name: case["requests"]
+        for name, case in cases.items()
+        if "requests" in case and (options.backends is None or name.rpartition("-")[2] in options.backends)
+    }
+    found = {name: _in_own_process(options.folder / f"{name}.mar", requests) for name, requests in served.items()}
+    failed = {name: one for name, one in found.items() if not isinstance(one, float) or one > 1}
+    if options.json:
+        print(json.dumps({"software": _software(), "archives": found}))
+    else:
+        worst = max((one for one in found.values() if isinstance(one, float)), default=0.0)
+        print(
+            f"{_software()}: {len(found) - len(failed)} of {len(found)} exact, worst share of the tolerance {worst:.2g}"
+        )
+        for name, one in failed.items():
+            print(f"  {name}: {one}")
+    return 1 if failed or not found else 0
+
+
+def _software() -> str:
+    import torch
+
+    try:
+        version = metadata.version("numpy")
+    except metadata.PackageNotFoundError:
+        version = "none"
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"Python {python}, torch {torch.__version__.partition('+')[0]}, numpy {version}"
+
+
+def _in_own_process(archive: Path, requests: list[dict[str, Any]]) -> Any:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_report, args=(theirs, archive, requests))
+    process.start()
+    theirs.close()
+    try:
+        return ours.recv()
+    except EOFError:
+        process.join()
+        return f"the process ended with {process.exitcode}"
+    finally:
+        process.join()
+
+
+def _report(pipe: Any, archive: Path, requests: list[dict[str, Any]]) -> None:
+    try:
+        pipe.send(worst_share(archive, requests))
+    except Exception as error:  # noqa: BLE001 - whatever a host raises is the result
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        pipe.send(f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
+
+
+def worst_share(archive: Path, requests: list[dict[str, Any]]) -> float:
+    """Return the largest difference from eager mode, as a share of the tolerance."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    with tempfile.TemporaryDirectory() as folder:
+        with zipfile.ZipFile(archive) as content:
+            content.extractall(folder)
+        answers = _served(Path(folder), archive.stem, [request["body"] for request in requests])
+    worst = 0.0
+    for answer, request in zip(answers, requests):
+        named = answer if isinstance(answer, dict) else {next(iter(request["answer"])): answer}
+        if list(named) != list(request["answer"]):
+            raise ValueError(f"outputs {list(named)}, expected {list(request['answer'])}: {str(answer)[:200]}")
+        worst = max([worst, *(_share(named[name], wanted) for name, wanted in request["answer"].items())])
+    return worst
+
+
+def _served(folder: Path, name: str, bodies: list[Any]) -> list[Any]:
+    from ts.model_loader import ModelLoaderFactory
+    from ts.service import Service
+
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    service = ModelLoaderFactory.get_model_loader().load(name, str(folder), "neuron_lstm.py", None, len(bodies))
+    batch = [
+        {
+            "requestId": str(index).encode(),
+            "headers": [{"name": b"content-type", "value": b"application/json"}],
+            "parameters": [
+                {"name": "body", "value": bytearray(json.dumps(body).encode()), "contentType": "application/json"}
+            ],
+        }
+        for index, body in enumerate(bodies)
+    ]
+    context = service.context
+    context.request_processor, rows, context.request_ids = Service.retrieve_data_for_inference(batch)
+    return [json.loads(bytes(answer)) for answer in service._entry_point(rows, context)]
+
+
+def _share(answer: Any, wanted: list[float]) -> float:
+    flat = list(_numbers(answer))
+    if len(flat) != len(wanted):
+        raise ValueError(f"{len(flat)} numbers, expected {len(wanted)}")
+    return max((abs(a - b) / (ATOL + RTOL * abs(b)) for a, b in zip(flat, wanted)), default=0.0)
+
+
+def _numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        for item in value:
+            yield from _numbers(item)
+    else:
+        yield float(value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
