@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -30,6 +30,10 @@ from .user_code import selected_lengths
 
 Programs = Mapping[Optional[Bucket], Program]
 """The loaded programs of one role, by the bucket that each serves; None serves every one."""
+
+
+SelectLengths = Callable[[Manifest, Path], Optional[tuple[int, ...]]]
+"""The bucket length of 1, 2, 3, ... timesteps that an archive's selector returns; None without one."""
 
 
 class ServedModel(Protocol):
@@ -125,10 +129,13 @@ class LoadedArchive:
             return execute(plan, sequences, lengths, facts.inputs, facts.outputs, facts.takes_lengths, run, pad), ()
 
 
-def load_archive(directory: Path, threads: int | None = None) -> LoadedArchive:
+def load_archive(
+    directory: Path, threads: int | None = None, select: SelectLengths = selected_lengths
+) -> LoadedArchive:
     """Load and warm every program of the archive unpacked in `directory`.
 
     `threads` is the number that each program may use; None: the manifest's, or else one for each available core.
+    `select` calls the user's bucket selector.
 
     Raises:
         RuntimeError: a file is missing or changed, or this host cannot run the archive; the message says what to do.
@@ -140,7 +147,7 @@ def load_archive(directory: Path, threads: int | None = None) -> LoadedArchive:
     threads = threads or manifest.threads or available_cores()
     archive = LoadedArchive(
         manifest=manifest,
-        planner=planner_from_manifest(manifest, selected_lengths(manifest, directory)),
+        planner=planner_from_manifest(manifest, select(manifest, directory)),
         threads=threads,
         programs=_load_programs(directory, manifest, threads, _read_all(directory, copies)),
         copies=tuple(copies.values()),

@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .inference.open_archive import open_archive
     from .training import lower
 
-__all__ = ["lower"]
+__all__ = ["lower", "open_archive"]
 
 __version__ = "0.1.0"
 
@@ -22,4 +23,8 @@ def __getattr__(name: str) -> Any:
         from .training import lower
 
         return lower
+    if name == "open_archive":
+        from .inference.open_archive import open_archive
+
+        return open_archive
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

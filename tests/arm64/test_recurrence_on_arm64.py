@@ -1,4 +1,4 @@
-"""The recurrent library for arm64, cross-compiled and run under an emulator, equals torch's layers for each row.
+"""The recurrent library for arm64, run under an emulator, equals torch's layers for each row.
 
 `make test-arm64` runs it. Speed is not told: the emulator has none of the processor's.
 """
@@ -108,7 +108,7 @@ def test_layers_equal_every_row_alone(
 @pytest.mark.parametrize("lengths", [None, [3, 0, 5, 1]])
 @pytest.mark.parametrize("outputs", [1, 4, 31, 70])
 def test_a_linear_layer_equals_torchs(driver: Driver, outputs: int, lengths: list[int] | None) -> None:
-    """Of all timesteps, or up to each row's end; beyond it is the bias."""
+    """All timesteps, or those up to each row's end; beyond it is the bias."""
     layer = nn.Linear(6, outputs)
     x = torch.randn(4, 5, 6)
     real = None if lengths is None else torch.tensor(lengths)

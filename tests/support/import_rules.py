@@ -18,6 +18,7 @@ FOLDERS = (
     "bucketing",
     "config",
     "handlers",
+    "inference",
     "lowering",
     "sessions",
     "tracing",
@@ -38,6 +39,7 @@ ALLOWED_SISTERS = {
         "config.manifest",
         "config.json_codec",
     ),
+    "inference": ("bucketing", "config.manifest", "handlers", "archiver_ext.archive.reader", "archiver_ext.errors"),
     "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
     "archiver_ext": (
         "bucketing",
@@ -50,7 +52,7 @@ ALLOWED_SISTERS = {
         "handlers.streaming.sessions",
     ),
 }
-FORBIDDEN = {"archiver_ext": ("handlers.torchserve",)}
+FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.torchserve",)}
 
 ONE_DOOR = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
 """Distributions that are imported in one place only: that file, or any one file of that folder."""

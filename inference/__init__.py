@@ -1,0 +1,1 @@
+"""Archives in the user's own process, without a server: `open_archive`."""

@@ -1,0 +1,216 @@
+"""Archives in the user's own process: the model's answers, in order, without a trace in the process."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_archive import GRID, VOCABULARY, make_archive, make_model
+
+from torchserve_neuron_lstm import open_archive
+from torchserve_neuron_lstm.inference.isolated_modules import isolated_modules
+from torchserve_neuron_lstm.inference.open_archive import ArchiveError, OpenArchive
+from torchserve_neuron_lstm.inference.values import InvalidSequence
+
+LONGEST = GRID.lengths[-1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked archive."""
+    return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def opened(folder: Path) -> Iterator[OpenArchive]:
+    """The archive, opened once."""
+    with open_archive(folder, threads=1) as model:
+        yield model
+
+
+def sequences(count: int) -> list[list[int]]:
+    """Sequences of every length, in no order of lengths."""
+    return [[(3 * step + row) % VOCABULARY for step in range((5 * row) % LONGEST + 1)] for row in range(count)]
+
+
+@torch.no_grad()
+def expected(ids: list[int]) -> torch.Tensor:
+    """The model's answer to one sequence alone."""
+    answer: torch.Tensor = make_model()(torch.tensor([ids]), torch.tensor([len(ids)]))[0][0]
+    return answer
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 3000])
+def test_any_number_of_sequences_is_answered_in_order(opened: OpenArchive, count: int) -> None:
+    """More than one window too."""
+    asked = sequences(count)
+    answers = opened.predict(asked)
+
+    assert len(answers) == count
+    for ids, answer in list(zip(asked, answers, strict=True))[:: max(1, count // 50)]:
+        torch.testing.assert_close(torch.tensor(answer), expected(ids), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda ids: ids,
+        tuple,
+        lambda ids: np.array(ids, np.int32),
+        torch.tensor,
+        lambda ids: {"ids": ids},
+        lambda ids: {"ids": np.array(ids)},
+    ],
+    ids=["list", "tuple", "array", "tensor", "mapping", "mapping with array"],
+)
+def test_a_sequence_may_be_written_in_any_of_these_forms(opened: OpenArchive, form: object) -> None:
+    """Each is answered alike."""
+    ids = [5, 17, 9]
+
+    assert opened.predict([form(ids)]) == opened.predict([ids])  # type: ignore[operator]
+
+
+def test_arrays_come_out_on_request_and_are_the_callers_own(opened: OpenArchive) -> None:
+    """They share no memory with one another."""
+    first, second = opened.predict([[1, 2], [3]], as_numpy=True)
+    assert isinstance(first, np.ndarray)
+    assert isinstance(second, np.ndarray)
+    np.testing.assert_allclose(first, expected([1, 2]).numpy(), atol=1e-5)
+
+    kept = second.copy()
+    first[:] = 7.0
+    assert np.array_equal(second, kept)
+    assert not np.shares_memory(first, second)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ([[1, 2]], "ids"),
+        (["a"], "ids"),
+        ([VOCABULARY] * 2, "ids"),
+        ([0.5], "ids"),
+        ([1] * (LONGEST + 1), str(LONGEST)),
+        ({"words": [1]}, "the model's inputs are 'ids'; missing: 'ids'; unknown: 'words'"),
+        (np.array(["a"]), "numpy"),
+        ({}, "missing: 'ids'"),
+    ],
+    ids=["nested", "text", "beyond the vocabulary", "a float", "too long", "another name", "an array of text", "empty"],
+)
+def test_a_wrong_sequence_is_named_by_its_index(opened: OpenArchive, wrong: object, message: str) -> None:
+    """Nothing is run then."""
+    with pytest.raises(InvalidSequence) as refused:
+        opened.predict([[1], wrong])
+
+    assert str(refused.value).startswith("sequences[1]: ")
+    assert message in str(refused.value)
+
+
+def test_it_describes_itself_as_a_server_does(opened: OpenArchive) -> None:
+    """Inputs and outputs are those of the configuration."""
+    assert [spec.name for spec in opened.inputs] == ["ids"]
+    assert [spec.name for spec in opened.outputs] == ["sums"]
+    assert opened.describe()["buckets"] == {"batch": [1, 4], "length": [4, 8]}
+
+
+def test_several_threads_ask_at_once(opened: OpenArchive) -> None:
+    """Each gets its own answers."""
+    found: dict[int, bool] = {}
+
+    def ask(start: int) -> None:
+        asked = sequences(40)[start:]
+        found[start] = opened.predict(asked) == wanted[start:]
+
+    wanted = opened.predict(sequences(40))
+    threads = [threading.Thread(target=ask, args=(start,)) for start in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert found == dict.fromkeys(range(6), True)
+
+
+def test_a_mar_is_unpacked_and_deleted_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory and the path of modules stay as they are."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    archive = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", folder)).rename(tmp_path / "tiny.mar")
+    before = (Path.cwd(), list(sys.path), list(sys.meta_path))
+
+    with open_archive(str(archive), threads=1) as model:
+        assert len(list(temporary.iterdir())) == 1
+        answer = model.predict([[4]])[0]
+    torch.testing.assert_close(torch.tensor(answer), expected([4]))
+    assert list(temporary.iterdir()) == []
+    assert (Path.cwd(), list(sys.path), list(sys.meta_path)) == before
+    files = [str(getattr(module, "__file__", "")) for module in list(sys.modules.values())]
+    assert [file for file in files if file.startswith(str(temporary))] == []
+
+
+def test_a_closed_archive_says_so(folder: Path) -> None:
+    """It may be closed twice."""
+    model = open_archive(folder, threads=1)
+    model.close()
+    model.close()
+
+    with pytest.raises(ValueError, match="the archive is closed"):
+        model.predict([[1]])
+
+
+def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
+    """A missing file, and another file."""
+    with pytest.raises(ArchiveError, match="there is no archive"):
+        open_archive(tmp_path / "missing.mar")
+    (tmp_path / "other.mar").write_text("other", "utf-8")
+    with pytest.raises(ArchiveError, match=r"is not an archive: expected a \.mar"):
+        open_archive(tmp_path / "other.mar")
+
+
+def test_an_archive_of_another_format_is_refused_with_the_way_out(folder: Path, tmp_path: Path) -> None:
+    """The copy of the code in the archive would read it, but is never run."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    manifest = copy / "variants.json"
+    manifest.write_text(manifest.read_text("utf-8").replace('"format": 5', '"format": 4'), "utf-8")
+
+    with pytest.raises(ArchiveError, match=r"has format 4, and this code reads format 5: .*package the model again"):
+        open_archive(copy)
+
+
+def test_a_changed_file_is_refused(folder: Path, tmp_path: Path) -> None:
+    """As by a server."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    next(copy.rglob("program.py")).write_text("", "utf-8")
+
+    with pytest.raises(ArchiveError, match=r"program\.py was changed"):
+        open_archive(copy)
+
+
+def test_modules_of_one_name_in_two_folders_do_not_meet(tmp_path: Path) -> None:
+    """The process keeps its own module of that name too."""
+    mine = type(sys)("shared_name")
+    sys.modules["shared_name"] = mine
+    found = []
+    for number in (1, 2):
+        place = tmp_path / str(number)
+        place.mkdir()
+        code = f"import shared_helper\nVALUE = shared_helper.VALUE + {number}\n"
+        (place / "shared_name.py").write_text(code, "utf-8")
+        (place / "shared_helper.py").write_text(f"VALUE = {10 * number}\n", "utf-8")
+        with isolated_modules(place):
+            import shared_name  # type: ignore[import-not-found]
+
+            found.append(shared_name.VALUE)
+
+    assert found == [11, 22]
+    assert sys.modules.pop("shared_name") is mine
+    assert "shared_helper" not in sys.modules
+    assert not list(tmp_path.rglob("__pycache__"))
