@@ -118,11 +118,13 @@ class _Program:
         taken = {node.name for node in session.get_inputs()}
         self.names = [name if name in taken else None for name in signature.inputs]
         self.outputs = [node.name for node in session.get_outputs()]
+        # In 1.19 such an output is the memory of the input, and may outlive it.
+        self.passed_on = [index for index, name in enumerate(self.outputs) if name in taken]
 
     def __call__(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Run one call."""
         self.signature.check_inputs(inputs)
-        return [torch.from_numpy(output) for output in self.session.run(self.outputs, self._feeds(inputs))]
+        return [torch.from_numpy(output) for output in self._run(self._feeds(inputs))]
 
     def chain(
         self, buckets: Sequence[Bucket], calls: Sequence[list[torch.Tensor]], carried: list[torch.Tensor]
@@ -138,9 +140,15 @@ class _Program:
             for name, value in zip(names, values):
                 if name is not None:
                     feed[name] = value[: bucket.batch]
-            given.append(self.session.run(self.outputs, feed))
+            given.append(self._run(feed))
             values = given[-1][len(self.outputs) - len(carried) :]
         return [[torch.from_numpy(output) for output in outputs] for outputs in given]
+
+    def _run(self, feeds: Mapping[str, Any]) -> list[Any]:
+        outputs: list[Any] = self.session.run(self.outputs, feeds)
+        for index in self.passed_on:
+            outputs[index] = outputs[index].copy()
+        return outputs
 
     def _feeds(self, inputs: Sequence[torch.Tensor]) -> dict[str, Any]:
         return {name: tensor.detach().numpy() for name, tensor in zip(self.names, inputs) if name}

@@ -1,0 +1,36 @@
+"""The example of docs/python.md works, and the names on the page exist."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm.inference import open_archive, values
+
+TEXT = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+(EXAMPLE,) = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+
+
+def test_the_example_answers_each_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ids are those of a larger vocabulary."""
+    folder = make_archive(tmp_path / "folder")
+    Path(shutil.make_archive(str(tmp_path / "tagger"), "zip", folder)).rename(tmp_path / "tagger.mar")
+    monkeypatch.chdir(tmp_path)
+    scope: dict[str, Any] = {}
+
+    exec(EXAMPLE.replace("99", "9"), scope)
+
+    assert [len(answer) for answer in scope["scores"]] == [3, 1]
+
+
+def test_every_public_name_is_on_the_page() -> None:
+    """And every error."""
+    public = [name for name in vars(open_archive.OpenArchive) if not name.startswith("_")]
+    errors = [open_archive.ArchiveError.__name__, values.InvalidSequence.__name__]
+
+    assert [name for name in [*public, *errors] if name not in TEXT] == ["close"]
