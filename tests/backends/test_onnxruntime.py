@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -15,7 +17,7 @@ from recurrent import Case, Recurrent, exported, ragged_batch
 from torchserve_neuron_lstm.backends import onnxruntime
 from torchserve_neuron_lstm.backends.interface import Chaining, CompileError
 from torchserve_neuron_lstm.backends.onnxruntime import OnnxRuntime
-from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.backends.signature import Signature, TensorType, weights_of
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 
@@ -133,3 +135,34 @@ def test_pieces_in_a_row_are_refused_before_the_first_is_run(tmp_path: Path) -> 
 
     with pytest.raises(ValueError, match="but the program was compiled for"):
         run.chain([Bucket(1, 2)], [[torch.zeros(1, 2, 3, dtype=torch.int64)]], [torch.ones(1)])
+
+
+class _Node(NamedTuple):
+    name: str
+
+
+class _Passing:
+    """A session like those of ONNX Runtime 1.19: an output that is an input is the memory of the input."""
+
+    def get_inputs(self) -> list[_Node]:
+        return [_Node("x"), _Node("carried_0")]
+
+    def get_outputs(self) -> list[_Node]:
+        return [_Node("x"), _Node("carried_0")]
+
+    def run(self, names: list[str], feeds: dict[str, np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+        return [feeds[name] for name in names]
+
+
+def test_an_output_that_is_an_input_is_the_callers_own() -> None:
+    """One call, and a chain of calls."""
+    kind = TensorType("float32", ("s0", 3))
+    program = onnxruntime._Program(Signature({"x": kind, "carried_0": kind}, {}), _Passing(), {})
+    x, carried = torch.ones(2, 3), torch.zeros(2, 3)
+    alone, chained = program([x, carried]), program.chain([Bucket(2, 1), Bucket(1, 1)], [[x], [x[:1]]], [carried])
+    x.fill_(7.0)
+    carried.fill_(7.0)
+
+    for outputs in (alone, *chained):
+        assert outputs[0].unique().tolist() == [1.0]
+        assert outputs[1].unique().tolist() == [0.0]
