@@ -22,6 +22,7 @@ SOURCES = (
     "handlers",
     "lowering",
     "sessions",
+    "inference",
     "tracing",
     "training",
     "src",
