@@ -92,8 +92,9 @@ def test_outputs_and_gradients_are_those_of_the_model(case: Case, training: bool
             continue
         largest = max(float(gradient.norm()) for gradient in wanted)
         for mine, other in zip(found, wanted, strict=True):
-            # a gradient of zero, as of a bias before a softmax, has only rounding errors
-            assert float((mine - other).norm()) <= 1e-5 * max(float(other.norm()), 1e-3 * largest)
+            # A gradient of zero, as of a bias before a softmax, has only rounding errors: those of float32, 6e-8 of
+            # the largest values, in an order that depends on the number of threads.
+            assert float((mine - other).norm()) <= 1e-5 * max(float(other.norm()), 1e-2 * largest)
 
 
 class Classifier(nn.Module):
