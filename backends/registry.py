@@ -46,36 +46,18 @@ class EngineSpec:
 
 
 PROGRAM_FILES = (
-    "masked.py",
-    "module_program.py",
-    "program_source/__init__.py",
-    "program_source/control_flow.py",
-    "program_source/read.py",
+    *("masked.py", "module_program.py"),
+    *(f"program_source/{name}.py" for name in ("__init__", "control_flow", "read")),
 )
 """Files below this folder that load programs from their source."""
 
 CPU_FILES = ("eager.py", *PROGRAM_FILES)
 """Files below this folder that run programs in torch, whole or as segments on the CPU."""
 
-_NATIVE_FILES = (
-    "native/__init__.py",
-    "native/build.py",
-    "native/engine.py",
-    "native/layers.py",
-    "native/library.py",
-)
+_NATIVE_FILES = tuple(f"native/{name}.py" for name in ("__init__", "build", "engine", "layers", "library"))
 
-_NEURON_FILES = (
-    "aws_neuron/__init__.py",
-    "aws_neuron/base.py",
-    "aws_neuron/device.py",
-    "aws_neuron/operators.py",
-    "aws_neuron/source_module.py",
-    "aws_neuron/source_program.py",
-    "aws_neuron/unrolled.py",
-    "module_program.py",
-    "simulation.py",
-)
+_NEURON_MODULES = ("__init__", "base", "device", "operators", "source_module", "source_program", "unrolled")
+_NEURON_FILES = (*(f"aws_neuron/{name}.py" for name in _NEURON_MODULES), "module_program.py", "simulation.py")
 
 ENGINES: Mapping[str, EngineSpec] = {
     "native": EngineSpec(
@@ -88,13 +70,7 @@ ENGINES: Mapping[str, EngineSpec] = {
     "inductor": EngineSpec(
         "inductor",
         "Inductor",
-        files=(
-            "inductor.py",
-            "cpp_compiler.py",
-            "masked.py",
-            "module_program.py",
-            "recurrent_operators.py",
-        ),
+        files=("inductor.py", "cpp_compiler.py", "masked.py", "module_program.py", "recurrent_operators.py"),
         packages=("torch._inductor",),
         auto={"serve_float32": 1, "serve_bfloat16": 1, "trace": 0},
     ),

@@ -134,10 +134,7 @@ class Manifest:
     backend: str
     requires: tuple[RequiredPackage, ...]
     host: dict[str, str]
-    """The kind of machine that the compiled code is for; empty: any.
-
-    GLIBC, GLIBCXX and CXXABI are the highest versions of the symbols that it imports.
-    """
+    """The machine that compiled code is for, with the versions of its symbols (GLIBC); empty: any."""
     inputs: tuple[Annotated[TensorSpec, _valid_spec], ...]
     takes_lengths: bool
     """Whether the programs take lengths[B] after the declared inputs."""

@@ -25,9 +25,7 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
     archive.
 
     Code of an engine that pins torch's minor version needs that one; anything else runs on the version that it requires
-    or a later one.
-
-    A torch that is newer than all that were run is logged once.
+    or a later one. A torch that is newer than all that were run is logged once.
 
     Raises:
         RuntimeError: a package is missing or does not fit; the message says which to install.
@@ -50,16 +48,13 @@ def check_requirements(requires: Iterable[tuple[str, str, str]], backend: str) -
                 f"this archive needs {distribution} {relation} {wanted}; version {here} is installed, which cannot run "
                 f'it: pip install "{distribution}{relation}{wanted}", or package the model again for {here}'
             )
-        if distribution == "torch":
-            _log_newer_torch(here)
+        if distribution == "torch" and (message := newer_than_tested(here)) is not None:
+            _warn_once(message)
 
 
 @cache
-def _log_newer_torch(version: str) -> None:
-    """Log it, once in a process."""
-    message = newer_than_tested(version)
-    if message is not None:
-        _log.warning("%s", message)
+def _warn_once(message: str) -> None:
+    _log.warning("%s", message)
 
 
 def _pins_torch_minor(backend: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,6 +27,15 @@ SORTED_BEFORE = (PackedSorted, FinalStateOnly)
 def cut(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut small batches too, which would not be worth a cut."""
     monkeypatch.setattr(recurrence, "call_overhead", lambda weights: 8)
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sum in one order: what is left of a gradient of zero depends on it, and so on the number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def call_of(case: Case, lengths: list[int], seed: int = 0) -> dict[str, Any]:
@@ -76,6 +86,7 @@ def gradients(model: nn.Module, answers: list[Tensor]) -> list[Tensor] | str:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.make is not NoTime], ids=lambda case: case.name)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.usefixtures("one_thread")
 def test_outputs_and_gradients_are_those_of_the_model(case: Case, training: bool) -> None:
     """Outputs are equal to 1e-5, and gradients to 1e-5 of their norm."""
     torch.manual_seed(0)
@@ -92,9 +103,8 @@ def test_outputs_and_gradients_are_those_of_the_model(case: Case, training: bool
             continue
         largest = max(float(gradient.norm()) for gradient in wanted)
         for mine, other in zip(found, wanted, strict=True):
-            # A gradient of zero, as of a bias before a softmax, has only rounding errors: those of float32, 6e-8 of
-            # the largest values, in an order that depends on the number of threads.
-            assert float((mine - other).norm()) <= 1e-5 * max(float(other.norm()), 1e-2 * largest)
+            # a gradient of zero, as of a bias before a softmax, has only rounding errors
+            assert float((mine - other).norm()) <= 1e-5 * max(float(other.norm()), 1e-3 * largest)
 
 
 class Classifier(nn.Module):
