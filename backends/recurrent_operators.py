@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -23,33 +21,13 @@ _library.define(
 )  # cell: gru, rnn_tanh or rnn_relu
 
 
-def _lstm_shapes(
-    x: Tensor,
-    lengths: Tensor | None,
-    h_0: Tensor,
-    c_0: Tensor,
-    weights: Sequence[Tensor],
-    bias: bool,
-    layers: int,
-    bidirectional: bool,
-    need_cell: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    directions = 2 if bidirectional else 1
-    y = x.new_empty(x.shape[0], x.shape[1], h_0.shape[2] * directions)
-    return y, h_0.new_empty(h_0.shape), c_0.new_empty(c_0.shape)
+def _lstm_shapes(x: Tensor, lengths: object, h_0: Tensor, c_0: Tensor, *options: object) -> tuple[Tensor, ...]:
+    *_, bidirectional, _need_cell = options
+    return *_rnn_shapes(x, lengths, h_0, bidirectional), c_0.new_empty(c_0.shape)
 
 
-def _rnn_shapes(
-    x: Tensor,
-    lengths: Tensor | None,
-    h_0: Tensor,
-    weights: Sequence[Tensor],
-    cell: str,
-    bias: bool,
-    layers: int,
-    bidirectional: bool,
-) -> tuple[Tensor, Tensor]:
-    directions = 2 if bidirectional else 1
+def _rnn_shapes(x: Tensor, lengths: object, h_0: Tensor, *options: object) -> tuple[Tensor, ...]:
+    directions = 2 if options[-1] else 1
     return x.new_empty(x.shape[0], x.shape[1], h_0.shape[2] * directions), h_0.new_empty(h_0.shape)
 
 

@@ -30,14 +30,14 @@ def read_one(value: object, index: int, manifest: Manifest) -> SequenceInput:
 
 def _by_name(value: object, inputs: Sequence[TensorSpec]) -> Mapping[str, object]:
     if isinstance(value, Mapping):
-        return {name: _without_array(one) for name, one in value.items()}
+        return {name: _without_numpy(one) for name, one in value.items()}
     if len(inputs) > 1:
         names = ", ".join(spec.name for spec in inputs)
         raise RequestError("InvalidInput", f"the model has several inputs: expected a mapping with {names}")
-    return {inputs[0].name: _without_array(value)}
+    return {inputs[0].name: _without_numpy(value)}
 
 
-def _without_array(value: object) -> object:
+def _without_numpy(value: object) -> object:
     """Convert a numpy array to a tensor; a tuple to a list."""
     if isinstance(value, tuple):
         return list(value)

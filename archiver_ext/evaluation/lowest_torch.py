@@ -16,9 +16,8 @@ from typing import NamedTuple
 from ...backends.versions import release
 
 _TABLE = Path(__file__).with_name("operators_since.json")
-_KNOWN = "aten"
-"""The namespace of the table's operators. Others of torch's own have no schemas in its wheels."""
-_UNKNOWN = ("prims", "prim", "quantized", "mkldnn", "_quantized", "higher_order")
+_WITHOUT_SCHEMAS = ("prims", "prim", "quantized", "mkldnn", "_quantized", "higher_order")
+"""Namespaces of torch whose operators have no schemas in its wheels: nothing is known of earlier releases."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ def highest(versions: Iterable[str]) -> str:
 
 def _since(call: _Call, operators: Mapping[str, Mapping[str, list[str]]], here: str) -> str | None:
     """The release from which on a call is understood; None if every one does."""
-    if call.operator.split(".")[0] in _UNKNOWN:
+    if call.operator.split(".")[0] in _WITHOUT_SCHEMAS:
         return here
     changes = operators.get(call.operator)
     if changes is None:

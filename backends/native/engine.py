@@ -64,12 +64,12 @@ class Native(Backend):
         Raises:
             CompileError: the C++ compiler rejects the library, or source cannot express an operator.
         """
-        from .rewrite import needs_library
+        from .rewrite import native_source
 
         write_signature(signature_of(program, None), directory)
-        source = _source(program)
-        (directory / FILE_NAME).write_text(source, encoding="utf-8")
-        if needs_library(source):
+        source = native_source(program)
+        (directory / FILE_NAME).write_text(source.text, encoding="utf-8")
+        if source.layers:
             build.build(directory)
 
     def load(self, directory: Path, weights: Weights, host: Mapping[str, str], threads: int) -> LoadedProgram:
@@ -92,7 +92,7 @@ class Native(Backend):
 def _source(program: ExportedProgram) -> str:
     from .rewrite import native_source
 
-    return native_source(program)
+    return native_source(program).text
 
 
 def _open(directory: Path, threads: int) -> ThreadPool:

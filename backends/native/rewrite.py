@@ -33,7 +33,14 @@ _LARGE_WINDOW = 1 << 13
 """Weights from which on that holds for a convolution over timesteps."""
 
 
-def native_source(program: ExportedProgram) -> str:
+class NativeSource(NamedTuple):
+    """The source of a program, and the functions that make its layers: once for each layer, in order."""
+
+    text: str
+    layers: tuple[str, ...]
+
+
+def native_source(program: ExportedProgram) -> NativeSource:
     """Return the source of a program that calls layers of the recurrent library.
 
     Unsupported calls (another dtype, projections, weights that the program computes) stay with torch.
@@ -56,22 +63,8 @@ def native_source(program: ExportedProgram) -> str:
         elif node.target is _CONVOLUTION and _supports_convolution(node):
             _replace_convolution(node, weights)
     module.graph.eliminate_dead_code()
-    return graph_source(module, weights, LAYERS)
-
-
-def layers_of(source: str) -> list[str]:
-    """Return the functions that make the layers of a program, once for each layer, in order.
-
-    >>> layers_of("    linear_layer = linear(tensors['w'], None)")
-    ['linear']
-    """
-    made = (line.partition(" = ")[2].partition("(")[0] for line in source.splitlines() if line.startswith("    "))
-    return [name for name in made if name in LAYERS.values()]
-
-
-def needs_library(source: str) -> bool:
-    """Whether a program has layers of the recurrent library."""
-    return bool(layers_of(source))
+    layers = tuple(LAYERS[node.target] for node in module.graph.nodes if node.target in LAYERS)
+    return NativeSource(graph_source(module, weights, LAYERS), layers)
 
 
 def _is_weight(node: Node, names: Mapping[str, str]) -> bool:
@@ -179,5 +172,7 @@ def _timestep_outputs(x: Node) -> _TimestepOutputs | None:
     y: Any = x.args[0] if time_major else x
     if y.target is not operator.getitem or y.args[1] != 0 or y.args[0].target is not call_layer:
         return None
-    layer, _, lengths = y.args[0].args[:3]
-    return None if layer.target is not recurrence or lengths is None else _TimestepOutputs(lengths, time_major)
+    layer, _, *others = y.args[0].args
+    if layer.target is not recurrence or others[0] is None:
+        return None
+    return _TimestepOutputs(others[0], time_major)

@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 
 from ..interface import LoadError, Weights
-
-_FORMER = "program.pt2"
+from .read import FORMER_NAME
 
 
 def read_former_program(directory: Path, weights: Weights) -> torch.export.ExportedProgram:
@@ -22,7 +21,7 @@ def read_former_program(directory: Path, weights: Weights) -> torch.export.Expor
     """
     from .. import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators that it calls
 
-    path = directory / _FORMER
+    path = directory / FORMER_NAME
     try:
         program = torch.export.load(path)
     except Exception as error:

@@ -14,7 +14,8 @@ from ..interface import LoadError
 from .control_flow import CONTROL_FLOW
 
 FILE_NAME = "program.py"
-_FORMER = "program.pt2"
+FORMER_NAME = "program.pt2"
+"""Name of an exported program, which earlier versions wrote."""
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {"lstm": masked.lstm, "rnn": masked.rnn, **CONTROL_FLOW}
 """Functions that a source calls beside torch's operators."""
@@ -35,7 +36,7 @@ def read_source(directory: Path, tensors: Mapping[str, torch.Tensor], write_form
         LoadError: the file is missing or damaged.
     """
     path = directory / FILE_NAME
-    if not path.is_file() and (directory / _FORMER).is_file():
+    if not path.is_file() and (directory / FORMER_NAME).is_file():
         from .former import read_former_program
 
         return write_former(read_former_program(directory, tensors))

@@ -34,29 +34,26 @@ from .read import FUNCTIONS
 
 _aten = torch.ops.aten
 
+_INFIX: Mapping[Any, str] = {
+    operator.add: "+",
+    operator.sub: "-",
+    operator.mul: "*",
+    operator.truediv: "/",
+    operator.floordiv: "//",
+    operator.mod: "%",
+    operator.pow: "**",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.gt: ">",
+    operator.ge: ">=",
+    operator.and_: "&",
+    operator.or_: "|",
+}
 _EXPRESSIONS: Mapping[Any, str] = {
+    **{function: f"{{0}} {sign} {{1}}" for function, sign in _INFIX.items()},
     operator.getitem: "{0}[{1}]",
-    **{
-        function: f"{{0}} {sign} {{1}}"
-        for sign, functions in {
-            "+": [operator.add],
-            "-": [operator.sub],
-            "*": [operator.mul],
-            "/": [operator.truediv],
-            "//": [operator.floordiv],
-            "%": [operator.mod],
-            "**": [operator.pow],
-            "==": [operator.eq],
-            "!=": [operator.ne],
-            "<": [operator.lt],
-            "<=": [operator.le],
-            ">": [operator.gt],
-            ">=": [operator.ge],
-            "&": [operator.and_],
-            "|": [operator.or_],
-        }.items()
-        for function in functions
-    },
     operator.neg: "-{0}",
     operator.pos: "{0}",
     operator.not_: "not {0}",

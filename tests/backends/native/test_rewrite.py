@@ -12,7 +12,7 @@ from recurrent import CASES, FEATURES, HIDDEN, Case, Recurrent, exported, larges
 from torch import Tensor, nn
 
 from torchserve_neuron_lstm.backends.native.layers import layer_functions
-from torchserve_neuron_lstm.backends.native.rewrite import layers_of, native_source
+from torchserve_neuron_lstm.backends.native.rewrite import native_source
 from torchserve_neuron_lstm.backends.program_source.read import load_source
 from torchserve_neuron_lstm.backends.signature import weights_of
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group(f"kernel-{isas_here()[0]}")
 class Loaded(NamedTuple):
     """A program over the recurrent library."""
 
-    layers: list[str]
+    layers: Sequence[str]
     """Names of the layers that the library computes."""
     run: Callable[..., Sequence[Tensor]]
 
@@ -38,7 +38,9 @@ def taken(over: Loaded) -> list[str]:
 def loaded(program: torch.export.ExportedProgram) -> Loaded:
     """The program over the recurrent library, written and read."""
     source = native_source(program)
-    return Loaded(layers_of(source), load_source(source, weights_of(program), layer_functions(pool(isas_here()[0], 2))))
+    return Loaded(
+        source.layers, load_source(source.text, weights_of(program), layer_functions(pool(isas_here()[0], 2)))
+    )
 
 
 def rewritten(module: nn.Module, *inputs: Tensor) -> Loaded:
