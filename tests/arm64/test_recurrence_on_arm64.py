@@ -55,7 +55,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Driver:
     program = tmp_path_factory.mktemp("arm64") / "driver"
     sources = [str(Path(__file__).with_name("driver.cpp")), str(build.SOURCE)]
     target = f"-march={_TARGETS['aarch64'].isa}"
-    flags = ["-std=c++17", "-O3", "-pthread", target, "-ffp-contract=fast", "-Wall", "-Werror"]
+    headers = ["-I", str(Path(__file__).parents[1] / "support")]
+    flags = ["-std=c++17", "-O3", "-pthread", target, "-ffp-contract=fast", "-Wall", "-Werror", *headers]
     subprocess.run([str(COMPILER), *flags, *sources, "-o", str(program)], check=True)
     told = subprocess.run([str(EMULATOR), "-L", LIBRARIES, str(program)], capture_output=True, text=True, check=True)
     lanes, block, *interleaved = map(int, told.stdout.split())

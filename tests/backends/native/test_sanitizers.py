@@ -50,7 +50,7 @@ def program(sanitizers: str, isa: str) -> Path:
     command = [
         *(compiler_or_skip(sanitizers), "-std=c++17", "-O1", "-g", "-fno-omit-frame-pointer", "-pthread"),
         *(f"-march={isa}", f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"),
-        *(str(build.SOURCE), str(HERE / "sanitized.cpp"), "-o", str(file)),
+        *("-I", str(HERE.parents[1] / "support"), str(build.SOURCE), str(HERE / "sanitized.cpp"), "-o", str(file)),
     ]
     subprocess.run(command, check=True)
     return file
