@@ -10,18 +10,16 @@ from pathlib import Path
 import torch
 
 from ..interface import LoadError, Weights
-from .read import FORMER_NAME
 
 
-def read_former_program(directory: Path, weights: Weights) -> torch.export.ExportedProgram:
-    """Read the exported program of a directory, over these weights.
+def read_former_program(path: Path, weights: Weights) -> torch.export.ExportedProgram:
+    """Read the exported program at a path, over these weights.
 
     Raises:
         LoadError: this torch cannot read the program.
     """
     from .. import recurrent_operators as _recurrent_operators  # noqa: F401  registers the operators that it calls
 
-    path = directory / FORMER_NAME
     try:
         program = torch.export.load(path)
     except Exception as error:

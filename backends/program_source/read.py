@@ -36,10 +36,11 @@ def read_source(directory: Path, tensors: Mapping[str, torch.Tensor], write_form
         LoadError: the file is missing or damaged.
     """
     path = directory / FILE_NAME
-    if not path.is_file() and (directory / FORMER_NAME).is_file():
+    former = directory / FORMER_NAME
+    if not path.is_file() and former.is_file():
         from .former import read_former_program
 
-        return write_former(read_former_program(directory, tensors))
+        return write_former(read_former_program(former, tensors))
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
