@@ -55,8 +55,7 @@ class Admission:
         return first_true(lengths, lambda length: not self._is_safe(length)) - 1
 
     def _is_safe(self, length: int) -> bool:
-        of_one_array = len(self.manifest.outputs) == 1
-        return all(self._refusal([length], npy=npy) is None for npy in ([False, True] if of_one_array else [False]))
+        return all(self._refusal([length], self._all_outputs(binary=binary)) is None for binary in (False, True))
 
     def check(self, request: InferenceRequest) -> None:
         """Refuse a request whose response cannot be sent, or whose computation takes too long.
@@ -67,13 +66,22 @@ class Admission:
         sequences = request.sequences
         if len(sequences) == 1 and sequences[0].length <= self._safe_length:
             return
-        lengths = [one.length for one in sequences]
-        refusal = self._refusal(lengths, npy=request.npy, sends_outputs=request.npy or request.format.sends_outputs)
+        refusal = self._refusal([one.length for one in sequences], self._wanted(request))
         if refusal is not None:
             raise refusal
 
-    def _refusal(self, lengths: Sequence[int], *, npy: bool, sends_outputs: bool = True) -> RequestError | None:
-        least = self._sizes.least_bytes(lengths, npy=npy) if sends_outputs else 0
+    def _wanted(self, request: InferenceRequest) -> Sequence[tuple[int, bool]]:
+        """The outputs in the response, and whether as bytes; none where it has the likeliest classes."""
+        if request.outputs is not None:
+            return request.outputs
+        sends_outputs = request.npy or request.format.sends_outputs
+        return self._all_outputs(binary=request.npy) if sends_outputs else ()
+
+    def _all_outputs(self, *, binary: bool) -> Sequence[tuple[int, bool]]:
+        return [(index, binary) for index in range(len(self.manifest.outputs))]
+
+    def _refusal(self, lengths: Sequence[int], wanted: Sequence[tuple[int, bool]]) -> RequestError | None:
+        least = self._sizes.least_bytes(lengths, wanted)
         if least > self.max_response_bytes:
             return too_large(f"{least} bytes or more", self.max_response_bytes)
         if self.estimate.at_most(len(lengths), sum(lengths)) <= self.most_ms:

@@ -12,8 +12,8 @@ from ..bucketing.time_sizes import size_at
 
 _JSON_BYTES = 2
 """A digit and a comma."""
-_NPY_BYTES = {"float64": 8, "int64": 8, "int32": 4, "int16": 2, "float16": 2, "int8": 1, "uint8": 1, "bool": 1}
-"""Bytes of a number; 4 for others."""
+_BINARY_BYTES = {"float64": 8, "int64": 8, "int32": 4, "int16": 2, "float16": 2, "int8": 1, "uint8": 1, "bool": 1}
+"""Bytes of a number in a .npy file; 4 for others."""
 
 
 class OutputSizes(NamedTuple):
@@ -21,20 +21,23 @@ class OutputSizes(NamedTuple):
 
     outputs: tuple[TensorSpec, ...]
 
-    def least_bytes(self, lengths: Iterable[int], *, npy: bool) -> int:
+    def least_bytes(self, lengths: Sequence[int], wanted: Iterable[tuple[int, bool]]) -> int:
         """Return the fewest bytes of a response for sequences of these lengths.
 
+        `wanted` has the index of each output of the response, and whether its numbers are bytes instead of text.
+
         >>> tags = OutputSizes((TensorSpec("tags", "float32", ("batch", "time", 5)),))
-        >>> tags.least_bytes([10, 20], npy=False), tags.least_bytes([10], npy=True)
+        >>> tags.least_bytes([10, 20], [(0, False)]), tags.least_bytes([10], [(0, True)])
         (300, 200)
         """
-        size = _NPY_BYTES.get(self.outputs[0].dtype, 4) if npy else _JSON_BYTES
-        return size * sum(_numbers(self.outputs, length) for length in lengths)
+        return sum(
+            (_BINARY_BYTES.get(spec.dtype, 4) if binary else _JSON_BYTES)
+            * sum(_numbers(spec, length) for length in lengths)
+            for spec, binary in [(self.outputs[index], binary) for index, binary in wanted]
+        )
 
 
 @lru_cache(maxsize=4096)
-def _numbers(outputs: Sequence[TensorSpec], length: int) -> int:
-    """Return how many numbers the outputs of one sequence have."""
-    return sum(
-        prod(size if isinstance(size, int) else size_at(size, length) for size in spec.item_shape) for spec in outputs
-    )
+def _numbers(spec: TensorSpec, length: int) -> int:
+    """Return how many numbers an output of one sequence has."""
+    return prod(size if isinstance(size, int) else size_at(size, length) for size in spec.item_shape)

@@ -11,6 +11,7 @@ from typing import NamedTuple, Union
 
 JSON = "application/json"
 NPY = "application/x-npy"
+_BYTES_AFTER_JSON = "application/octet-stream; json-bytes="
 
 DEFAULT_MAX_RESPONSE_BYTES = 6_553_500
 """TorchServe's default `max_response_size`. One larger body costs the whole batch its worker."""
@@ -121,6 +122,27 @@ class RawResponse(NamedTuple):
     """Headers other than the content type."""
     replayed: bool = False
     """Whether it repeats an earlier response to the same request of a session."""
+
+
+def binary_type(json_bytes: int) -> str:
+    """Return the content type of a V2 body whose JSON is followed by the bytes of tensors.
+
+    It holds the number of bytes of the JSON, so that the record of a session keeps that too.
+    """
+    return f"{_BYTES_AFTER_JSON}{json_bytes}"
+
+
+def http_headers(response: RawResponse) -> tuple[str, Mapping[str, str]]:
+    """Return the content type and the other headers of a response, as HTTP sends them.
+
+    >>> http_headers(RawResponse(200, b"{}????", binary_type(2)))
+    ('application/octet-stream', {'Inference-Header-Content-Length': '2'})
+    """
+    content_type = response.content_type
+    if not content_type.startswith(_BYTES_AFTER_JSON):
+        return content_type, response.headers
+    plain, _, json_bytes = content_type.partition("; json-bytes=")
+    return plain, {**response.headers, "Inference-Header-Content-Length": json_bytes}
 
 
 Outcome = Union[RawResponse, RequestError]

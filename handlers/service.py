@@ -212,7 +212,7 @@ class Service:
 
     def _refuse(self, refused: TorchServeRequest | AcceptedRequest, error: RequestError) -> RawResponse:
         headers = {} if error.retry_after is None else {"Retry-After": str(ceil(error.retry_after))}
-        known = refused.written() if isinstance(refused, TorchServeRequest) else _inference(refused)
+        known = refused if isinstance(refused, TorchServeRequest) else _inference(refused)
         return RawResponse(error.status, self.codec.encode_error(error, known), headers=headers)
 
 

@@ -19,7 +19,7 @@ from .description import describe
 from .formats import load_codec
 from .formats.request import ModelIdentity, TorchServeRequest
 from .metrics import BatchMetrics, DeclaredMetric, Metric, MetricReporter, declared_units
-from .responses import RawResponse
+from .responses import RawResponse, http_headers
 from .runtime.host import available_cores, threads_per_worker
 from .runtime.loader import load_archive
 from .runtime.placement import apply_placement
@@ -132,8 +132,9 @@ def _set_status(response: RawResponse, index: int, context: Context) -> None:
 
     The reason phrase is a constant: a line break in it would end the worker thread.
     """
-    context.set_response_content_type(index, response.content_type)
-    for name, value in response.headers.items():
+    content_type, headers = http_headers(response)
+    context.set_response_content_type(index, content_type)
+    for name, value in headers.items():
         context.set_response_header(index, name, value)
     if response.status != 200:
         context.set_response_status(response.status, HTTPStatus(response.status).phrase, index)

@@ -223,3 +223,6 @@ class Store(Protocol):
 
     def expired(self) -> int:
         """Return the number of idle sessions that this store object has removed since the last call."""
+
+    def close(self) -> None:
+        """Close the connections of this store object; a later call opens them again."""

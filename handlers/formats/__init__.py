@@ -24,6 +24,7 @@ from pathlib import Path
 
 from ...config.manifest import Manifest
 from ..responses import DEFAULT_MAX_RESPONSE_BYTES, NPY, Encoded, RequestError, SessionKeys, malformed
+from .binary_tensors import LENGTH_HEADER
 from .custom import CustomFormat, UserCodec, load_user_codec
 from .json_formats import PlainFormat, V1Format, decode_json
 from .json_text import to_json
@@ -89,14 +90,7 @@ class Codec:
         Raises:
             RequestError: why the request is refused.
         """
-        body = request.body()
-        self._check_size(request, body)
-        for one in self._body_formats:
-            if one.matches(body):
-                decoded = one.decode(body)
-                break
-        else:
-            decoded = decode_json(body, self._decode_value)
+        decoded = self._decode_body(request)
         if not (request.accepts_npy and decoded.format.response_types):
             return decoded
         if NPY in decoded.format.response_types and len(decoded.sequences) == len(self.manifest.outputs) == 1:
@@ -111,6 +105,14 @@ class Codec:
         error.body_keys = self.error_keys(error, decoded)
         raise error
 
+    def _decode_body(self, request: TorchServeRequest) -> InferenceRequest:
+        body = request.body()
+        self._check_size(request, body)
+        for one in self._body_formats:
+            if one.matches(body):
+                return one.decode(body)
+        return decode_json(body, self._decode_value)
+
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode the outputs of each sequence as a body and its content type; `session` as in `RequestFormat`.
 
@@ -124,7 +126,7 @@ class Codec:
     def encode_error(self, error: RequestError, refused: object) -> bytes:
         """Encode the body of a refused request: `code`, `type`, `message`, and the keys that its format adds.
 
-        `refused` is the accepted request that failed, or the body as TorchServe gave it. gRPC has no status: the body
+        `refused` is the accepted request that failed, or the refused one. gRPC has no status: the body
         is all that its clients get.
         """
         facts: dict[str, object] = {"code": error.status, "type": error.kind, "message": error.message}
@@ -132,9 +134,16 @@ class Codec:
         return to_json({**facts, **keys})
 
     def error_keys(self, error: RequestError, refused: object) -> Mapping[str, object]:
-        """Return the keys that a format adds; none for a body that is not parsed: a refusal must cost little."""
+        """Return the keys that a format adds.
+
+        A body is not parsed for it: a refusal must cost little. Only the header of binary tensors tells its format.
+        """
         if isinstance(refused, InferenceRequest):
             return refused.format.encode_error(error, refused) or {}
+        if isinstance(refused, TorchServeRequest):
+            if refused.header(LENGTH_HEADER):
+                return {"error": error.message}
+            refused = refused.written()
         if isinstance(refused, (bytes, bytearray, str)):
             return {}
         added = (one.encode_error(error, refused) for one in self.formats)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from ..responses import JSON, NPY, Encoded, RequestError, SessionKeys, abbreviate, malformed
+from .binary_tensors import with_raw_data
 from .json_text import fast_json, to_json
 from .request import Body, FormatContext, InferenceRequest, Outputs, check_sequence_count, read_sequence, read_sequences
 
@@ -47,9 +48,15 @@ def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
     both parsers lead to the same request, or to the same refusal. (The exception: lists a thousand deep, in a part of
     the body that nobody reads, are too deep for one of the two alone.)
 
+    The bytes of tensors after the JSON become the data of their entries.
+
     Raises:
-        RequestError: as `parse_json` and `decode`.
+        RequestError: as `parse_json`, `with_raw_data` and `decode`.
     """
+    if body.json_bytes is not None and isinstance(body.value, BINARY):
+        whole = memoryview(body.value)
+        text = parse_json(Body(bytes(whole[: body.json_bytes]), JSON))
+        return decode(with_raw_data(text, whole[body.json_bytes :]))
     fast = fast_json()
     if fast is not None and isinstance(body.value, BINARY):
         try:

@@ -18,6 +18,7 @@ import torch
 from ..responses import NPY, abbreviate, malformed
 from .json_formats import BINARY, PlainFormat
 from .request import Body, InferenceRequest, read_sequence
+from .tensor_bytes import from_bytes, to_bytes
 from .tensors import are_sizes
 
 MAGIC = b"\x93NUMPY"
@@ -99,13 +100,8 @@ def write_npy(tensor: torch.Tensor) -> bytes:
     tensor([[1, 2],
             [3, 4]])
     """
-    known = (tensor if tensor.dtype in _WRITE else tensor.to(torch.float32)).detach()
-    content = bytearray(_prefix(known.dtype, tuple(known.shape)))
-    start = len(content)
-    if known.numel() > 0:
-        content += bytes(known.numel() * known.element_size())
-        torch.frombuffer(content, dtype=known.dtype, offset=start).copy_(known.reshape(-1))
-    return bytes(content)
+    known = tensor if tensor.dtype in _WRITE else tensor.to(torch.float32)
+    return _prefix(known.dtype, tuple(known.shape)) + to_bytes(known)
 
 
 @lru_cache(maxsize=_HEADER_CACHE_SIZE)
@@ -166,8 +162,6 @@ def _shape(shape: object) -> tuple[int, ...]:
 
 
 def _tensor(content: bytes | bytearray, start: int, header: _Header) -> torch.Tensor:
-    if start == len(content):
-        return torch.empty(header.shape, dtype=header.dtype)
     flat = _flat(content, start, header)
     if not header.fortran_order:
         return flat.reshape(header.shape)
@@ -181,9 +175,7 @@ def _flat(content: bytes | bytearray, start: int, header: _Header) -> torch.Tens
         content, start = _swapped(content[start:], width), 0
     elif isinstance(content, bytes) or start % width:  # torch needs writable, aligned memory
         content, start = bytearray(memoryview(content)[start:]), 0
-    if header.dtype == torch.bool:  # any byte may stand in a file; only 0 and 1 are a bool to torch
-        return torch.frombuffer(content, dtype=torch.uint8, offset=start) != 0
-    return torch.frombuffer(content, dtype=header.dtype, offset=start)
+    return from_bytes(content, header.dtype, start)
 
 
 def _swapped(raw: bytes | bytearray, width: int) -> bytearray:

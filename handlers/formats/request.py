@@ -28,8 +28,10 @@ from ..responses import (
     invalid,
     malformed,
 )
+from .binary_tensors import LENGTH_HEADER, json_bytes
 from .labels import Labels
 from .tensors import convert_tensor, tensor_from_lists
+from .v2_outputs import WantedOutput
 
 BODY_FIELDS = ("body", "data")
 _NO_HEADERS: Mapping[str, object] = MappingProxyType({})
@@ -42,6 +44,8 @@ class Body(NamedTuple):
     value: object
     """Bytes, bytearray or str, or a value that TorchServe has already parsed from JSON."""
     content_type: str
+    json_bytes: int | None = None
+    """V2: the bytes of the JSON that the bytes of tensors follow; None: there are none."""
 
 
 class TorchServeRequest(NamedTuple):
@@ -121,14 +125,21 @@ class TorchServeRequest(NamedTuple):
         """Return the body, whichever field holds it.
 
         Raises:
-            RequestError: 400, there is no body.
+            RequestError: 400, there is no body, or not as much as its headers tell.
         """
         if not isinstance(self.row, dict):
-            return Body(self.row, _plain_type(self.header("content-type")))
+            return Body(self.row, _plain_type(self.header("content-type")), self._json_bytes(self.row))
         for name in BODY_FIELDS:
             if name in self.row:
-                return Body(self.row[name], self._field_type(name))
+                value = self.row[name]
+                return Body(value, self._field_type(name), self._json_bytes(value))
         raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
+
+    def _json_bytes(self, value: object) -> int | None:
+        if not isinstance(value, (bytes, bytearray)):
+            return None
+        told = self.header(LENGTH_HEADER)
+        return json_bytes(value, told) if told else None
 
     def _field_type(self, name: str) -> str:
         own = self.headers.get(name)
@@ -194,6 +205,8 @@ class InferenceRequest(NamedTuple):
     """V2: whether the sequences came as one tensor with a batch dimension, as the outputs then do."""
     timeout_ms: float | None = None
     """V2: the time to live that the body names."""
+    outputs: tuple[WantedOutput, ...] | None = None
+    """V2: the outputs that the response has; None: all, as JSON numbers."""
 
 
 class RequestFormat(Protocol):

@@ -2,6 +2,8 @@
 
 Sequences of different lengths are sent as one entry each, all with the input's name. Sequences of one length may be
 sent as one tensor with the batch dimension where the input has it; their outputs come back the same way.
+
+`v2_outputs` has the outputs that a request names, `binary_tensors` the data that comes as bytes.
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar, Union
 
 import torch
 
-from ...bucketing.shapes import DType, TensorSpec
+from ...bucketing.shapes import TensorSpec
 from ...config.manifest import Manifest
-from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, invalid, malformed
+from ..responses import JSON, Encoded, RequestError, SessionKeys, abbreviate, binary_type, invalid, malformed
+from .binary_tensors import DATATYPES, RawData, check_size, read_tensor
 from .json_text import to_json
 from .request import (
     LONGEST_ID,
@@ -27,13 +30,10 @@ from .request import (
     read_sequences,
 )
 from .tensors import are_sizes, describe_spec, flatten, invalid_input, tensor_from_numbers
+from .v2_outputs import wanted_outputs, write_output
 
 _ReadT = TypeVar("_ReadT")
 _KEYS = {"name", "shape", "datatype", "data"}
-_DATATYPES: dict[DType, str] = {
-    "float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16",
-    "int64": "INT64", "int32": "INT32", "int16": "INT16", "int8": "INT8", "uint8": "UINT8", "bool": "BOOL",
-}  # fmt: skip
 _INTEGERS = {"INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"}
 _FLOATS = {"FP16", "BF16", "FP32", "FP64"}
 
@@ -70,6 +70,7 @@ class V2Format:
         assert isinstance(value, dict)
         written, manifest = value["inputs"], self.context.manifest
         request_id, timeout_ms = _checked_id(value), _timeout_ms(value)
+        wanted = wanted_outputs(value, manifest.outputs)
         check_sequence_count(math.ceil(len(written) / len(manifest.inputs)), "inputs", manifest)
         entries = [_at_index(index, _read_entry, entry, manifest) for index, entry in enumerate(written)]
         _check_counts(entries, manifest)
@@ -78,23 +79,28 @@ class V2Format:
             by_name[entry.spec.name].append(_at_index(index, _read_tensor, entry))
         sequences = read_sequences(_sequences(by_name), manifest, "sequences")
         batched = all(len(found) == 1 and found[0].batched for found in by_name.values())
-        return InferenceRequest(sequences, self, id=request_id, batched=batched, timeout_ms=timeout_ms)
+        return InferenceRequest(sequences, self, id=request_id, batched=batched, timeout_ms=timeout_ms, outputs=wanted)
 
     def encode(self, request: InferenceRequest, outputs: Sequence[Outputs], session: SessionKeys = None) -> Encoded:
         """Encode one entry for each output and sequence, or one for each output of a batched request.
 
         Raises:
-            RequestError: 500, an output is not finite, which V2's numbers cannot represent.
+            RequestError: 500, an output is not finite, which JSON's numbers cannot represent.
         """
-        entries = []
-        for index, spec in enumerate(self.context.manifest.outputs):
-            tensors = [own[index] for own in outputs]
+        specs, entries, contents = self.context.manifest.outputs, [], []
+        for index, binary in request.outputs or [(index, False) for index in range(len(specs))]:
+            spec, tensors = specs[index], [own[index] for own in outputs]
             if request.batched and spec.batch_dim is not None:
                 tensors = [torch.stack(tensors, spec.batch_dim)]
-            entries += [_write_entry(tensor, spec) for tensor in tensors]
+            for tensor in tensors:
+                entry, content = write_output(tensor, spec, binary=binary)
+                entries.append(entry)
+                contents.append(content)
         body = self._envelope(request.id) | {"outputs": entries}
         whole = body if session is None else {**body, "parameters": session}
-        return to_json(whole, self.context.max_response_bytes), JSON
+        text = to_json(whole, self.context.max_response_bytes)
+        is_binary = request.outputs is not None and any(one.binary for one in request.outputs)
+        return (b"".join([text, *contents]), binary_type(len(text))) if is_binary else (text, JSON)
 
     def encode_error(self, error: RequestError, value: object) -> dict[str, object] | None:
         """Return a V2 response without outputs: TorchServe's V2 gRPC loses its worker on any other body."""
@@ -115,7 +121,8 @@ class V2Entry(NamedTuple):
 
     spec: TensorSpec
     shape: tuple[int, ...]
-    data: list[object]
+    datatype: str
+    data: Union[list[object], RawData]
     sequences: int
     batched: bool
 
@@ -155,15 +162,17 @@ def _read_entry(entry: object, manifest: Manifest) -> V2Entry:
         raise invalid(f"the model has no input {abbreviate(entry['name'])}: its inputs are {names}")
     _check_datatype(entry["datatype"], spec)
     shape = _read_shape(entry["shape"], spec)
-    if not isinstance(data, list):
-        raise invalid_input(spec, "data must be a list of numbers (binary tensor data is not taken)")
-    if not (data and isinstance(data[0], list)):
+    if isinstance(data, RawData):
+        check_size(data, entry["datatype"], shape, spec)
+    elif not isinstance(data, list):
+        raise invalid_input(spec, "data must be a list of numbers, or bytes after the JSON")
+    elif not (data and isinstance(data[0], list)):
         _check_values(len(data), shape, spec)
     batch_dim = spec.batch_dim
     if batch_dim is None or len(shape) != len(spec.shape):
-        return V2Entry(spec, shape, data, 1, batched=False)
+        return V2Entry(spec, shape, entry["datatype"], data, 1, batched=False)
     check_sequence_count(shape[batch_dim], "the tensor", manifest)
-    return V2Entry(spec, shape, data, shape[batch_dim], batched=True)
+    return V2Entry(spec, shape, entry["datatype"], data, shape[batch_dim], batched=True)
 
 
 def _check_counts(entries: Sequence[V2Entry], manifest: Manifest) -> None:
@@ -176,7 +185,10 @@ def _check_counts(entries: Sequence[V2Entry], manifest: Manifest) -> None:
 
 
 def _read_tensor(entry: V2Entry) -> V2Tensor:
-    tensor = _read_data(entry.data, entry.shape, entry.spec)
+    if isinstance(entry.data, RawData):
+        tensor = read_tensor(entry.data, entry.datatype, entry.spec).reshape(entry.shape)
+    else:
+        tensor = _read_data(entry.data, entry.shape, entry.spec)
     if not entry.batched:
         return V2Tensor(entry.spec, (tensor,), batched=False)
     assert entry.spec.batch_dim is not None
@@ -184,7 +196,7 @@ def _read_tensor(entry: V2Entry) -> V2Tensor:
 
 
 def _check_datatype(datatype: object, spec: TensorSpec) -> None:
-    own = _DATATYPES[spec.dtype]
+    own = DATATYPES[spec.dtype]
     taken = {own} if own == "BOOL" else _INTEGERS if own in _INTEGERS else _INTEGERS | _FLOATS
     if not isinstance(datatype, str) or datatype not in taken:
         raise invalid_input(spec, f"datatype {abbreviate(datatype)} is not taken: send {own}")
@@ -224,19 +236,6 @@ def _sequences(by_name: Mapping[str, Sequence[V2Tensor]]) -> list[dict[str, obje
         told = ", ".join(f"{count} of {name!r}" for name, count in counts.items())
         raise invalid(f"every input is needed once for each sequence, but there are {told}")
     return [dict(zip(parts, own)) for own in zip(*parts.values())]
-
-
-def _write_entry(tensor: torch.Tensor, spec: TensorSpec) -> dict[str, object]:
-    if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
-        raise RequestError(
-            "AnswerNotFinite", f"output {spec.name!r} holds NaN or infinity, which this format cannot say"
-        )
-    return {
-        "name": spec.name,
-        "shape": list(tensor.shape),
-        "datatype": _DATATYPES[spec.dtype],
-        "data": tensor.reshape(-1),
-    }
 
 
 def _request_id(value: object) -> str:

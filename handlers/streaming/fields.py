@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ...sessions.settings import SessionFields, normalize_field_name
@@ -29,26 +29,47 @@ class SessionFieldValues(NamedTuple):
     token: str | None
 
 
-def read_session_fields(
+class FoundField(NamedTuple):
+    """One session field as a request has it."""
+
+    name: str
+    """The name that the client wrote."""
+    key: str
+    """Its key in `SessionFieldValues`."""
+    value: object
+
+
+def find_session_fields(
     request: TorchServeRequest, names: SessionFields, is_json: Callable[[Body], bool]
-) -> tuple[SessionFieldValues, TorchServeRequest]:
-    """Read the session fields of a request; returns them and the request without them.
+) -> tuple[list[FoundField], TorchServeRequest]:
+    """Find the session fields of a request; returns them and the request without them.
 
     Names are compared without case, and `-` counts as `_`: proxies change the one and drop the other. Fields in the
     body are read only where `is_json` holds for it.
 
     Raises:
-        RequestError: 400, a field is not valid, or two places have different values of it.
+        RequestError: 400, the body cannot be read.
     """
     keys = {normalize_field_name(getattr(names, key)): key for key in SessionFieldValues._fields}
-    found: dict[str, object] = {}
-    for name, value in _fields_outside_body(request):
-        if (key := keys.get(normalize_field_name(name))) is not None:
-            _add(found, key, name, value)
+    found = [
+        FoundField(name, key, value)
+        for name, value in _fields_outside_body(request)
+        if (key := keys.get(normalize_field_name(name))) is not None
+    ]
     in_body, rest = _split_body(request, keys, is_json)
-    for name, key, value in in_body:
-        _add(found, key, name, value)
-    return _validated(found, names), rest
+    return found + in_body, rest
+
+
+def read_session_fields(found: Sequence[FoundField], names: SessionFields) -> SessionFieldValues:
+    """Return the values of the fields that were found.
+
+    Raises:
+        RequestError: 400, a field is not valid, or two places have different values of it.
+    """
+    values: dict[str, object] = {}
+    for name, key, value in found:
+        _add(values, key, name, value)
+    return _validated(values, names)
 
 
 def _fields_outside_body(request: TorchServeRequest) -> Iterator[tuple[str, object]]:
@@ -63,24 +84,32 @@ def _fields_outside_body(request: TorchServeRequest) -> Iterator[tuple[str, obje
 
 def _split_body(
     request: TorchServeRequest, keys: Mapping[str, str], is_json: Callable[[Body], bool]
-) -> tuple[list[tuple[str, str, object]], TorchServeRequest]:
-    """Return (name, key, value) of each field in a JSON object, and the request with the parsed body
-    without them.
-    """
+) -> tuple[list[FoundField], TorchServeRequest]:
+    """Return the fields in a JSON object, and the request with the parsed body without them."""
     if not has_body(request) or not is_json(body := request.body()):
         return [], request
     value = decode_json(body, lambda parsed: parsed)
     if not isinstance(value, dict):
         return [], request
-    found = [(name, key, value[name]) for name in value if (key := keys.get(normalize_field_name(name)))]
+    found = [FoundField(name, key, value[name]) for name in value if (key := keys.get(normalize_field_name(name)))]
     nested = value.get("parameters")
     if isinstance(nested, Mapping):
         known = {**keys, **_V2_PARAMETERS}
-        found += [(name, key, nested[name]) for name in nested if (key := known.get(normalize_field_name(name)))]
+        found += [
+            FoundField(name, key, _parameter(name, nested[name]))
+            for name in nested
+            if (key := known.get(normalize_field_name(name)))
+        ]
     rest = {name: part for name, part in value.items() if normalize_field_name(name) not in keys}
     row = request.row
     field = next((name for name in BODY_FIELDS if isinstance(row, Mapping) and name in row), BODY_FIELDS[0])
     return found, TorchServeRequest({field: rest}, request.headers)
+
+
+def _parameter(name: str, value: object) -> object:
+    """Return the value of a field in V2's `parameters`, where an id may be a whole number; 0 is none."""
+    is_number = normalize_field_name(name) == "sequence_id" and type(value) is int and 0 <= value < 1 << 64
+    return (str(value) if value else None) if is_number else value
 
 
 def has_body(request: TorchServeRequest) -> bool:

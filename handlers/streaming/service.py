@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import NamedTuple
 
-import torch
-
 from ...bucketing.execute_chunks import ResumedState
 from ...sessions.decision import ChunkRequest, Reject, Replay, StartSession, decide
 from ...sessions.ids import check_id, make_id
@@ -26,9 +24,10 @@ from ..batch import BatchStats, infer, merge_stats, run_with_isolation
 from ..formats import Codec
 from ..formats.json_text import to_json
 from ..formats.request import InferenceRequest, Outputs, SequenceInput, TorchServeRequest
+from ..formats.tensor_bytes import to_bytes
 from ..responses import JSON, Encoded, Outcome, RawResponse, RequestError, invalid
 from ..runtime.loader import ServedModel
-from .fields import SessionFieldValues, has_body, invalid_session_id, read_session_fields
+from .fields import SessionFieldValues, find_session_fields, has_body, invalid_session_id, read_session_fields
 from .sessions import LoadedSession, RevisionConflict, SessionKey, Sessions, SessionUpdate
 from .state import StateSerializer
 
@@ -108,10 +107,15 @@ class SessionService:
         Raises:
             RequestError: why the request is refused.
         """
-        fields, rest = read_session_fields(request, self.names, self.codec.is_json)
+        found, rest = find_session_fields(request, self.names, self.codec.is_json)
+        try:
+            fields = read_session_fields(found, self.names)
+            session = make_id() if fields.id is None else self._checked_id(fields.id)
+        except RequestError as error:
+            error.body_keys = self.codec.error_keys(error, rest)
+            raise
         # Requests that no host names share one limit: a client cannot escape its own by leaving the header out.
         client = None if self.client_header is None else request.header(self.client_header.lower())
-        session = make_id() if fields.id is None else self._checked_id(fields.id)
         if fields.end and (fields.id or fields.token) and not fields.start and not has_body(rest):
             return SessionRequest(InferenceRequest((), self.codec.formats[-1]), session, fields, b"end", client)
         decoded = self.codec.decode(rest)
@@ -261,13 +265,12 @@ def _digest(request: InferenceRequest) -> bytes:
     replay.
     """
     facts = f"{request.format.name} {request.npy} {request.id}"
+    if request.outputs is not None:
+        facts += "".join(f" {index}{'b' if binary else 'j'}" for index, binary in request.outputs)
     digest = blake2b(facts.encode("utf-8", "surrogatepass"), digest_size=16)  # JSON has half characters
     for tensor in request.sequences[0].tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        raw = bytearray(max(1, tensor.numel() * tensor.element_size()))
-        if tensor.numel():
-            torch.frombuffer(raw, dtype=tensor.dtype).copy_(tensor.reshape(-1))
-        digest.update(raw)
+        digest.update(to_bytes(tensor) or b"\0")
     return digest.digest()
 
 

@@ -33,7 +33,7 @@ COMPILE_ONLY = {
 }
 """Files that travelling files import inside functions that only packaging calls."""
 
-LINES = 10_900
+LINES = 11_250
 """The largest number of source lines in an archive for onnxruntime."""
 
 

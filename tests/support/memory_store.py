@@ -75,6 +75,9 @@ class MemoryStore:
         removed, self.removed = self.removed, 0
         return removed
 
+    def close(self) -> None:
+        """Do nothing: there is no connection."""
+
     def _write(self, change: RecordUpdate) -> WriteOutcome:
         old = self.entries.get(change.id)
         goes_on = old is not None and not old.ended

@@ -1,0 +1,131 @@
+"""The binary tensor data of the Open Inference Protocol, which follows the JSON of a body.
+
+The header `Inference-Header-Content-Length` has the number of bytes of the JSON. Each entry of `inputs` whose
+parameters have a `binary_data_size` has so many of the bytes after it, in the order of the entries; numbers are in
+little-endian byte order, which every host of an engine has (Triton Inference Server: the binary tensor data extension).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+
+from ...bucketing.shapes import DType, TensorSpec
+from ..responses import abbreviate, invalid, malformed
+from .tensor_bytes import from_bytes
+from .tensors import invalid_input
+
+LENGTH_HEADER = "inference-header-content-length"
+"""The header, in lower case."""
+DATATYPES: Mapping[DType, str] = {
+    "float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16",
+    "int64": "INT64", "int32": "INT32", "int16": "INT16", "int8": "INT8", "uint8": "UINT8", "bool": "BOOL",
+}  # fmt: skip
+"""The protocol's name of each dtype."""
+_READ: Mapping[str, torch.dtype] = {name: getattr(torch, dtype) for dtype, name in DATATYPES.items()} | {
+    "UINT16": torch.int16, "UINT32": torch.int32, "UINT64": torch.int64,
+}  # fmt: skip
+"""The dtype that the bytes are read as: an old torch has no wide unsigned integers."""
+_WIDENED = {"UINT16": (torch.int32, 0xFFFF), "UINT32": (torch.int64, 0xFFFFFFFF)}
+_SIZE = "binary_data_size"
+
+
+class RawData(NamedTuple):
+    """The data of one entry as bytes."""
+
+    content: memoryview
+
+
+def with_raw_data(value: object, tail: memoryview) -> object:
+    """Return a V2 request in which each entry with a `binary_data_size` has its bytes as `data`.
+
+    >>> entry = {"name": "ids", "parameters": {"binary_data_size": 2}}
+    >>> found = with_raw_data({"inputs": [entry]}, memoryview(b"xy"))
+    >>> bytes(found["inputs"][0]["data"].content)
+    b'xy'
+
+    Raises:
+        RequestError: 400, the sizes do not fit the bytes.
+    """
+    entries = value.get("inputs") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or not isinstance(entries, list):
+        raise malformed(f"{LENGTH_HEADER} is for a body in V2: an object with a list of inputs")
+    read, start = [], 0
+    for index, entry in enumerate(entries):
+        size = _binary_size(entry, f"inputs[{index}]")
+        if size is None:
+            read.append(entry)
+            continue
+        if size > len(tail) - start:
+            raise malformed(
+                f"inputs[{index}]: {_SIZE} is {size}, but only {len(tail) - start} bytes are left after the JSON"
+            )
+        read.append({**entry, "data": RawData(tail[start : start + size])})
+        start += size
+    if start != len(tail):
+        raise malformed(f"{len(tail) - start} bytes at the end of the body belong to no input")
+    return {**value, "inputs": read}
+
+
+def _binary_size(entry: object, path: str) -> int | None:
+    """The number of an entry's bytes; None if its data is JSON."""
+    parameters = entry.get("parameters") if isinstance(entry, Mapping) else None
+    size = parameters.get(_SIZE) if isinstance(parameters, Mapping) else None
+    if size is None:
+        return None
+    if type(size) is not int or size < 0:
+        raise invalid(f"{path}: {_SIZE} must be a number of bytes, not {abbreviate(size)}")
+    assert isinstance(entry, Mapping)
+    if "data" in entry:
+        raise invalid(f"{path}: the entry has both data and {_SIZE}")
+    return size
+
+
+def check_size(raw: RawData, datatype: str, shape: Sequence[int], spec: TensorSpec) -> None:
+    """Refuse bytes that are not as many as the shape needs.
+
+    Raises:
+        RequestError: 400, with the input's name.
+    """
+    needed = math.prod(shape) * _width(datatype)
+    if len(raw.content) != needed:
+        raise invalid_input(
+            spec, f"shape {list(shape)} of {datatype} needs {needed} bytes, {_SIZE} is {len(raw.content)}"
+        )
+
+
+def read_tensor(raw: RawData, datatype: str, spec: TensorSpec) -> torch.Tensor:
+    """Return the flat tensor of an entry's bytes, in a dtype that holds its values.
+
+    Raises:
+        RequestError: 400, a value of UINT64 is beyond the range of INT64.
+    """
+    content = bytearray(raw.content)  # writable and aligned, as torch needs it
+    tensor = from_bytes(content, _READ[datatype])
+    if datatype in _WIDENED:
+        dtype, mask = _WIDENED[datatype]
+        return tensor.to(dtype) & mask
+    if datatype == "UINT64" and bool((tensor < 0).any()):
+        raise invalid_input(spec, "a value is out of the range of int64")
+    return tensor
+
+
+def _width(datatype: str) -> int:
+    return torch.empty((), dtype=_READ[datatype]).element_size()
+
+
+def json_bytes(body: bytes | bytearray, header: str) -> int:
+    """Return the number of bytes of a body's JSON, which a request's header tells.
+
+    Raises:
+        RequestError: 400, it is not one.
+    """
+    number = int(header) if header.isascii() and header.isdigit() and len(header) < 16 else -1
+    if not 0 <= number <= len(body):
+        raise malformed(
+            f"{LENGTH_HEADER} is {abbreviate(header)}: expected a number up to {len(body)}, the body's bytes"
+        )
+    return number

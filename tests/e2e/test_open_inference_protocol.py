@@ -1,0 +1,244 @@
+"""The Open Inference Protocol over a real TorchServe, by Triton's own client with its defaults."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.http as triton
+from archiving import Source, archived, write_source
+from rest import JSON, post, post_json
+from torchserve_process import TorchServe, serving
+from tritonclient.utils import InferenceServerException
+
+from torchserve_neuron_lstm import open_archive
+
+from .conftest import NATIVE, SCORER, Store
+
+STREAMING = f"""
+inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
+lengths: lengths
+outputs: [scores]
+buckets: {{batch: [1, 8], length: [16]}}
+backend: {NATIVE}
+streaming: {{store: disk}}
+"""
+MIXED = 500
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory: pytest.TempPathFactory, store: Store) -> Source:
+    """A model with sessions, packaged beside the others."""
+    source = write_source(tmp_path_factory.mktemp("source") / "stream", SCORER, STREAMING)
+    archived(source, "stream", store.folder)
+    return source
+
+
+@pytest.fixture(scope="module")
+def server(store: Store, stream: Source, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TorchServe]:
+    """A TorchServe that also has the protocol's paths of health and metadata."""
+    settings = {"ts_open_inference_protocol": "true"}
+    environment = {"NEURON_LSTM_SESSIONS": str(tmp_path_factory.mktemp("sessions"))}
+    models = {name: f"{name}.mar" for name in ("scorer", "tagger", "stream")}
+    with serving(store.folder, models, settings=settings, environment=environment) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: TorchServe) -> Iterator[triton.InferenceServerClient]:
+    """Triton's client."""
+    with triton.InferenceServerClient(f"127.0.0.1:{server.inference}") as opened:
+        yield opened
+
+
+def tensor(name: str, array: np.ndarray, *, binary: bool = True) -> triton.InferInput:
+    """An input as the client makes it of an array."""
+    kinds = {"float32": "FP32", "int64": "INT64", "int32": "INT32", "float64": "FP64"}
+    made = triton.InferInput(name, list(array.shape), kinds[str(array.dtype)])
+    return made.set_data_from_numpy(array, binary_data=binary)
+
+
+def frames_of(length: int, seed: int = 0) -> np.ndarray:
+    """frames[T, 3]."""
+    return np.random.default_rng(seed).standard_normal((length, 3), np.float32)
+
+
+@torch.inference_mode()
+def eager(source: Source, frames: np.ndarray) -> np.ndarray:
+    """The answer of eager mode to frames[T, 3] alone."""
+    scores: torch.Tensor = source.model(torch.from_numpy(frames)[None], torch.tensor([len(frames)]))[0]
+    return scores.numpy()
+
+
+def test_the_server_is_live_and_ready_and_tells_its_name(client: triton.InferenceServerClient) -> None:
+    """Paths of the server itself; it has none for one model's metadata and readiness."""
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.get_server_metadata()["name"] == "Torchserve"
+
+
+@pytest.mark.parametrize("binary_in", [True, False], ids=["bytes in", "JSON in"])
+@pytest.mark.parametrize("binary_out", [None, True, False], ids=["default out", "bytes out", "JSON out"])
+def test_tensors_go_in_and_out_as_bytes_and_as_json_numbers(
+    client: triton.InferenceServerClient, store: Store, binary_in: bool, binary_out: bool | None
+) -> None:
+    """Bytes are the client's default."""
+    frames = frames_of(7)
+    outputs = None if binary_out is None else [triton.InferRequestedOutput("scores", binary_data=binary_out)]
+    result = client.infer("scorer", [tensor("frames", frames[None], binary=binary_in)], outputs=outputs)
+
+    np.testing.assert_allclose(result.as_numpy("scores"), eager(store.sources["scorer"], frames)[None], atol=1e-5)
+    entry = result.get_output("scores")
+    assert ("binary_data_size" in entry.get("parameters", {})) == (binary_out is not False)
+
+
+def test_a_batch_of_one_length_is_one_tensor(client: triton.InferenceServerClient, store: Store) -> None:
+    """As the client's users send a batch."""
+    batch = np.stack([frames_of(9, seed) for seed in range(5)])
+    found = client.infer("scorer", [tensor("frames", batch)], request_id="batch 1")
+
+    assert found.get_response()["id"] == "batch 1"
+    expected = np.stack([eager(store.sources["scorer"], one) for one in batch])
+    np.testing.assert_allclose(found.as_numpy("scores"), expected, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_several_inputs_of_several_dtypes_and_one_chosen_output(
+    client: triton.InferenceServerClient, store: Store
+) -> None:
+    """A narrower dtype than the model's is taken where its values fit."""
+    ids, frames = np.arange(9)[None], frames_of(9)[None]
+    _, label = store.sources["tagger"].model(torch.from_numpy(ids), torch.from_numpy(frames), torch.tensor([9]))
+    chosen = [triton.InferRequestedOutput("label")]
+    for dtype in (np.int64, np.int32):
+        given = [tensor("frames", frames.astype(np.float64)), tensor("ids", ids.astype(dtype))]
+        result = client.infer("tagger", given, outputs=chosen)
+        np.testing.assert_allclose(result.as_numpy("label"), label.numpy(), atol=1e-5)
+        assert [entry["name"] for entry in result.get_response()["outputs"]] == ["label"]
+    whole = client.infer("tagger", [tensor("ids", ids), tensor("frames", frames)])
+    assert [entry["name"] for entry in whole.get_response()["outputs"]] == ["tags", "label"]
+
+
+@pytest.mark.parametrize("session", [7, 2**64 - 1, "talk-of-Ada"])
+def test_sequence_flags_are_those_of_a_session(
+    client: triton.InferenceServerClient, stream: Source, session: int | str
+) -> None:
+    """The id is a number or a string; chunks continue each other."""
+    frames, found = frames_of(21), []
+    for start, end in ((0, 4), (4, 5), (5, 21)):
+        chunk = [tensor("frames", frames[None, start:end])]
+        flags = {"sequence_start": start == 0, "sequence_end": end == 21}
+        found.append(client.infer("stream", chunk, sequence_id=session, **flags).as_numpy("scores")[0])
+
+    np.testing.assert_allclose(np.concatenate(found), eager(stream, frames), atol=1e-5)
+    with pytest.raises(InferenceServerException) as ended:
+        client.infer("stream", chunk, sequence_id=session)
+    assert ended.value.status() == "410"
+
+
+def test_a_replayed_chunk_comes_back_as_the_same_bytes(client: triton.InferenceServerClient) -> None:
+    """Its header, which tells where the JSON ends, too."""
+    chunk = [tensor("frames", frames_of(5)[None])]
+    first, again = [
+        client.infer("stream", chunk, sequence_id=99, sequence_start=True, parameters={"sequence_step": 0})
+        for _ in range(2)
+    ]
+
+    np.testing.assert_array_equal(first.as_numpy("scores"), again.as_numpy("scores"))
+
+
+def wrong(name: str, change: str) -> dict[str, Any]:
+    """The arguments of a request that cannot be answered."""
+    good = tensor("frames", frames_of(4)[None])
+    unknown_output = [triton.InferRequestedOutput("logits")]
+    classes = [triton.InferRequestedOutput("scores", class_count=2)]
+    words = triton.InferInput("frames", [1, 1, 3], "BYTES")
+    words.set_data_from_numpy(np.array([[["a", "b", "c"]]], dtype=object))
+    changes: dict[str, dict[str, Any]] = {
+        "an unknown model": {"model_name": "nothing"},
+        "an unknown input": {"inputs": [tensor("x", frames_of(4)[None])]},
+        "a wrong rank": {"inputs": [tensor("frames", frames_of(4)[None, None])]},
+        "a wrong size": {"inputs": [tensor("frames", np.zeros((1, 4, 5), np.float32))]},
+        "words": {"inputs": [words]},
+        "too long": {"inputs": [tensor("frames", frames_of(33)[None])]},
+        "no timestep": {"inputs": [tensor("frames", frames_of(0)[None])]},
+        "not finite": {"inputs": [tensor("frames", np.full((1, 2, 3), np.nan, np.float32))]},
+        "an unknown output": {"outputs": unknown_output},
+        "classes": {"outputs": classes},
+        "too late": {"timeout": 1},
+        "a long id": {"request_id": "x" * 600},
+        "an unknown session": {"model_name": "stream", "sequence_id": 12345},
+        "a wrong session": {"model_name": "stream", "sequence_id": "talk of Ada"},
+    }
+    return {"model_name": name, "inputs": [good], **changes[change]}
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "told"),
+    [
+        ("an unknown model", "404", "nothing"),
+        ("an unknown input", "400", "the model has no input 'x': its inputs are 'frames'"),
+        ("a wrong rank", "400", "got 4 dimensions"),
+        ("a wrong size", "400", "input 'frames'"),
+        ("words", "400", "datatype 'BYTES' is not taken: send FP32"),
+        ("too long", "413", "33 timesteps"),
+        ("no timestep", "400", "empty"),
+        ("not finite", "400", "not finite"),
+        ("an unknown output", "400", "the model has no output 'logits': its outputs are 'scores'"),
+        ("classes", "400", "classification is not served"),
+        ("too late", "504", "deadline"),
+        ("a long id", "400", "at most 512 characters"),
+        ("an unknown session", "410", "there is no session with this id"),
+        ("a wrong session", "400", "a session id has 1 to 128 characters"),
+    ],
+)
+def test_what_cannot_be_answered_is_an_exception_of_the_client(
+    client: triton.InferenceServerClient, change: str, status: str, told: str
+) -> None:
+    """It has the status, and the message of the refusal."""
+    with pytest.raises(InferenceServerException) as refused:
+        client.infer(**wrong("scorer", change))
+
+    assert refused.value.status() == status
+    assert told in refused.value.message()
+
+
+def asked_over_rest(server: TorchServe, index: int, frames: np.ndarray) -> np.ndarray:
+    """The answer to one request, in one of five forms."""
+    form = index % 5
+    if form == 0:
+        return np.array(post_json(server.inference, "/predictions/scorer", frames.tolist()).json)
+    if form == 1:
+        reply = post_json(server.inference, "/v1/models/scorer:predict", {"instances": [frames.tolist()]})
+        return np.array(reply.json["predictions"][0])
+    if form == 2:
+        entry = {"name": "frames", "shape": list(frames.shape), "datatype": "FP32", "data": frames.ravel().tolist()}
+        reply = post(server.inference, "/v2/models/scorer/infer", json.dumps({"inputs": [entry]}).encode(), dict(JSON))
+        (output,) = reply.json["outputs"]
+        numbers: np.ndarray = np.array(output["data"]).reshape(output["shape"])
+        return numbers
+    with triton.InferenceServerClient(f"127.0.0.1:{server.inference}") as client:
+        result = client.infer("scorer", [tensor("frames", frames[None], binary=form == 3)])
+    answer: np.ndarray = result.as_numpy("scores")[0]
+    return answer
+
+
+def test_500_mixed_requests_are_answered_as_in_process(server: TorchServe, store: Store) -> None:
+    """Four at a time, of every length, in every form."""
+    rng = random.Random(0)
+    asked = [frames_of(rng.randint(1, 32), seed) for seed in range(MIXED)]
+    with open_archive(Path(store.folder) / "scorer.mar", threads=1) as model:
+        expected = model.predict(asked, as_numpy=True)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(asked_over_rest, [server] * MIXED, range(MIXED), asked))
+
+    for one, other in zip(found, expected, strict=True):
+        assert isinstance(other, np.ndarray)
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,237 @@
+"""Binary tensor data of the Open Inference Protocol: the same requests as with JSON numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fake_model import FRAMES, IDS, SUMS, TOTAL, make_manifest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.bucketing.shapes import DType, TensorSpec
+from torchserve_neuron_lstm.config.manifest import Manifest
+from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
+from torchserve_neuron_lstm.handlers.formats.binary_tensors import DATATYPES
+from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest, ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.tensor_bytes import from_bytes, to_bytes
+from torchserve_neuron_lstm.handlers.responses import RawResponse, RequestError, http_headers
+
+ONE = make_manifest()
+TWO = make_manifest(inputs=(IDS, FRAMES), outputs=(SUMS, TOTAL))
+IDS_BYTES = np.array([5, 17, 99], "<i8").tobytes()
+ENTRY: dict[str, Any] = {"name": "ids", "shape": [3], "datatype": "INT64", "parameters": {"binary_data_size": 24}}
+
+
+def codec(manifest: Manifest = ONE) -> Codec:
+    """The formats of every archive."""
+    return make_codec(manifest, ModelIdentity("model", "1.0"))
+
+
+def body(value: object, *contents: bytes, header: object = None) -> TorchServeRequest:
+    """A request as Triton's client sends it: JSON and bytes, no content type."""
+    text = json.dumps(value).encode()
+    told = str(len(text) if header is None else header)
+    return TorchServeRequest({"body": text + b"".join(contents)}, {"Inference-Header-Content-Length": told})
+
+
+def refusal(request: TorchServeRequest, manifest: Manifest = ONE) -> RequestError:
+    """The reason for the refusal of a request."""
+    with pytest.raises(RequestError) as refused:
+        codec(manifest).decode(request)
+    return refused.value
+
+
+def ids_of(request: InferenceRequest) -> list[list[int]]:
+    """The first input of every sequence."""
+    return [item.tensors[0].tolist() for item in request.sequences]
+
+
+def test_the_bytes_after_the_json_are_the_data_of_their_entries_in_order() -> None:
+    """Some entries may have JSON numbers."""
+    as_json = {"name": "ids", "shape": [1], "datatype": "INT64", "data": [7]}
+    short = {**ENTRY, "shape": [1], "parameters": {"binary_data_size": 8}}
+    request = codec().decode(body({"inputs": [ENTRY, as_json, short]}, IDS_BYTES, IDS_BYTES[8:16]))
+
+    assert ids_of(request) == [[5, 17, 99], [7], [17]]
+    assert request.format.name == "V2"
+
+
+def test_a_batch_of_bytes_is_one_tensor() -> None:
+    """Its outputs come back as one tensor."""
+    request = codec().decode(body({"inputs": [{**ENTRY, "shape": [3, 1]}]}, IDS_BYTES))
+
+    assert (ids_of(request), request.batched) == ([[5], [17], [99]], True)
+
+
+@pytest.mark.parametrize("dtype", [*DATATYPES, "uint16", "uint32", "uint64"])
+def test_every_datatype_that_an_input_can_have_is_read(dtype: str) -> None:
+    """Unsigned integers too, which old versions of torch do not have."""
+    if dtype == "bfloat16":
+        content, datatype = to_bytes(torch.tensor([1.0, 0.0], dtype=torch.bfloat16)), "BF16"
+    else:
+        content = np.array([1, 0], dtype).tobytes()
+        datatype = DATATYPES.get(dtype, dtype.upper())  # type: ignore[call-overload]
+    target: DType = dtype if dtype in DATATYPES else "int64"  # type: ignore[assignment]
+    manifest = make_manifest(inputs=(TensorSpec("x", target, ("batch", "time")),))
+    entry = {"name": "x", "shape": [2], "datatype": datatype, "parameters": {"binary_data_size": len(content)}}
+
+    tensor = codec(manifest).decode(body({"inputs": [entry]}, content)).sequences[0].tensors[0]
+
+    assert tensor.tolist() == [1, 0]
+    assert str(tensor.dtype) == f"torch.{target}"
+
+
+@pytest.mark.parametrize(("kind", "value"), [("u2", 65535), ("u4", 4294967295), ("i1", -1), ("u8", 2**63 - 1)])
+def test_the_ends_of_integer_ranges_keep_their_value(kind: str, value: int) -> None:
+    """They are widened, not wrapped."""
+    manifest = make_manifest(inputs=(TensorSpec("x", "int64", ("batch", "time")),))
+    content = np.array([value], f"<{kind}").tobytes()
+    datatype = f"{'UINT' if kind[0] == 'u' else 'INT'}{8 * int(kind[1])}"
+    entry = {"name": "x", "shape": [1], "datatype": datatype, "parameters": {"binary_data_size": len(content)}}
+
+    assert ids_of(codec(manifest).decode(body({"inputs": [entry]}, content))) == [[value]]
+
+
+@pytest.mark.parametrize(
+    ("change", "contents", "told"),
+    [
+        ({"parameters": {"binary_data_size": 25}}, [IDS_BYTES], "only 24 bytes are left after the JSON"),
+        ({"parameters": {"binary_data_size": 16}}, [IDS_BYTES[:16]], "shape [3] of INT64 needs 24 bytes"),
+        ({"parameters": {"binary_data_size": 16}}, [IDS_BYTES], "8 bytes at the end of the body belong to no input"),
+        ({"parameters": {"binary_data_size": -1}}, [], "binary_data_size must be a number of bytes, not -1"),
+        ({"parameters": {"binary_data_size": True}}, [], "must be a number of bytes"),
+        ({"parameters": {"binary_data_size": "24"}}, [IDS_BYTES], "must be a number of bytes"),
+        ({"data": [1, 2, 3]}, [IDS_BYTES], "the entry has both data and binary_data_size"),
+        ({"parameters": {}}, [IDS_BYTES], "24 bytes at the end of the body belong to no input"),
+        ({"datatype": "BYTES"}, [IDS_BYTES], "datatype 'BYTES' is not taken: send INT64"),
+        ({"datatype": "FP64"}, [IDS_BYTES], "datatype 'FP64' is not taken: send INT64"),
+        ({"shape": [1 << 39]}, [IDS_BYTES], "needs 4398046511104 bytes, binary_data_size is 24"),
+        ({"name": "x"}, [IDS_BYTES], "the model has no input 'x'"),
+        ({"datatype": "UINT64"}, [b"\xff" * 24], "out of the range of int64"),
+        ({}, [np.array([1, 2, 200], "<i8").tobytes()], "sequences[0]: input 'ids': id 200"),
+    ],
+)
+def test_bytes_that_do_not_fit_are_refused_with_the_reason(
+    change: dict[str, object], contents: list[bytes], told: str
+) -> None:
+    """The refusal is written as the protocol's clients read it."""
+    error = refusal(body({"inputs": [ENTRY | change]}, *contents))
+
+    assert error.status == 400
+    assert told in error.message
+    assert json.loads(codec().encode_error(error, body({})))["error"] == error.message
+
+
+@pytest.mark.parametrize("header", ["1000", "-1", "x", "1" * 40, "２"])
+def test_a_length_of_the_json_that_cannot_be_is_refused(header: str) -> None:
+    """It is read as a number only if it has few digits."""
+    error = refusal(body({"inputs": [ENTRY]}, IDS_BYTES, header=header))
+
+    assert (error.status, error.kind) == (400, "MalformedBody")
+    assert json.loads(codec().encode_error(error, body({})))["error"] == error.message
+
+
+def test_a_length_that_cuts_the_json_is_refused() -> None:
+    """The rest of it is no JSON."""
+    assert "not JSON" in refusal(body({"inputs": [ENTRY]}, IDS_BYTES, header=10)).message
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"instances": [[1]]}, {"inputs": 3}, 7])
+def test_only_v2_has_bytes_after_its_json(value: object) -> None:
+    """Any other body with that header is refused."""
+    assert "for a body in V2" in refusal(body(value, b"")).message
+
+
+def answer(value: Mapping[str, Any], outputs: list[tuple[torch.Tensor, ...]], manifest: Manifest = ONE) -> Any:
+    """The JSON of a response, and the bytes after it."""
+    formats = codec(manifest)
+    content, content_type = formats.encode(formats.decode(body(value, b"")), outputs)
+    _, headers = http_headers(RawResponse(200, content, content_type))
+    end = int(headers["Inference-Header-Content-Length"])
+    return json.loads(content[:end]), content[end:]
+
+
+def test_outputs_are_bytes_where_the_request_wants_them() -> None:
+    """Each sequence has an entry of its own, whose parameters have the number of bytes."""
+    value = {"inputs": [as_json([1]), as_json([1, 2])], "parameters": {"binary_data_output": True}}
+    read, content = answer(value, [(torch.tensor([float("nan"), 1]),), (torch.tensor([2.0, 3]),)])
+
+    assert [entry["parameters"] for entry in read["outputs"]] == [{"binary_data_size": 8}] * 2
+    assert [entry.get("data") for entry in read["outputs"]] == [None, None]
+    np.testing.assert_array_equal(np.frombuffer(content, "<f4"), [np.nan, 1, 2, 3])
+
+
+def as_json(ids: list[int]) -> dict[str, object]:
+    """An entry with JSON numbers."""
+    return {"name": "ids", "shape": [len(ids)], "datatype": "INT64", "data": ids}
+
+
+def of_two(wanted: object) -> dict[str, Any]:
+    """A request to a model of two inputs and two outputs."""
+    frames = {"name": "frames", "shape": [1, 2], "datatype": "FP32", "data": [0.5, 1.0]}
+    return {"inputs": [as_json([1]), frames], "outputs": wanted}
+
+
+def test_outputs_are_chosen_by_name_in_the_order_of_the_request() -> None:
+    """Each may be bytes or JSON numbers."""
+    names = [spec.name for spec in TWO.outputs]
+    outputs = [tuple(torch.full((2,), float(index)) for index in range(2))]
+    wanted = [{"name": names[1]}, {"name": names[0], "parameters": {"binary_data": True}}]
+    read, content = answer(of_two(wanted), outputs, TWO)
+
+    assert [entry["name"] for entry in read["outputs"]] == [names[1], names[0]]
+    assert read["outputs"][0]["data"] == [1.0, 1.0]
+    assert np.frombuffer(content, "<f4").tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        ([{"name": "x"}], "outputs[0]: the model has no output 'x': its outputs are "),
+        ([3], "outputs[0]: the model has no output null"),
+        ({}, "outputs must be a list"),
+        ([{"name": "sums"}] * 3, "outputs must be a list"),
+        ([{"name": "sums"}] * 2, "outputs names one output twice"),
+        ([{"name": "sums", "parameters": {"binary_data": 1}}], "binary_data must be true or false, not 1"),
+        ([{"name": "sums", "parameters": {"classification": 3}}], "classification is not served"),
+        ([{"name": "sums", "parameters": {"shared_memory_region": "a"}}], "shared_memory_region is not served"),
+    ],
+)
+def test_outputs_that_cannot_be_given_are_refused(wanted: object, told: str) -> None:
+    """Nothing is computed for them."""
+    assert told in refusal(body(of_two(wanted), b""), TWO).message
+
+
+@given(st.data())
+def test_bytes_and_json_numbers_lead_to_the_same_request(data: st.DataObject) -> None:
+    """All dtypes, in one entry for each sequence."""
+    dtype: DType = data.draw(st.sampled_from(sorted(set(DATATYPES) - {"bfloat16", "float16"})))
+    manifest = make_manifest(inputs=(TensorSpec("x", dtype, ("batch", "time", 2)),))
+    arrays = [
+        np.array(data.draw(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=1, max_size=5)), dtype)
+        for _ in range(data.draw(st.integers(1, 4)))
+    ]
+    entries = [{"name": "x", "shape": list(array.shape), "datatype": DATATYPES[dtype]} for array in arrays]
+    pairs = list(zip(entries, arrays, strict=True))
+    raw = [{**entry, "parameters": {"binary_data_size": array.nbytes}} for entry, array in pairs]
+    numbers = [{**entry, "data": array.reshape(-1).tolist()} for entry, array in pairs]
+
+    by_bytes = codec(manifest).decode(body({"inputs": raw}, *[array.tobytes() for array in arrays]))
+    by_json = codec(manifest).decode(body({"inputs": numbers}, b""))
+
+    for left, right in zip(by_bytes.sequences, by_json.sequences, strict=True):
+        assert left.length == right.length
+        assert torch.equal(left.tensors[0], right.tensors[0])
+
+
+@given(st.lists(st.floats(width=32), max_size=6))
+def test_bytes_of_a_tensor_are_read_back(numbers: list[float]) -> None:
+    """NaN and infinity too, bit by bit."""
+    tensor = torch.tensor(numbers)
+
+    assert to_bytes(from_bytes(bytearray(to_bytes(tensor)), torch.float32)) == to_bytes(tensor)
