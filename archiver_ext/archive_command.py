@@ -76,7 +76,7 @@ def _expected() -> tuple[type[Exception], ...]:
     """Errors that are raised for the user; any other is a bug."""
     from ..backends.interface import CompileError, LoadError
     from ..config.diagnostics import ConfigError
+    from ..inference.errors import ArchiveError
     from ..lowering import LoweringError
-    from .errors import PackagingError
 
-    return PackagingError, ConfigError, LoweringError, CompileError, LoadError
+    return ArchiveError, ConfigError, LoweringError, CompileError, LoadError

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..inference.errors import ArchiveError
 
-class PackagingError(Exception):
+
+class PackagingError(ArchiveError):
     """The archive cannot be made from these inputs."""

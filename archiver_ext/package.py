@@ -21,12 +21,13 @@ from ..config.manifest import Manifest, ManifestError, read_manifest
 from ..config.schema import ServingConfig
 from ..handlers.runtime.host import available_cores, threads_per_worker
 from ..handlers.runtime.loader import load_archive
+from ..inference.private_directory import private_directory
 from ..lowering import lower
 from ..lowering.program import LoweredModel
 from ..lowering.streaming import check_streamable
 from . import model_archiver
 from .archive import layout
-from .archive.workspace import private_directory, temporary_files_in
+from .archive.workspace import temporary_files_in
 from .archive.writer import publish
 from .checkpoint import write_weights
 from .errors import PackagingError

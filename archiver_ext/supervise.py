@@ -17,7 +17,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from ..backends.subprocesses import describe_exit, package_path
-from .archive.workspace import Terminated, private_directory, raise_on_termination
+from ..inference.private_directory import private_directory
+from .archive.workspace import Terminated, raise_on_termination
 
 if TYPE_CHECKING:
     from .model_archiver import Flags

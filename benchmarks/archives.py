@@ -21,7 +21,6 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.evaluation.evaluate import compile_jobs
 from torchserve_neuron_lstm.backends.compile_job import CompileFailure
 from torchserve_neuron_lstm.backends.compile_pool import compile_all
@@ -30,6 +29,7 @@ from torchserve_neuron_lstm.bucketing.plan import single_bucket_plan
 from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.handlers.runtime.host import available_cores
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 from torchserve_neuron_lstm.lowering import lower
 
 from .standing import Standing, missed, plain_table, standings_json, standings_table

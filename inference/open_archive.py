@@ -6,49 +6,62 @@ The code is that of the installed package. The copy of it in the archive is neve
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 from typing_extensions import Self
 
-from ..archiver_ext.archive.reader import ArchiveReader
-from ..archiver_ext.errors import PackagingError
 from ..bucketing.bucket_selector import tabulate_selector
 from ..bucketing.execute import Tensors
 from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
 from ..handlers.description import describe
-from ..handlers.formats.request import SequenceInput
+from ..handlers.formats import load_codec, make_codec
+from ..handlers.formats.request import ModelIdentity, SequenceInput, TorchServeRequest
+from ..handlers.responses import RawResponse
 from ..handlers.runtime.loader import LoadedArchive, load_archive
+from ..handlers.service import Service
+from ..handlers.streaming.sessions import StoreSessions, open_sessions
+from .errors import ArchiveError
 from .isolated_modules import isolated_modules
+from .model_session import ModelSession
+from .reader import ArchiveReader
+from .request_lines import AnswerLine, answer_lines, read_lines
+from .service import make_service
 from .values import read_one, write_one
 from .windows import windows
 
 
-class ArchiveError(RuntimeError):
-    """An archive that cannot be opened here. The message says why, and what to do."""
-
-
-def open_archive(archive: str | Path, threads: int | None = None) -> OpenArchive:
+def open_archive(archive: str | Path, threads: int | None = None, name: str | None = None) -> OpenArchive:
     """Open a .mar, a .tar.gz or the folder of an archive, and load its programs.
 
     with open_archive("tagger.mar", threads=2) as model:
         scores = model.predict([[5, 17, 99], [4]])
 
     `threads` is the number that each call may use; None: the archive's, or else one for each available core. Engines
-    set torch's number of threads in this process.
+    set torch's number of threads in this process. `name` is the one under which a server serves the model, None: its
+    own; sessions are stored by it.
 
     Raises:
         ArchiveError: there is no such archive, it is damaged or of another version, or this host cannot run it.
     """
     stack = ExitStack()
     try:
-        directory = stack.enter_context(ArchiveReader(Path(archive)).unpacked())
-        return OpenArchive(load_archive(directory, threads, _selected_lengths), stack)
-    except (PackagingError, RuntimeError, OSError) as error:
+        reader = ArchiveReader(Path(archive))
+        directory = stack.enter_context(reader.unpacked())
+        loaded = load_archive(directory, threads, _selected_lengths)
+        return OpenArchive(loaded, directory, name or reader.model_name(), stack)
+    except ArchiveError:
+        stack.close()
+        raise
+    except (RuntimeError, OSError) as error:
         stack.close()
         raise ArchiveError(str(error)) from error
 
@@ -56,24 +69,25 @@ def open_archive(archive: str | Path, threads: int | None = None) -> OpenArchive
 class OpenArchive:
     """A loaded archive; `close` it, or use it in a `with` statement. Safe from several threads."""
 
-    def __init__(self, loaded: LoadedArchive, files: ExitStack) -> None:
-        self._loaded, self._files = loaded, files
+    def __init__(self, loaded: LoadedArchive, directory: Path, name: str, files: ExitStack) -> None:
+        self.loaded, self.directory, self.name = loaded, directory, name
+        self._files = files
         self._one_call = threading.Lock()
         self._is_closed = False
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """The inputs of one sequence: name, dtype and shape of each, as the configuration declared them."""
-        return self._loaded.manifest.inputs
+        return self.loaded.manifest.inputs
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The outputs of one sequence."""
-        return self._loaded.manifest.outputs
+        return self.loaded.manifest.outputs
 
     def describe(self) -> dict[str, object]:
         """Describe inputs, outputs, buckets, engine and measurements, as TorchServe's description does."""
-        return describe(self._loaded.manifest, self._loaded.threads)
+        return describe(self.loaded.manifest, self.loaded.threads)
 
     def predict(self, sequences: Iterable[object], *, as_numpy: bool = False) -> list[object]:
         """Return the answer to each sequence, in order.
@@ -86,13 +100,39 @@ class OpenArchive:
             InvalidSequence: a sequence is not one that the model takes; the message has its index. Nothing is run.
             ValueError: the archive is closed.
         """
-        manifest = self._loaded.manifest
+        manifest = self.loaded.manifest
         read = [read_one(value, index, manifest) for index, value in enumerate(sequences)]
         answers: list[object] = [None] * len(read)
         for window in windows([one.length for one in read]):
             for index, outputs in zip(window, self._run([read[index] for index in window]), strict=True):
                 answers[index] = write_one(outputs, manifest.outputs, as_numpy=as_numpy)
         return answers
+
+    def session(self, id: str | None = None, *, resume: bool = False) -> ModelSession:  # noqa: A002 - the standard term
+        """Begin a session, or `resume` one that was begun before: here, in another process or on a server.
+
+            with open_archive("tagger.mar") as model:
+                talk = model.session("h4Yx9-Wc0qNf3rTzLm2U")
+                first, rest = talk.send([5, 17]), talk.send([99], end=True)
+
+        Without an id, the session has a new one after its first chunk. With `store: client` the state is in the object
+        alone, which cannot be resumed.
+
+        Raises:
+            ArchiveError: the archive was packaged without sessions.
+        """
+        if self.loaded.manifest.streaming is None:
+            raise ArchiveError(f"{self.name} has no sessions: package it with `streaming: {{}}`")
+        return ModelSession(self._ask, self.loaded.manifest, id, resume=resume)
+
+    def answer_lines(self, file: BinaryIO) -> Iterator[AnswerLine]:
+        """Yield the answer to each line of a file: a request's body, answered as by a server.
+
+        Memory does not grow with the file.
+        """
+        manifest = self.loaded.manifest
+        codec = load_codec(manifest, self.directory, ModelIdentity(self.name, ""), sys.maxsize)
+        return answer_lines(make_service(self.loaded, codec), read_lines(file, manifest.limits.body_bytes))
 
     def close(self) -> None:
         """Forget the programs, and delete the files that were unpacked."""
@@ -110,11 +150,28 @@ class OpenArchive:
 
     def _run(self, sequences: list[SequenceInput]) -> list[Tensors]:
         lengths = tuple(one.length for one in sequences)
-        plan = self._loaded.plan(lengths)
+        plan = self.loaded.plan(lengths)
         with self._one_call:  # not every engine takes calls from several threads
-            if self._is_closed:
-                raise ValueError("the archive is closed: call predict within the `with` statement")
-            return self._loaded.run_plan(plan, [one.tensors for one in sequences], lengths)[0]
+            self._check_open()
+            return self.loaded.run_plan(plan, [one.tensors for one in sequences], lengths)[0]
+
+    def _ask(self, request: TorchServeRequest) -> RawResponse:
+        with self._one_call:
+            self._check_open()
+            (response,) = self._session_service.handle([request])
+            return response
+
+    @cached_property
+    def _session_service(self) -> Service:
+        manifest = self.loaded.manifest
+        sessions = open_sessions(manifest, self.name, os.environ)
+        if isinstance(sessions, StoreSessions):
+            self._files.callback(sessions.store.close)
+        return make_service(self.loaded, make_codec(manifest, ModelIdentity(self.name, "")), sessions)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError("the archive is closed: use it within the `with` statement")
 
 
 def _selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:

@@ -27,10 +27,10 @@ from ragged import alone, ragged
 from zoo import CASES, Case
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, cli, supervise
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.config.load import load_config
 from torchserve_neuron_lstm.config.manifest import Manifest, parse_manifest
 from torchserve_neuron_lstm.config.schema import ServingConfig
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
 BACKENDS = ("native", "onnxruntime", "eager")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -15,6 +16,7 @@ import yaml
 from archiving import model_class
 from worker import WorkerResponse, loaded, predict, request
 
+from torchserve_neuron_lstm import open_archive
 from torchserve_neuron_lstm.archiver_ext import cli
 from torchserve_neuron_lstm.config.load import load_config, parse_config
 from torchserve_neuron_lstm.config.streaming import SessionFieldsConfig, StreamingConfig
@@ -84,6 +86,21 @@ def answers(tagger: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         patch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path_factory.mktemp("kept") / "sessions"))
         with loaded(tagger / "tagger") as service:
             yield [predict(service, [asked(words)])[0] for words, _ in conversation()]
+
+
+def test_the_example_of_the_python_page_answers_each_chunk(
+    tagger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ids are those of the README's tagger."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path / "sessions"))
+    Path(shutil.make_archive("tagger", "zip", tagger / "tagger")).rename("tagger.mar")
+    _, example = blocks("python", (ROOT / "docs" / "python.md").read_text(encoding="utf-8"))
+    scope: dict[str, Any] = {"open_archive": open_archive}
+
+    exec(example, scope)
+
+    assert (len(scope["first"]), len(scope["rest"]), scope["talk"].step) == (2, 1, 3)
 
 
 def test_the_conversation_goes_as_shown(answers: list[WorkerResponse]) -> None:

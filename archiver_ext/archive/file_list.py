@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ...config.manifest import FILE_NAME, digest_files, sha256_of
 from ...handlers.neuron_lstm import LIST, TITLE, parse_list
+from ...inference.reader import STOCK_MANIFEST
 from ..errors import PackagingError
-from .layout import STOCK_MANIFEST
 
 
 def list_body(digests: Mapping[str, str]) -> bytes:

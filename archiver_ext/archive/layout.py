@@ -19,8 +19,6 @@ from ..errors import PackagingError
 SHIM = "neuron_lstm.py"
 PROGRAMS = "programs"
 CONSTANTS = f"{PROGRAMS}/constants.pt"
-STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
-"""The manifest that torch-model-archiver writes."""
 _OURS = (SHIM, PACKAGE, PROGRAMS, "variants.json", "MAR-INF", LIST)
 
 

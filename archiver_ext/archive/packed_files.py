@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from ...handlers.neuron_lstm import LIST, check_folder, check_signature, misplaced, parse_list, refuse
+from ...inference.reader import DAMAGE, read_to_end
 from ..errors import PackagingError
-from .reader import DAMAGE, read_to_end
 
 _LOCAL_HEADER = struct.Struct("<4sHHHHHIIIHH")
 _ZIP64 = struct.Struct("<HHQQ")

@@ -14,13 +14,13 @@ from pathlib import Path
 from ...config.file_errors import describe_file_error
 from ...config.manifest import FILE_NAME
 from ...handlers.neuron_lstm import LIST
+from ...inference.private_directory import private_directory
+from ...inference.reader import ArchiveReader, is_zip
 from .. import model_archiver
 from ..errors import PackagingError
 from .file_list import renewed_list, write_list
 from .packed_files import verify_archive
-from .reader import ArchiveReader, is_zip
 from .replace import replace_atomically
-from .workspace import private_directory
 
 
 def rewrite_manifest(archive: Path, text: str, destination: Path) -> bool:

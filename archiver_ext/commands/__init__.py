@@ -27,6 +27,7 @@ COMMANDS = (
     "sign",
     "verify",
     "bench",
+    "predict",
     "tune",
     "sessions",
 )

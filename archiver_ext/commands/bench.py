@@ -34,15 +34,17 @@ def add_to(commands: Any) -> None:
 
 def _bench(options: argparse.Namespace) -> None:
     from ...config.histogram import LengthsError, read_lengths
-    from ..archive.reader import ArchiveReader
+    from ...inference.open_archive import open_archive
+    from ..evaluation.value_ranges import with_ranges_of_tree
     from .bench_archive import measure_archive, sample_batches
 
     try:
         histogram = read_lengths(options.lengths)
     except LengthsError as error:
         raise PackagingError(f"{options.lengths}: {error}") from error
-    with ArchiveReader(options.archive).unpacked() as directory:
-        result = measure_archive(directory, sample_batches(histogram, options.batch), options.threads, options.rounds)
+    with open_archive(options.archive, options.threads) as model:
+        loaded = with_ranges_of_tree(model.loaded, model.directory)
+        result = measure_archive(loaded, sample_batches(histogram, options.batch), options.rounds)
     show(options, lambda: to_json(result), lambda console: print_result(result, console))
 
 

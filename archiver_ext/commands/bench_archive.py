@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
-from pathlib import Path
 from statistics import median
 
 import torch
@@ -15,9 +14,8 @@ from ...bucketing.errors import LengthNotAccepted, SequenceTooLong
 from ...bucketing.plan import Plan, single_bucket_plan
 from ...bucketing.shapes import Bucket, DynamicShape
 from ...config.manifest import Manifest
-from ...handlers.runtime.loader import LoadedArchive, load_archive, supported_shapes
+from ...handlers.runtime.loader import LoadedArchive, supported_shapes
 from ..errors import PackagingError
-from ..evaluation.value_ranges import with_ranges_of_tree
 from ..evaluation.verify import draw_inputs
 from .timing import Call, TimingConfig, gemm, gemm_gflops, on_threads, time_interleaved
 
@@ -97,18 +95,12 @@ def sample_batches(histogram: Mapping[int, int], size: int, most: int = _MAX_BAT
     return tuple(tuple(islice(dealt, size)) for _ in range(-(-len(lengths) // size)))
 
 
-def measure_archive(
-    directory: Path, batches: Sequence[Sequence[int]], threads: int | None, rounds: int
-) -> BenchmarkResult:
-    """Load an unpacked archive as a worker does, and time it with random inputs of these lengths.
+def measure_archive(archive: LoadedArchive, batches: Sequence[Sequence[int]], rounds: int) -> BenchmarkResult:
+    """Time an archive with random inputs of these lengths.
 
     Raises:
-        PackagingError: it cannot be loaded here, or does not serve one of the lengths.
+        PackagingError: it does not serve one of the lengths.
     """
-    try:
-        archive = with_ranges_of_tree(load_archive(directory, threads), directory)
-    except RuntimeError as error:  # the loader's, for the person who loads
-        raise PackagingError(str(error)) from error
     serving = torch.get_num_threads()  # as the engine wants it
     accepted = tuple(tuple(_accepted(length, archive) for length in batch) for batch in batches)
     rng = torch.Generator().manual_seed(0)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ...config.manifest import Manifest, MeasuredCost
+    from ...handlers.runtime.loader import LoadedArchive
 
 
 def add_to(commands: Any) -> None:
@@ -37,25 +38,23 @@ def _run(options: argparse.Namespace) -> None:
     from rich.console import Console
 
     from ...config.manifest import manifest_text
-    from ..archive.reader import ArchiveReader
+    from ...inference.open_archive import open_archive
     from ..archive.writer import rewrite_manifest
 
-    with ArchiveReader(options.archive).unpacked() as directory:
-        before, after = _measured(directory, options.threads, Console(stderr=True))
+    with open_archive(options.archive, options.threads) as model:
+        before, after = _measured(model.loaded, Console(stderr=True))
     output = options.output or options.archive
     if rewrite_manifest(options.archive, manifest_text(after), output):
         tell_unsigned(output)
     show(options, lambda: _to_json(before, after), lambda console: _print(before, after, output, console))
 
 
-def _measured(directory: Path, threads: int | None, console: Any) -> tuple[Manifest, Manifest]:
+def _measured(loaded: LoadedArchive, console: Any) -> tuple[Manifest, Manifest]:
     """Return the manifest as it is, and with this host's milliseconds."""
-    from ...handlers.runtime.loader import load_archive
     from ..evaluation.calibrate import measure_costs, measure_padding
     from ..evaluation.manifest_builder import with_costs
     from ..progress import show_progress
 
-    loaded = load_archive(directory, threads)
     _refuse_simulation(loaded.manifest.backend)
     with show_progress("measure", console, every_s=2.0) as report:
         measured = measure_costs(loaded, report)

@@ -31,7 +31,7 @@ def add_to(commands: Any) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> None:
-    from ..archive.reader import ArchiveReader
+    from ...inference.reader import ArchiveReader
 
     text = ArchiveReader(options.archive).manifest_json()
     manifest = json.loads(text)

@@ -71,8 +71,9 @@ def replace_weights(archive: Path, file: Path, destination: Path, console: Conso
     """
     from ...backends.weights import WeightsError
     from ...config.manifest import FILE_NAME, ManifestError, read_manifest, verify_files, write_manifest
-    from ..archive.reader import ArchiveReader
-    from ..archive.workspace import private_directory, temporary_files_in
+    from ...inference.private_directory import private_directory
+    from ...inference.reader import ArchiveReader
+    from ..archive.workspace import temporary_files_in
     from ..archive.writer import rewrite_archive
 
     with private_directory() as private, temporary_files_in(private), ArchiveReader(archive).unpacked() as found:
@@ -171,7 +172,7 @@ def _verified(tree: Path, weights: str, console: Console) -> Manifest:
     from ...backends.registry import get_backend
     from ...config.load import load_block
     from ...handlers.runtime.loader import load_archive
-    from ..archive.layout import STOCK_MANIFEST
+    from ...inference.reader import STOCK_MANIFEST
     from ..evaluation.evaluate import verify_archive
     from ..evaluation.manifest_builder import with_errors
     from ..evaluation.reference import make_reference

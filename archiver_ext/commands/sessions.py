@@ -14,9 +14,9 @@ from ..errors import PackagingError
 from . import add_archive, print_json
 
 if TYPE_CHECKING:
+    from ...inference.reader import ArchiveReader
     from ...sessions.settings import SessionSettings
     from ...sessions.store import StoreTotals
-    from ..archive.reader import ArchiveReader
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,9 @@ def count_sessions(archive: Path, name: str | None, environment: Mapping[str, st
         PackagingError: the archive has no sessions, its clients keep them, or the store cannot be read.
     """
     from ...handlers.streaming.sessions import open_store
+    from ...inference.reader import ArchiveReader
     from ...sessions.sqlite_store import SqliteStore
     from ...sessions.store import StoreTotals, StoreUnavailableError
-    from ..archive.reader import ArchiveReader
 
     reader = ArchiveReader(archive)
     settings = _settings(reader)

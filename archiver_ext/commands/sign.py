@@ -41,10 +41,10 @@ def sign(archive: Path, key_file: Path, destination: Path) -> None:
             was written then.
     """
     from ...handlers.neuron_lstm import LIST
+    from ...inference.private_directory import private_directory
+    from ...inference.reader import ArchiveReader
     from ..archive.file_list import list_text, parsed
     from ..archive.packed_files import verify_archive
-    from ..archive.reader import ArchiveReader
-    from ..archive.workspace import private_directory
     from ..archive.writer import write_files
 
     content = ArchiveReader(archive).file_list()

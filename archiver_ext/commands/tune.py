@@ -120,7 +120,7 @@ def _propose(options: argparse.Namespace, histogram: dict[int, int]) -> tuple[Pr
     from ...bucketing.bucket_lengths import cost_per_row
     from ...bucketing.cost import CostModel
     from ...config.load import load_config
-    from ..archive.reader import ArchiveReader
+    from ...inference.reader import ArchiveReader
     from .tuning.proposal import propose
 
     config = None if options.config is None else load_config(options.config)

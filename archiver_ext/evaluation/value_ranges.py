@@ -10,7 +10,7 @@ from pathlib import Path
 from ...bucketing.shapes import TensorSpec
 from ...config.load import load_block
 from ...handlers.runtime.loader import LoadedArchive
-from ..archive.layout import STOCK_MANIFEST
+from ...inference.reader import STOCK_MANIFEST
 
 
 def with_value_ranges(loaded: LoadedArchive, declared: Sequence[TensorSpec]) -> LoadedArchive:

@@ -10,10 +10,10 @@ from statistics import median
 
 import torch
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.commands.timing import TimingConfig, time_interleaved
 from torchserve_neuron_lstm.bucketing.execute_chunks import ResumedState
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 from ..rest.model import TokenClassifier
 from .archive import PREFIX

@@ -14,9 +14,9 @@ from pathlib import Path
 import onnx
 import torch
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.backends.weights import read_weights
 from torchserve_neuron_lstm.config.manifest import Manifest, read_manifest
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 
 def export_onnx(archive: Path, target: Path, part: str | None = None) -> None:

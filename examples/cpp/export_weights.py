@@ -12,9 +12,9 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.backends.weights import read_weights
 from torchserve_neuron_lstm.config.manifest import read_manifest
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 
 def export_weights(archive: Path, target: Path) -> None:

@@ -25,9 +25,9 @@ from failing_files import FailingFiles, Fault, some_of_each
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
 from torchserve_neuron_lstm.archiver_ext.archive.packed_files import verify_archive
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.archive.writer import publish, rewrite_manifest
 from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 SUFFIXES = {"default": ".mar", "tgz": ".tar.gz", "no-archive": ""}
 WORDS = "--model-name tiny --version 1.0 --model-file model.py --serialized-file weights.pt --handler neuron_lstm"

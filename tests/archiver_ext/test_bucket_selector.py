@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 from .conftest import Project
 

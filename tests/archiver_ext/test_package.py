@@ -20,11 +20,11 @@ import torch
 from rich.console import Console
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, cli, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.commands.inspect import print_manifest
 from torchserve_neuron_lstm.bucketing.errors import SequenceTooLong
 from torchserve_neuron_lstm.config.manifest import digest_files, read_manifest
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 from .conftest import BIN, MODEL, Project, save_weights
 

@@ -13,10 +13,10 @@ import torch
 from fake_context import FakeContext
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
 from torchserve_neuron_lstm.config.manifest import read_manifest
 from torchserve_neuron_lstm.handlers import torchserve
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ import torch
 from tiny_archive import GRID, VOCABULARY, make_archive, make_model
 
 from torchserve_neuron_lstm import open_archive
+from torchserve_neuron_lstm.inference.errors import ArchiveError
 from torchserve_neuron_lstm.inference.isolated_modules import isolated_modules
-from torchserve_neuron_lstm.inference.open_archive import ArchiveError, OpenArchive
+from torchserve_neuron_lstm.inference.open_archive import OpenArchive
 from torchserve_neuron_lstm.inference.values import InvalidSequence
 
 LONGEST = GRID.lengths[-1]

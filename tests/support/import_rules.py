@@ -39,7 +39,7 @@ ALLOWED_SISTERS = {
         "config.manifest",
         "config.json_codec",
     ),
-    "inference": ("bucketing", "config.manifest", "handlers", "archiver_ext.archive.reader", "archiver_ext.errors"),
+    "inference": ("bucketing", "config.manifest", "handlers"),
     "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
     "archiver_ext": (
         "bucketing",
@@ -47,6 +47,7 @@ ALLOWED_SISTERS = {
         "config",
         "backends",
         "lowering",
+        "inference",
         "handlers.neuron_lstm",
         "handlers.runtime",
         "handlers.streaming.sessions",

@@ -10,12 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.archiver_ext.archive.workspace import (
-    Terminated,
-    private_directory,
-    raise_on_termination,
-    temporary_files_in,
-)
+from torchserve_neuron_lstm.archiver_ext.archive.workspace import Terminated, raise_on_termination, temporary_files_in
+from torchserve_neuron_lstm.inference.private_directory import private_directory
 
 
 def test_a_private_directory_is_for_its_user_alone_and_goes_with_all_in_it(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 from streaming_archive import streaming_manifest, write_streaming_archive
 
 from torchserve_neuron_lstm.archiver_ext import cli
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
-from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 Capture = pytest.CaptureFixture[str]
 Damage = Callable[[Path], Path]
@@ -83,7 +83,7 @@ def is_refused(read: Callable[[ArchiveReader], str], archive: Path, expected: st
     """Whether an archive is refused; otherwise the read values must be the written ones."""
     try:
         assert read(ArchiveReader(archive)) == expected
-    except PackagingError:
+    except ArchiveError:
         return True
     return False
 

@@ -15,11 +15,11 @@ import torch
 from safetensors.torch import save_file
 
 from torchserve_neuron_lstm.archiver_ext import archive_command, cli, model_archiver
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.archive.writer import rewrite_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest, digest_files, manifest_text, read_manifest, write_manifest
 from torchserve_neuron_lstm.config.streaming import StreamingConfig
 from torchserve_neuron_lstm.handlers.runtime.loader import load_archive
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 from torchserve_neuron_lstm.lowering.streaming import with_weight_digests
 
 from ..conftest import MODEL, Project, save_weights

@@ -12,7 +12,6 @@ from recurrent import exported
 from torch import nn
 from vollo_models import BATCH, TIME, Answers, batch, program_of, real
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
 from torchserve_neuron_lstm.archiver_ext.cli import main
 from torchserve_neuron_lstm.backends.interface import CompileError, CompileSettings
 from torchserve_neuron_lstm.backends.registry import get_backend
@@ -21,6 +20,7 @@ from torchserve_neuron_lstm.backends.vollo.compiler import accelerator_configs
 from torchserve_neuron_lstm.backends.vollo.engine import Vollo
 from torchserve_neuron_lstm.backends.vollo.streaming import StreamingProgram
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 pytest.importorskip("vollo_compiler", reason="under Myrtle.ai's EULA: docs/vollo.md")
 pytest.importorskip("vollo_torch")

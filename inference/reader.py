@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...config.manifest import FILE_NAME, Manifest, ManifestError, parse_manifest
-from ...handlers.neuron_lstm import LIST
-from ..errors import PackagingError
-from .layout import STOCK_MANIFEST
-from .workspace import private_directory
+from ..config.manifest import FILE_NAME, Manifest, ManifestError, parse_manifest
+from ..handlers.neuron_lstm import LIST
+from .errors import ArchiveError
+from .private_directory import private_directory
 
 DAMAGE = (
     zipfile.BadZipFile,
@@ -31,6 +30,8 @@ DAMAGE = (
     RuntimeError,  # an unknown compression method, or a password
 )
 """Errors of reading a damaged file."""
+STOCK_MANIFEST = "MAR-INF/MANIFEST.json"
+"""The manifest that torch-model-archiver writes."""
 _MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
 """First bytes of a .mar and of a .tar.gz."""
 
@@ -38,15 +39,15 @@ _MAGIC_NUMBERS = (b"PK\x03\x04", b"\x1f\x8b")
 class ArchiveReader:
     """One archive that was packaged with the handler neuron_lstm.
 
-    Every method raises a PackagingError for an archive that is damaged or was packaged with another handler.
+    Every method raises a ArchiveError for an archive that is damaged or was packaged with another handler.
 
     Raises:
-        PackagingError: there is no such archive.
+        ArchiveError: there is no such archive.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
-            raise PackagingError(f"there is no archive {path}")
+            raise ArchiveError(f"there is no archive {path}")
         self.path = path
 
     def manifest_json(self) -> str:
@@ -59,9 +60,9 @@ class ArchiveReader:
             text = content.decode("utf-8")
             is_object = isinstance(json.loads(text), dict)
         except (ValueError, RecursionError) as error:
-            raise PackagingError(f"{self.path} is damaged: {FILE_NAME} is not JSON ({error})") from error
+            raise ArchiveError(f"{self.path} is damaged: {FILE_NAME} is not JSON ({error})") from error
         if not is_object:
-            raise PackagingError(f"{self.path} is damaged: {FILE_NAME} is not a JSON object")
+            raise ArchiveError(f"{self.path} is damaged: {FILE_NAME} is not a JSON object")
         return text
 
     def manifest(self) -> Manifest:
@@ -69,18 +70,20 @@ class ArchiveReader:
         try:
             return parse_manifest(self.manifest_json())
         except ManifestError as error:
-            raise PackagingError(f"{self.path}: {error}") from error
+            raise ArchiveError(f"{self.path}: {error}") from error
 
     def model_name(self) -> str:
         """Read the archive's model name, under which TorchServe serves it unless it is given another."""
         try:
             name = json.loads(self._read(STOCK_MANIFEST))["model"]["modelName"]
         except (ValueError, RecursionError) as error:
-            raise PackagingError(
-                f"{self.path} is damaged: {STOCK_MANIFEST} is not JSON ({error}); give --name"
+            raise ArchiveError(
+                f"{self.path} is damaged: {STOCK_MANIFEST} is not JSON ({error}); give --name (in Python: name)"
             ) from error
         except (KeyError, TypeError, FileNotFoundError) as error:
-            raise PackagingError(f"{self.path} does not say what its model is called: give --name") from error
+            raise ArchiveError(
+                f"{self.path} does not say what its model is called: give --name (in Python: name)"
+            ) from error
         return str(name)
 
     def file_list(self) -> bytes | None:
@@ -138,17 +141,17 @@ class ArchiveReader:
         try:
             yield
         except DAMAGE as error:
-            raise PackagingError(f"{self.path} is damaged: {str(error) or type(error).__name__}") from error
+            raise ArchiveError(f"{self.path} is damaged: {str(error) or type(error).__name__}") from error
 
-    def _not_an_archive(self) -> PackagingError:
+    def _not_an_archive(self) -> ArchiveError:
         with self.path.open("rb") as file:
             start = file.read(4)
         if start.startswith(_MAGIC_NUMBERS):
-            return PackagingError(f"{self.path} is damaged: its end is missing")
-        return PackagingError(f"{self.path} is not an archive: expected a .mar, a .tar.gz or a folder")
+            return ArchiveError(f"{self.path} is damaged: its end is missing")
+        return ArchiveError(f"{self.path} is not an archive: expected a .mar, a .tar.gz or a folder")
 
-    def _other_handler(self) -> PackagingError:
-        return PackagingError(f"{self.path} has no {FILE_NAME}: it was not packaged with --handler neuron_lstm")
+    def _other_handler(self) -> ArchiveError:
+        return ArchiveError(f"{self.path} has no {FILE_NAME}: it was not packaged with --handler neuron_lstm")
 
 
 def is_zip(archive: Path) -> bool:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from tiny_archive import make_archive
 
-from torchserve_neuron_lstm.archiver_ext.archive.reader import ArchiveReader
-from torchserve_neuron_lstm.archiver_ext.errors import PackagingError
 from torchserve_neuron_lstm.config.manifest import read_manifest, verify_files
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+from torchserve_neuron_lstm.inference.reader import ArchiveReader
 
 Pack = Callable[[Path], Path]
 
@@ -82,7 +82,7 @@ def test_a_file_that_is_no_archive_of_ours_is_refused(tmp_path: Path) -> None:
         other: "has no variants.json: it was not packaged with --handler neuron_lstm",
     }
     for path, said in expected.items():
-        with pytest.raises(PackagingError, match=said), ArchiveReader(path).unpacked():
+        with pytest.raises(ArchiveError, match=said), ArchiveReader(path).unpacked():
             pass
 
 
@@ -91,7 +91,7 @@ def test_a_file_that_would_land_outside_is_refused(tmp_path: Path, temporary: Pa
     archive = tmp_path / "evil.tar.gz"
     with tarfile.open(archive, "w:gz") as file:
         file.add(__file__, "../outside")
-    with pytest.raises(PackagingError, match="damaged"), ArchiveReader(archive).unpacked():
+    with pytest.raises(ArchiveError, match="damaged"), ArchiveReader(archive).unpacked():
         pass
 
     assert list(tmp_path.rglob("outside")) == []

@@ -1,0 +1,114 @@
+"""`neuron-lstm predict`: a file of requests, answered without a server."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ...inference.errors import ArchiveError
+from . import add_archive, positive
+
+if TYPE_CHECKING:
+    from ...inference.open_archive import OpenArchive
+
+_STANDARD = Path("-")
+
+
+class RefusedLinesError(ArchiveError):
+    """Some lines were refused; all others are answered."""
+
+
+def add_to(commands: Any) -> None:
+    """Add the command to the parser."""
+    command = commands.add_parser(
+        "predict",
+        help="answer a file of requests, without a server",
+        description="Answer requests, one on each line (JSON Lines), as TorchServe would answer them as bodies. The "
+        "answer to a line that is refused is an object with its number, code, type and message, and the exit code is "
+        "then 1. Any number of lines takes the same memory.",
+    )
+    add_archive(command)
+    command.add_argument("requests", type=Path, help="a file, or - for standard input")
+    command.add_argument(
+        "-o", "--output", type=Path, default=_STANDARD, help="a file, or - for standard output (default)"
+    )
+    command.add_argument("--threads", type=positive, help="(default: as configured, or else all cores)")
+    command.set_defaults(run=_run)
+
+
+def _run(options: argparse.Namespace) -> None:
+    from ...inference.open_archive import open_archive
+
+    with open_archive(options.archive, options.threads) as model, ExitStack() as files:
+        requests = files.enter_context(_opened(options.requests))
+        answers = files.enter_context(_written(options.output))
+        refused, first, lines = _answer(model, requests, answers, files)
+    if refused:
+        were = "line was" if refused == 1 else "lines were"
+        raise RefusedLinesError(
+            f"{refused:,} of {lines:,} {were} refused, first line {first}: the answers in their places say why"
+        )
+
+
+def _answer(model: OpenArchive, requests: BinaryIO, answers: BinaryIO, files: ExitStack) -> tuple[int, int, int]:
+    """Answer every line. Returns the number of refused lines, the first one, and the number of all lines."""
+    report = files.enter_context(_progress(requests))
+    lines = refused = first = 0
+    for answer in model.answer_lines(requests):
+        lines += 1
+        if answer.is_refusal:
+            refused += 1
+            first = first or lines
+        answers.write(answer.text + b"\n")
+        report(lines)
+    return refused, first, lines
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    if path == _STANDARD:
+        yield sys.stdin.buffer
+        return
+    with path.open("rb") as file:
+        yield file
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write; one that exists is replaced at the end, in one step. A device is written to directly."""
+    from ...inference.private_directory import private_directory
+    from ..archive.replace import replace_atomically
+
+    if path == _STANDARD:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    elif path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+    else:
+        with private_directory(path.parent) as beside:
+            with (beside / path.name).open("wb") as file:
+                yield file
+            replace_atomically(beside / path.name, path)
+
+
+@contextmanager
+def _progress(requests: BinaryIO) -> Iterator[Callable[[int], None]]:
+    """Show how much of the file was read, or of a stream how many lines, every second or so."""
+    from rich.console import Console
+
+    from ..progress import show_progress
+
+    size = os.fstat(requests.fileno()).st_size if requests.seekable() else 0
+    with show_progress("predict", Console(stderr=True), every_s=2.0) as report:
+
+        def tell(lines: int) -> None:
+            if lines % 1024 == 0:
+                report(requests.tell() if size else lines, size or lines, f"{lines:,} lines")
+
+        yield tell

@@ -1,0 +1,156 @@
+"""`neuron-lstm predict`: every line of a file is answered by a line, as a server answers it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_archive import GRID, VOCABULARY, make_archive, make_model
+
+from torchserve_neuron_lstm.archiver_ext.cli import main
+from torchserve_neuron_lstm.inference.request_lines import WINDOW_LINES
+
+MODULE = "torchserve_neuron_lstm.archiver_ext.cli"
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked archive."""
+    return make_archive(tmp_path_factory.mktemp("archives") / "tiny")
+
+
+def write(file: Path, lines: Sequence[object]) -> Path:
+    """Write lines: text as it is, any other value as JSON."""
+    text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
+    file.write_text(text, "utf-8")
+    return file
+
+
+def predict(archive: Path, lines: Sequence[object], folder: Path) -> tuple[int, list[Any]]:
+    """The exit code, and the parsed answers."""
+    output = folder / "answers.jsonl"
+    requests = write(folder / "requests.jsonl", lines)
+    code = main(["predict", str(archive), str(requests), "-o", str(output), "--threads", "1"])
+    return code, [json.loads(line) for line in output.read_text("utf-8").splitlines()]
+
+
+@torch.no_grad()
+def expected(ids: list[int]) -> list[list[float]]:
+    """The model's answer to one sequence alone."""
+    answer: list[list[float]] = make_model()(torch.tensor([ids]), torch.tensor([len(ids)]))[0][0].tolist()
+    return answer
+
+
+def test_every_line_is_answered_in_its_place(archive: Path, tmp_path: Path) -> None:
+    """More than one window of them."""
+    lines = [[(7 * step + row) % VOCABULARY for step in range(row % GRID.lengths[-1] + 1)] for row in range(2500)]
+    code, answers = predict(archive, lines, tmp_path)
+
+    assert (code, len(answers)) == (0, len(lines))
+    for ids, answer in list(zip(lines, answers, strict=True))[::97]:
+        torch.testing.assert_close(torch.tensor(answer), torch.tensor(expected(ids)), atol=1e-5, rtol=1e-5)
+
+
+def test_a_line_may_have_any_json_form_of_a_request(archive: Path, tmp_path: Path) -> None:
+    """Those of the README."""
+    entry = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [5, 17]}
+    code, answers = predict(
+        archive, [[5, 17], {"ids": [5, 17]}, {"instances": [[5, 17]]}, {"inputs": [entry]}], tmp_path
+    )
+
+    assert code == 0
+    assert answers[0] == answers[1] == answers[2]["predictions"][0]
+    assert answers[3]["outputs"][0]["shape"] == [2, 3]
+
+
+def test_a_bad_line_becomes_an_error_object_in_its_place(
+    archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All others are answered, and the exit code is 1."""
+    lines: list[object] = [[1, 2], "no JSON", [VOCABULARY], "", [3], [1] * 9]
+    code, answers = predict(archive, lines, tmp_path)
+
+    assert code == 1
+    refused = [(answer["line"], answer["type"]) for answer in answers if isinstance(answer, dict)]
+    assert refused == [(2, "MalformedBody"), (3, "InvalidInput"), (4, "MalformedBody"), (6, "SequenceTooLong")]
+    assert [len(answer) for answer in answers if isinstance(answer, list)] == [2, 1]
+    assert "4 of 6 lines were refused, first line 2" in capsys.readouterr().err
+
+
+def test_a_file_of_nothing_has_no_answers(archive: Path, tmp_path: Path) -> None:
+    """The file of answers exists."""
+    assert predict(archive, [], tmp_path) == (0, [])
+
+
+def test_a_line_that_is_too_long_is_refused_and_the_next_is_answered(tmp_path: Path) -> None:
+    """Only as much of it is kept as a body may have."""
+    from torchserve_neuron_lstm.config.request_limits import RequestLimits
+
+    archive = make_archive(tmp_path / "tiny", limits=RequestLimits(body_bytes=40))
+    code, answers = predict(archive, [[1], "[" + "1, " * 5000 + "1]", [2]], tmp_path)
+
+    assert code == 1
+    assert answers[1]["type"] == "BodyTooLarge"
+    assert [len(answers[0]), len(answers[2])] == [1, 1]
+
+
+def test_a_server_s_bounds_of_time_do_not_hold_here(tmp_path: Path) -> None:
+    """Nobody waits behind a file."""
+    from torchserve_neuron_lstm.config.request_limits import RequestLimits
+
+    archive = make_archive(tmp_path / "tiny", limits=RequestLimits(milliseconds=1e-9, timeout_ms=1e-9))
+
+    assert predict(archive, [[1, 2]], tmp_path)[0] == 0
+
+
+def test_the_codec_of_the_archive_answers_as_on_a_server(tmp_path: Path) -> None:
+    """Its text becomes a JSON string."""
+    archive = make_archive(tmp_path / "tiny", codec="codec_of_tests:Codec")
+    code, answers = predict(archive, ["5 17", "x"], tmp_path)
+
+    assert code == 1
+    assert answers[0] == " ".join(f"{row[0]:.3f}" for row in expected([5, 17]))
+    assert answers[1]["type"] == "InvalidInput"
+
+
+def test_standard_input_and_output_are_streams(archive: Path) -> None:
+    """A window is answered while the input is still open, and its memory is used again."""
+    command = [sys.executable, "-m", MODULE, "predict", str(archive), "-", "--threads", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"[1, 2]\n" * 2 * WINDOW_LINES)
+        process.stdin.flush()
+        first = process.stdout.readline()
+        assert json.loads(first) == json.loads(process.stdout.readline())
+        process.stdin.close()
+        assert process.stdout.read().count(b"\n") == 2 * WINDOW_LINES - 2
+        assert process.wait() == 0
+
+
+def test_an_unfinished_run_leaves_the_former_answers(archive: Path, tmp_path: Path) -> None:
+    """And no other file."""
+    (tmp_path / "answers.jsonl").write_text("former\n", "utf-8")
+    code = main(["predict", str(archive), str(tmp_path / "missing.jsonl"), "-o", str(tmp_path / "answers.jsonl")])
+
+    assert code == 1
+    assert [file.name for file in tmp_path.iterdir()] == ["answers.jsonl"]
+    assert (tmp_path / "answers.jsonl").read_text("utf-8") == "former\n"
+
+
+def test_a_device_is_written_to_and_not_replaced(archive: Path, tmp_path: Path) -> None:
+    """Such as /dev/null, which a file must not take the place of."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    requests = write(tmp_path / "requests.jsonl", [[1]])
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        assert main(["predict", str(archive), str(requests), "-o", str(pipe), "--threads", "1"]) == 0
+        assert reader.communicate()[0].count(b"\n") == 1
+    assert pipe.is_fifo()

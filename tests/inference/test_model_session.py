@@ -1,0 +1,150 @@
+"""Sessions in the user's own process: chunks continue each other, here and over a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from archiving import Source, archived, write_source
+from tiny_archive import make_archive
+
+from torchserve_neuron_lstm import open_archive
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+from torchserve_neuron_lstm.inference.model_session import SessionError
+from torchserve_neuron_lstm.inference.values import InvalidSequence
+
+SCORER = Path(__file__).parents[2] / "benchmarks" / "refusals" / "model.py"
+BLOCK = """
+inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}
+lengths: lengths
+outputs: [scores]
+buckets: {{batch: [1, 8], length: [16]}}
+backend: eager
+streaming: {{store: {store}}}
+"""
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    """The model, as `disk.mar` and `client.mar` beside it."""
+    folder = tmp_path_factory.mktemp("sessions")
+    for store in ("disk", "client"):
+        source = write_source(folder / store, SCORER, BLOCK.format(store=store))
+        archived(source, store, folder)
+    return source
+
+
+@pytest.fixture(params=["disk", "client"])
+def archive(request: pytest.FixtureRequest, source: Source, tmp_path: Path) -> Iterator[Path]:
+    """One of them, with a folder of its own for sessions and keys."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path / "sessions"))
+        yield source.folder.parent / f"{request.param}.mar"
+
+
+@torch.inference_mode()
+def eager(source: Source, frames: np.ndarray) -> np.ndarray:
+    """The answer of eager mode to frames[T, 3] alone."""
+    scores: torch.Tensor = source.model(torch.from_numpy(frames)[None], torch.tensor([len(frames)]))[0]
+    return scores.numpy()
+
+
+def frames_of(length: int) -> np.ndarray:
+    """frames[T, 3]."""
+    return np.random.default_rng(length).standard_normal((length, 3), np.float32)
+
+
+def test_chunks_give_the_outputs_of_the_whole_sequence(archive: Path, source: Source) -> None:
+    """However it is cut; the session has an id from its first answer on."""
+    frames = frames_of(21)
+    with open_archive(archive, threads=1) as model:
+        session = model.session()
+        assert (session.id, session.step) == (None, 0)
+        parts: list[Any] = [session.send(frames[:4], as_numpy=True), session.send(frames[4:5].tolist())]
+        assert session.id
+        assert session.step == 5
+        parts.append(session.send({"frames": torch.from_numpy(frames[5:])}, end=True))
+
+    np.testing.assert_allclose(np.concatenate(parts), eager(source, frames), atol=1e-5)
+
+
+def test_sessions_do_not_see_each_other(archive: Path, source: Source) -> None:
+    """Their chunks may come in any order."""
+    one, other = frames_of(6), frames_of(7)
+    with open_archive(archive, threads=1) as model:
+        first, second = model.session("first"), model.session("second")
+        found = [first.send(one[:3]), second.send(other[:2]), first.send(one[3:]), second.send(other[2:])]
+
+    np.testing.assert_allclose(np.concatenate([found[0], found[2]]), eager(source, one), atol=1e-5)
+    np.testing.assert_allclose(np.concatenate([found[1], found[3]]), eager(source, other), atol=1e-5)
+
+
+def test_a_stored_session_is_resumed_after_a_restart(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under the name of the model; under another one there is no such session."""
+    monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path))
+    archive, frames = source.folder.parent / "disk.mar", frames_of(9)
+    with open_archive(archive, threads=1) as model:
+        first = model.session("talk").send(frames[:4])
+    with open_archive(archive, threads=1) as model:
+        resumed = model.session("talk", resume=True)
+        rest = resumed.send(frames[4:])
+        assert resumed.step == 9
+    np.testing.assert_allclose(np.concatenate([first, rest]), eager(source, frames), atol=1e-5)
+
+    with open_archive(archive, threads=1, name="another") as model, pytest.raises(SessionError) as unknown:
+        model.session("talk", resume=True).send(frames)
+    assert unknown.value.kind == "SessionUnknown"
+
+
+def test_an_ended_session_takes_nothing_more(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may end with a chunk, or without one."""
+    monkeypatch.setenv("NEURON_LSTM_SESSIONS", str(tmp_path))
+    with open_archive(source.folder.parent / "disk.mar", threads=1) as model:
+        with_chunk, without = model.session("a"), model.session("b")
+        with_chunk.send(frames_of(3))
+        with_chunk.send(frames_of(3), end=True)
+        without.send(frames_of(3))
+        without.end()
+        for ended in (with_chunk, without):
+            with pytest.raises(SessionError, match="the session has ended") as refused:
+                ended.send(frames_of(1))
+            assert refused.value.kind == "SessionEnded"
+
+
+def test_a_wrong_chunk_changes_nothing(archive: Path, source: Source) -> None:
+    """The next one continues."""
+    frames = frames_of(5)
+    with open_archive(archive, threads=1) as model:
+        session = model.session("talk")
+        first = session.send(frames[:2])
+        with pytest.raises(InvalidSequence, match="frames"):
+            session.send([[1.0]])
+        assert session.step == 2
+        rest = session.send(frames[2:])
+
+    np.testing.assert_allclose(np.concatenate([first, rest]), eager(source, frames), atol=1e-5)
+
+
+def test_a_closed_archive_takes_no_chunk(archive: Path) -> None:
+    """The store is closed too."""
+    with open_archive(archive, threads=1) as model:
+        session = model.session()
+        session.send(frames_of(2))
+
+    with pytest.raises(ValueError, match="the archive is closed"):
+        session.send(frames_of(2))
+
+
+def test_an_archive_without_sessions_says_so(tmp_path: Path) -> None:
+    """And how to get them."""
+    archive = make_archive(tmp_path / "tiny")
+    with open_archive(archive, threads=1) as model, pytest.raises(ArchiveError, match="sums has no sessions: package"):
+        model.session()
