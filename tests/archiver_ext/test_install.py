@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -26,7 +28,10 @@ SOURCES = (
     "tracing",
     "training",
     "src",
+    "docs",
     "pyproject.toml",
+    "constraints.txt",
+    "CHANGELOG.md",
     "README.md",
     "LICENSE",
 )
@@ -39,6 +44,7 @@ WAYS = {
         [UV, "pip", "install", "--python", "{venv}/bin/python", "--no-deps"],
         [UV, "pip", "uninstall", "--python", "{venv}/bin/python"],
     ),
+    "wheel of the source distribution": ([*PIP, "install", "--no-deps"], [*PIP, "uninstall", "--yes"]),
 }
 
 
@@ -89,15 +95,55 @@ def archive(project: Project, environment: Path) -> subprocess.CompletedProcess[
     return run(*command, cwd=project.folder, TMPDIR=str(project.temporary))
 
 
-@pytest.mark.parametrize("way", ["pip", *(pytest.param(way, marks=pytest.mark.long) for way in ("pip editable", "uv"))])
+def build(source: Path, folder: Path, target: str) -> Path:
+    """Build one distribution."""
+    done = run(sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", str(folder), cwd=source)
+    assert done.returncode == 0, done.stdout
+    (made,) = folder.iterdir()
+    return made
+
+
+def wheel_of_source_distribution(checkout: Path) -> Path:
+    """Build the source distribution, and the wheel of its files."""
+    beside = checkout.parent
+    unpacked = beside / "unpacked"
+    with tarfile.open(build(checkout, beside / "source", "sdist")) as packed:
+        packed.extractall(unpacked, filter="data")
+    (source,) = unpacked.iterdir()
+    return build(source, beside / "built", "wheel")
+
+
+def test_both_distributions_have_the_whole_package(checkout: Path) -> None:
+    """A wheel made from the source distribution has the files of one made from a clone; the index accepts both."""
+    own = build(checkout, checkout.parent / "own", "wheel")
+    other = wheel_of_source_distribution(checkout)
+    with zipfile.ZipFile(own) as ours, zipfile.ZipFile(other) as theirs:
+        package = {name: ours.read(name) for name in ours.namelist() if "dist-info" not in name}
+        assert {name: theirs.read(name) for name in theirs.namelist() if "dist-info" not in name} == package
+    rooms = {name.split("/")[1] for name in package if name.count("/") > 1}
+    assert rooms == {room.name for room in (checkout / "src" / "torchserve_neuron_lstm").iterdir() if room.is_dir()}
+
+    distributions = [str(other), *map(str, (checkout.parent / "source").iterdir())]
+    checked = run(str(Path(sys.executable).with_name("twine")), "check", "--strict", *distributions, cwd=checkout)
+    assert (checked.returncode, checked.stdout.count("PASSED")) == (0, 2), checked.stdout
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "wheel of the source distribution",
+        *(pytest.param(way, marks=pytest.mark.long) for way in ("pip", "pip editable", "uv")),
+    ],
+)
 def test_the_handler_is_there_once_installed_and_gone_once_uninstalled(
     project: Project, checkout: Path, environment: Path, way: str
 ) -> None:
     """Both commands work; afterwards the environment has the files of before."""
     before = files(environment)
     install, uninstall = ([word.format(venv=environment) for word in words] for words in WAYS[way])
+    installable = wheel_of_source_distribution(checkout) if way.startswith("wheel") else checkout
 
-    installed = run(*install, str(checkout), cwd=environment)
+    installed = run(*install, str(installable), cwd=environment)
     assert installed.returncode == 0, installed.stdout
     done = archive(project, environment)
     assert done.returncode == 0, done.stdout
