@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from fake_context import FakeContext
@@ -27,6 +27,7 @@ from torchserve_neuron_lstm.sessions.token import TokenState, sign_token, token_
 
 from ..case import ARRIVALS, DECODED, Case, read_case, write_case
 from ..law import BrokenLaw, require
+from ..mutation.binary_tensors import LENGTH, binary_case, mutate_binary, of_parts, parts
 from ..mutation.json_text import mutate_json
 from ..mutation.npy import mutate_npy
 from ..served.kinds import IDENTITY, KEY, KINDS, MOST_RESPONSE_BYTES, NOW, OPEN_SESSION, ServiceKind, kind_of
@@ -54,7 +55,8 @@ WORDS = tuple(
     f"""
     ids frames inputs instances grid mask half kind levels bands name shape datatype data parameters timeout id
     session start end step token sequence_id sequence_start sequence_end sequence_step model_name binary_data_size
-    outputs {OPEN_SESSION} true 1 INT64 INT8 FP32 FP16 BF16 BOOL UINT8 UINT64 BYTES
+    outputs binary_data binary_data_output classification {OPEN_SESSION} true 1
+    INT64 INT8 FP32 FP16 BF16 BOOL UINT8 UINT64 BYTES
     """.split()
 )
 
@@ -79,10 +81,28 @@ def refused_cases() -> dict[str, Case]:
         "out_of_range": ("static", [1, 2, 51]),
         "not_finite": ("rank_four", [[[1e308, 1e308], [1e400, 1]]]),
         "too_much_work": ("costly", {"instances": [[1] * 8] * 12}),
+        "v2_unknown_output": ("ids", {"inputs": [one], "outputs": [{"name": "x"}]}),
+        "v2_many_outputs": ("ids", {"inputs": [one], "outputs": [{"name": "means"}] * 2}),
+        "v2_output_twice": ("two_inputs", {"inputs": [one, other], "outputs": [{"name": "means"}] * 2}),
+        "v2_classes": ("ids", {"inputs": [one], "outputs": [{"name": "means", "parameters": {"classification": 1}}]}),
+        "v2_no_flag": ("ids", {"inputs": [one], "parameters": {"binary_data_output": 1}}),
         "session_of_two": ("sessions", {"instances": [[1], [2]], "session": "new", "start": True}),
     }
     cases = {name: Case(kind, json.dumps(body).encode()) for name, (kind, body) in refused.items()}
     form = _of_type("application/x-www-form-urlencoded")
+    binary = {
+        "binary_wide_unsigned": ("two_inputs", "UINT64", 8, b"\xff" * 8),
+        "binary_wrong_size": ("ids", "INT64", 4, bytes(4)),
+        "binary_too_few": ("ids", "INT64", 8, bytes(4)),
+        "binary_too_many": ("ids", "INT64", 8, bytes(12)),
+        "binary_no_size": ("ids", "INT64", -1, b""),
+    }
+    for name, (kind, datatype, size, content) in binary.items():
+        entry = {"name": "ids", "shape": [1], "datatype": datatype, "parameters": {"binary_data_size": size}}
+        cases[name] = of_parts(Case(kind, b""), json.dumps({"inputs": [entry]}).encode(), content)
+    both = {**one, "parameters": {"binary_data_size": 0}}
+    cases["binary_and_data"] = of_parts(Case("ids", b""), json.dumps({"inputs": [both]}).encode(), b"")
+    cases["binary_no_v2"] = of_parts(Case("ids", b""), b"[1]", b"")
     return cases | {
         "late": Case("costly", b"[1, 2, 3]", headers=(("x-request-timeout-ms", "5"),)),
         "as_a_form": Case("ids", b"", arrival="form", headers=form),
@@ -144,6 +164,7 @@ def accepted_cases() -> dict[str, Case]:
         "npy_bytes": ("narrow", torch.tensor([1, 2], dtype=torch.uint8)),
     }
     cases |= {name: Case(kind, write_npy(tensor), headers=_of_type(NPY)) for name, (kind, tensor) in npy.items()}
+    cases |= binary_cases()
     json_type = _of_type(JSON)
     return cases | {
         "npy_answer": Case("ids", b"[1, 2]", headers=(("accept", NPY),)),
@@ -160,6 +181,30 @@ def accepted_cases() -> dict[str, Case]:
         "codec_lines": Case("codec_lines", b"1 2\n3"),
         "codec_decoded": Case("codec", b"4 5 6", decoded="text", headers=_of_type("text/plain")),
         "timeout": Case("ids", b"[1]", headers=(("x-request-timeout-ms", "1000"),)),
+    }
+
+
+def binary_cases() -> dict[str, Case]:
+    """Return requests with binary tensors that are answered with 200, by name."""
+    ids, as_bytes = torch.tensor([1, 2, 3]), {"parameters": {"binary_data_output": True}}
+    wanted = {"outputs": [{"name": "classes", "parameters": {"binary_data": True}}, {"name": "means"}]}
+    session = {"sequence_id": 7, "sequence_start": True, "binary_data_output": True}
+    return {
+        "binary": binary_case("ids", [("ids", ids)], id="a", **as_bytes),
+        "binary_batch": binary_case("ids", [("ids", torch.tensor([[1, 2], [3, 4]]))], **as_bytes),
+        "binary_ragged": binary_case("ids", [("ids", ids), ("ids", ids[:1])]),
+        "binary_two_inputs": binary_case("two_inputs", [("ids", ids), ("frames", torch.ones(3, 2))], **wanted),
+        "binary_dtypes": binary_case(
+            "dtypes",
+            [
+                ("grid", torch.ones(1, 2, 2)),
+                ("mask", torch.tensor([True])),
+                ("half", torch.ones(1, dtype=torch.bfloat16)),
+                ("kind", torch.tensor([1, 2, 3], dtype=torch.uint8)),
+            ],
+        ),
+        "binary_widened": binary_case("ids", [("ids", ids.to(torch.uint8))]),
+        "binary_session": binary_case("sessions", [("ids", ids)], parameters=session),
     }
 
 
@@ -180,6 +225,9 @@ def open_token() -> str:
 def mutate(content: bytes, random: Random, mutate_octets: OctetMutation) -> bytes:
     """Change how a request arrives, or a part of its body; mostly into a request of the same format."""
     case = read_case(content, NAMES)
+    binary = parts(case)
+    if binary is not None and random.random() < 0.7:
+        return write_case(mutate_binary(case, *binary, WORDS, random, mutate_octets))
     choice = random.random()
     if choice < 0.08:
         return write_case(replace(case, kind=random.choice(NAMES)))
@@ -221,13 +269,23 @@ def check(content: bytes) -> None:
     """
     case = read_case(content, NAMES)
     kind = kind_of(case.kind)
-    (status, body, content_type), good = _answers(kind, case.request())
-    _check_valid(status, body, content_type)
+    answer, good = _answers(kind, case.request())
+    _check_valid(answer)
     require(good == _good_answer(case.kind), "a good request of the same batch is answered differently")
 
 
-def _answers(kind: ServiceKind, request: TorchServeRequest) -> tuple[tuple[int, bytes, str], tuple[int, bytes, str]]:
-    """Return status, body and content type for a request, and for the good one."""
+class Answer(NamedTuple):
+    """What a client gets."""
+
+    status: int
+    body: bytes
+    content_type: str
+    json_bytes: str | None
+    """The header that tells the length of the JSON, where the bytes of tensors follow."""
+
+
+def _answers(kind: ServiceKind, request: TorchServeRequest) -> tuple[Answer, Answer]:
+    """Return the answer to a request, and to the good one."""
     kind.reset()
     requests = [kind.good, request]  # a session that both name is the good request's
     context = FakeContext(headers=[one.headers for one in requests])
@@ -242,7 +300,10 @@ def _answers(kind: ServiceKind, request: TorchServeRequest) -> tuple[tuple[int, 
     if 500 in statuses:
         raise BrokenLaw(f"status 500 for {case_name(kind.service)}", errors.last)
     require(len(bodies) == len(requests), "each request has one answer")
-    good, fuzzed = ((statuses[index], body, context.content_types[index]) for index, body in enumerate(bodies))
+    good, fuzzed = (
+        Answer(statuses[index], body, context.content_types[index], context.response_headers.get(index, {}).get(LENGTH))
+        for index, body in enumerate(bodies)
+    )
     return fuzzed, good
 
 
@@ -262,18 +323,25 @@ class _Errors(logging.Handler):
 
 
 @cache
-def _good_answer(kind_name: str) -> tuple[int, bytes, str]:
+def _good_answer(kind_name: str) -> Answer:
     kind = kind_of(kind_name)
     kind.reset()
     (response,) = kind.service.handle([kind.good])
-    return response.status, response.body, response.content_type
+    return Answer(response.status, response.body, response.content_type, None)
 
 
-def _check_valid(status: int, body: bytes, content_type: str) -> None:
+def _check_valid(answer: Answer) -> None:
+    status, body, content_type, json_bytes = answer
     require(status == 200 or status in STATUSES.values(), "the status is one that is documented")
     require(len(body) <= (MOST_RESPONSE_BYTES if status == 200 else LARGEST_REFUSAL), "the answer is bounded")
     if content_type == NPY:
         require(status == 200 and write_npy(read_npy(body)) == body, "a .npy answer can be read")
+        return
+    if json_bytes is not None:
+        require(status == 200 and content_type == "application/octet-stream", "bytes are in an answer of their type")
+        value = json.loads(body[: int(json_bytes)], parse_constant=_refuse_constant)
+        sizes = [entry.get("parameters", {}).get("binary_data_size", 0) for entry in value["outputs"]]
+        require(int(json_bytes) + sum(sizes) == len(body), "the entries tell how many bytes follow")
         return
     if content_type != JSON:
         require(status == 200 and content_type == "text/plain", "other answers are those of the user's codec")
@@ -299,7 +367,9 @@ TARGET = Target(
         "handlers/formats/__init__.py": ("load_codec", "make_codec"),
         "handlers/formats/request.py": ("RequestFormat",),
         "handlers/formats/json_formats.py": (),
-        "handlers/formats/v2.py": ("encode", "_write_entry"),
+        "handlers/formats/v2.py": ("encode",),
+        "handlers/formats/v2_outputs.py": ("write_output",),
+        "handlers/formats/binary_tensors.py": (),
         "handlers/formats/npy.py": ("write_npy", "_prefix"),
         "handlers/formats/custom.py": ("load_user_codec", "UserCodec", "_content_type"),
         "handlers/formats/tensors.py": (),
