@@ -31,6 +31,13 @@ def npy(shape: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
 
 
+def inputs_of(entry: str, count: int) -> bytes:
+    """A V2 request of entries that are not whole."""
+    return f'{{"inputs": [{",".join([entry] * count)}]}}'.encode()
+
+
+_NO_BYTES = inputs_of('{"parameters": {"binary_data_size": 0}}', 150_000)
+
 ATTACKS: Mapping[str, tuple[bytes, Mapping[str, str], int]] = {
     "an id that a refusal would repeat": (
         json.dumps({"model_name": "x", "inputs": 1, "id": "x" * 2_000_000}).encode(), _JSON, 400),
@@ -45,6 +52,8 @@ ATTACKS: Mapping[str, tuple[bytes, Mapping[str, str], int]] = {
     "sizes of thousands of digits": (npy(f"(0, {'9' * 4000})"), _NPY, 400),
     "no elements of an absurd size": (npy("(0, 1180591620717411303424)"), _NPY, 400),
     "names without end": (json.dumps({"n" * 1_000_000: 1}).encode(), _JSON, 400),
+    "objects without end": (inputs_of('{"parameters": {}}', 300_000), {"Content-Type": "text/plain"}, 413),
+    "tensors of no bytes": (_NO_BYTES, {"Inference-Header-Content-Length": str(len(_NO_BYTES))}, 413),
     "lists in lists": (b"[" * 3_000_000, {"Content-Type": "application/octet-stream"}, 400),
 }  # fmt: skip
 """Body, headers and the status of the response, by name."""

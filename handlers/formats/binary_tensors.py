@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from ...bucketing.shapes import DType, TensorSpec
-from ..responses import abbreviate, invalid, malformed
+from ..responses import RequestError, abbreviate, invalid, malformed
 from .tensor_bytes import from_bytes
 from .tensors import invalid_input
 
@@ -30,6 +30,8 @@ _READ: Mapping[str, torch.dtype] = {name: getattr(torch, dtype) for dtype, name 
 }  # fmt: skip
 """The dtype that the bytes are read as: an old torch has no wide unsigned integers."""
 _WIDENED = {"UINT16": (torch.int32, 0xFFFF), "UINT32": (torch.int64, 0xFFFFFFFF)}
+_MOST_ENTRIES = 1 << 16
+"""Entries of a request, before the model's own limit is looked at."""
 _SIZE = "binary_data_size"
 
 
@@ -48,14 +50,19 @@ def with_raw_data(value: object, tail: memoryview) -> object:
     b'xy'
 
     Raises:
-        RequestError: 400, the sizes do not fit the bytes.
+        RequestError: 400, the sizes do not fit the bytes; 413, there are very many entries.
     """
     entries = value.get("inputs") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(entries, list):
         raise malformed(f"{LENGTH_HEADER} is for a body in V2: an object with a list of inputs")
+    if len(entries) > _MOST_ENTRIES:
+        raise RequestError(
+            "TooManySequences",
+            f"inputs has {len(entries)} entries, with binary tensors a request may have at most {_MOST_ENTRIES}",
+        )
     read, start = [], 0
     for index, entry in enumerate(entries):
-        size = _binary_size(entry, f"inputs[{index}]")
+        size = _binary_size(entry, index)
         if size is None:
             read.append(entry)
             continue
@@ -70,17 +77,17 @@ def with_raw_data(value: object, tail: memoryview) -> object:
     return {**value, "inputs": read}
 
 
-def _binary_size(entry: object, path: str) -> int | None:
+def _binary_size(entry: object, index: int) -> int | None:
     """The number of an entry's bytes; None if its data is JSON."""
     parameters = entry.get("parameters") if isinstance(entry, Mapping) else None
     size = parameters.get(_SIZE) if isinstance(parameters, Mapping) else None
     if size is None:
         return None
     if type(size) is not int or size < 0:
-        raise invalid(f"{path}: {_SIZE} must be a number of bytes, not {abbreviate(size)}")
+        raise invalid(f"inputs[{index}]: {_SIZE} must be a number of bytes, not {abbreviate(size)}")
     assert isinstance(entry, Mapping)
     if "data" in entry:
-        raise invalid(f"{path}: the entry has both data and {_SIZE}")
+        raise invalid(f"inputs[{index}]: the entry has both data and {_SIZE}")
     return size
 
 

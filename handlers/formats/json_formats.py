@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, Union
 
 from ..responses import JSON, NPY, Encoded, RequestError, SessionKeys, abbreviate, malformed
 from .binary_tensors import with_raw_data
@@ -14,6 +15,9 @@ from .request import Body, FormatContext, InferenceRequest, Outputs, check_seque
 
 _DecodedT = TypeVar("_DecodedT")
 BINARY = (bytes, bytearray)
+_TOO_LARGE = 413
+_MANY_OBJECTS = 1 << 16
+"""Bytes of a text from which on its values are many."""
 
 
 def parse_json(body: Body) -> object:
@@ -28,7 +32,7 @@ def parse_json(body: Body) -> object:
     if not text:
         raise malformed("the body is empty")
     try:
-        return json.loads(text if isinstance(text, str) else text.decode("utf-8-sig"))
+        return _parsed(json.loads, text if isinstance(text, str) else text.decode("utf-8-sig"))
     except json.JSONDecodeError as error:
         raise malformed(f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except UnicodeDecodeError:
@@ -37,6 +41,17 @@ def parse_json(body: Body) -> object:
         raise malformed("the body is not JSON that can be read: its lists are nested too deep") from None
     except ValueError:  # a number of more digits than Python converts
         raise malformed("the body is not JSON that can be read: a number has too many digits") from None
+
+
+def _parsed(parse: Callable[[Any], object], text: Union[str, bytes, bytearray]) -> object:
+    """Parse without collections of garbage meanwhile: they would find none, and take most of the time."""
+    if len(text) < _MANY_OBJECTS or not gc.isenabled():
+        return parse(text)
+    gc.disable()
+    try:
+        return parse(text)
+    finally:
+        gc.enable()
 
 
 def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
@@ -55,14 +70,19 @@ def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
     """
     if body.json_bytes is not None and isinstance(body.value, BINARY):
         whole = memoryview(body.value)
-        text = parse_json(Body(bytes(whole[: body.json_bytes]), JSON))
-        return decode(with_raw_data(text, whole[body.json_bytes :]))
+        tail = whole[body.json_bytes :]
+        return decode_json(
+            Body(bytes(whole[: body.json_bytes]), body.content_type), lambda value: decode(with_raw_data(value, tail))
+        )
     fast = fast_json()
     if fast is not None and isinstance(body.value, BINARY):
         try:
-            return decode(fast.loads(body.value))
-        except (RequestError, ValueError):
+            return decode(_parsed(fast.loads, body.value))
+        except ValueError:
             pass  # parsed again below, by the parser that decides
+        except RequestError as error:
+            if error.status == _TOO_LARGE:  # sizes are the same to both parsers, and parsing takes the longest then
+                raise
     return decode(parse_json(body))
 
 

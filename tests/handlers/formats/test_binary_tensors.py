@@ -141,6 +141,13 @@ def test_a_length_that_cuts_the_json_is_refused() -> None:
     assert "not JSON" in refusal(body({"inputs": [ENTRY]}, IDS_BYTES, header=10)).message
 
 
+def test_very_many_entries_are_refused_before_they_are_looked_at() -> None:
+    """As many sequences as a model allows are fewer."""
+    error = refusal(body({"inputs": [{}] * 65_537}, b""))
+
+    assert (error.status, error.kind) == (413, "TooManySequences")
+
+
 @pytest.mark.parametrize("value", [[1, 2], {"instances": [[1]]}, {"inputs": 3}, 7])
 def test_only_v2_has_bytes_after_its_json(value: object) -> None:
     """Any other body with that header is refused."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Mapping
 
@@ -180,6 +181,21 @@ def test_v2_sequences_come_one_entry_each_or_as_one_tensor_with_a_batch() -> Non
 def test_a_bad_v2_entry_is_refused_by_its_place(change: dict[str, object], told: str) -> None:
     """Every key is checked before memory is allocated."""
     assert told in refusal(row({"inputs": [TENSOR | change]})).message
+
+
+@pytest.mark.parametrize("end", ["]", "", "x"])
+def test_garbage_is_collected_again_after_a_large_body(end: str) -> None:
+    """It is not while the body is parsed, which makes no garbage; one that is no JSON changes nothing."""
+    body = f"[{', '.join(['1'] * 50_000)}{end}".encode()
+
+    refusal(row(body, "text/plain"))
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        refusal(row(body, "text/plain"))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_v2_sizes_of_which_no_tensor_can_be_made_are_refused() -> None:
