@@ -49,9 +49,8 @@ def _run(options: argparse.Namespace) -> None:
         answers = files.enter_context(_written(options.output))
         refused, first, lines = _answer(model, requests, answers, files)
     if refused:
-        were = "line was" if refused == 1 else "lines were"
         raise RefusedLinesError(
-            f"{refused:,} of {lines:,} {were} refused, first line {first}: the answers in their places say why"
+            f"refused: {refused:,} of {lines:,} lines, the first is line {first}; the answers in their places say why"
         )
 
 
@@ -85,11 +84,17 @@ def _written(path: Path) -> Iterator[BinaryIO]:
     from ..archive.replace import replace_atomically
 
     if path == _STANDARD:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
+        try:
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        except BrokenPipeError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest when it ends
+            raise ArchiveError("the reader of standard output ended before all lines were answered") from error
     elif path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
+    elif not path.parent.is_dir():
+        raise ArchiveError(f"there is no folder {path.parent}")
     else:
         with private_directory(path.parent) as beside:
             with (beside / path.name).open("wb") as file:

@@ -81,7 +81,7 @@ def test_a_bad_line_becomes_an_error_object_in_its_place(
     refused = [(answer["line"], answer["type"]) for answer in answers if isinstance(answer, dict)]
     assert refused == [(2, "MalformedBody"), (3, "InvalidInput"), (4, "MalformedBody"), (6, "SequenceTooLong")]
     assert [len(answer) for answer in answers if isinstance(answer, list)] == [2, 1]
-    assert "4 of 6 lines were refused, first line 2" in capsys.readouterr().err
+    assert "refused: 4 of 6 lines, the first is line 2" in capsys.readouterr().err
 
 
 def test_a_file_of_nothing_has_no_answers(archive: Path, tmp_path: Path) -> None:
@@ -143,6 +143,27 @@ def test_an_unfinished_run_leaves_the_former_answers(archive: Path, tmp_path: Pa
     assert code == 1
     assert [file.name for file in tmp_path.iterdir()] == ["answers.jsonl"]
     assert (tmp_path / "answers.jsonl").read_text("utf-8") == "former\n"
+
+
+def test_a_reader_that_ends_early_is_no_defect(archive: Path, tmp_path: Path) -> None:
+    """One line says so, without a traceback."""
+    requests = write(tmp_path / "requests.jsonl", [[1, 2]] * 20_000)
+    command = [sys.executable, "-m", MODULE, "predict", str(archive), str(requests), "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b"error: the reader of standard output ended before all lines were answered\n"
+        assert process.wait() == 1
+
+
+def test_a_missing_folder_is_named(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is computed."""
+    requests = write(tmp_path / "requests.jsonl", [[1]])
+
+    assert main(["predict", str(archive), str(requests), "-o", str(tmp_path / "missing" / "answers.jsonl")]) == 1
+    assert f"there is no folder {tmp_path / 'missing'}" in capsys.readouterr().err
 
 
 def test_a_device_is_written_to_and_not_replaced(archive: Path, tmp_path: Path) -> None:
