@@ -31,16 +31,18 @@ def make(corner: Packager | Host, folder: Path) -> Path:
     if not done.is_file():
         shutil.rmtree(place, ignore_errors=True)
         _run([_UV, "venv", "--quiet", "--python", _interpreter(corner.python), str(place)])
-        _run([_UV, "pip", "install", "--quiet", "--python", str(python), *_packages(corner)])
+        for packages in _steps(corner):
+            _run([_UV, "pip", "install", "--quiet", "--python", str(python), *packages])
         done.touch()
     return python
 
 
-def _packages(corner: Packager | Host) -> Sequence[str]:
+def _steps(corner: Packager | Host) -> Sequence[Sequence[str]]:
+    """The arguments of each installation. The tools of the tests come after: their lowest releases mean nothing."""
     if isinstance(corner, Host):
-        return corner.requirements
+        return [corner.requirements]
     lowest = ["--resolution", "lowest-direct"] if corner.lowest else []
-    return [*lowest, *corner.requirements, *_TESTS, "-e", f"{ROOT}[{_EXTRAS}]"]
+    return [[*lowest, *corner.requirements, "-e", f"{ROOT}[{_EXTRAS}]"], _TESTS]
 
 
 def _interpreter(release: str) -> str:
