@@ -57,7 +57,7 @@ def guarded(run: Callable[[], None]) -> int:
 
 
 def _stopped(by: signal.Signals) -> int:
-    sys.stderr.write(f"stopped by {by.name}; nothing was written\n")
+    sys.stderr.write(f"stopped by {by.name}; no file was written\n")
     return 128 + by
 
 

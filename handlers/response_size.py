@@ -12,8 +12,18 @@ from ..bucketing.time_sizes import size_at
 
 _JSON_BYTES = 2
 """A digit and a comma."""
-_BINARY_BYTES = {"float64": 8, "int64": 8, "int32": 4, "int16": 2, "float16": 2, "int8": 1, "uint8": 1, "bool": 1}
-"""Bytes of a number in a .npy file; 4 for others."""
+_BINARY_BYTES = {
+    "float64": 8,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Bytes of a number; 4 for others."""
 
 
 class OutputSizes(NamedTuple):

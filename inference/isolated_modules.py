@@ -37,13 +37,13 @@ def isolated_modules(folder: Path) -> Iterator[None]:
     own = found - {_top(__name__)} - sys.stdlib_module_names  # of this package every archive has a part
     with _ONE_AT_A_TIME:
         before = {name: sys.modules.pop(name) for name in list(sys.modules) if _top(name) in own}
-        finder, bytecode = _FolderFinder(folder), sys.dont_write_bytecode
+        finder, bytecode, path = _FolderFinder(folder), sys.dont_write_bytecode, list(sys.path)
         sys.meta_path.insert(0, finder)
         sys.dont_write_bytecode = True
         try:
             yield
         finally:
-            sys.dont_write_bytecode = bytecode
+            sys.dont_write_bytecode, sys.path[:] = bytecode, path
             sys.meta_path.remove(finder)
             for name in [name for name in sys.modules if _top(name) in own]:
                 del sys.modules[name]

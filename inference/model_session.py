@@ -6,6 +6,7 @@ Its state lies where that of a server's sessions lies.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,8 @@ class SessionError(Exception):
 class ModelSession:
     """A sequence that arrives in chunks: each continues from the state after the one before it.
 
+    Chunks of several threads are applied one after the other.
+
     `id` names the session; None until the first chunk of a session without a name. `step` is the number of timesteps
     that were applied; None for a session that is resumed, until its first answer.
     """
@@ -45,6 +48,7 @@ class ModelSession:
         self.id = id
         self.step: int | None = None if resume else 0
         self._token: str | None = None
+        self._one_chunk = threading.Lock()
 
     def send(self, chunk: object, *, end: bool = False, as_numpy: bool = False) -> object:
         """Apply the next chunk and return its outputs, in the form of `OpenArchive.predict`.
@@ -57,8 +61,9 @@ class ModelSession:
         """
         manifest = self._manifest
         tensors = read_one(chunk, 0, manifest).tensors
-        head, outputs = self._request(_body(tensors, manifest.inputs), {self._names.end: "true"} if end else {})
-        self._continue(head["parameters"])
+        with self._one_chunk:
+            head, outputs = self._request(_body(tensors, manifest.inputs), {self._names.end: "true"} if end else {})
+            self._continue(head["parameters"])
         pairs = zip(outputs, manifest.outputs, strict=True)
         found = [_output(entry, content, spec) for (entry, content), spec in pairs]
         return write_one(found, manifest.outputs, as_numpy=as_numpy)
@@ -69,8 +74,11 @@ class ModelSession:
         Raises:
             SessionError: the session does not exist, or has ended.
         """
-        head, _ = self._request((b"", 0), {self._names.end: "true"})
-        self._continue(head)
+        with self._one_chunk:
+            if self.step == 0:
+                raise SessionError("SessionUnknown", "the session has not begun: send a chunk first")
+            head, _ = self._request((b"", 0), {self._names.end: "true"})
+            self._continue(head)
 
     def _continue(self, fields: Mapping[str, Any]) -> None:
         self.id, step, token = str(fields[self._names.id]), fields[self._names.step], fields.get(self._names.token)

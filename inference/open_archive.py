@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from ..handlers.responses import RawResponse
 from ..handlers.runtime.loader import LoadedArchive, load_archive
 from ..handlers.service import Service
 from ..handlers.streaming.sessions import StoreSessions, open_sessions
+from ..sessions.ids import check_id
 from .errors import ArchiveError
 from .isolated_modules import isolated_modules
 from .model_session import ModelSession
@@ -55,9 +56,9 @@ def open_archive(archive: str | Path, threads: int | None = None, name: str | No
     stack = ExitStack()
     try:
         reader = ArchiveReader(Path(archive))
-        directory = stack.enter_context(reader.unpacked())
+        directory = stack.enter_context(reader.unpacked()).resolve()
         loaded = load_archive(directory, threads, _selected_lengths)
-        return OpenArchive(loaded, directory, name or reader.model_name(), stack)
+        return OpenArchive(loaded, directory, name or _model_name(reader), stack)
     except ArchiveError:
         stack.close()
         raise
@@ -119,20 +120,50 @@ class OpenArchive:
         alone, which cannot be resumed.
 
         Raises:
-            ArchiveError: the archive was packaged without sessions.
+            ArchiveError: the archive was packaged without sessions, or there is no key for its tokens.
+            ValueError: the id is not valid, or there is none to resume.
         """
         if self.loaded.manifest.streaming is None:
             raise ArchiveError(f"{self.name} has no sessions: package it with `streaming: {{}}`")
-        return ModelSession(self._ask, self.loaded.manifest, id, resume=resume)
+        if id is not None:
+            check_id(id)
+        elif resume:
+            raise ValueError("to resume a session, give its id")
+        try:
+            service = self._session_service
+        except RuntimeError as error:
+            raise ArchiveError(str(error)) from error
+
+        def ask(request: TorchServeRequest) -> RawResponse:
+            with self._one_call:
+                self._check_open()
+                (response,) = service.handle([request])
+                return response
+
+        return ModelSession(ask, self.loaded.manifest, id, resume=resume)
 
     def answer_lines(self, file: BinaryIO) -> Iterator[AnswerLine]:
         """Yield the answer to each line of a file: a request's body, answered as by a server.
 
         Memory does not grow with the file.
+
+        Raises:
+            ArchiveError: the archive's codec cannot be loaded.
+            ValueError: the archive is closed.
         """
-        manifest = self.loaded.manifest
-        codec = load_codec(manifest, self.directory, ModelIdentity(self.name, ""), sys.maxsize)
-        return answer_lines(make_service(self.loaded, codec), read_lines(file, manifest.limits.body_bytes))
+        manifest, identity = self.loaded.manifest, ModelIdentity(self.name, "")
+        with isolated_modules(self.directory):
+            try:
+                service = make_service(self.loaded, load_codec(manifest, self.directory, identity, sys.maxsize))
+            except RuntimeError as error:
+                raise ArchiveError(str(error)) from error
+
+        def handle(requests: Sequence[TorchServeRequest]) -> Sequence[RawResponse]:
+            with self._one_call, isolated_modules(self.directory):  # a codec may import late
+                self._check_open()
+                return service.handle(requests)
+
+        return answer_lines(handle, read_lines(file, manifest.limits.body_bytes))
 
     def close(self) -> None:
         """Forget the programs, and delete the files that were unpacked."""
@@ -155,12 +186,6 @@ class OpenArchive:
             self._check_open()
             return self.loaded.run_plan(plan, [one.tensors for one in sequences], lengths)[0]
 
-    def _ask(self, request: TorchServeRequest) -> RawResponse:
-        with self._one_call:
-            self._check_open()
-            (response,) = self._session_service.handle([request])
-            return response
-
     @cached_property
     def _session_service(self) -> Service:
         manifest = self.loaded.manifest
@@ -172,6 +197,14 @@ class OpenArchive:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ValueError("the archive is closed: use it within the `with` statement")
+
+
+def _model_name(reader: ArchiveReader) -> str:
+    """Return the archive's own name; that of its file if it has none."""
+    try:
+        return reader.model_name()
+    except ArchiveError:
+        return reader.path.stem
 
 
 def _selected_lengths(manifest: Manifest, directory: Path) -> tuple[int, ...] | None:

@@ -78,12 +78,10 @@ class ArchiveReader:
             name = json.loads(self._read(STOCK_MANIFEST))["model"]["modelName"]
         except (ValueError, RecursionError) as error:
             raise ArchiveError(
-                f"{self.path} is damaged: {STOCK_MANIFEST} is not JSON ({error}); give --name (in Python: name)"
+                f"{self.path} is damaged: {STOCK_MANIFEST} is not JSON ({error}); give --name"
             ) from error
         except (KeyError, TypeError, FileNotFoundError) as error:
-            raise ArchiveError(
-                f"{self.path} does not say what its model is called: give --name (in Python: name)"
-            ) from error
+            raise ArchiveError(f"{self.path} does not say what its model is called: give --name") from error
         return str(name)
 
     def file_list(self) -> bytes | None:

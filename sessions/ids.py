@@ -28,6 +28,8 @@ def check_id(text: str) -> str:
     Raises:
         ValueError: it is not valid. The message contains no part of it.
     """
+    if not isinstance(text, str):
+        raise ValueError(f"a session id is a string, not {type(text).__name__}")  # noqa: TRY004 - as any other id
     if _ID.fullmatch(text):
         return text
     foreign = _FOREIGN.search(text[:MAX_CHARACTERS])

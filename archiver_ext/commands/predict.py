@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -44,6 +45,8 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     from ...inference.open_archive import open_archive
 
+    if options.output.exists() and options.output.samefile(options.archive):
+        raise ArchiveError(f"{options.output} is the archive: give another file for the answers")
     with open_archive(options.archive, options.threads) as model, ExitStack() as files:
         requests = files.enter_context(_opened(options.requests))
         answers = files.enter_context(_written(options.output))
@@ -71,6 +74,8 @@ def _answer(model: OpenArchive, requests: BinaryIO, answers: BinaryIO, files: Ex
 @contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
     if path == _STANDARD:
+        if sys.stdin is None:
+            raise ArchiveError("standard input is closed")
         yield sys.stdin.buffer
         return
     with path.open("rb") as file:
@@ -79,11 +84,16 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _written(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write; one that exists is replaced at the end, in one step. A device is written to directly."""
+    """Open a file to write; one that exists is replaced at the end, in one step.
+
+    A link stays, and a device is written to directly.
+    """
     from ...inference.private_directory import private_directory
     from ..archive.replace import replace_atomically
 
     if path == _STANDARD:
+        if sys.stdout is None:
+            raise ArchiveError("standard output is closed")
         try:
             yield sys.stdout.buffer
             sys.stdout.buffer.flush()
@@ -96,10 +106,14 @@ def _written(path: Path) -> Iterator[BinaryIO]:
     elif not path.parent.is_dir():
         raise ArchiveError(f"there is no folder {path.parent}")
     else:
-        with private_directory(path.parent) as beside:
-            with (beside / path.name).open("wb") as file:
+        destination = path.resolve()
+        with private_directory(destination.parent) as beside:
+            written = beside / destination.name
+            with written.open("wb") as file:
                 yield file
-            replace_atomically(beside / path.name, path)
+            if destination.exists():
+                shutil.copymode(destination, written)
+            replace_atomically(written, destination)
 
 
 @contextmanager

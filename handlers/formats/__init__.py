@@ -107,7 +107,7 @@ class Codec:
 
     def _decode_body(self, request: TorchServeRequest) -> InferenceRequest:
         body = request.body()
-        self._check_size(request, body)
+        self._check_size(request, body.value)
         for one in self._body_formats:
             if one.matches(body):
                 return one.decode(body)
@@ -159,14 +159,16 @@ class Codec:
             raise
         raise malformed("the body is in none of the formats that are served here")
 
-    def _check_size(self, request: TorchServeRequest, body: Body) -> None:
+    def check_size(self, request: TorchServeRequest) -> None:
         """Refuse a body with too many bytes before it is parsed, or what is left of it is looked at.
 
         Raises:
             RequestError: 413.
         """
+        self._check_size(request, request.written())
+
+    def _check_size(self, request: TorchServeRequest, given: object) -> None:
         most = self.manifest.limits.body_bytes
-        given = body.value
         size = len(given) if isinstance(given, (bytes, bytearray, str)) else request.content_length
         if size > most:
             raise RequestError("BodyTooLarge", f"the body has {size} bytes, one request may have at most {most}")

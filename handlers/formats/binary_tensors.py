@@ -108,7 +108,7 @@ def read_tensor(raw: RawData, datatype: str, spec: TensorSpec) -> torch.Tensor:
     """Return the flat tensor of an entry's bytes, in a dtype that holds its values.
 
     Raises:
-        RequestError: 400, a value of UINT64 is beyond the range of INT64.
+        RequestError: 400, a value of UINT64 is beyond the range of an integer input.
     """
     content = bytearray(raw.content)  # writable and aligned, as torch needs it
     tensor = from_bytes(content, _READ[datatype])
@@ -116,7 +116,11 @@ def read_tensor(raw: RawData, datatype: str, spec: TensorSpec) -> torch.Tensor:
         dtype, mask = _WIDENED[datatype]
         return tensor.to(dtype) & mask
     if datatype == "UINT64" and bool((tensor < 0).any()):
-        raise invalid_input(spec, "a value is out of the range of int64")
+        if not spec.dtype.startswith(("float", "bfloat")):
+            raise invalid_input(spec, f"a value is out of the range of {spec.dtype}")
+        # Halves that keep whether anything was cut off are rounded as the whole numbers are.
+        halves = ((tensor >> 1) & 0x7FFFFFFFFFFFFFFF) | (tensor & 1)
+        return halves.to(torch.float64) * 2
     return tensor
 
 

@@ -107,6 +107,7 @@ class SessionService:
         Raises:
             RequestError: why the request is refused.
         """
+        self.codec.check_size(request)
         found, rest = find_session_fields(request, self.names, self.codec.is_json)
         try:
             fields = read_session_fields(found, self.names)
@@ -264,9 +265,8 @@ def _digest(request: InferenceRequest) -> bytes:
     """Digest the inputs and response options (blake2b, 16 bytes): a request with the same digest is a
     replay.
     """
-    facts = f"{request.format.name} {request.npy} {request.id}"
-    if request.outputs is not None:
-        facts += "".join(f" {index}{'b' if binary else 'j'}" for index, binary in request.outputs)
+    wanted = "" if request.outputs is None else "".join(f"+{index}{'bj'[not one]}" for index, one in request.outputs)
+    facts = f"{request.format.name}{wanted} {request.npy} {request.id}"
     digest = blake2b(facts.encode("utf-8", "surrogatepass"), digest_size=16)  # JSON has half characters
     for tensor in request.sequences[0].tensors:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

@@ -114,7 +114,7 @@ def wheel_of_source_distribution(checkout: Path) -> Path:
 
 
 def test_both_distributions_have_the_whole_package(checkout: Path) -> None:
-    """A wheel made from the source distribution has the files of one made from a clone; the index accepts both."""
+    """A wheel of the source distribution has the files of one of a clone; the index accepts both."""
     own = build(checkout, checkout.parent / "own", "wheel")
     other = wheel_of_source_distribution(checkout)
     with zipfile.ZipFile(own) as ours, zipfile.ZipFile(other) as theirs:

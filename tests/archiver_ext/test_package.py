@@ -387,7 +387,7 @@ def test_a_stopped_command_leaves_nothing(project: Project, tmp_path: Path, numb
         _, error = process.communicate(timeout=30)
 
     assert process.returncode == 128 + number
-    assert error.strip().endswith(f"stopped by {number.name}; nothing was written")
+    assert error.strip().endswith(f"stopped by {number.name}; no file was written")
     assert project.listing() == before
     for pid in map(int, pids.read_text().split()):
         with pytest.raises(ProcessLookupError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,34 @@ def test_a_closed_archive_takes_no_chunk(archive: Path) -> None:
 
     with pytest.raises(ValueError, match="the archive is closed"):
         session.send(frames_of(2))
+
+
+@pytest.mark.parametrize("wrong", ["", "talk of Ada", 17, b"talk"])
+def test_an_id_that_is_none_begins_no_other_session(archive: Path, wrong: Any) -> None:
+    """A state would be lost without a word."""
+    with open_archive(archive, threads=1) as model:
+        for resume in (False, True):
+            with pytest.raises(ValueError, match="a session id"):
+                model.session(wrong, resume=resume)
+        with pytest.raises(ValueError, match="to resume a session, give its id"):
+            model.session(resume=True)
+
+
+def test_a_session_without_a_chunk_does_not_end(archive: Path) -> None:
+    """There is nothing to end."""
+    with open_archive(archive, threads=1) as model, pytest.raises(SessionError, match="send a chunk first"):
+        model.session("talk").end()
+
+
+def test_chunks_of_several_threads_are_applied_one_after_the_other(archive: Path) -> None:
+    """None is lost, and none is taken for another one sent again."""
+    with open_archive(archive, threads=1) as model:
+        session, chunk = model.session("talk"), frames_of(2)
+        session.send(chunk)
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(session.send, [chunk] * 8))
+
+        assert session.step == 18
 
 
 def test_an_archive_without_sessions_says_so(tmp_path: Path) -> None:

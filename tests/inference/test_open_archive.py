@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 import threading
@@ -165,6 +166,17 @@ def test_a_closed_archive_says_so(folder: Path) -> None:
 
     with pytest.raises(ValueError, match="the archive is closed"):
         model.predict([[1]])
+
+
+def test_lines_are_answered_while_the_archive_is_open(folder: Path) -> None:
+    """Not afterwards."""
+    lines = io.BytesIO(b"[1]\n" * 100)
+    with open_archive(folder, threads=1) as model:
+        answers = model.answer_lines(lines)
+        assert not next(answers).is_refusal
+
+    with pytest.raises(ValueError, match="the archive is closed"):
+        list(answers)
 
 
 def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:

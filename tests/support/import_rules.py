@@ -39,7 +39,7 @@ ALLOWED_SISTERS = {
         "config.manifest",
         "config.json_codec",
     ),
-    "inference": ("bucketing", "config.manifest", "handlers"),
+    "inference": ("bucketing", "config.manifest", "handlers", "sessions.ids"),
     "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
     "archiver_ext": (
         "bucketing",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -164,6 +165,60 @@ def test_a_missing_folder_is_named(archive: Path, tmp_path: Path, capsys: pytest
 
     assert main(["predict", str(archive), str(requests), "-o", str(tmp_path / "missing" / "answers.jsonl")]) == 1
     assert f"there is no folder {tmp_path / 'missing'}" in capsys.readouterr().err
+
+
+def test_a_link_stays_and_its_file_keeps_its_mode(archive: Path, tmp_path: Path) -> None:
+    """The file that it names is replaced."""
+    requests = write(tmp_path / "requests.jsonl", [[1]])
+    (tmp_path / "real.jsonl").write_text("former\n", "utf-8")
+    (tmp_path / "real.jsonl").chmod(0o600)
+    (tmp_path / "link.jsonl").symlink_to("real.jsonl")
+
+    assert main(["predict", str(archive), str(requests), "-o", str(tmp_path / "link.jsonl")]) == 0
+    assert (tmp_path / "link.jsonl").is_symlink()
+    assert json.loads((tmp_path / "real.jsonl").read_text("utf-8"))
+    assert (tmp_path / "real.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_archive_is_not_overwritten(archive: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a slip of the command line."""
+    file = Path(shutil.make_archive(str(tmp_path / "tiny"), "zip", archive))
+    requests, before = write(tmp_path / "requests.jsonl", [[1]]), file.read_bytes()
+
+    assert main(["predict", str(file), str(requests), "-o", str(file)]) == 1
+    assert "is the archive: give another file" in capsys.readouterr().err
+    assert file.read_bytes() == before
+
+
+def test_a_line_cannot_ask_for_bytes(archive: Path, tmp_path: Path) -> None:
+    """Its answer is a line of JSON."""
+    entry = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [5, 17]}
+    code, answers = predict(archive, [{"inputs": [entry], "parameters": {"binary_data_output": True}}], tmp_path)
+
+    assert code == 1
+    assert answers[0]["message"] == "a line cannot hold bytes: leave out binary_data and its like"
+
+
+def test_an_archive_may_be_a_folder_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its codec is found, and leaves nothing on the path of modules."""
+    make_archive(tmp_path / "tiny", codec="codec_of_tests:Codec")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+
+    for _ in range(2):
+        assert predict(Path("tiny"), ["5 17"], tmp_path)[0] == 0
+    assert sys.path == before
+
+
+def test_a_codec_that_cannot_be_loaded_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line."""
+    archive = make_archive(tmp_path / "tiny", codec="codec_of_tests:Missing")
+    requests = write(tmp_path / "requests.jsonl", [[1]])
+
+    assert main(["predict", str(archive), str(requests)]) == 1
+    error = capsys.readouterr().err
+    assert "codec codec_of_tests:Missing" in error
+    assert "bug" not in error
 
 
 def test_a_device_is_written_to_and_not_replaced(archive: Path, tmp_path: Path) -> None:

@@ -97,6 +97,18 @@ def test_the_ends_of_integer_ranges_keep_their_value(kind: str, value: int) -> N
     assert ids_of(codec(manifest).decode(body({"inputs": [entry]}, content))) == [[value]]
 
 
+@pytest.mark.parametrize("value", [2**63, 2**63 + 1025, 2**64 - 1, 5])
+def test_unsigned_numbers_become_the_floats_that_json_numbers_become(value: int) -> None:
+    """They are rounded once."""
+    manifest = make_manifest(inputs=(TensorSpec("x", "float64", ("batch", "time")),))
+    content = np.array([value], "<u8").tobytes()
+    entry = {"name": "x", "shape": [1], "datatype": "UINT64", "parameters": {"binary_data_size": 8}}
+
+    read = codec(manifest).decode(body({"inputs": [entry]}, content)).sequences[0].tensors[0]
+
+    assert read.tolist() == [float(value)]
+
+
 @pytest.mark.parametrize(
     ("change", "contents", "told"),
     [
