@@ -1,4 +1,4 @@
-"""Requests of the Open Inference Protocol with binary tensors: made, and mutated in their JSON, bytes or length."""
+"""Requests with binary tensors: made, and mutated in their JSON, bytes or length."""
 
 from __future__ import annotations
 

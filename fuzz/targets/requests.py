@@ -275,7 +275,7 @@ def check(content: bytes) -> None:
 
 
 class Answer(NamedTuple):
-    """What a client gets."""
+    """The response to a client."""
 
     status: int
     body: bytes
