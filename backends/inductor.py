@@ -37,13 +37,15 @@ from .interface import (
 )
 from .module_program import ModuleProgram
 from .signature import read_signature, signature_of, write_signature
-from .versions import minor_release, torch_requirement, torch_version
+from .versions import minor_release, release, torch_requirement, torch_version
 
 _LIBRARY = "program.so"
 _CALLS = "program.json"
 """List of the operators that the library calls. torch looks for it beside the library, under the
 same name.
 """
+_OLDEST_TORCH = (2, 13, 0)
+"""The oldest release of torch whose inductor compiles for another CPU than that of the machine."""
 
 
 class Inductor:
@@ -57,9 +59,12 @@ class Inductor:
     pins_torch_minor = True
 
     def unavailable(self) -> str | None:
-        """Return why there is no C++ compiler for shared libraries, or that this kind of machine is not
-        supported.
-        """
+        """Return why there is no C++ compiler for shared libraries, or that this torch or machine is not supported."""
+        if release(torch_version()) < _OLDEST_TORCH:
+            return (
+                f"torch {torch_version()} compiles for the CPU of the packaging machine alone: inductor needs torch "
+                f"{'.'.join(map(str, _OLDEST_TORCH[:2]))} or later"
+            )
         return cpp_compiler.unavailable_reason(("omp.h",))
 
     def requirements(self) -> tuple[Requirement, ...]:

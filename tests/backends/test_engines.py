@@ -17,13 +17,14 @@ from torchserve_neuron_lstm.backends.interface import Backend, LoadedProgram, Lo
 from torchserve_neuron_lstm.backends.native import build
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.backends.signature import weights_of
+from torchserve_neuron_lstm.backends.versions import release, torch_version
 from torchserve_neuron_lstm.backends.weights import read_weights
 from torchserve_neuron_lstm.bucketing.shapes import Bucket
 
 # Compiled once for all tests of an engine.
 ENGINES = [
     pytest.param(name, marks=pytest.mark.xdist_group(name), id=name)
-    for name in ("eager", "native", "onnxruntime", "inductor")
+    for name in ("eager", "native", "onnxruntime", *(["inductor"] if release(torch_version()) >= (2, 13) else []))
 ]
 # Each case is some seconds of a C++ compiler: those that go through all of the decomposition.
 INDUCTOR_CASES = tuple(CASES[index] for index in (2, 5, 7, 10, 13))

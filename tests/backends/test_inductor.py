@@ -60,6 +60,13 @@ def test_a_compiler_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: p
     assert "does not work (probe.cpp:1:10: fatal error: omp.h" in str(Inductor().unavailable())
 
 
+def test_a_torch_that_compiles_for_this_cpu_alone_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its programs might end the process on a host with another CPU."""
+    monkeypatch.setattr(torch, "__version__", "2.12.1+cpu")
+
+    assert "torch 2.12.1 compiles for the CPU of the packaging machine alone" in str(Inductor().unavailable())
+
+
 def test_another_kind_of_machine_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     """An untested machine or an older CPU is reported as unsupported."""
     monkeypatch.setattr(cpp_compiler, "cpu_flags", lambda: frozenset({"sse2"}))
