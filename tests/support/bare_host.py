@@ -9,7 +9,7 @@ import venv
 from collections.abc import Collection
 from pathlib import Path
 
-OURS = ("torchserve_neuron_lstm", "_editable_impl_torchserve_neuron_lstm", "__editable__")
+OURS = ("torchserve_neuron_lstm", "_torchserve_neuron_lstm", "_editable_impl_torchserve_neuron_lstm", "__editable__")
 
 
 def make_bare_host(folder: Path, without: Collection[str] = ()) -> Path:
