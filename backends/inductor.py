@@ -59,7 +59,7 @@ class Inductor:
     pins_torch_minor = True
 
     def unavailable(self) -> str | None:
-        """Return why there is no C++ compiler for shared libraries, or that this torch or machine is not supported."""
+        """Return why there is no C++ compiler, or that this torch or machine is not supported."""
         if release(torch_version()) < _OLDEST_TORCH:
             return (
                 f"torch {torch_version()} compiles for the CPU of the packaging machine alone: inductor needs torch "

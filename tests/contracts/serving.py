@@ -20,7 +20,7 @@ import torch
 from .projects import DOUBLES, HERE, PROJECTS
 
 JSON = {"Content-Type": "application/json"}
-OURS = ("torchserve_neuron_lstm", "_editable_impl_torchserve_neuron_lstm", "__editable__")
+OURS = ("torchserve_neuron_lstm", "_torchserve_neuron_lstm", "_editable_impl_torchserve_neuron_lstm", "__editable__")
 LENGTHS = (1, 4, 6, 3)
 """The lengths of the requests of every archive, except one that takes its buckets' lengths only."""
 
