@@ -139,8 +139,10 @@ def http_headers(response: RawResponse) -> tuple[str, Mapping[str, str]]:
     ('application/octet-stream', {'Inference-Header-Content-Length': '2'})
     """
     content_type = response.content_type
+    if not content_type.startswith(_BYTES_AFTER_JSON):
+        return content_type, response.headers
     plain, _, json_bytes = content_type.partition("; json-bytes=")
-    if not (content_type.startswith(_BYTES_AFTER_JSON) and json_bytes.isdigit()):
+    if not json_bytes.isdigit():  # a user's own
         return content_type, response.headers
     return plain, {**response.headers, "Inference-Header-Content-Length": json_bytes}
 

@@ -32,7 +32,8 @@ def parse_json(body: Body) -> object:
     if not text:
         raise malformed("the body is empty")
     try:
-        return _parsed(json.loads, text if isinstance(text, str) else text.decode("utf-8-sig"))
+        decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
+        return json.loads(decoded) if len(decoded) < _MANY_OBJECTS else _parsed(json.loads, decoded)
     except json.JSONDecodeError as error:
         raise malformed(f"the body is not JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
     except UnicodeDecodeError:
@@ -45,7 +46,7 @@ def parse_json(body: Body) -> object:
 
 def _parsed(parse: Callable[[Any], object], text: Union[str, bytes, bytearray]) -> object:
     """Parse without collections of garbage meanwhile: they would find none, and take most of the time."""
-    if len(text) < _MANY_OBJECTS or not gc.isenabled():
+    if not gc.isenabled():
         return parse(text)
     gc.disable()
     try:
@@ -77,7 +78,8 @@ def decode_json(body: Body, decode: Callable[[object], _DecodedT]) -> _DecodedT:
     fast = fast_json()
     if fast is not None and isinstance(body.value, BINARY):
         try:
-            return decode(_parsed(fast.loads, body.value))
+            few = len(body.value) < _MANY_OBJECTS
+            return decode(fast.loads(body.value) if few else _parsed(fast.loads, body.value))
         except ValueError:
             pass  # parsed again below, by the parser that decides
         except RequestError as error:

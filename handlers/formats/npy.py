@@ -101,7 +101,7 @@ def write_npy(tensor: torch.Tensor) -> bytes:
             [3, 4]])
     """
     known = tensor if tensor.dtype in _WRITE else tensor.to(torch.float32)
-    return _prefix(known.dtype, tuple(known.shape)) + to_bytes(known)
+    return to_bytes(known, _prefix(known.dtype, tuple(known.shape)))
 
 
 @lru_cache(maxsize=_HEADER_CACHE_SIZE)

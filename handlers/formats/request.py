@@ -136,10 +136,10 @@ class TorchServeRequest(NamedTuple):
         raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
 
     def _json_bytes(self, value: object) -> int | None:
-        if not isinstance(value, (bytes, bytearray)):
+        told = self.headers.get(_TITLED_LENGTH) or self.headers.get(LENGTH_HEADER)  # as HTTP/1 and HTTP/2 write it
+        if not told or not isinstance(value, (bytes, bytearray)):
             return None
-        told = self.header(LENGTH_HEADER)
-        return json_bytes(value, told) if told else None
+        return json_bytes(value, str(told))
 
     def _field_type(self, name: str) -> str:
         own = self.headers.get(name)
@@ -148,6 +148,7 @@ class TorchServeRequest(NamedTuple):
 
 
 _titled = lru_cache(maxsize=16)(str.title)
+_TITLED_LENGTH = LENGTH_HEADER.title()
 
 
 @lru_cache(maxsize=256)  # few clients, each with its own

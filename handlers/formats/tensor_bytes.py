@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 
 
-def to_bytes(tensor: torch.Tensor) -> bytes:
-    """Return the bytes of a tensor.
+def to_bytes(tensor: torch.Tensor, before: bytes = b"") -> bytes:
+    """Return the bytes of a tensor, with others before them.
 
     >>> to_bytes(torch.tensor([[1, 2], [3, 256]], dtype=torch.int16)).hex()
     '0100020003000001'
     """
-    content = bytearray(tensor.numel() * tensor.element_size())
-    if content:
-        torch.frombuffer(content, dtype=tensor.dtype).copy_(tensor.detach().reshape(-1))
+    content = bytearray(before)
+    if tensor.numel() > 0:
+        content += bytes(tensor.numel() * tensor.element_size())
+        torch.frombuffer(content, dtype=tensor.dtype, offset=len(before)).copy_(tensor.detach().reshape(-1))
     return bytes(content)
 
 
