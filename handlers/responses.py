@@ -11,6 +11,8 @@ from typing import NamedTuple, Union
 
 JSON = "application/json"
 NPY = "application/x-npy"
+JSON_LENGTH_HEADER = "Inference-Header-Content-Length"
+"""The header of a V2 body with the bytes of tensors: how many bytes its JSON has."""
 _BYTES_AFTER_JSON = "application/octet-stream; json-bytes="
 
 DEFAULT_MAX_RESPONSE_BYTES = 6_553_500
@@ -144,7 +146,7 @@ def http_headers(response: RawResponse) -> tuple[str, Mapping[str, str]]:
     plain, _, json_bytes = content_type.partition("; json-bytes=")
     if not json_bytes.isdigit():  # a user's own
         return content_type, response.headers
-    return plain, {**response.headers, "Inference-Header-Content-Length": json_bytes}
+    return plain, {**response.headers, JSON_LENGTH_HEADER: json_bytes}
 
 
 Outcome = Union[RawResponse, RequestError]

@@ -18,7 +18,7 @@ from ..config.manifest import Manifest
 from ..handlers.formats.binary_tensors import DATATYPES
 from ..handlers.formats.request import TorchServeRequest
 from ..handlers.formats.tensor_bytes import from_bytes, to_bytes
-from ..handlers.responses import RawResponse, http_headers
+from ..handlers.responses import JSON_LENGTH_HEADER, RawResponse, http_headers
 from .values import read_one, write_one
 
 Ask = Callable[[TorchServeRequest], RawResponse]
@@ -92,13 +92,13 @@ class ModelSession:
         response = self._ask(
             TorchServeRequest(
                 {"body": content} if content else {},
-                {**self._fields(), **more, **({"inference-header-content-length": str(json_bytes)} if content else {})},
+                {**self._fields(), **more, **({JSON_LENGTH_HEADER: str(json_bytes)} if content else {})},
             )
         )
         if response.status != 200:
             refusal = json.loads(response.body)
             raise SessionError(refusal["type"], refusal["message"])
-        told = http_headers(response)[1].get("Inference-Header-Content-Length")
+        told = http_headers(response)[1].get(JSON_LENGTH_HEADER)
         end = len(response.body) if told is None else int(told)
         head, rest = json.loads(response.body[:end]), memoryview(response.body)[end:]
         outputs = []

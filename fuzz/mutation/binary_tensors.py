@@ -12,12 +12,13 @@ import torch
 
 from torchserve_neuron_lstm.handlers.formats.binary_tensors import DATATYPES
 from torchserve_neuron_lstm.handlers.formats.tensor_bytes import to_bytes
+from torchserve_neuron_lstm.handlers.responses import JSON_LENGTH_HEADER
 
 from ..case import Case
 from ..target import OctetMutation
 from .json_text import mutate_json
 
-LENGTH = "Inference-Header-Content-Length"
+LENGTH = JSON_LENGTH_HEADER
 _NAMES = {f"torch.{dtype}": name for dtype, name in DATATYPES.items()}
 
 

@@ -23,8 +23,15 @@ from functools import cached_property
 from pathlib import Path
 
 from ...config.manifest import Manifest
-from ..responses import DEFAULT_MAX_RESPONSE_BYTES, NPY, Encoded, RequestError, SessionKeys, malformed
-from .binary_tensors import LENGTH_HEADER
+from ..responses import (
+    DEFAULT_MAX_RESPONSE_BYTES,
+    JSON_LENGTH_HEADER,
+    NPY,
+    Encoded,
+    RequestError,
+    SessionKeys,
+    malformed,
+)
 from .custom import CustomFormat, UserCodec, load_user_codec
 from .json_formats import PlainFormat, V1Format, decode_json
 from .json_text import to_json
@@ -141,7 +148,7 @@ class Codec:
         if isinstance(refused, InferenceRequest):
             return refused.format.encode_error(error, refused) or {}
         if isinstance(refused, TorchServeRequest):
-            if refused.header(LENGTH_HEADER):
+            if refused.header(JSON_LENGTH_HEADER.lower()):
                 return {"error": error.message}
             refused = refused.written()
         if isinstance(refused, (bytes, bytearray, str)):

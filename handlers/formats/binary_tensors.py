@@ -14,12 +14,10 @@ from typing import NamedTuple
 import torch
 
 from ...bucketing.shapes import DType, TensorSpec
-from ..responses import RequestError, abbreviate, invalid, malformed
+from ..responses import JSON_LENGTH_HEADER, RequestError, abbreviate, invalid, malformed
 from .tensor_bytes import from_bytes
 from .tensors import invalid_input
 
-LENGTH_HEADER = "inference-header-content-length"
-"""The header, in lower case."""
 DATATYPES: Mapping[DType, str] = {
     "float32": "FP32", "float64": "FP64", "float16": "FP16", "bfloat16": "BF16",
     "int64": "INT64", "int32": "INT32", "int16": "INT16", "int8": "INT8", "uint8": "UINT8", "bool": "BOOL",
@@ -54,7 +52,7 @@ def with_raw_data(value: object, tail: memoryview) -> object:
     """
     entries = value.get("inputs") if isinstance(value, dict) else None
     if not isinstance(value, dict) or not isinstance(entries, list):
-        raise malformed(f"{LENGTH_HEADER} is for a body in V2: an object with a list of inputs")
+        raise malformed(f"{JSON_LENGTH_HEADER} is for a body in V2: an object with a list of inputs")
     if len(entries) > _MOST_ENTRIES:
         raise RequestError(
             "TooManySequences",
@@ -137,6 +135,6 @@ def json_bytes(body: bytes | bytearray, header: str) -> int:
     number = int(header) if header.isascii() and header.isdigit() and len(header) < 16 else -1
     if not 0 <= number <= len(body):
         raise malformed(
-            f"{LENGTH_HEADER} is {abbreviate(header)}: expected a number up to {len(body)}, the body's bytes"
+            f"{JSON_LENGTH_HEADER} is {abbreviate(header)}: expected a number up to {len(body)}, the body's bytes"
         )
     return number

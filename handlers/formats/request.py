@@ -20,6 +20,7 @@ from ...config.manifest import Manifest
 from ..responses import (
     DEFAULT_MAX_RESPONSE_BYTES,
     JSON,
+    JSON_LENGTH_HEADER,
     NPY,
     Encoded,
     RequestError,
@@ -28,7 +29,7 @@ from ..responses import (
     invalid,
     malformed,
 )
-from .binary_tensors import LENGTH_HEADER, json_bytes
+from .binary_tensors import json_bytes
 from .labels import Labels
 from .tensors import convert_tensor, tensor_from_lists
 from .v2_outputs import WantedOutput
@@ -136,7 +137,7 @@ class TorchServeRequest(NamedTuple):
         raise malformed(_no_body(self.row, _plain_type(self.header("content-type"))))
 
     def _json_bytes(self, value: object) -> int | None:
-        told = self.headers.get(_TITLED_LENGTH) or self.headers.get(LENGTH_HEADER)  # as HTTP/1 and HTTP/2 write it
+        told = self.headers.get(JSON_LENGTH_HEADER) or self.headers.get(_LOWER_LENGTH)  # as HTTP/1 and HTTP/2 write it
         if not told or not isinstance(value, (bytes, bytearray)):
             return None
         return json_bytes(value, str(told))
@@ -148,7 +149,7 @@ class TorchServeRequest(NamedTuple):
 
 
 _titled = lru_cache(maxsize=16)(str.title)
-_TITLED_LENGTH = LENGTH_HEADER.title()
+_LOWER_LENGTH = JSON_LENGTH_HEADER.lower()
 
 
 @lru_cache(maxsize=256)  # few clients, each with its own
