@@ -112,9 +112,10 @@ mutants: $(MUTANTS_STAMP)
 test-arm64: $(STAMP)
 	@$(BIN)/python -m pytest tests/arm64
 
-# For a release, and after one of torch.
+# For a release, and after one of torch. Corners at a time.
+test-matrix: JOBS ?= 1
 test-matrix: $(STAMP)
-	@$(BIN)/python -m matrix
+	@$(BIN)/python -m matrix --jobs $(JOBS)
 
 operators: $(STAMP)
 	@$(BIN)/python -m matrix.operators

@@ -13,6 +13,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,8 +48,10 @@ def main() -> int:
     """Run the corners; returns 1 if one that was run is not green."""
     options = _options()
     WORK.mkdir(exist_ok=True)
-    rows = [row for one in PACKAGERS if _chosen(one, options.only) for row in _packager(one)]
-    rows += [row for one in HOSTS if _chosen(one, options.only) for row in _host(one)]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        packaged = [*pool.map(_packager, [one for one in PACKAGERS if _chosen(one, options.only)])]
+        served = [*pool.map(_host, [one for one in HOSTS if _chosen(one, options.only)])]
+    rows = [*chain(*packaged, *served)]
     for row in rows:
         print(" | ".join(row[:3]))
     if not options.only:
@@ -59,6 +63,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", help="corners whose name contains this text; the page is not written")
+    parser.add_argument("--jobs", type=int, default=1, help="corners at a time, of some 4 GB each (default: 1)")
     return parser.parse_args()
 
 
