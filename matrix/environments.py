@@ -11,7 +11,8 @@ from pathlib import Path
 from .corners import Host, Packager
 
 ROOT = Path(__file__).resolve().parents[1]
-_UV = str(Path(sys.executable).with_name("uv"))
+# pyproject.toml tells uv that torch needs nothing of CUDA, which is so for the build of the lock file alone.
+_UV = (str(Path(sys.executable).with_name("uv")), "--no-config")
 _EXTRAS = "onnxruntime,redis,serve,sign"
 _TESTS = ("pytest>=8,<9", "pytest-timeout", "pytest-xdist", "hypothesis", "jsonschema", "orjson", "vermin", "editables")
 
@@ -30,9 +31,9 @@ def make(corner: Packager | Host, folder: Path) -> Path:
     python = place / "bin" / "python"
     if not done.is_file():
         shutil.rmtree(place, ignore_errors=True)
-        _run([_UV, "venv", "--quiet", "--python", _interpreter(corner.python), str(place)])
+        _run([*_UV, "venv", "--quiet", "--python", _interpreter(corner.python), str(place)])
         for packages in _steps(corner):
-            _run([_UV, "pip", "install", "--quiet", "--python", str(python), *packages])
+            _run([*_UV, "pip", "install", "--quiet", "--python", str(python), *packages])
         done.touch()
     return python
 
