@@ -19,7 +19,7 @@ from ..config.compiler import TraceArguments
 from ..config.load import load_config
 from ..config.manifest import Manifest, ManifestError, read_manifest
 from ..config.schema import ServingConfig
-from ..handlers.runtime.host import available_cores, threads_per_worker
+from ..handlers.runtime.cores import available_cores, threads_per_worker
 from ..handlers.runtime.loader import load_archive
 from ..inference.private_directory import private_directory
 from ..lowering import lower

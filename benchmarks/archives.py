@@ -27,7 +27,7 @@ from torchserve_neuron_lstm.backends.compile_pool import compile_all
 from torchserve_neuron_lstm.backends.registry import get_backend
 from torchserve_neuron_lstm.bucketing.plan import single_bucket_plan
 from torchserve_neuron_lstm.config.load import load_config
-from torchserve_neuron_lstm.handlers.runtime.host import available_cores
+from torchserve_neuron_lstm.handlers.runtime.cores import available_cores
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, load_archive
 from torchserve_neuron_lstm.inference.reader import ArchiveReader
 from torchserve_neuron_lstm.lowering import lower

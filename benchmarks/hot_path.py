@@ -28,7 +28,7 @@ from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.json_formats import parse_json
 from torchserve_neuron_lstm.handlers.formats.json_text import fast_json
 from torchserve_neuron_lstm.handlers.formats.npy import MAGIC, read_npy, write_npy
-from torchserve_neuron_lstm.handlers.formats.request import Body, ModelIdentity, TorchServeRequest, read_sequence
+from torchserve_neuron_lstm.handlers.formats.request import Body, ModelIdentity, RawRequest, read_sequence
 from torchserve_neuron_lstm.handlers.responses import JSON, NPY
 from torchserve_neuron_lstm.handlers.runtime.loader import LoadedArchive, Programs, planner_from_manifest
 from torchserve_neuron_lstm.handlers.service import Service
@@ -148,9 +148,9 @@ def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
     service = Service(model, codec)
     rows, headers = traffic.batch(count)
     context = make_context(headers)
-    bodies = [TorchServeRequest(row, own).body() for row, own in zip(rows, headers, strict=True)]
+    bodies = [RawRequest(row, own).body() for row, own in zip(rows, headers, strict=True)]
     values = [_parsed(body) for body in bodies]
-    requests = [codec.decode(TorchServeRequest(row, own)) for row, own in zip(rows, headers, strict=True)]
+    requests = [codec.decode(RawRequest(row, own)) for row, own in zip(rows, headers, strict=True)]
     sequences = [request.sequences[0].tensors for request in requests]
     lengths = [request.sequences[0].length for request in requests]
     plan = model.plan(lengths)
@@ -165,8 +165,8 @@ def stages(traffic: Traffic, kind: Kind, count: int) -> dict[str, Work]:
 
     return {
         "TorchServe's context": tell_context,
-        "decode": lambda: [codec.decode(TorchServeRequest(row, own)) for row, own in zip(rows, headers, strict=True)],
-        "  row to body": lambda: [TorchServeRequest(row, own).body() for row, own in zip(rows, headers, strict=True)],
+        "decode": lambda: [codec.decode(RawRequest(row, own)) for row, own in zip(rows, headers, strict=True)],
+        "  row to body": lambda: [RawRequest(row, own).body() for row, own in zip(rows, headers, strict=True)],
         "  parse": lambda: [_parsed(body) for body in bodies],
         "  check, make tensors": lambda: [read_sequence({spec.name: value}, facts) for value in values],
         f"plan ({len(plan.runs)} runs)": lambda: model.plan(lengths),

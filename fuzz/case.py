@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
 
 ARRIVALS = ("body", "data", "bare", "form")
 """Places of a body in TorchServe's batch: a field of the row, the row itself, or none of these."""
@@ -29,7 +29,7 @@ class Case:
     fields: tuple[tuple[str, str], ...] = ()
     """Form fields beside the body."""
 
-    def request(self) -> TorchServeRequest:
+    def request(self) -> RawRequest:
         """Return the request as TorchServe would give it."""
         value = self._value()
         fields: dict[str, object] = dict(self.fields)
@@ -39,7 +39,7 @@ class Case:
             "bare": value,
             "form": fields,
         }
-        return TorchServeRequest(rows[self.arrival], dict(self.headers))
+        return RawRequest(rows[self.arrival], dict(self.headers))
 
     def _value(self) -> object:
         try:

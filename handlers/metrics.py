@@ -1,36 +1,16 @@
-"""Metrics of a batch, as far as the server's metrics file declares them.
-
-A worker reports a metric to its frontend by a line on its standard output. TorchServe's Python API writes one line a
-call, each a log record of its own; here a whole batch is one record of several lines, which costs a tenth.
-"""
+"""Metrics of a batch, the same on every host."""
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 from ..bucketing.shapes import BucketGrid
 from .batch import BatchStats
 
-_log = logging.getLogger(__name__)
-
 MetricType = Literal["counter", "histogram"]
-MODEL_DIMENSIONS = ("ModelName", "Level")
-
-
-class DeclaredMetric(Protocol):
-    """A metric of the server's metrics file: `ts.metrics.caching_metric.CachingMetric`."""
-
-    @property
-    def unit(self) -> str:
-        """The unit, as TorchServe writes it."""
-
-    @property
-    def dimension_names(self) -> Sequence[str]:
-        """The names of the dimensions, in the order of their values."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +23,6 @@ class Metric:
     type: MetricType
     values: Callable[[BatchMetrics, BucketGrid], Mapping[str, float]]
     dimension: str | None = None
-
-    @property
-    def dimensions(self) -> tuple[str, ...]:
-        """The dimensions that the server's metrics file must declare; TorchServe adds the host's name."""
-        return MODEL_DIMENSIONS if self.dimension is None else (self.dimension, *MODEL_DIMENSIONS)
 
 
 METRICS = (
@@ -63,58 +38,6 @@ METRICS = (
     Metric("neuron_lstm_engine_seconds", "histogram", lambda batch, _: {"": batch.stats.engine_seconds}),
     Metric("neuron_lstm_batch_seconds", "histogram", lambda batch, _: {"": batch.seconds}),
 )
-
-
-def declared_units(find: Callable[[Metric], DeclaredMetric | None]) -> dict[str, str]:
-    """Return the unit of each metric that the server's file declares, by name; `find` looks one up.
-
-    A metric that is declared with other dimensions is left out, with a warning: TorchServe matches them by order.
-    """
-    units = {}
-    for metric in METRICS:
-        declared = find(metric)
-        if declared is None:
-            continue
-        if tuple(declared.dimension_names) == metric.dimensions:
-            units[metric.name] = declared.unit
-        else:
-            _log.warning(
-                "the server's metrics file declares %s with the dimensions %s; it is not sent, because it has %s",
-                metric.name,
-                list(declared.dimension_names),
-                list(metric.dimensions),
-            )
-    return units
-
-
-@dataclass(frozen=True)
-class MetricReporter:
-    """Writes the metrics of a batch as lines that TorchServe reads."""
-
-    model_name: str
-    grid: BucketGrid
-    units: Mapping[str, str]
-    """The unit of each declared metric. Others are left out: the server would log and then drop them."""
-    host: str
-
-    def lines(self, batch: BatchMetrics, time: int) -> Iterator[str]:
-        """Format one line for each value that is not 0; `time` is in seconds since the epoch.
-
-        >>> declared = {"neuron_lstm_requests_total": "Count"}
-        >>> reporter = MetricReporter("tagger", BucketGrid((1,), (8,)), declared, "host1")
-        >>> list(reporter.lines(BatchMetrics(requests=3), time=1700000000))
-        ['[METRICS]neuron_lstm_requests_total.Count:3|#ModelName:tagger,Level:Model|#type:COUNTER|#hostname:host1,1700000000']
-        """
-        model, end = f"ModelName:{self.model_name},Level:Model", f"#hostname:{self.host},{time}"
-        for metric in METRICS:
-            unit = self.units.get(metric.name)
-            if unit is None:
-                continue
-            for own, value in metric.values(batch, self.grid).items():
-                if value:
-                    dimensions = f"{metric.dimension}:{own},{model}" if metric.dimension else model
-                    number = value if isinstance(value, int) else f"{value:.6f}"
-                    yield f"[METRICS]{metric.name}.{unit}:{number}|#{dimensions}|#type:{metric.type.upper()}|{end}"
 
 
 @dataclass(frozen=True)

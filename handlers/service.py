@@ -19,7 +19,7 @@ from .batch import UNEXPECTED_ERROR, BatchStats, run_sequences
 from .deadline import Turn, names_deadline, too_late
 from .formats import Codec
 from .formats.json_text import ResponseTooLong, to_json
-from .formats.request import InferenceRequest, Outputs, TorchServeRequest
+from .formats.request import InferenceRequest, Outputs, RawRequest
 from .metrics import BatchMetrics
 from .readiness import readiness
 from .responses import (
@@ -69,7 +69,7 @@ class Service:
     sessions: Sessions | None = None
     """The sessions of a streaming model; None: every request is a whole sequence."""
 
-    def handle(self, requests: Sequence[TorchServeRequest]) -> list[RawResponse]:
+    def handle(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
         """Return one response for each request, in order; no content of a request makes it raise."""
         if not any(request.headers.get("describe") for request in requests):
             return self._infer(requests)
@@ -82,7 +82,7 @@ class Service:
         ready = readiness(self.model, self.sessions)
         return RawResponse(200 if ready["ready"] else 503, to_json({**self.description, "readiness": ready}))
 
-    def _infer(self, requests: Sequence[TorchServeRequest]) -> list[RawResponse]:
+    def _infer(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
         started = self.clock()
         accepted = [_attempt(self._accept, request) for request in requests]
         timely = self._in_time(requests, accepted, started)
@@ -124,7 +124,7 @@ class Service:
             self.model, self.codec, self.sessions, state_id, settings.fields, self.clock, encode, settings.client_header
         )
 
-    def _accept(self, request: TorchServeRequest) -> AcceptedRequest:
+    def _accept(self, request: RawRequest) -> AcceptedRequest:
         """Decode a request, and refuse one whose response or computation would be too large.
 
         Raises:
@@ -147,7 +147,7 @@ class Service:
         return decoded
 
     def _in_time(
-        self, requests: Sequence[TorchServeRequest], accepted: Sequence[AcceptedRequest | RequestError], started: float
+        self, requests: Sequence[RawRequest], accepted: Sequence[AcceptedRequest | RequestError], started: float
     ) -> list[AcceptedRequest | RequestError]:
         """Replace the requests that would be answered after their deadline by their refusals."""
         elapsed_ms, unix_ms = (self.clock() - started) * 1000, self.unix_clock() * 1000
@@ -169,7 +169,7 @@ class Service:
 
     def _has_time(
         self,
-        requests: Sequence[TorchServeRequest],
+        requests: Sequence[RawRequest],
         accepted: Sequence[AcceptedRequest | RequestError],
         elapsed_ms: float,
     ) -> bool:
@@ -210,9 +210,9 @@ class Service:
         except Exception:  # noqa: BLE001 - no response depends on metrics
             _log.exception("the metrics of a batch could not be reported")
 
-    def _refuse(self, refused: TorchServeRequest | AcceptedRequest, error: RequestError) -> RawResponse:
+    def _refuse(self, refused: RawRequest | AcceptedRequest, error: RequestError) -> RawResponse:
         headers = {} if error.retry_after is None else {"Retry-After": str(ceil(error.retry_after))}
-        known = refused if isinstance(refused, TorchServeRequest) else _inference(refused)
+        known = refused if isinstance(refused, RawRequest) else _inference(refused)
         return RawResponse(error.status, self.codec.encode_error(error, known), headers=headers)
 
 

@@ -12,20 +12,15 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
-
-from ..config.manifest import read_manifest
-from .description import describe
-from .formats import load_codec
-from .formats.request import ModelIdentity, TorchServeRequest
-from .metrics import BatchMetrics, DeclaredMetric, Metric, MetricReporter, declared_units
+from ..bucketing.shapes import BucketGrid
+from .formats.request import ModelIdentity, RawRequest
+from .host import Host
+from .metrics import BatchMetrics, Metric
+from .open_service import open_service
 from .responses import RawResponse, http_headers
-from .runtime.host import available_cores, threads_per_worker
-from .runtime.loader import load_archive
-from .runtime.placement import apply_placement
-from .server_settings import max_response_bytes, read_server_properties
 from .service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
-from .streaming.sessions import open_sessions
+from .torchserve_metrics import DeclaredMetric, MetricReporter, declared_units
+from .torchserve_settings import max_response_bytes, read_server_properties
 
 _log = logging.getLogger(__name__)
 
@@ -63,44 +58,35 @@ def load(context: Context) -> Service:
         RuntimeError: with one line that says what to do. TorchServe reports no other error; it would restart the
             worker again and again.
     """
-    directory = Path(context.system_properties["model_dir"])
     try:
-        return _load(directory, context)
-    except (RuntimeError, MemoryError):
-        raise
+        host = host_of(context)
     except Exception as error:
-        raise RuntimeError(f"cannot load the archive in {directory}: {type(error).__name__}: {error}") from error
+        raise RuntimeError(f"TorchServe's context cannot be read: {type(error).__name__}: {error}") from error
+    return open_service(host)
 
 
 def handle(service: Service, rows: Sequence[object], context: Context) -> list[bytes]:
     """Return exactly one body for each row, its status and content type set in `context`."""
-    requests = [TorchServeRequest(row, context.get_all_request_header(index)) for index, row in enumerate(rows)]
+    requests = [RawRequest(row, context.get_all_request_header(index)) for index, row in enumerate(rows)]
     responses = service.handle(requests)
     for index, response in enumerate(responses):
         _set_status(response, index, context)
     return [response.body for response in responses]
 
 
-def _load(directory: Path, context: Context) -> Service:
-    manifest, workers = read_manifest(directory), _max_workers(context.model_yaml_config)
-    # Before anything starts threads, or opens a device.
-    placed = apply_placement(manifest, directory, workers, os.environ)
-    torch.set_num_threads(placed or manifest.threads or threads_per_worker(available_cores(), workers))
-    archive = load_archive(directory, torch.get_num_threads())
-    manifest, identity = archive.manifest, ModelIdentity(str(context.model_name), _version(context.manifest))
-    most = max_response_bytes(os.environ, read_server_properties(Path("/proc") / str(os.getppid())))
-    codec = load_codec(manifest, directory, identity, most)
-    programs = sum(map(len, archive.programs.values()))
-    _log.info("%d programs on %s, %d threads", programs, manifest.backend, archive.threads)
-    reporter = MetricReporter(identity.name, manifest.grid, _declared_units(context.metrics), socket.gethostname())
-    return Service(
-        archive,
-        codec,
-        describe(manifest, archive.threads),
-        most,
+def host_of(context: Context) -> Host:
+    """Return what TorchServe decides for a worker."""
+    yaml = context.model_yaml_config if isinstance(context.model_yaml_config, Mapping) else {}
+    model = ModelIdentity(str(context.model_name), _version(context.manifest))
+    reporter = MetricReporter(model.name, _declared_units(context.metrics), socket.gethostname())
+    return Host(
+        Path(context.system_properties["model_dir"]),
+        model,
+        max_response_bytes(os.environ, read_server_properties(Path("/proc") / str(os.getppid()))),
+        _response_timeout_ms(yaml.get("responseTimeout")),
         partial(_report, reporter),
-        sessions=open_sessions(manifest, identity.name, os.environ),
-        response_timeout_ms=_response_timeout_ms(context.model_yaml_config),
+        os.environ,
+        workers=yaml.get("maxWorkers"),
     )
 
 
@@ -119,10 +105,10 @@ def _declared_units(metrics: Any) -> dict[str, str]:
     return declared_units(find)
 
 
-def _report(reporter: MetricReporter, batch: BatchMetrics) -> None:
+def _report(reporter: MetricReporter, batch: BatchMetrics, grid: BucketGrid) -> None:
     """Write a batch's lengths to the worker's log and its metrics to TorchServe, in one log record."""
     lines = [f"neuron_lstm lengths {batch.lengths_text}"] if batch.sequences else []
-    lines += reporter.lines(batch, int(time.time()))
+    lines += reporter.lines(batch, grid, int(time.time()))
     if lines:
         _log.info("\n".join(lines))
 
@@ -140,13 +126,8 @@ def _set_status(response: RawResponse, index: int, context: Context) -> None:
         context.set_response_status(response.status, HTTPStatus(response.status).phrase, index)
 
 
-def _response_timeout_ms(yaml: object) -> float:
-    seconds = yaml.get("responseTimeout") if isinstance(yaml, Mapping) else None
+def _response_timeout_ms(seconds: object) -> float:
     return seconds * 1000.0 if type(seconds) is int and seconds > 0 else DEFAULT_RESPONSE_TIMEOUT_MS
-
-
-def _max_workers(yaml: object) -> object:
-    return yaml.get("maxWorkers") if isinstance(yaml, Mapping) else None
 
 
 def _version(manifest: object) -> str:

@@ -16,12 +16,12 @@ from ..bucketing.padding import torch_dtype
 from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
 from ..handlers.formats.binary_tensors import DATATYPES
-from ..handlers.formats.request import TorchServeRequest
+from ..handlers.formats.request import RawRequest
 from ..handlers.formats.tensor_bytes import from_bytes, to_bytes
 from ..handlers.responses import JSON_LENGTH_HEADER, RawResponse, http_headers
 from .values import read_one, write_one
 
-Ask = Callable[[TorchServeRequest], RawResponse]
+Ask = Callable[[RawRequest], RawResponse]
 """The service, for one request."""
 
 
@@ -90,7 +90,7 @@ class ModelSession:
         """Return the JSON of the response, and the entry and the bytes of each output."""
         content, json_bytes = body
         response = self._ask(
-            TorchServeRequest(
+            RawRequest(
                 {"body": content} if content else {},
                 {**self._fields(), **more, **({JSON_LENGTH_HEADER: str(json_bytes)} if content else {})},
             )

@@ -24,7 +24,7 @@ from ..bucketing.shapes import TensorSpec
 from ..config.manifest import Manifest
 from ..handlers.description import describe
 from ..handlers.formats import load_codec, make_codec
-from ..handlers.formats.request import ModelIdentity, SequenceInput, TorchServeRequest
+from ..handlers.formats.request import ModelIdentity, RawRequest, SequenceInput
 from ..handlers.responses import RawResponse
 from ..handlers.runtime.loader import LoadedArchive, load_archive
 from ..handlers.service import Service
@@ -134,7 +134,7 @@ class OpenArchive:
         except RuntimeError as error:
             raise ArchiveError(str(error)) from error
 
-        def ask(request: TorchServeRequest) -> RawResponse:
+        def ask(request: RawRequest) -> RawResponse:
             with self._one_call:
                 self._check_open()
                 (response,) = service.handle([request])
@@ -158,7 +158,7 @@ class OpenArchive:
             except RuntimeError as error:
                 raise ArchiveError(str(error)) from error
 
-        def handle(requests: Sequence[TorchServeRequest]) -> Sequence[RawResponse]:
+        def handle(requests: Sequence[RawRequest]) -> Sequence[RawResponse]:
             with self._one_call, isolated_modules(self.directory):  # a codec may import late
                 self._check_open()
                 return service.handle(requests)

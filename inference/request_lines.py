@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from ..handlers.formats.request import TorchServeRequest
+from ..handlers.formats.request import RawRequest
 from ..handlers.responses import JSON, RawResponse, http_headers
 
 WINDOW_LINES = 1024
@@ -17,7 +17,7 @@ _WINDOW_BYTES = 1 << 22
 _ANSWER_BYTES = 1 << 25
 """Bytes of the answers of a window, by those of the one before it."""
 
-Handle = Callable[[Sequence[TorchServeRequest]], Sequence[RawResponse]]
+Handle = Callable[[Sequence[RawRequest]], Sequence[RawResponse]]
 """The service, for a window of requests."""
 
 
@@ -50,7 +50,7 @@ def answer_lines(handle: Handle, lines: Iterator[bytes]) -> Iterator[AnswerLine]
     """
     number, most = 1, _FIRST_LINES
     while window := _take(lines, most):
-        responses = handle([TorchServeRequest({"body": line}) for line in window])
+        responses = handle([RawRequest({"body": line}) for line in window])
         for response in responses:
             yield _answer(response, number)
             number += 1

@@ -16,7 +16,7 @@ from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.custom import UserCodec
 from torchserve_neuron_lstm.handlers.formats.labels import Labels
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions, StoreSessions, TokenSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
@@ -51,7 +51,7 @@ class ServiceKind:
     """A service that begins each batch in the same state."""
 
     service: Service
-    good: TorchServeRequest
+    good: RawRequest
     """A request that is answered with 200."""
     reset: Callable[[], None]
     """A function that brings back the state in which the service began."""
@@ -120,7 +120,7 @@ def kind_of(name: str) -> ServiceKind:
 
 def _whole(manifest: Manifest, labels: Labels | None = None, user_codec: UserCodec | None = None) -> ServiceKind:
     good: object = "1 2 3 4" if user_codec else json.dumps(good_inputs(manifest))
-    row = TorchServeRequest({"body": bytearray(str(good).encode())})
+    row = RawRequest({"body": bytearray(str(good).encode())})
     return ServiceKind(_service(manifest, None, labels, user_codec), row, lambda: None)
 
 
@@ -143,9 +143,9 @@ def _signed(manifest: Manifest) -> ServiceKind:
     return ServiceKind(_service(manifest, sessions), _of_session("good", [1, 2, 3, 4]), lambda: None)
 
 
-def _of_session(name: str, ids: list[int]) -> TorchServeRequest:
+def _of_session(name: str, ids: list[int]) -> RawRequest:
     body = json.dumps({"ids": ids, "session": name, "start": True})
-    return TorchServeRequest({"body": bytearray(body.encode())}, {"x-client": name})
+    return RawRequest({"body": bytearray(body.encode())}, {"x-client": name})
 
 
 def _service(

@@ -19,7 +19,7 @@ import torch
 from fake_context import FakeContext
 
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
-from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
 from torchserve_neuron_lstm.handlers.responses import JSON, NPY, STATUSES
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.torchserve import handle
@@ -284,7 +284,7 @@ class Answer(NamedTuple):
     """The header that tells the length of the JSON, where the bytes of tensors follow."""
 
 
-def _answers(kind: ServiceKind, request: TorchServeRequest) -> tuple[Answer, Answer]:
+def _answers(kind: ServiceKind, request: RawRequest) -> tuple[Answer, Answer]:
     """Return the answer to a request, and to the good one."""
     kind.reset()
     requests = [kind.good, request]  # a session that both name is the good request's

@@ -3,7 +3,7 @@
 A request becomes tensors in three steps, each of which may refuse it with a `RequestError`:
 
     row of TorchServe's batch
-      | TorchServeRequest.body        MalformedBody: the request has no body
+      | RawRequest.body        MalformedBody: the request has no body
     body: bytes, or a value that TorchServe has parsed
       | parse_json, read_npy          MalformedBody: not JSON, not a .npy file
     value: JSON value or tensor
@@ -37,7 +37,7 @@ from .json_formats import PlainFormat, V1Format, decode_json
 from .json_text import to_json
 from .labels import Labels, read_labels
 from .npy import NpyFormat, write_npy
-from .request import Body, FormatContext, InferenceRequest, ModelIdentity, Outputs, RequestFormat, TorchServeRequest
+from .request import Body, FormatContext, InferenceRequest, ModelIdentity, Outputs, RawRequest, RequestFormat
 from .v2 import V2Format
 
 FORMATS: tuple[Callable[[FormatContext], RequestFormat], ...] = (NpyFormat, V2Format, V1Format, PlainFormat)
@@ -91,7 +91,7 @@ class Codec:
         """Whether the body is parsed as JSON."""
         return not any(one.matches(body) for one in self._body_formats)
 
-    def decode(self, request: TorchServeRequest) -> InferenceRequest:
+    def decode(self, request: RawRequest) -> InferenceRequest:
         """Decode the sequences of a request.
 
         Raises:
@@ -112,7 +112,7 @@ class Codec:
         error.body_keys = self.error_keys(error, decoded)
         raise error
 
-    def _decode_body(self, request: TorchServeRequest) -> InferenceRequest:
+    def _decode_body(self, request: RawRequest) -> InferenceRequest:
         body = request.body()
         self._check_size(request, body.value)
         for one in self._body_formats:
@@ -147,7 +147,7 @@ class Codec:
         """
         if isinstance(refused, InferenceRequest):
             return refused.format.encode_error(error, refused) or {}
-        if isinstance(refused, TorchServeRequest):
+        if isinstance(refused, RawRequest):
             if refused.header(JSON_LENGTH_HEADER.lower()):
                 return {"error": error.message}
             refused = refused.written()
@@ -166,7 +166,7 @@ class Codec:
             raise
         raise malformed("the body is in none of the formats that are served here")
 
-    def check_size(self, request: TorchServeRequest) -> None:
+    def check_size(self, request: RawRequest) -> None:
         """Refuse a body with too many bytes before it is parsed, or what is left of it is looked at.
 
         Raises:
@@ -174,7 +174,7 @@ class Codec:
         """
         self._check_size(request, request.written())
 
-    def _check_size(self, request: TorchServeRequest, given: object) -> None:
+    def _check_size(self, request: RawRequest, given: object) -> None:
         most = self.manifest.limits.body_bytes
         size = len(given) if isinstance(given, (bytes, bytearray, str)) else request.content_length
         if size > most:

@@ -1,7 +1,6 @@
-"""Requests: a row of TorchServe's batch, its body, the sequences decoded from it, and the protocol
-of formats.
+"""Requests as a host received them, their sequences, and the protocol of formats.
 
-TorchServe gives a request as a mapping of form fields and a mapping of headers. `TorchServeRequest` reads both.
+A request is a mapping of form fields and a mapping of headers, as TorchServe gives it. `RawRequest` reads both.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ class Body(NamedTuple):
     """A request's body and its content type (lower case, without parameters; "" if none)."""
 
     value: object
-    """Bytes, bytearray or str, or a value that TorchServe has already parsed from JSON."""
+    """Bytes, bytearray or str, or a value that the host has already parsed from JSON."""
     content_type: str
     json_bytes: int | None = None
     """V2: the bytes of the JSON that the bytes of tensors follow; None: there are none."""
 
 
-class TorchServeRequest(NamedTuple):
-    """One row of a batch as TorchServe gives it.
+class RawRequest(NamedTuple):
+    """One request as its host received it.
 
     `row` maps form fields to values; a body that is no form is the field `body`. An envelope may have replaced the
     row by the body itself. `headers` has the HTTP headers as the client wrote them (none over gRPC) and, for each
@@ -63,7 +62,7 @@ class TorchServeRequest(NamedTuple):
     def header(self, name: str) -> str:
         """Return the value of an HTTP header, "" if it is missing. Names are compared without case.
 
-        >>> TorchServeRequest({}, {"Accept": "application/x-npy"}).header("accept")
+        >>> RawRequest({}, {"Accept": "application/x-npy"}).header("accept")
         'application/x-npy'
         """
         headers = self.headers
@@ -77,7 +76,7 @@ class TorchServeRequest(NamedTuple):
         return ""
 
     def written(self) -> object:
-        """Return the body as TorchServe gave it; None if there is none."""
+        """Return the body as the host gave it; None if there is none."""
         try:
             return self.body().value
         except RequestError:
@@ -96,11 +95,11 @@ class TorchServeRequest(NamedTuple):
 
         A header of that name in an inference request comes with a body, and means nothing.
 
-        >>> TorchServeRequest({}, {"describe": "True"}).is_describe_request
+        >>> RawRequest({}, {"describe": "True"}).is_describe_request
         True
-        >>> TorchServeRequest({"body": b""}, {"describe": "True"}).is_describe_request
+        >>> RawRequest({"body": b""}, {"describe": "True"}).is_describe_request
         True
-        >>> TorchServeRequest({"body": b"[1]"}, {"describe": "True"}).is_describe_request
+        >>> RawRequest({"body": b"[1]"}, {"describe": "True"}).is_describe_request
         False
         """
         if self.headers.get("describe") != "True" or not isinstance(self.row, Mapping):

@@ -24,8 +24,9 @@ from ...bucketing.planner import Planner, make_planner
 from ...bucketing.shapes import Bucket, DynamicShape, ProgramRole, Shapes
 from ...config.json_codec import REPACKAGE
 from ...config.manifest import Manifest, ManifestError, read_manifest, verify_files
-from .host import available_cores, check_requirements
+from .cores import available_cores
 from .immutable_copy import DigestMismatch, ImmutableCopy, immutable_copy
+from .requirements import check_requirements
 from .user_code import selected_lengths
 
 Programs = Mapping[Optional[Bucket], Program]

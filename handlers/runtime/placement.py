@@ -26,7 +26,7 @@ from pathlib import Path
 from ...backends.interface import CoreAssigning
 from ...backends.registry import get_backend
 from ...config.manifest import FILE_NAME, Manifest
-from .host import available_cores
+from .cores import available_cores
 
 _log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...sessions.settings import SessionFields, normalize_field_name
 from ..formats.json_formats import decode_json
-from ..formats.request import BODY_FIELDS, Body, TorchServeRequest
+from ..formats.request import BODY_FIELDS, Body, RawRequest
 from ..responses import RequestError, abbreviate, invalid
 
 _V2_PARAMETERS = {"sequence_id": "id", "sequence_start": "start", "sequence_end": "end", "sequence_step": "step"}
@@ -40,8 +40,8 @@ class FoundField(NamedTuple):
 
 
 def find_session_fields(
-    request: TorchServeRequest, names: SessionFields, is_json: Callable[[Body], bool]
-) -> tuple[list[FoundField], TorchServeRequest]:
+    request: RawRequest, names: SessionFields, is_json: Callable[[Body], bool]
+) -> tuple[list[FoundField], RawRequest]:
     """Find the session fields of a request; returns them and the request without them.
 
     Names are compared without case, and `-` counts as `_`: proxies change the one and drop the other. Fields in the
@@ -72,7 +72,7 @@ def read_session_fields(found: Sequence[FoundField], names: SessionFields) -> Se
     return _validated(values, names)
 
 
-def _fields_outside_body(request: TorchServeRequest) -> Iterator[tuple[str, object]]:
+def _fields_outside_body(request: RawRequest) -> Iterator[tuple[str, object]]:
     for name, value in request.headers.items():
         if isinstance(value, str):
             yield name, value
@@ -83,8 +83,8 @@ def _fields_outside_body(request: TorchServeRequest) -> Iterator[tuple[str, obje
 
 
 def _split_body(
-    request: TorchServeRequest, keys: Mapping[str, str], is_json: Callable[[Body], bool]
-) -> tuple[list[FoundField], TorchServeRequest]:
+    request: RawRequest, keys: Mapping[str, str], is_json: Callable[[Body], bool]
+) -> tuple[list[FoundField], RawRequest]:
     """Return the fields in a JSON object, and the request with the parsed body without them."""
     if not has_body(request) or not is_json(body := request.body()):
         return [], request
@@ -103,7 +103,7 @@ def _split_body(
     rest = {name: part for name, part in value.items() if normalize_field_name(name) not in keys}
     row = request.row
     field = next((name for name in BODY_FIELDS if isinstance(row, Mapping) and name in row), BODY_FIELDS[0])
-    return found, TorchServeRequest({field: rest}, request.headers)
+    return found, RawRequest({field: rest}, request.headers)
 
 
 def _parameter(name: str, value: object) -> object:
@@ -112,7 +112,7 @@ def _parameter(name: str, value: object) -> object:
     return (str(value) if value else None) if is_number else value
 
 
-def has_body(request: TorchServeRequest) -> bool:
+def has_body(request: RawRequest) -> bool:
     """Whether the request has a body that is not empty."""
     if not isinstance(request.row, Mapping):
         return request.row not in (None, b"", "")

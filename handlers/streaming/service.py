@@ -23,7 +23,7 @@ from ...sessions.settings import SessionFields
 from ..batch import BatchStats, infer, merge_stats, run_with_isolation
 from ..formats import Codec
 from ..formats.json_text import to_json
-from ..formats.request import InferenceRequest, Outputs, SequenceInput, TorchServeRequest
+from ..formats.request import InferenceRequest, Outputs, RawRequest, SequenceInput
 from ..formats.tensor_bytes import to_bytes
 from ..responses import JSON, Encoded, Outcome, RawResponse, RequestError, invalid
 from ..runtime.loader import ServedModel
@@ -101,7 +101,7 @@ class SessionService:
     def __post_init__(self) -> None:
         object.__setattr__(self, "serializer", StateSerializer(self.model.manifest.carried))
 
-    def decode(self, request: TorchServeRequest) -> SessionRequest:
+    def decode(self, request: RawRequest) -> SessionRequest:
         """Decode one request of a session.
 
         Raises:

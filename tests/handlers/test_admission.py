@@ -18,7 +18,7 @@ from torchserve_neuron_lstm.config.request_limits import RequestLimits
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
 from torchserve_neuron_lstm.handlers.formats.json_text import ResponseTooLong, to_json
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.response_size import OutputSizes
 from torchserve_neuron_lstm.handlers.responses import RawResponse, RequestError
 from torchserve_neuron_lstm.handlers.service import Service
@@ -45,7 +45,7 @@ def service_of(manifest: Manifest, **settings: Any) -> Service:
 
 def ask(service: Service, body: object, **headers: str) -> RawResponse:
     """The response to one request."""
-    return service.handle([TorchServeRequest({"body": body}, headers)])[0]
+    return service.handle([RawRequest({"body": body}, headers)])[0]
 
 
 def kind_of(response: RawResponse) -> str:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torchserve_neuron_lstm.handlers.deadline import Turn, late, remaining_ms
 from torchserve_neuron_lstm.handlers.formats import make_codec
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.handlers.service import Service
 
@@ -85,13 +85,13 @@ def test_a_late_request_is_refused_before_anything_is_computed_and_the_others_ar
     past = {"x-request-deadline-ms": str(NOW_MS - 1)}
     good, refused, bad = service.handle(
         [
-            TorchServeRequest({"body": [1, 2]}),
-            TorchServeRequest({"body": [3, 4, 5]}, past),
-            TorchServeRequest({"body": [6]}, {"x-request-timeout-ms": "x"}),
+            RawRequest({"body": [1, 2]}),
+            RawRequest({"body": [3, 4, 5]}, past),
+            RawRequest({"body": [6]}, {"x-request-timeout-ms": "x"}),
         ]
     )
 
     assert (good.status, refused.status, bad.status) == (200, 504, 400)
     assert refused.headers == {"Retry-After": "1"}
     assert b'"type":"DeadlineExceeded"' in refused.body
-    assert service.handle([TorchServeRequest({"body": [3, 4, 5]}, past)])[0].status == 504
+    assert service.handle([RawRequest({"body": [3, 4, 5]}, past)])[0].status == 504

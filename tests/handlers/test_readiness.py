@@ -11,7 +11,7 @@ from session_service import make_service as make_session_service
 from session_service import piece
 
 from torchserve_neuron_lstm.handlers.formats import make_codec
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.readiness import readiness
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
@@ -19,7 +19,7 @@ from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions, To
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 
-DESCRIBE = TorchServeRequest({}, {"describe": "True"})
+DESCRIBE = RawRequest({}, {"describe": "True"})
 LIMITS = Limits(sessions=10, bytes=10**6, idle_seconds=600)
 
 

@@ -13,7 +13,7 @@ from fake_model import FRAMES, IDS, SUMS, TOTAL, FakeModel, make_manifest
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
 from torchserve_neuron_lstm.handlers.formats.labels import Labels
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
@@ -28,9 +28,9 @@ def make_service(manifest: Manifest | None = None, labels: Labels | None = None,
     return Service(FakeModel(manifest), make_codec(manifest, IDENTITY, labels), **settings)
 
 
-def row(value: object, **headers: str) -> TorchServeRequest:
+def row(value: object, **headers: str) -> RawRequest:
     """A row in TorchServe's form."""
-    return TorchServeRequest({"body": value}, headers)
+    return RawRequest({"body": value}, headers)
 
 
 def ask(service: Service, *values: object) -> list[tuple[int, Any]]:
@@ -105,7 +105,7 @@ def test_a_description_is_not_counted() -> None:
     """The request comes from TorchServe, not from a client."""
     reported: list[BatchMetrics] = []
 
-    make_service(report=reported.append).handle([TorchServeRequest({}, {"describe": "True"})])
+    make_service(report=reported.append).handle([RawRequest({}, {"describe": "True"})])
 
     assert reported == []
 
@@ -213,7 +213,7 @@ def test_an_answer_larger_than_torchserve_sends_is_refused_alone() -> None:
 def test_a_description_is_for_requests_without_a_body() -> None:
     """A client that sends the header with a body gets the answer to it, and so do the others in its batch."""
     service = make_service(description={"backend": "fake"})
-    asked = TorchServeRequest({}, {"describe": "True"})
+    asked = RawRequest({}, {"describe": "True"})
     spoofed = row([1], describe="True")
 
     status, description = told(service.handle([asked])[0])

@@ -20,7 +20,7 @@ from worker import loaded, predict, request
 import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.config.manifest import read_manifest, write_manifest
-from torchserve_neuron_lstm.handlers import torchserve
+from torchserve_neuron_lstm.handlers import open_service, torchserve
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
 
 JSON = "application/json"
@@ -145,7 +145,7 @@ def test_any_other_error_while_loading_becomes_a_runtime_error(archive: Path, mo
     def fail(*_: object) -> None:
         raise KeyError("surprise")
 
-    monkeypatch.setattr(torchserve, "load_codec", fail)
+    monkeypatch.setattr(open_service, "load_codec", fail)
     with pytest.raises(RuntimeError, match="KeyError: 'surprise'"):
         torchserve.load(FakeContext(model_dir=archive))
 
@@ -158,7 +158,7 @@ def test_workers_share_the_cores(
     archive: Path, yaml: Mapping[str, object] | None, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without maxWorkers, TorchServe starts one worker for each core."""
-    monkeypatch.setattr(torchserve, "available_cores", lambda: 8)
+    monkeypatch.setattr(open_service, "available_cores", lambda: 8)
 
     service = torchserve.load(FakeContext(model_dir=archive, model_yaml_config=yaml))
 

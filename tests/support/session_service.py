@@ -9,7 +9,7 @@ from fake_streaming_model import FakeStreamingModel, streaming_manifest
 from memory_store import Clock, MemoryStore
 
 from torchserve_neuron_lstm.handlers.formats import make_codec
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.streaming.sessions import Sessions, StoreSessions
@@ -32,9 +32,9 @@ def make_service(sessions: Sessions | None = None, **facts: Any) -> Service:
     return Service(FakeStreamingModel(manifest), codec, sessions=sessions or StoreSessions(make_store()), **facts)
 
 
-def piece(ids: object, **headers: str) -> TorchServeRequest:
+def piece(ids: object, **headers: str) -> RawRequest:
     """One chunk, with its fields in headers."""
-    return TorchServeRequest({"body": ids}, {f"ts_request_sequence_{name}": value for name, value in headers.items()})
+    return RawRequest({"body": ids}, {f"ts_request_sequence_{name}": value for name, value in headers.items()})
 
 
 def told(response: RawResponse) -> tuple[int, Any]:
@@ -42,6 +42,6 @@ def told(response: RawResponse) -> tuple[int, Any]:
     return response.status, json.loads(response.body)
 
 
-def ask(service: Service, *rows: TorchServeRequest) -> list[tuple[int, Any]]:
+def ask(service: Service, *rows: RawRequest) -> list[tuple[int, Any]]:
     """Status and JSON of the answers to a batch."""
     return [told(response) for response in service.handle(rows)]

@@ -17,7 +17,7 @@ from torchserve_neuron_lstm.bucketing.shapes import DType, TensorSpec
 from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats import Codec, make_codec
 from torchserve_neuron_lstm.handlers.formats.binary_tensors import DATATYPES
-from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest, ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import InferenceRequest, ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.formats.tensor_bytes import from_bytes, to_bytes
 from torchserve_neuron_lstm.handlers.responses import RawResponse, RequestError, http_headers
 
@@ -32,14 +32,14 @@ def codec(manifest: Manifest = ONE) -> Codec:
     return make_codec(manifest, ModelIdentity("model", "1.0"))
 
 
-def body(value: object, *contents: bytes, header: object = None) -> TorchServeRequest:
+def body(value: object, *contents: bytes, header: object = None) -> RawRequest:
     """A request as Triton's client sends it: JSON and bytes, no content type."""
     text = json.dumps(value).encode()
     told = str(len(text) if header is None else header)
-    return TorchServeRequest({"body": text + b"".join(contents)}, {"Inference-Header-Content-Length": told})
+    return RawRequest({"body": text + b"".join(contents)}, {"Inference-Header-Content-Length": told})
 
 
-def refusal(request: TorchServeRequest, manifest: Manifest = ONE) -> RequestError:
+def refusal(request: RawRequest, manifest: Manifest = ONE) -> RequestError:
     """The reason for the refusal of a request."""
     with pytest.raises(RequestError) as refused:
         codec(manifest).decode(request)

@@ -13,7 +13,7 @@ from fake_model import SUMS, TOTAL, FakeModel, make_manifest
 
 from torchserve_neuron_lstm.handlers.formats import make_codec
 from torchserve_neuron_lstm.handlers.formats.custom import load_user_codec
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.responses import RawResponse
 from torchserve_neuron_lstm.handlers.service import Service
 
@@ -72,7 +72,7 @@ def ask(codec: Any, *bodies: object, headers: dict[str, Any] | None = None) -> l
     """The responses to one batch."""
     manifest = make_manifest(outputs=(SUMS, TOTAL))
     service = Service(FakeModel(manifest), make_codec(manifest, ModelIdentity("m", "1"), user_codec=codec))
-    return service.handle([TorchServeRequest({"body": body}, headers or {}) for body in bodies])
+    return service.handle([RawRequest({"body": body}, headers or {}) for body in bodies])
 
 
 def test_a_codec_turns_text_into_inputs_and_outputs_into_its_own_answer(folder: Path) -> None:

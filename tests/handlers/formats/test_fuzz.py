@@ -20,7 +20,7 @@ from torchserve_neuron_lstm.config.manifest import Manifest
 from torchserve_neuron_lstm.handlers.formats import json_formats, make_codec
 from torchserve_neuron_lstm.handlers.formats.json_text import fast_json
 from torchserve_neuron_lstm.handlers.formats.npy import write_npy
-from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
 from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.handlers.torchserve import handle
@@ -146,7 +146,7 @@ def awkward_texts(draw: st.DrawFn) -> bytes:
 def _outcome(body: bytes, manifest: Manifest) -> object:
     """All parts of a request, or all of its refusal."""
     try:
-        request = make_codec(manifest, ModelIdentity("m", "1")).decode(TorchServeRequest({"body": body}))
+        request = make_codec(manifest, ModelIdentity("m", "1")).decode(RawRequest({"body": body}))
     except RequestError as error:
         return error.status, error.kind, error.message
     tensors = [[(tensor.dtype, tensor.tolist()) for tensor in item.tensors] for item in request.sequences]

@@ -16,7 +16,7 @@ from torchserve_neuron_lstm.handlers.formats.npy import write_npy
 from torchserve_neuron_lstm.handlers.formats.request import (
     InferenceRequest,
     ModelIdentity,
-    TorchServeRequest,
+    RawRequest,
 )
 from torchserve_neuron_lstm.handlers.responses import RequestError
 
@@ -25,17 +25,17 @@ TWO = make_manifest(inputs=(IDS, FRAMES), outputs=(SUMS, TOTAL))
 TENSOR = {"name": "ids", "shape": [3], "datatype": "INT64", "data": [1, 2, 3]}
 
 
-def decode(raw: TorchServeRequest, manifest: Manifest = ONE) -> InferenceRequest:
+def decode(raw: RawRequest, manifest: Manifest = ONE) -> InferenceRequest:
     """The request, decoded by the formats of every archive."""
     return make_codec(manifest, ModelIdentity("model", "1.0")).decode(raw)
 
 
-def row(value: object, content_type: str = "application/json", **headers: str) -> TorchServeRequest:
+def row(value: object, content_type: str = "application/json", **headers: str) -> RawRequest:
     """A row in TorchServe's form, for a body that is not a form."""
-    return TorchServeRequest({"body": value}, {"body": {"content-type": content_type}, **headers})
+    return RawRequest({"body": value}, {"body": {"content-type": content_type}, **headers})
 
 
-def refusal(raw: TorchServeRequest, manifest: Manifest = ONE) -> RequestError:
+def refusal(raw: RawRequest, manifest: Manifest = ONE) -> RequestError:
     """The reason for the refusal of the row, which must be refused."""
     with pytest.raises(RequestError) as refused:
         decode(raw, manifest)
@@ -53,8 +53,8 @@ def test_a_body_is_the_same_however_torchserve_hands_it_over(wrap, field: str) -
     """It may be parsed, text, bytes or a bytearray, in either field, or without a row (an envelope)."""
     body = wrap('{"ids": [1, 2, 3]}')
     for raw in (
-        TorchServeRequest({field: body}),
-        TorchServeRequest(body) if not isinstance(body, Mapping) else row(body),
+        RawRequest({field: body}),
+        RawRequest(body) if not isinstance(body, Mapping) else row(body),
     ):
         assert ids_of(decode(raw, ONE)) == [[1, 2, 3]]
 
@@ -93,7 +93,7 @@ def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str)
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (TorchServeRequest({}), "no body"),
+        (RawRequest({}), "no body"),
         (row(b""), "the body is empty"),
         (row(""), "the body is empty"),
         (row(None), "found null"),
@@ -107,17 +107,17 @@ def test_inputs_that_are_not_those_declared_are_refused(body: object, told: str)
         (row({"instances": [[1]] * (1025)}), "one request may have at most 1024"),
         (row({"instances": [[1], [2, 3], {"ids": [1, "a"]}]}), "instances[2]: input 'ids': expected int64 [time]"),
         (row({"instances": [[1], [[2]]]}), "instances[1]: input 'ids': "),
-        (TorchServeRequest({"[1, 2, 3]": b""}), "curl -d needs -H 'Content-Type: application/json'"),
-        (TorchServeRequest({'{"ids": [1]}': b""}), "curl -d needs -H 'Content-Type: application/json'"),
-        (TorchServeRequest({}, {"Content-Type": "application/x-www-form-urlencoded"}), "the body came as a web form"),
-        (TorchServeRequest({}, {"content-type": "multipart/form-data; boundary=x"}), "the body came as a web form"),
+        (RawRequest({"[1, 2, 3]": b""}), "curl -d needs -H 'Content-Type: application/json'"),
+        (RawRequest({'{"ids": [1]}': b""}), "curl -d needs -H 'Content-Type: application/json'"),
+        (RawRequest({}, {"Content-Type": "application/x-www-form-urlencoded"}), "the body came as a web form"),
+        (RawRequest({}, {"content-type": "multipart/form-data; boundary=x"}), "the body came as a web form"),
         (row("abc", "application/json"), "found a string where dimension 0 should be a list"),
-        (TorchServeRequest({"file": b"[1]"}), "no field 'body' or 'data'"),
+        (RawRequest({"file": b"[1]"}), "no field 'body' or 'data'"),
         (row(b"\x93NUMPY"), ".npy"),
         (row(b"[1]", "application/x-npy"), ".npy: the body does not begin"),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused_with_the_reason(raw: TorchServeRequest, told: str) -> None:
+def test_a_body_that_cannot_be_read_is_refused_with_the_reason(raw: RawRequest, told: str) -> None:
     """The message has the reason."""
     error = refusal(raw)
 
@@ -221,7 +221,7 @@ def test_npy_bodies_are_one_sequence_of_the_one_input() -> None:
     """They are recognised by the content type or, without one, by their first bytes."""
     content = write_npy(torch.tensor([1, 2, 3]))
 
-    for raw in (row(content, "application/x-npy"), row(bytearray(content), ""), TorchServeRequest({"data": content})):
+    for raw in (row(content, "application/x-npy"), row(bytearray(content), ""), RawRequest({"data": content})):
         assert ids_of(decode(raw, ONE)) == [[1, 2, 3]]
     assert "model has one input" in refusal(row(content, "application/x-npy"), TWO).message
     assert "got 2 dimensions" in refusal(row(write_npy(torch.tensor([[1, 2]])))).message
@@ -286,5 +286,5 @@ def test_a_timeout_of_the_protocol_is_in_microseconds() -> None:
 @pytest.mark.parametrize("name", ["Content-Length", "content-length"])
 def test_the_size_of_a_body_is_what_its_header_says(name: str, header: str, size: int) -> None:
     """A value that is no whole number of a possible size counts as none."""
-    assert TorchServeRequest({}, {name: header}).content_length == size
-    assert TorchServeRequest({}, {}).content_length == 0
+    assert RawRequest({}, {name: header}).content_length == size
+    assert RawRequest({}, {}).content_length == 0

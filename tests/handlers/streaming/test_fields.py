@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchserve_neuron_lstm.handlers.formats.request import Body, TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import Body, RawRequest
 from torchserve_neuron_lstm.handlers.responses import RequestError
 from torchserve_neuron_lstm.handlers.streaming.fields import (
     SessionFieldValues,
@@ -26,8 +26,8 @@ WHOLE = SessionFieldValues("a", start=True, end=False, step=0, token=None)
 
 
 def read_request(
-    request: TorchServeRequest, names: SessionFields, is_json: Callable[[Body], bool]
-) -> tuple[SessionFieldValues, TorchServeRequest]:
+    request: RawRequest, names: SessionFields, is_json: Callable[[Body], bool]
+) -> tuple[SessionFieldValues, RawRequest]:
     """The session fields of a request, and the request without them."""
     found, rest = find_session_fields(request, names, is_json)
     return read_session_fields(found, names), rest
@@ -35,7 +35,7 @@ def read_request(
 
 def read(row: object, headers: dict[str, Any] | None = None, *, json_body: bool = True) -> SessionFieldValues:
     """The session fields of a request."""
-    return read_request(TorchServeRequest(row, headers or {}), NAMES, lambda _: json_body)[0]
+    return read_request(RawRequest(row, headers or {}), NAMES, lambda _: json_body)[0]
 
 
 def refusal(row: object, headers: dict[str, Any] | None = None) -> str:
@@ -78,7 +78,7 @@ def test_fields_of_a_json_object_are_read_and_taken_out(parsed: bool) -> None:
         "ts-request-sequence-step": 0,
     }
     row = {"body": value if parsed else json.dumps(value).encode()}
-    fields, rest = read_request(TorchServeRequest(row, JSON), NAMES, lambda _: True)
+    fields, rest = read_request(RawRequest(row, JSON), NAMES, lambda _: True)
 
     assert fields == WHOLE
     assert rest.body().value == {"ids": [1]}
@@ -95,7 +95,7 @@ def test_parameters_of_a_v2_request_are_read(prefix: str) -> None:
 def test_a_codecs_json_is_not_looked_into() -> None:
     """The body belongs to the codec: only headers and fields beside it count."""
     body = b'{"ts_request_sequence_id": "a"}'
-    fields, rest = read_request(TorchServeRequest({"body": body}, JSON), NAMES, lambda _: False)
+    fields, rest = read_request(RawRequest({"body": body}, JSON), NAMES, lambda _: False)
 
     assert fields == SessionFieldValues(None, start=False, end=False, step=None, token=None)
     assert rest.body().value == body
@@ -106,7 +106,7 @@ def test_other_names_take_the_place_of_the_usual_ones() -> None:
     names = SessionFields("X-Session", "X-Begin", "X-End", "X-Step", "X-Token")
     headers = {"x-session": "a", "X_BEGIN": "1", "x-step": "0", "ts_request_sequence_end": "true"}
 
-    assert read_request(TorchServeRequest({"body": b"[1]"}, headers), names, lambda _: True)[0] == WHOLE
+    assert read_request(RawRequest({"body": b"[1]"}, headers), names, lambda _: True)[0] == WHOLE
 
 
 def test_what_is_said_twice_must_be_the_same() -> None:
@@ -173,7 +173,7 @@ def test_null_is_a_missing_field() -> None:
 )
 def test_a_request_without_input_has_no_body(row: object) -> None:
     """The body has only session fields."""
-    assert not has_body(TorchServeRequest(row, {}))
+    assert not has_body(RawRequest(row, {}))
 
 
 anything = st.recursive(
@@ -195,7 +195,7 @@ keys = st.sampled_from([*vars(NAMES).values(), "body", "data", "parameters", "se
 def test_whatever_comes_is_read_or_refused(row: object, headers: dict[str, Any], json_body: bool) -> None:
     """Errors are those for clients only."""
     try:
-        fields, rest = read_request(TorchServeRequest(row, headers), NAMES, lambda _: json_body)
+        fields, rest = read_request(RawRequest(row, headers), NAMES, lambda _: json_body)
         has_body(rest)
     except RequestError:
         return

@@ -14,7 +14,7 @@ from memory_store import Clock, MemoryStore
 from session_service import END, ID, START, STEP, ask, make_service, make_store, piece, told
 
 from torchserve_neuron_lstm.handlers.formats.npy import read_npy
-from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
 from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
 from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
 from torchserve_neuron_lstm.sessions.settings import Limits
@@ -94,7 +94,7 @@ def test_the_end_can_be_sent_again_and_has_its_own_answer_without_a_body() -> No
     service = make_service()
     ask(service, piece([1], id="a", start="true"))
 
-    ends = [service.handle([TorchServeRequest({}, {ID: "a", END: "true", STEP: "1"})])[0] for _ in range(2)]
+    ends = [service.handle([RawRequest({}, {ID: "a", END: "true", STEP: "1"})])[0] for _ in range(2)]
 
     assert [told(end) for end in ends] == [(200, {ID: "a", STEP: 1})] * 2
     assert ask(service, piece([1], id="a"))[0][1]["type"] == "SessionEnded"
@@ -129,16 +129,16 @@ def test_a_piece_is_not_applied_in_the_place_of_the_failed_one_before_it(caplog:
 def test_fields_are_found_in_headers_of_any_case_in_forms_and_in_the_body() -> None:
     """Proxies change case and drop underscores; gRPC has no headers."""
     service = make_service()
-    ask(service, TorchServeRequest({"body": [1]}, {"Ts-Request-Sequence-Id": "a", "TS_REQUEST_SEQUENCE_START": "true"}))
+    ask(service, RawRequest({"body": [1]}, {"Ts-Request-Sequence-Id": "a", "TS_REQUEST_SEQUENCE_START": "true"}))
 
     body = json.dumps({"ids": [2], ID: "a", STEP: 1}).encode()
-    form = TorchServeRequest({ID: b"a", "data": b"[3]"})
+    form = RawRequest({ID: b"a", "data": b"[3]"})
     v2 = {
         "inputs": [{"name": "ids", "shape": [1], "datatype": "INT64", "data": [4]}],
         "parameters": {"sequence_id": "a", "sequence_end": True},
     }
     answers = ask(service, piece(body)), ask(service, form), ask(service, piece({"instances": [[9]], ID: "a"}))
-    last = ask(service, TorchServeRequest({"body": v2}))[0][1]
+    last = ask(service, RawRequest({"body": v2}))[0][1]
 
     assert [answer[0][1].get("total") for answer in answers] == [3, 6, None]
     assert answers[2][0][1] == {ID: "a", STEP: 4, "predictions": [{"sums": [15], "total": 15}]}
@@ -150,9 +150,7 @@ def test_an_npy_answer_has_its_session_in_the_headers() -> None:
     """An .npy body has no other place for it."""
     service = make_service(manifest={"outputs": (SUMS_ONLY,), "variants": streaming_manifest().variants[:1]})
 
-    (response,) = service.handle(
-        [TorchServeRequest({"body": [1, 2]}, {ID: "a", START: "1", "accept": "application/x-npy"})]
-    )
+    (response,) = service.handle([RawRequest({"body": [1, 2]}, {ID: "a", START: "1", "accept": "application/x-npy"})])
 
     assert read_npy(response.body).tolist() == [1, 3]
     assert dict(response.headers) == {ID: "a", STEP: "2"}
@@ -177,7 +175,7 @@ SUMS_ONLY = streaming_manifest().outputs[0]
         (piece([], id="a", start="true"), "InvalidInput"),
     ],
 )
-def test_what_is_no_piece_is_refused_alone(row: TorchServeRequest, type_: str) -> None:
+def test_what_is_no_piece_is_refused_alone(row: RawRequest, type_: str) -> None:
     """The status is 400, and no header contains the rejected text."""
     service = make_service()
 
@@ -249,7 +247,7 @@ def test_a_damaged_record_costs_one_session_which_can_start_again(caplog: pytest
     store.entries["a"].record = store.entries["a"].record[:-1] + b"!"
 
     damaged, fine = ask(service, piece([2], id="a"), piece([2], id="b"))
-    ended = ask(service, TorchServeRequest({}, {ID: "a", END: "true"}))[0]
+    ended = ask(service, RawRequest({}, {ID: "a", END: "true"}))[0]
     later, again = (ask(service, piece([7], id="a", start="true", step=step))[0] for step in ("1", "0"))
 
     assert (damaged[0], damaged[1]["type"], fine[1]["total"]) == (500, "SessionDamaged", 3)
@@ -337,7 +335,7 @@ def test_a_v2_id_may_be_half_a_character() -> None:
     tensor = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [1, 2]}
     body = {"id": "\ud800", "inputs": [tensor], "parameters": {"sequence_id": "a", "sequence_start": True}}
 
-    first, again = ask(make_service(), *[TorchServeRequest({"body": json.dumps(body).encode()})] * 2)
+    first, again = ask(make_service(), *[RawRequest({"body": json.dumps(body).encode()})] * 2)
 
     assert first == again
     assert (first[0], first[1]["id"]) == (200, "\ud800")

@@ -9,7 +9,7 @@ from fake_streaming_model import SETTINGS
 from memory_store import Clock, MemoryStore
 from session_service import END, ID, START, ask, make_service, make_store, piece
 
-from torchserve_neuron_lstm.handlers.formats.request import TorchServeRequest
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
 from torchserve_neuron_lstm.handlers.streaming.sessions import StoreSessions
 
 
@@ -35,7 +35,7 @@ def test_a_session_that_would_store_too_much_is_refused_and_goes_on_later() -> N
     assert (long.status, json.loads(long.body)["type"], new.status) == (507, "StoreFull", 429)
     assert int(long.headers["Retry-After"]) >= 1
     assert sum(len(entry.record) for entry in store.entries.values()) <= 600
-    ask(service, TorchServeRequest({}, {ID: "b", END: "true"}))
+    ask(service, RawRequest({}, {ID: "b", END: "true"}))
     assert ask(service, piece([2], id="a", step="1"))[0][1]["total"] == 3
 
 
@@ -66,7 +66,7 @@ def test_a_client_that_a_proxy_names_has_a_limit_of_its_own() -> None:
 
     def starts(name: str, **headers: str) -> int:
         body = {"ids": [1], ID: name, START: True}
-        return ask(service, TorchServeRequest({"body": body}, headers))[0][0]
+        return ask(service, RawRequest({"body": body}, headers))[0][0]
 
     assert [starts("a", **{"x-client": "one"}), starts("b", **{"X-CLIENT": "one"})] == [200, 429]
     assert [starts("c", **{"x-client": "two"}), starts("d"), starts("e")] == [200, 200, 429]

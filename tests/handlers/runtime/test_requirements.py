@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from torchserve_neuron_lstm.handlers.runtime import host
-from torchserve_neuron_lstm.handlers.runtime.host import check_requirements, installed_version
+from torchserve_neuron_lstm.handlers.runtime import requirements
+from torchserve_neuron_lstm.handlers.runtime.requirements import check_requirements, installed_version
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_another_version_than_packaged_runs_or_is_refused_with_the_way_out(
     backend: str, distribution: str, packaged: str, here: str, runs: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled code needs torch's minor version; others need at least the version they require."""
-    monkeypatch.setattr(host, "installed_version", lambda *_: here)
+    monkeypatch.setattr(requirements, "installed_version", lambda *_: here)
     needs = [(distribution, distribution, packaged)]
     if runs:
         check_requirements(needs, backend)
@@ -44,7 +44,7 @@ def test_a_torch_newer_than_those_that_were_run_is_logged_once(
 ) -> None:
     """It serves all the same."""
     for here in ("2.15.9", "97.1.0", "97.1.0"):
-        monkeypatch.setattr(host, "installed_version", lambda *_, here=here: here)
+        monkeypatch.setattr(requirements, "installed_version", lambda *_, here=here: here)
         check_requirements([("torch", "torch", "2.1.0")], "eager")
 
     newest = "torch 97.1.0 is newer than the newest release that was tested, 2.15"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from torchserve_neuron_lstm.handlers.server_settings import read_server_properties
+from torchserve_neuron_lstm.handlers.torchserve_settings import read_server_properties
 
 JAVA = ["java", "-cp", "x.jar", "org.pytorch.serve.ModelServer", "--python", "/usr/bin/python"]
 

@@ -19,7 +19,8 @@ import torchserve_neuron_lstm.config
 from torchserve_neuron_lstm.bucketing.plan import Plan, ProgramCall
 from torchserve_neuron_lstm.bucketing.shapes import Bucket, BucketGrid
 from torchserve_neuron_lstm.handlers.batch import BatchStats
-from torchserve_neuron_lstm.handlers.metrics import METRICS, BatchMetrics, Metric, MetricReporter, declared_units
+from torchserve_neuron_lstm.handlers.metrics import METRICS, BatchMetrics, Metric
+from torchserve_neuron_lstm.handlers.torchserve_metrics import MetricReporter, declared_units, dimensions
 
 FILE = Path(torchserve_neuron_lstm.config.__path__[0]) / "metrics.yaml"
 GRID = BucketGrid(batches=(1, 4), lengths=(8, 16))
@@ -56,14 +57,14 @@ def caching(metric: Metric) -> CachingMetric:
     return CachingMetric(metric.name, entry["unit"], entry["dimensions"], MetricTypes(metric.type))
 
 
-REPORTER = MetricReporter("m", GRID, declared_units(caching), socket.gethostname())
+REPORTER = MetricReporter("m", declared_units(caching), socket.gethostname())
 
 
 def test_the_shipped_file_declares_every_metric_with_its_dimensions_and_no_other() -> None:
     """TorchServe matches dimensions by their order."""
     declared = {key: tuple(entry["dimensions"]) for key, entry in model_metrics().items()}
 
-    assert declared == {(metric.type, metric.name): metric.dimensions for metric in METRICS}
+    assert declared == {(metric.type, metric.name): dimensions(metric) for metric in METRICS}
 
 
 def test_the_shipped_file_declares_what_torchserves_own_file_does() -> None:
@@ -88,7 +89,7 @@ def test_a_line_is_the_one_that_torchserve_writes(caplog: pytest.LogCaptureFixtu
     theirs = [record.getMessage() for record in caplog.records if "[METRICS]" in record.getMessage()]
 
     time = int(theirs[0].rpartition(",")[2])
-    assert [line.rpartition(",")[0] for line in REPORTER.lines(FULL, time)] == [
+    assert [line.rpartition(",")[0] for line in REPORTER.lines(FULL, GRID, time)] == [
         line.rpartition(",")[0] for line in theirs
     ]
 
@@ -96,7 +97,7 @@ def test_a_line_is_the_one_that_torchserve_writes(caplog: pytest.LogCaptureFixtu
 def test_a_batch_is_told_in_full() -> None:
     """Every metric that is not 0 is written, in its unit."""
     told = {}
-    for line in REPORTER.lines(FULL, 1_700_000_000):
+    for line in REPORTER.lines(FULL, GRID, 1_700_000_000):
         found = LINE.fullmatch(line)
         assert found is not None
         own, _, rest = found[4].rpartition("ModelName:m,Level:Model")
@@ -133,7 +134,7 @@ def test_whatever_was_counted_the_frontend_can_read_it(
         numbers[0], BatchStats((9,), numbers[1], (PLAN,), seconds[0], seconds[1]), rejected, seconds[2]
     )
 
-    for line in REPORTER.lines(counts, 0):
+    for line in REPORTER.lines(counts, GRID, 0):
         assert LINE.fullmatch(line), line
 
 
@@ -141,10 +142,10 @@ def test_what_the_server_does_not_declare_is_not_told() -> None:
     """The server would log every line and drop it."""
     units = declared_units(lambda metric: caching(metric) if "requests" in metric.name else None)
 
-    assert [line.partition(".")[0] for line in MetricReporter("m", GRID, units, "h").lines(FULL, 0)] == [
+    assert [line.partition(".")[0] for line in MetricReporter("m", units, "h").lines(FULL, GRID, 0)] == [
         "[METRICS]neuron_lstm_requests_total"
     ]
-    assert list(MetricReporter("m", GRID, {}, "h").lines(FULL, 0)) == []
+    assert list(MetricReporter("m", {}, "h").lines(FULL, GRID, 0)) == []
 
 
 def test_a_metric_that_is_declared_with_other_dimensions_is_left_out_with_a_warning(

@@ -1,0 +1,64 @@
+"""Opening of the service of an unpacked archive, for any host."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from ..config.manifest import Manifest, read_manifest
+from .description import describe
+from .formats import load_codec
+from .host import Host
+from .metrics import BatchMetrics
+from .runtime.cores import available_cores, threads_per_worker
+from .runtime.loader import load_archive
+from .runtime.placement import apply_placement
+from .service import Service
+from .streaming.sessions import open_sessions
+
+_log = logging.getLogger(__name__)
+
+
+def open_service(host: Host) -> Service:
+    """Load the programs of an archive, its codec and its sessions.
+
+    Raises:
+        RuntimeError: with one line that says what to do.
+    """
+    try:
+        return _open(host)
+    except (RuntimeError, MemoryError):
+        raise
+    except Exception as error:
+        raise RuntimeError(f"cannot load the archive in {host.directory}: {type(error).__name__}: {error}") from error
+
+
+def _open(host: Host) -> Service:
+    manifest = read_manifest(host.directory)
+    torch.set_num_threads(_threads(manifest, host))
+    archive = load_archive(host.directory, torch.get_num_threads())
+    manifest = archive.manifest
+    codec = load_codec(manifest, host.directory, host.model, host.max_response_bytes)
+    programs = sum(map(len, archive.programs.values()))
+    _log.info("%d programs on %s, %d threads", programs, manifest.backend, archive.threads)
+
+    def report(batch: BatchMetrics) -> None:
+        host.report(batch, manifest.grid)
+
+    return Service(
+        archive,
+        codec,
+        describe(manifest, archive.threads),
+        host.max_response_bytes,
+        report,
+        sessions=open_sessions(manifest, host.model.name, host.environment),
+        response_timeout_ms=host.response_timeout_ms,
+    )
+
+
+def _threads(manifest: Manifest, host: Host) -> int:
+    """Return the threads of each program call. A placement pins the process, before anything starts threads."""
+    placed = apply_placement(manifest, host.directory, host.workers, host.environment)
+    given = host.threads or placed or manifest.threads
+    return given or threads_per_worker(available_cores(), host.workers)
