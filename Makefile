@@ -6,9 +6,10 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 FUZZ_STAMP := .venv/.installed-fuzz
 MUTANTS_STAMP := .venv/.installed-mutants
+HOSTS_STAMP := .hosts/.installed
 # Workers for `make test`: one more than cores, because the worker with the end-to-end tests mostly waits for servers.
 JOBS ?= $(shell expr $$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1)
-.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 lint types format clean
+.PHONY: help install lock demo test test-all bench bench-rest bench-backward bench-compare seeds chaos soak faults sanitize compose fuzz mutants operators test-matrix test-arm64 test-hosts lint types format clean
 .DELETE_ON_ERROR:
 
 help:
@@ -27,6 +28,7 @@ help:
 	@echo "make operators  the table of torch's operators by release, read from the releases: about 1 minute, 1 GB"
 	@echo "make test-matrix  other releases of Python, torch and every dependency: gigabytes, more than an hour"
 	@echo "make test-arm64  the recurrent library for arm64, under an emulator: about 1 minute"
+	@echo "make test-hosts  archives on Ray Serve, in an environment of its own: about 3 minutes"
 	@echo "make bench-backward  training with packing, with a mask and lowered, with floors: about 3 minutes"
 	@echo "make bench-compare BASE=COMMIT  a request's CPU time beside that of another commit, with floors: about 5 minutes"
 	@echo "make seeds    every example of the tracing APIs on every engine, and what archives save: about 12 minutes"
@@ -58,6 +60,9 @@ lock: $(STAMP)
 	@printf 'hatchling\neditables\n' | $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
 		--extra dev -c constraints.txt --no-emit-package torch --no-annotate --no-header --no-emit-index-url \
 		pyproject.toml - -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes \
+		--extra ray -c constraints.txt --no-emit-package torch --no-annotate --no-header --no-emit-index-url \
+		pyproject.toml -o hosts.lock
 
 demo: $(STAMP)
 	@$(BIN)/python examples/demo.py
@@ -112,6 +117,18 @@ mutants: $(MUTANTS_STAMP)
 test-arm64: $(STAMP)
 	@$(BIN)/python -m pytest tests/arm64
 
+# Servers bring other releases of what TorchServe needs. Torch and the tools are those of .venv, which is read after it.
+$(HOSTS_STAMP): $(STAMP) hosts.lock
+	@$(BIN)/python -m venv --clear --without-pip .hosts
+	@$(BIN)/python -m pip --python .hosts/bin/python install --quiet --no-deps --require-hashes -r hosts.lock
+	@$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		> "$$(.hosts/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/zz_venv.pth"
+	@touch $@
+
+# Ray uses what others deprecate.
+test-hosts: $(HOSTS_STAMP)
+	@.hosts/bin/python -m pytest -o addopts="--import-mode=importlib --strict-markers -ra" -W ignore::DeprecationWarning -W ignore::ResourceWarning -W ignore::FutureWarning tests/hosts/ray
+
 # For a release, and after one of torch. Corners at a time.
 test-matrix: JOBS ?= 1
 test-matrix: $(STAMP)
@@ -150,5 +167,5 @@ format: $(STAMP)
 	@$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .hosts .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -84,6 +84,14 @@ class ArchiveReader:
             raise ArchiveError(f"{self.path} does not say what its model is called: give --name") from error
         return str(name)
 
+    def model_version(self) -> str:
+        """Read the archive's version, "" if it has none."""
+        try:
+            found = json.loads(self._read(STOCK_MANIFEST))["model"]["modelVersion"]
+        except (ValueError, RecursionError, KeyError, TypeError, FileNotFoundError):
+            return ""
+        return found if isinstance(found, str) else ""
+
     def file_list(self) -> bytes | None:
         """Read the list SHA256SUMS; None for an archive of a version without lists."""
         try:

@@ -82,6 +82,9 @@ BROKEN = [
     ("handlers/a.py", "from ..config import manifest, schema", "handlers must not import config.schema"),
     ("handlers/a.py", "import rich.table", "rich cannot travel in an archive"),
     ("handlers/a.py", "import importlib\nm = importlib.import_module('numpy')", "numpy cannot travel in an archive"),
+    ("handlers/a.py", "from ..hosts import rest", "handlers must not import hosts.rest"),
+    ("handlers/a.py", "import ray", "ray is for hosts/ alone"),
+    ("archiver_ext/a.py", "def f():\n    from starlette.requests import Request", "starlette is for hosts/ alone"),
     ("handlers/a.py", "import orjson", "orjson cannot travel in an archive"),
     ("handlers/a.py", "try:\n    import orjson\nfinally:\n    pass", "orjson cannot travel in an archive"),
     ("handlers/formats/custom.py", "from ts.utils.util import x", "ts enters by handlers/torchserve.py alone"),
@@ -138,6 +141,7 @@ KEPT = [
     ("handlers/torchserve.py", "import ts\nfrom ..config.manifest import Manifest\nfrom ..backends import registry"),
     ("handlers/neuron_lstm.py", "from torchserve_neuron_lstm.handlers.torchserve import Handler"),
     ("handlers/a.py", "try:\n    import orjson\nexcept ImportError:\n    orjson = None"),
+    ("hosts/a.py", "import ray\nfrom starlette.requests import Request\nfrom ..handlers.host import Host"),
     ("handlers/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import numpy"),
     (
         "archiver_ext/a.py",

@@ -24,6 +24,7 @@ SOURCES = (
     "handlers",
     "lowering",
     "sessions",
+    "hosts",
     "inference",
     "tracing",
     "training",

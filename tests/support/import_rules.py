@@ -18,6 +18,7 @@ FOLDERS = (
     "bucketing",
     "config",
     "handlers",
+    "hosts",
     "inference",
     "lowering",
     "sessions",
@@ -40,6 +41,7 @@ ALLOWED_SISTERS = {
         "config.json_codec",
     ),
     "inference": ("bucketing", "config.manifest", "handlers", "sessions.ids"),
+    "hosts": ("bucketing", "config.manifest", "handlers", "inference"),
     "tracing": ("bucketing", "backends", "lowering", "config.json_codec", "config.partitioner"),
     "archiver_ext": (
         "bucketing",
@@ -57,6 +59,9 @@ FORBIDDEN = {"archiver_ext": ("handlers.torchserve",), "inference": ("handlers.t
 
 ONE_DOOR = {"yaml": "config/load.py", "ts": "handlers/torchserve.py", "model_archiver": "archiver_ext/"}
 """Distributions that are imported in one place only: that file, or any one file of that folder."""
+
+HOST_PACKAGES = ("ray", "starlette")
+"""Packages of servers, for files of `hosts/` only."""
 
 READS_MANIFEST = (
     "config/manifest.py",
@@ -212,6 +217,8 @@ def _broken_sisters(found: Import) -> Iterator[str]:
 def _broken_third_party(found: Import) -> Iterator[str]:
     if found.top in ONE_DOOR and not found.within(ONE_DOOR[found.top]):
         yield f"{found.top} enters by {ONE_DOOR[found.top]} alone"
+    elif found.top in HOST_PACKAGES and not found.within("hosts/"):
+        yield f"{found.top} is for hosts/ alone"
     elif found.typing_only or found.top in sys.stdlib_module_names or found.top == "__future__":
         return
     elif found.inside(*ENGINES) and not found.in_function:

@@ -1,0 +1,4 @@
+"""Hosts of archives beside TorchServe: an adapter for each server.
+
+The interface is in `handlers/host.py`.
+"""

@@ -1,0 +1,96 @@
+"""Queue of requests before one thread that computes.
+
+What came while the last batch was computed is the next batch. There is no timer: a request that finds the thread idle
+is computed at once, and under load the batches grow by themselves, as in a busy TorchServe worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+from ..handlers.formats.request import RawRequest
+from ..handlers.responses import RawResponse
+
+_T = TypeVar("_T")
+HandleBatch = Callable[[Sequence[RawRequest]], Sequence[RawResponse]]
+"""A function that returns one response for each request, in order."""
+
+
+class QueueFullError(Exception):
+    """As many requests wait as may wait."""
+
+
+class _Waiting(NamedTuple):
+    request: RawRequest
+    response: asyncio.Future[RawResponse]
+
+
+class BatchQueue:
+    """A queue for the requests of one event loop; `close` it."""
+
+    def __init__(self, handle: HandleBatch, most_in_batch: int, most_waiting: int) -> None:
+        """`handle` is called by one thread. `most_waiting` does not count the batch that is computed."""
+        self._handle = handle
+        self._most_in_batch = most_in_batch
+        self._most_waiting = most_waiting
+        self._waiting: deque[_Waiting] = deque()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="neuron-lstm")
+        self._work: asyncio.Task[None] | None = None
+
+    async def respond(self, request: RawRequest) -> RawResponse:
+        """Return the response to one request.
+
+        If the caller is cancelled before its batch begins, nothing is computed.
+
+        Raises:
+            QueueFullError: too many requests wait.
+        """
+        if len(self._waiting) >= self._most_waiting:
+            raise QueueFullError
+        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._work is None:
+            self._work = asyncio.create_task(self._compute())
+        return await waiting.response
+
+    async def call(self, function: Callable[[], _T]) -> _T:
+        """Call a function on the thread, after the batch that it computes now."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+    async def close(self) -> None:
+        """Compute what waits, and end the thread."""
+        while self._work is not None:
+            await asyncio.wait([self._work])
+        self._thread.shutdown()
+
+    async def _compute(self) -> None:
+        try:
+            while batch := self._next_batch():
+                await self._answer(batch)
+        finally:
+            self._work = None
+
+    def _next_batch(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        while self._waiting and len(batch) < self._most_in_batch:
+            waiting = self._waiting.popleft()
+            if not waiting.response.done():  # its caller has not gone away
+                batch.append(waiting)
+        return batch
+
+    async def _answer(self, batch: Sequence[_Waiting]) -> None:
+        requests = [waiting.request for waiting in batch]
+        try:
+            responses = await self.call(lambda: self._handle(requests))
+        except Exception as error:  # noqa: BLE001 - it goes to each caller
+            for waiting in batch:
+                if not waiting.response.done():
+                    waiting.response.set_exception(error)
+            return
+        for waiting, response in zip(batch, responses, strict=True):
+            if not waiting.response.done():
+                waiting.response.set_result(response)

@@ -1,0 +1,128 @@
+"""Ray Serve adapter: archives as an application of replicas on a cluster.
+
+    serve run torchserve_neuron_lstm.hosts.ray:app archive=tagger.mar
+
+Ray Serve's own batching waits for a timer; here each archive of a replica has a `BatchQueue`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ray
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
+from ray import serve
+from starlette.requests import Request
+from starlette.responses import Response
+from typing_extensions import Self
+
+from ..inference.reader import ArchiveReader
+from .ray_metrics import RayMetrics
+from .rest import respond
+from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
+
+_BATCHES_WAITING = 4
+"""Largest batches that may wait at a replica, beside the one that it computes."""
+
+
+class Arguments(BaseModel):
+    """The arguments of the application, of the command line or of `args` in Ray's config file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    archive: str | None = None
+    """Path of the archive, the same on every node. The model has its own name."""
+    archives: dict[str, str] = Field(default_factory=dict)
+    """Instead of `archive`: paths of several, by the names under which each replica serves them."""
+    threads: PositiveInt = 1
+    """Threads of each program call, which are the CPUs that a replica takes from its node."""
+    replicas: PositiveInt = 1
+    """Replicas at the start, and the least."""
+    max_replicas: PositiveInt | None = None
+    """The most replicas; None: their number does not change."""
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if (self.archive is None) == (not self.archives):
+            raise ValueError("expected either archive, the path of one, or archives, a path for each name")
+        if self.max_replicas is not None and self.max_replicas < self.replicas:
+            raise ValueError(f"max_replicas: expected {self.replicas} (replicas) or more, got {self.max_replicas}")
+        return self
+
+
+def app(given: Mapping[str, Any]) -> serve.Application:
+    """Build the application from its `Arguments`, as Ray reads them.
+
+    Raises:
+        ValueError: they are not valid.
+        ArchiveError: there is no such archive, or it is damaged.
+    """
+    arguments = Arguments.model_validate(given)
+    archives = arguments.archives or {ArchiveReader(Path(str(arguments.archive))).model_name(): str(arguments.archive)}
+    largest = max(most_in_batch(ArchiveReader(Path(path)).manifest()) for path in archives.values())
+    options = _options(arguments, largest)
+    return serve.deployment(Replica).options(**options, user_config={"archives": archives}).bind()
+
+
+def _options(arguments: Arguments, largest: int) -> dict[str, Any]:
+    """Return the options of the deployment; `largest` is the number of requests of the largest batch.
+
+    A replica computes one batch while the next one gathers, so it takes at least twice the largest batch. Ray's own
+    default of 5 requests would leave most rows of a batch empty.
+    """
+    options: dict[str, Any] = {
+        "name": "archives",
+        "max_ongoing_requests": (1 + _BATCHES_WAITING) * largest,
+        "ray_actor_options": {"num_cpus": arguments.threads},
+    }
+    if arguments.max_replicas is None:
+        return {**options, "num_replicas": arguments.replicas}
+    scaling = {
+        "min_replicas": arguments.replicas,
+        "max_replicas": arguments.max_replicas,
+        "target_ongoing_requests": largest,
+    }
+    return {**options, "autoscaling_config": scaling}
+
+
+class Replica:
+    """One replica of all models: it is ready once their archives are loaded and warm."""
+
+    def __init__(self) -> None:
+        self._served: dict[str, ServedArchive] = {}
+
+    async def reconfigure(self, user_config: dict[str, dict[str, str]]) -> None:
+        """Load the archives that are named now, and close the former ones once their requests are answered."""
+        loaded = await asyncio.to_thread(_load, user_config["archives"])
+        former = [*self._served.values()]
+        self._served.clear()
+        self._served.update(loaded)
+        for one in former:
+            await one.close()
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer one HTTP request."""
+        return await respond(request, self._served)
+
+    async def check_health(self) -> None:
+        """Try the engines and the session stores, as Ray asks from time to time.
+
+        Raises:
+            RuntimeError: one of them does not work.
+        """
+        for name, one in [*self._served.items()]:
+            found = await one.readiness()
+            if not found["ready"]:
+                raise RuntimeError(f"the model {name} is not ready: {found}")
+
+
+def _load(archives: dict[str, str]) -> dict[str, ServedArchive]:
+    threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
+    loaded = {}
+    for name, path in archives.items():
+        waiting = _BATCHES_WAITING * most_in_batch(ArchiveReader(Path(path)).manifest())
+        loaded[name] = ServedArchive(ArchiveSettings(path, name, threads, waiting), RayMetrics(name).report)
+    return loaded

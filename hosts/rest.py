@@ -1,0 +1,121 @@
+"""The REST API of archives in one process, for a server that speaks ASGI.
+
+Paths and statuses are those of TorchServe. Its errors of routing have the same types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+
+from starlette.datastructures import UploadFile
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from ..handlers.formats.json_text import to_json
+from ..handlers.formats.request import RawRequest
+from ..handlers.responses import RawResponse, http_headers
+from .batch_queue import QueueFullError
+from .metadata import model_metadata, server_metadata
+from .routes import NoRouteError, Route, find_route
+from .served_archive import ServedArchive
+
+_FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
+_OF_SERVER = ("describe", "explain")
+"""Headers by which TorchServe's frontend asks its workers: a client's mean nothing."""
+
+
+async def respond(request: Request, archives: Mapping[str, ServedArchive]) -> Response:
+    """Answer one HTTP request to the models, by name. An archive may be replaced while a request waits."""
+    try:
+        route = find_route(request.method, request.url.path)
+    except NoRouteError as error:
+        return _no_route(error.status)
+    if not route.model:
+        return await _of_server(route, archives)
+    archive = archives.get(route.model)
+    if archive is None:
+        return _error(404, "ModelNotFoundException", f"Model not found: {route.model}")
+    if route.version and route.version != archive.version:
+        message = f"Model version: {route.version} does not exist for model: {route.model}"
+        return _error(404, "ModelVersionNotFoundException", message)
+    if route.action == "infer":
+        return await _infer(route.model, archives, request)
+    return await _of_model(route, archive)
+
+
+async def _of_model(route: Route, archive: ServedArchive) -> Response:
+    if route.action == "model metadata":
+        return _json(200, model_metadata(archive.name, archive.version, archive.manifest))
+    found = await archive.readiness()
+    return _json(200 if found["ready"] else 503, {"name": archive.name, **found})
+
+
+async def _infer(name: str, archives: Mapping[str, ServedArchive], request: Request) -> Response:
+    try:
+        raw = await raw_request(request, archives[name].manifest.limits.body_bytes)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it
+    try:
+        return http_response(await archives[name].respond(raw))  # perhaps another one than before the body was read
+    except QueueFullError:
+        message = f'Model "{name}" has as many requests waiting as it may have; send the request again'
+        return _error(503, "ServiceUnavailableException", message)
+
+
+async def _of_server(route: Route, archives: Mapping[str, ServedArchive]) -> Response:
+    if route.action == "server metadata":
+        return _json(200, server_metadata())
+    if route.action == "live":
+        return _json(200, {"live": True})
+    ready = all([bool((await archive.readiness())["ready"]) for archive in archives.values()])
+    if route.action == "ping":
+        return _json(200 if ready else 500, {"status": "Healthy" if ready else "Unhealthy"})
+    return _json(200 if ready else 503, {"ready": ready})
+
+
+async def raw_request(request: Request, most_bytes: int) -> RawRequest:
+    """Read the body and headers of an HTTP request, as TorchServe gives them to a handler.
+
+    Query parameters are fields of the row, as the fields of a form are. A body beyond the bound is not kept.
+    """
+    headers: dict[str, object] = {name: value for name, value in request.headers.items() if name not in _OF_SERVER}
+    row: dict[str, object] = {name: value.encode() for name, value in request.query_params.items()}
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type in _FORMS:
+        async with request.form(max_part_size=most_bytes) as form:
+            for name, value in form.items():
+                row[name] = await value.read() if isinstance(value, UploadFile) else value.encode()
+                if isinstance(value, UploadFile) and value.content_type:
+                    headers[name] = {"content-type": value.content_type}
+        return RawRequest(row, headers)
+    body = bytearray()
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= most_bytes:
+            body += part
+    if size > most_bytes:
+        return RawRequest({"body": None}, {**headers, "content-length": str(size)})
+    if size or not row:
+        row["body"] = bytes(body)
+    return RawRequest(row, headers)
+
+
+def http_response(response: RawResponse) -> Response:
+    """Return the response as ASGI servers send it."""
+    content_type, headers = http_headers(response)
+    return Response(response.body, response.status, {**headers, "content-type": content_type})
+
+
+def _no_route(status: int) -> Response:
+    kind = "ResourceNotFoundException" if status == 404 else "MethodNotAllowedException"
+    return _error(status, kind, f"{HTTPStatus(status).description}, please check the documentation of the server")
+
+
+def _error(status: int, kind: str, message: str) -> Response:
+    return _json(status, {"code": status, "type": kind, "message": message})
+
+
+def _json(status: int, value: Mapping[str, object]) -> Response:
+    return Response(to_json(dict(value)), status, media_type="application/json")

@@ -1,0 +1,101 @@
+"""An archive that answers the requests of an event loop, in a process that has the installed package."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config.manifest import Manifest
+from ..handlers.formats.request import ModelIdentity, RawRequest
+from ..handlers.host import Host, Report
+from ..handlers.neuron_lstm import TRUSTED_KEYS, check_folder
+from ..handlers.open_service import open_service
+from ..handlers.readiness import readiness
+from ..handlers.responses import DEFAULT_MAX_RESPONSE_BYTES, RawResponse
+from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
+from ..inference.errors import ArchiveError
+from ..inference.reader import ArchiveReader
+from .batch_queue import BatchQueue
+
+
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """An archive, and how a server serves it."""
+
+    archive: str
+    """Path of the .mar, the .tar.gz or the folder."""
+    name: str
+    """The name under which the model is served."""
+    threads: int
+    """Threads of each program call."""
+    most_waiting: int
+    """Requests that may wait while a batch is computed."""
+
+
+class ServedArchive:
+    """A loaded archive behind a queue; `close` it."""
+
+    def __init__(self, settings: ArchiveSettings, report: Report) -> None:
+        """Check the archive's files, and load and warm up its programs.
+
+        Raises:
+            ArchiveError: there is no such archive, it is not as it was packaged, or this host cannot run it.
+        """
+        self.name = settings.name
+        self._files = ExitStack()
+        try:
+            reader = ArchiveReader(Path(settings.archive))
+            directory = self._files.enter_context(reader.unpacked()).resolve()
+            check_folder(str(directory), os.environ.get(TRUSTED_KEYS))
+            self.version = reader.model_version()
+            self._service = open_service(_host(directory, settings, self.version, report))
+        except ArchiveError:
+            self._files.close()
+            raise
+        except (RuntimeError, OSError) as error:
+            self._files.close()
+            raise ArchiveError(f"{settings.archive}: {error}") from error
+        self._queue = BatchQueue(self._service.handle, most_in_batch(self.manifest), settings.most_waiting)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The archive's manifest."""
+        return self._service.model.manifest
+
+    async def respond(self, request: RawRequest) -> RawResponse:
+        """Return the response to one request.
+
+        Raises:
+            QueueFullError: too many requests wait.
+        """
+        return await self._queue.respond(request)
+
+    async def readiness(self) -> dict[str, object]:
+        """Try the engine and the session store, and return what works."""
+        service: Service = self._service
+        return await self._queue.call(lambda: readiness(service.model, service.sessions))
+
+    async def close(self) -> None:
+        """Answer what waits, and forget the programs."""
+        await self._queue.close()
+        self._files.close()
+
+
+def most_in_batch(manifest: Manifest) -> int:
+    """Return the requests of the largest batch: the rows of the largest bucket."""
+    return manifest.grid.batches[-1]
+
+
+def _host(directory: Path, settings: ArchiveSettings, version: str, report: Report) -> Host:
+    return Host(
+        directory,
+        ModelIdentity(settings.name, version),
+        DEFAULT_MAX_RESPONSE_BYTES,
+        DEFAULT_RESPONSE_TIMEOUT_MS,
+        report,
+        os.environ,
+        workers=1,
+        threads=settings.threads,
+    )

@@ -1,0 +1,252 @@
+"""Archives on Ray Serve: the responses are those of TorchServe, byte for byte."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.http as triton
+from archiving import archived, write_source
+from rest import JSON, Reply, post
+from torchserve_process import TorchServe
+from tritonclient.utils import InferenceServerException
+
+from torchserve_neuron_lstm import open_archive
+from torchserve_neuron_lstm.handlers.formats.request import ModelIdentity, RawRequest
+from torchserve_neuron_lstm.handlers.host import Host
+from torchserve_neuron_lstm.handlers.open_service import open_service
+from torchserve_neuron_lstm.handlers.service import Service
+from torchserve_neuron_lstm.hosts.ray import app
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+
+from .conftest import MODELS, SCORER, SCORING, Archives
+
+pytestmark = pytest.mark.timeout(600)
+REQUESTS = 500
+NPY = {"Content-Type": "application/x-npy", "Accept": "application/x-npy"}
+
+
+def frames_of(length: int, seed: int) -> np.ndarray:
+    """Frames float32[T, 3] of one sequence."""
+    return np.random.default_rng(seed).standard_normal((length, 3)).astype(np.float32)
+
+
+def npy(array: np.ndarray) -> bytes:
+    """The bytes of a .npy file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def v2_body(arrays: Mapping[str, np.ndarray], *, binary: bool) -> tuple[bytes, dict[str, str]]:
+    """A V2 request, as Triton's client writes it."""
+    inputs = []
+    for name, array in arrays.items():
+        datatype = {"float32": "FP32", "int64": "INT64"}[str(array.dtype)]
+        inputs.append(triton.InferInput(name, array.shape, datatype).set_data_from_numpy(array, binary_data=binary))
+    outputs = None
+    body, json_bytes = triton.InferenceServerClient.generate_request_body(inputs, outputs=outputs)
+    if json_bytes is None:
+        return body, dict(JSON)
+    return body, {"Inference-Header-Content-Length": str(json_bytes), "Content-Type": "application/octet-stream"}
+
+
+def mixed_requests(count: int) -> Iterator[tuple[str, str, bytes, dict[str, str]]]:
+    """Model, path, body and headers of good and bad requests in all formats."""
+    rng, too_long = random.Random(0), json.dumps([[0.5] * 3] * 40).encode()
+    for index in range(count):
+        length = rng.randint(1, 32)
+        frames, ids = frames_of(length, index), np.random.default_rng(index).integers(0, 20, length)
+        two = {"ids": ids.tolist(), "frames": frames.tolist()}
+        arrays = {"ids": ids[None], "frames": frames[None]}
+        bad = rng.choice([b"{", b"", b"[[1, 2]]", b"[]", b'{"frames": 1}', b'{"inputs": []}', too_long])
+        chunk = json.dumps(frames[:16].tolist()).encode()
+        yield from [
+            [("scorer", "/predictions/scorer", json.dumps(frames.tolist()).encode(), dict(JSON))],
+            [("tagger", "/predictions/tagger", json.dumps(two).encode(), dict(JSON))],
+            [("tagger", "/v1/models/tagger:predict", json.dumps({"instances": [two, two]}).encode(), dict(JSON))],
+            [("scorer", "/v2/models/scorer/infer", *v2_body({"frames": frames[None]}, binary=False))],
+            [("tagger", "/v2/models/tagger/infer", *v2_body(arrays, binary=True))],
+            [("scorer", "/predictions/scorer", npy(frames), dict(NPY))],
+            [("scorer", "/predictions/scorer", bad, dict(JSON))],
+            [("stream", "/predictions/stream", chunk, {**JSON, "ts-request-sequence-step": "x"})],
+        ][index % 8]
+
+
+def plain(reply: Reply) -> tuple[int, str, bytes, str | None]:
+    """The parts that must be equal: status, content type, body, and the header of binary tensors."""
+    return reply.status, reply.content_type, reply.body, reply.headers.get("inference-header-content-length")
+
+
+def test_500_mixed_requests_have_equal_bytes_on_ray_on_torchserve_and_in_process(
+    ray_port: int, torchserve: TorchServe, archives: Archives
+) -> None:
+    """One at a time, so that every host runs the same program calls."""
+    services = dict(in_process(archives))
+    differing, statuses = [], set()
+    for model, path, body, headers in mixed_requests(REQUESTS):
+        on_ray = plain(post(ray_port, path, body, headers))
+        on_torchserve = plain(post(torchserve.inference, path, body, headers))
+        statuses.add(on_ray[0])
+        (own,) = services[model].handle([RawRequest({"body": body}, headers)])
+        if on_ray != on_torchserve or on_ray[0] != own.status or on_ray[2] != own.body:
+            differing.append((path, body[:80], on_ray, on_torchserve, own))
+
+    assert differing == []
+    assert statuses == {200, 400, 413}
+
+
+def in_process(archives: Archives) -> Iterator[tuple[str, Service]]:
+    """The service of each archive in this process, by the installed package's code."""
+    for name in MODELS:
+        opened = open_archive(archives.path(name), threads=1)
+        model = ModelIdentity(name, "1.0")
+        host = Host(opened.directory, model, 6_553_500, 120_000.0, lambda *_: None, dict(os.environ), threads=1)
+        yield name, open_service(host)
+
+
+def tensor(name: str, array: np.ndarray) -> triton.InferInput:
+    """An input of Triton's client, as bytes by its default."""
+    return triton.InferInput(name, array.shape, "FP32").set_data_from_numpy(array)
+
+
+@pytest.fixture(scope="module")
+def client(ray_port: int) -> Iterator[triton.InferenceServerClient]:
+    """Triton's client, with its defaults."""
+    with triton.InferenceServerClient(f"127.0.0.1:{ray_port}") as opened:
+        yield opened
+
+
+def test_tritons_client_finds_health_readiness_and_metadata(client: triton.InferenceServerClient) -> None:
+    """Those that TorchServe has no route for, too."""
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("scorer")
+    assert client.is_model_ready("scorer", "1.0")
+    assert not client.is_model_ready("nothing")
+    assert client.get_server_metadata()["name"] == "torchserve-neuron-lstm"
+    told = client.get_model_metadata("tagger")
+    assert [(one["name"], one["datatype"]) for one in told["inputs"]] == [("ids", "INT64"), ("frames", "FP32")]
+
+
+def test_a_session_goes_from_torchserve_to_ray_and_back(
+    client: triton.InferenceServerClient, torchserve: TorchServe, archives: Archives
+) -> None:
+    """They share the store on this machine's disk."""
+    frames, found = frames_of(21, 1), []
+    with triton.InferenceServerClient(f"127.0.0.1:{torchserve.inference}") as other:
+        for turn, (start, end) in zip((other, client, other), ((0, 4), (4, 9), (9, 21)), strict=True):
+            flags = {"sequence_start": start == 0, "sequence_end": end == 21}
+            chunk = [tensor("frames", frames[None, start:end])]
+            found.append(turn.infer("stream", chunk, sequence_id=77, **flags).as_numpy("scores")[0])
+    with open_archive(archives.path("scorer"), threads=1) as model:
+        (whole,) = model.predict([frames], as_numpy=True)
+
+    assert isinstance(whole, np.ndarray)
+    np.testing.assert_allclose(np.concatenate(found), whole, atol=1e-5)
+
+
+def wrong(change: str) -> dict[str, Any]:
+    """The arguments of a request that cannot be answered."""
+    changes: dict[str, dict[str, Any]] = {
+        "an unknown model": {"model_name": "nothing"},
+        "an unknown version": {"model_version": "9"},
+        "an unknown input": {"inputs": [tensor("x", frames_of(4, 0)[None])]},
+        "a wrong rank": {"inputs": [tensor("frames", frames_of(4, 0)[None, None])]},
+        "a wrong size": {"inputs": [tensor("frames", np.zeros((1, 4, 5), np.float32))]},
+        "too long": {"inputs": [tensor("frames", frames_of(33, 0)[None])]},
+        "not finite": {"inputs": [tensor("frames", np.full((1, 2, 3), np.nan, np.float32))]},
+        "an unknown output": {"outputs": [triton.InferRequestedOutput("logits")]},
+        "too late": {"timeout": 1},
+        "an unknown session": {"model_name": "stream", "sequence_id": 12345},
+    }
+    return {"model_name": "scorer", "inputs": [tensor("frames", frames_of(4, 0)[None])], **changes[change]}
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ("an unknown model", "404"),
+        ("an unknown version", "404"),
+        ("an unknown input", "400"),
+        ("a wrong rank", "400"),
+        ("a wrong size", "400"),
+        ("too long", "413"),
+        ("not finite", "400"),
+        ("an unknown output", "400"),
+        ("too late", "504"),
+        ("an unknown session", "410"),
+    ],
+)
+def test_what_cannot_be_answered_is_an_exception_of_the_client(
+    client: triton.InferenceServerClient, change: str, status: str
+) -> None:
+    """It has the status, and the message of the refusal."""
+    with pytest.raises(InferenceServerException) as refused:
+        client.infer(**wrong(change))
+
+    assert refused.value.status() == status
+    assert refused.value.message()
+
+
+def test_new_archives_take_over_without_a_refused_request(ray_port: int, archives: Archives, tmp_path: Path) -> None:
+    """The user_config of a running application changes; every answer is the old or the new model's."""
+    from ray import serve
+
+    source = write_source(tmp_path / "source", SCORER, SCORING)
+    weights = {name: value + 0.25 for name, value in source.model.state_dict().items()}
+    torch.save(weights, source.folder / "weights.pt")
+    archived(source, "scorer", tmp_path)
+    body = json.dumps(frames_of(7, 3).tolist()).encode()
+    ending, answers = threading.Event(), []
+
+    def ask() -> None:
+        while not ending.is_set():
+            reply = post(ray_port, "/predictions/scorer", body, JSON)
+            answers.append((reply.status, reply.body))
+
+    old = post(ray_port, "/predictions/scorer", body, JSON)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(ask)
+        paths = {name: str(archives.path(name)) for name in MODELS}
+        serve.run(app({"archives": {**paths, "scorer": str(tmp_path / "scorer.mar")}}), route_prefix="/")
+        until = time.monotonic() + 60
+        while post(ray_port, "/predictions/scorer", body, JSON).body == old.body:
+            assert time.monotonic() < until, "the new model never answered"
+        ending.set()
+    new = post(ray_port, "/predictions/scorer", body, JSON)
+
+    assert {status for status, _ in answers} == {200}
+    assert len(answers) > 20
+    assert {found for _, found in answers} <= {old.body, new.body}
+    assert old.body != new.body
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "expected either archive, the path of one, or archives"),
+        ({"archive": "a.mar", "archives": {"a": "a.mar"}}, "expected either archive"),
+        ({"archive": "a.mar", "replicas": 3, "max_replicas": 2}, "expected 3 (replicas) or more, got 2"),
+        ({"archive": "a.mar", "thread": 2}, "thread"),
+        ({"archive": "none.mar"}, "there is no archive none.mar"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused_before_anything_starts(given: dict[str, Any], told: str) -> None:
+    """The message says what was expected."""
+    with pytest.raises((ValueError, ArchiveError)) as refused:
+        app(given)
+
+    assert told in str(refused.value)

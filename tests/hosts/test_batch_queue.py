@@ -1,0 +1,156 @@
+"""The queue before the computing thread: what is computed together, and who gets which response."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchserve_neuron_lstm.handlers.formats.request import RawRequest
+from torchserve_neuron_lstm.handlers.responses import RawResponse
+from torchserve_neuron_lstm.hosts.batch_queue import BatchQueue, QueueFullError
+
+
+def request(number: int) -> RawRequest:
+    """A request that can be told from others."""
+    return RawRequest({"body": str(number).encode()})
+
+
+class Engine:
+    """Echoes each body. It computes when `go` is set, and keeps the batches that it saw."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.go.set()
+        self.begun = threading.Event()
+        self.batches: list[list[bytes]] = []
+
+    def handle(self, requests: Sequence[RawRequest]) -> list[RawResponse]:
+        """Answer a batch."""
+        bodies = [bytes(one.row["body"]) for one in requests if isinstance(one.row, dict)]
+        self.batches.append(bodies)
+        self.begun.set()
+        assert self.go.wait(20)
+        if b"-1" in bodies:
+            raise ValueError("a batch fails")
+        return [RawResponse(200, body) for body in bodies]
+
+
+async def begun(engine: Engine) -> None:
+    """Wait until the engine computes a batch."""
+    assert await asyncio.to_thread(engine.begun.wait, 20)
+
+
+@given(st.lists(st.integers(0, 999), max_size=30), st.integers(1, 8))
+def test_each_request_gets_its_own_response_in_batches_within_the_bound(numbers: list[int], most: int) -> None:
+    """Whatever comes together."""
+    engine = Engine()
+
+    async def ask() -> list[RawResponse]:
+        queue = BatchQueue(engine.handle, most, most_waiting=100)
+        responses = await asyncio.gather(*[queue.respond(request(number)) for number in numbers])
+        await queue.close()
+        return responses
+
+    responses = asyncio.run(ask())
+
+    assert [response.body for response in responses] == [str(number).encode() for number in numbers]
+    assert all(len(batch) <= most for batch in engine.batches)
+
+
+def test_what_came_during_a_batch_is_the_next_batch() -> None:
+    """The first request is computed at once, and alone: no timer is waited for."""
+    engine = Engine()
+    engine.go.clear()
+
+    async def ask() -> None:
+        queue = BatchQueue(engine.handle, 8, most_waiting=100)
+        first = asyncio.create_task(queue.respond(request(0)))
+        await begun(engine)
+        others = [asyncio.create_task(queue.respond(request(number))) for number in (1, 2, 3)]
+        await asyncio.sleep(0)
+        engine.go.set()
+        await asyncio.gather(first, *others)
+        await queue.close()
+
+    asyncio.run(ask())
+
+    assert engine.batches == [[b"0"], [b"1", b"2", b"3"]]
+
+
+def test_a_request_whose_client_left_is_not_computed() -> None:
+    """The others of its batch are."""
+    engine = Engine()
+    engine.go.clear()
+
+    async def ask() -> None:
+        queue = BatchQueue(engine.handle, 8, most_waiting=100)
+        tasks = [asyncio.create_task(queue.respond(request(0)))]
+        await begun(engine)
+        tasks += [asyncio.create_task(queue.respond(request(number))) for number in (1, 2)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()
+        engine.go.set()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        await queue.close()
+        assert isinstance(answers[1], asyncio.CancelledError)
+        assert answers[2] == RawResponse(200, b"2")
+
+    asyncio.run(ask())
+
+    assert engine.batches == [[b"0"], [b"2"]]
+
+
+def test_beyond_the_bound_of_waiting_requests_one_is_refused_at_once() -> None:
+    """Those that wait already are answered."""
+    engine = Engine()
+    engine.go.clear()
+
+    async def ask() -> None:
+        queue = BatchQueue(engine.handle, 8, most_waiting=2)
+        tasks = [asyncio.create_task(queue.respond(request(0)))]
+        await begun(engine)
+        tasks += [asyncio.create_task(queue.respond(request(number))) for number in (1, 2)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError):
+            await queue.respond(request(3))
+        engine.go.set()
+        assert [response.body for response in await asyncio.gather(*tasks)] == [b"0", b"1", b"2"]
+        await queue.close()
+
+    asyncio.run(ask())
+
+
+def test_a_batch_that_fails_fails_for_its_requests_alone() -> None:
+    """The queue goes on."""
+    engine = Engine()
+
+    async def ask() -> None:
+        queue = BatchQueue(engine.handle, 8, most_waiting=100)
+        with pytest.raises(ValueError, match="a batch fails"):
+            await queue.respond(request(-1))
+        assert await queue.respond(request(5)) == RawResponse(200, b"5")
+        await queue.close()
+
+    asyncio.run(ask())
+
+
+def test_close_waits_for_what_was_accepted() -> None:
+    """Nobody who was let in goes without a response."""
+    engine = Engine()
+    engine.go.clear()
+
+    async def ask() -> None:
+        queue = BatchQueue(engine.handle, 1, most_waiting=100)
+        tasks = [asyncio.create_task(queue.respond(request(number))) for number in range(3)]
+        await begun(engine)
+        closing = asyncio.create_task(queue.close())
+        engine.go.set()
+        await closing
+        assert [task.result().body for task in tasks] == [b"0", b"1", b"2"]
+
+    asyncio.run(ask())

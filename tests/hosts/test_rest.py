@@ -1,0 +1,180 @@
+"""The REST API over an archive in this process, asked through ASGI as servers do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
+from tiny_archive import make_archive, make_model
+
+from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
+from torchserve_neuron_lstm.handlers.formats.npy import read_npy, write_npy
+from torchserve_neuron_lstm.handlers.metrics import BatchMetrics
+from torchserve_neuron_lstm.hosts.rest import respond
+from torchserve_neuron_lstm.hosts.served_archive import ArchiveSettings, ServedArchive
+from torchserve_neuron_lstm.inference.errors import ArchiveError
+
+JSON = {"content-type": "application/json"}
+COUNTED: list[BatchMetrics] = []
+
+
+def settings(archive: Path) -> ArchiveSettings:
+    """One thread, and a queue that no test fills."""
+    return ArchiveSettings(str(archive), "sums", threads=1, most_waiting=100)
+
+
+def count(batch: BatchMetrics, grid: BucketGrid) -> None:
+    """Keep the metrics of a batch."""
+    assert grid.batches == (1, 4)
+    COUNTED.append(batch)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A client of an application with one archive, `sums`."""
+    archives: dict[str, ServedArchive] = {}
+    folder = make_archive(tmp_path_factory.mktemp("sums"))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> Any:
+        archives["sums"] = ServedArchive(settings(folder), count)
+        yield
+        await archives["sums"].close()
+
+    async def answer(request: Request) -> Response:
+        return await respond(request, archives)
+
+    every = Route("/{path:path}", answer, methods=["GET", "POST", "PUT", "DELETE"])
+    threads = torch.get_num_threads()
+    with TestClient(Starlette(routes=[every], lifespan=lifespan)) as started:
+        yield started
+    torch.set_num_threads(threads)
+
+
+def eager(ids: list[int]) -> list[list[float]]:
+    """The model's answer to one sequence alone."""
+    with torch.no_grad():
+        sums: list[list[float]] = make_model()(torch.tensor([ids]), torch.tensor([len(ids)]))[0][0].tolist()
+    return sums
+
+
+@pytest.mark.parametrize("path", ["/predictions/sums", "/predictions/sums/2.0"])
+def test_a_sequence_is_answered_as_the_model_answers_it(client: TestClient, path: str) -> None:
+    """JSON goes in and out."""
+    found = client.post(path, content=b"[1, 2, 3]", headers=JSON)
+
+    assert found.status_code == 200
+    assert found.headers["content-type"] == "application/json"
+    torch.testing.assert_close(torch.tensor(found.json()), torch.tensor(eager([1, 2, 3])))
+
+
+def test_v1_v2_and_npy_have_their_own_paths_and_types(client: TestClient) -> None:
+    """One model answers in all formats."""
+    v1 = client.post("/v1/models/sums:predict", content=b'{"instances": [[1], [2, 3]]}', headers=JSON)
+    entry = {"name": "ids", "shape": [2], "datatype": "INT64", "data": [2, 3]}
+    v2 = client.post("/v2/models/sums/infer", content=json.dumps({"inputs": [entry]}).encode(), headers=JSON)
+    npy = {"content-type": "application/x-npy", "accept": "application/x-npy"}
+    array = client.post("/predictions/sums", content=write_npy(torch.tensor([2, 3])), headers=npy)
+
+    assert len(v1.json()["predictions"]) == 2
+    (output,) = v2.json()["outputs"]
+    assert (output["name"], output["shape"]) == ("sums", [2, 3])
+    assert array.headers["content-type"] == "application/x-npy"
+    assert torch.equal(read_npy(array.content), torch.tensor(eager([2, 3])))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status", "kind"),
+    [
+        ("POST", "/predictions/other", b"[1]", JSON, 404, "ModelNotFoundException"),
+        ("POST", "/predictions/sums/9.9", b"[1]", JSON, 404, "ModelVersionNotFoundException"),
+        ("POST", "/nowhere", b"[1]", JSON, 404, "ResourceNotFoundException"),
+        ("DELETE", "/predictions/sums", b"", JSON, 405, "MethodNotAllowedException"),
+        ("POST", "/predictions/sums", b"{", JSON, 400, "MalformedBody"),
+        ("POST", "/predictions/sums", b"[1, 99]", JSON, 400, "InvalidInput"),
+        ("POST", "/predictions/sums", b"[" + b"1," * 8 + b"1]", JSON, 413, "SequenceTooLong"),
+        ("POST", "/predictions/sums", b" " * 7_000_000, JSON, 413, "BodyTooLarge"),
+        ("POST", "/predictions/sums", b"[1]", {"content-type": "application/x-www-form-urlencoded"}, 400, None),
+        ("POST", "/predictions/sums", b"", JSON, 400, "MalformedBody"),
+    ],
+)
+def test_a_refusal_has_a_status_and_a_body_for_programs_and_people(
+    client: TestClient, method: str, path: str, body: bytes, headers: Mapping[str, str], status: int, kind: str | None
+) -> None:
+    """Errors of routing have TorchServe's types, and the others those of the handler."""
+    found = client.request(method, path, content=body, headers=headers)
+
+    assert found.status_code == status
+    told = found.json()
+    assert told["code"] == status
+    assert kind is None or told["type"] == kind
+    assert told["message"]
+
+
+def test_a_form_has_the_body_in_a_field(client: TestClient) -> None:
+    """As TorchServe takes it, with or without a content type of the field."""
+    file = client.post("/predictions/sums", files={"data": ("x.json", b"[1, 2]", "application/json")})
+    field = client.post("/predictions/sums", data={"body": "[1, 2]"})
+
+    for found in (file, field):
+        assert found.status_code == 200, found.content
+        torch.testing.assert_close(torch.tensor(found.json()), torch.tensor(eager([1, 2])))
+
+
+def test_the_header_by_which_torchserve_asks_for_a_description_means_nothing_from_a_client(client: TestClient) -> None:
+    """It belongs to the frontend of TorchServe."""
+    found = client.post("/predictions/sums", content=b"[1]", headers={**JSON, "explain": "True"})
+
+    assert found.status_code == 200
+
+
+def test_a_model_tells_its_metadata_and_readiness(client: TestClient) -> None:
+    """In the form of the Open Inference Protocol."""
+    told = client.get("/v2/models/sums").json()
+
+    assert (told["name"], told["versions"]) == ("sums", ["2.0"])
+    assert told["inputs"] == [{"name": "ids", "datatype": "INT64", "shape": [-1, -1]}]
+    assert told["outputs"] == [{"name": "sums", "datatype": "FP32", "shape": [-1, -1, 3]}]
+    assert client.get("/v2/models/sums/ready").json()["ready"] is True
+    assert client.get("/v1/models/sums").status_code == 200
+    assert client.get("/v2/health/ready").json() == {"ready": True}
+    assert client.get("/v2/health/live").json() == {"live": True}
+    assert client.get("/ping").json() == {"status": "Healthy"}
+    assert client.get("/v2").json()["extensions"] == ["binary_tensor_data", "sequence"]
+
+
+def test_each_batch_is_reported_to_the_host(client: TestClient) -> None:
+    """With the numbers that TorchServe gets."""
+    before = len(COUNTED)
+
+    client.post("/predictions/sums", content=b"[1, 2, 3]", headers=JSON)
+
+    (batch,) = COUNTED[before:]
+    assert (batch.requests, batch.sequences, batch.stats.real_timesteps) == (1, 1, 3)
+
+
+def test_an_archive_that_was_changed_is_not_served(tmp_path: Path) -> None:
+    """Every file is compared with the list, as by TorchServe's entry point."""
+    folder = make_archive(tmp_path / "sums")
+    changed = Path(shutil.copytree(folder, tmp_path / "changed"))
+    (changed / "codec_of_tests.py").write_text("raise SystemExit")
+
+    with pytest.raises(ArchiveError, match=r"codec_of_tests\.py was changed"):
+        ServedArchive(settings(changed), count)
+
+
+def test_an_archive_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """The error says which."""
+    with pytest.raises(ArchiveError, match="there is no archive"):
+        ServedArchive(settings(tmp_path / "none.mar"), count)
