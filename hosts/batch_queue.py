@@ -85,12 +85,12 @@ class BatchQueue:
     async def _answer(self, batch: Sequence[_Waiting]) -> None:
         requests = [waiting.request for waiting in batch]
         try:
-            responses = await self.call(lambda: self._handle(requests))
+            answered = [*zip(batch, await self.call(lambda: self._handle(requests)), strict=True)]
         except Exception as error:  # noqa: BLE001 - it goes to each caller
             for waiting in batch:
                 if not waiting.response.done():
                     waiting.response.set_exception(error)
             return
-        for waiting, response in zip(batch, responses, strict=True):
+        for waiting, response in answered:
             if not waiting.response.done():
                 waiting.response.set_result(response)

@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Message
 
 from ..handlers.formats.json_text import to_json
 from ..handlers.formats.request import RawRequest
@@ -21,6 +24,8 @@ from .routes import NoRouteError, Route, find_route
 from .served_archive import ServedArchive
 
 _FORMS = ("multipart/form-data", "application/x-www-form-urlencoded")
+_FORM_BYTES = 1 << 16
+"""Bytes of a form beside those of its fields."""
 _OF_SERVER = ("describe", "explain")
 """Headers by which TorchServe's frontend asks its workers: a client's mean nothing."""
 
@@ -81,24 +86,43 @@ async def raw_request(request: Request, most_bytes: int) -> RawRequest:
     """
     headers: dict[str, object] = {name: value for name, value in request.headers.items() if name not in _OF_SERVER}
     row: dict[str, object] = {name: value.encode() for name, value in request.query_params.items()}
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type in _FORMS:
-        async with request.form(max_part_size=most_bytes) as form:
-            for name, value in form.items():
-                row[name] = await value.read() if isinstance(value, UploadFile) else value.encode()
-                if isinstance(value, UploadFile) and value.content_type:
-                    headers[name] = {"content-type": value.content_type}
-        return RawRequest(row, headers)
-    body = bytearray()
-    size = 0
+    is_form = request.headers.get("content-type", "").partition(";")[0].strip().lower() in _FORMS
+    body, size = await _read(request, most_bytes + _FORM_BYTES * is_form)
+    if body is None:
+        return RawRequest({"body": None}, {**headers, "content-length": str(size)})
+    if is_form:
+        return await _form_request(request, body, row, headers)
+    if body or not row:
+        row["body"] = body
+    return RawRequest(row, headers)
+
+
+async def _read(request: Request, most_bytes: int) -> tuple[bytes | None, int]:
+    """Read the body to its end, and keep it if it is within the bound; returns its size too."""
+    body, size = bytearray(), 0
     async for part in request.stream():
         size += len(part)
         if size <= most_bytes:
             body += part
-    if size > most_bytes:
-        return RawRequest({"body": None}, {**headers, "content-length": str(size)})
-    if size or not row:
-        row["body"] = bytes(body)
+    return (bytes(body), size) if size <= most_bytes else (None, size)
+
+
+async def _form_request(
+    request: Request, body: bytes, row: dict[str, object], headers: dict[str, object]
+) -> RawRequest:
+    """Parse a form. One that cannot be parsed has no fields, as in TorchServe."""
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": body}
+
+    try:
+        async with Request(request.scope, receive).form(max_part_size=len(body)) as form:
+            for name, value in form.items():
+                row[name] = await value.read() if isinstance(value, UploadFile) else value.encode()
+                if isinstance(value, UploadFile) and value.content_type:
+                    headers[name] = {"content-type": value.content_type}
+    except (HTTPException, MultiPartException):
+        return RawRequest({}, headers)
     return RawRequest(row, headers)
 
 

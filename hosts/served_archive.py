@@ -15,6 +15,7 @@ from ..handlers.open_service import open_service
 from ..handlers.readiness import readiness
 from ..handlers.responses import DEFAULT_MAX_RESPONSE_BYTES, RawResponse
 from ..handlers.service import DEFAULT_RESPONSE_TIMEOUT_MS, Service
+from ..handlers.streaming.sessions import StoreSessions
 from ..inference.errors import ArchiveError
 from ..inference.reader import ArchiveReader
 from .batch_queue import BatchQueue
@@ -80,6 +81,8 @@ class ServedArchive:
     async def close(self) -> None:
         """Answer what waits, and forget the programs."""
         await self._queue.close()
+        if isinstance(self._service.sessions, StoreSessions):
+            self._service.sessions.store.close()
         self._files.close()
 
 

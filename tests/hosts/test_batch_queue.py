@@ -139,6 +139,18 @@ def test_a_batch_that_fails_fails_for_its_requests_alone() -> None:
     asyncio.run(ask())
 
 
+def test_an_engine_that_returns_too_few_responses_fails_for_its_requests_alone() -> None:
+    """Nobody waits forever."""
+
+    async def ask() -> None:
+        queue = BatchQueue(lambda requests: [], 8, most_waiting=100)
+        with pytest.raises(ValueError, match="zip"):
+            await asyncio.wait_for(queue.respond(request(1)), 20)
+        await queue.close()
+
+    asyncio.run(ask())
+
+
 def test_close_waits_for_what_was_accepted() -> None:
     """Nobody who was let in goes without a response."""
     engine = Engine()

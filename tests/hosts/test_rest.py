@@ -132,6 +132,21 @@ def test_a_form_has_the_body_in_a_field(client: TestClient) -> None:
         torch.testing.assert_close(torch.tensor(found.json()), torch.tensor(eager([1, 2])))
 
 
+@pytest.mark.parametrize("body", [b"", b"--x\r\n", b"--x\r\nContent-Disposition: form-data\r\n\r\n1\r\n--x--"])
+def test_a_form_that_cannot_be_parsed_is_refused(client: TestClient, body: bytes) -> None:
+    """As TorchServe does, which passes it on without fields."""
+    found = client.post("/predictions/sums", content=body, headers={"content-type": "multipart/form-data; boundary=x"})
+
+    assert (found.status_code, found.json()["type"]) == (400, "MalformedBody")
+
+
+def test_a_form_that_is_too_large_is_refused(client: TestClient) -> None:
+    """Its fields are not parsed."""
+    found = client.post("/predictions/sums", files={"data": ("x.json", b" " * 7_000_000, "application/json")})
+
+    assert (found.status_code, found.json()["type"]) == (413, "BodyTooLarge")
+
+
 def test_the_header_by_which_torchserve_asks_for_a_description_means_nothing_from_a_client(client: TestClient) -> None:
     """It belongs to the frontend of TorchServe."""
     found = client.post("/predictions/sums", content=b"[1]", headers={**JSON, "explain": "True"})
