@@ -12,12 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ray
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
-from ray import serve
-from starlette.requests import Request
-from starlette.responses import Response
 from typing_extensions import Self
+
+try:
+    import ray
+    from ray import serve
+    from starlette.requests import Request
+    from starlette.responses import Response
+except ImportError as error:
+    raise ImportError(f"Ray Serve is missing here ({error}): pip install 'torchserve-neuron-lstm[ray]'") from error
 
 from ..inference.reader import ArchiveReader
 from .ray_metrics import RayMetrics
