@@ -8,7 +8,7 @@ Ray Serve's own batching waits for a timer; here each archive of a replica has a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ except ImportError as error:
 
 from ..inference.reader import ArchiveReader
 from .ray_metrics import RayMetrics
-from .rest import respond
+from .rest import not_ready, respond
 from .served_archive import ArchiveSettings, ServedArchive, most_in_batch
 
 _BATCHES_WAITING = 4
@@ -100,12 +100,17 @@ class Replica:
 
     async def reconfigure(self, user_config: dict[str, dict[str, str]]) -> None:
         """Load the archives that are named now, and close the former ones once their requests are answered."""
-        loaded = await asyncio.to_thread(_load, user_config["archives"])
+        loaded: dict[str, ServedArchive] = {}
+        try:
+            for name, path in user_config["archives"].items():
+                loaded[name] = await asyncio.to_thread(_load, name, path)
+        except BaseException:
+            await _close(loaded.values())
+            raise
         former = [*self._served.values()]
         self._served.clear()
         self._served.update(loaded)
-        for one in former:
-            await one.close()
+        await _close(former)
 
     async def __call__(self, request: Request) -> Response:
         """Answer one HTTP request."""
@@ -117,16 +122,16 @@ class Replica:
         Raises:
             RuntimeError: one of them does not work.
         """
-        for name, one in [*self._served.items()]:
-            found = await one.readiness()
-            if not found["ready"]:
-                raise RuntimeError(f"the model {name} is not ready: {found}")
+        if found := await not_ready(self._served):
+            raise RuntimeError(f"models are not ready: {found}")
 
 
-def _load(archives: dict[str, str]) -> dict[str, ServedArchive]:
+def _load(name: str, path: str) -> ServedArchive:
     threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
-    loaded = {}
-    for name, path in archives.items():
-        waiting = _BATCHES_WAITING * most_in_batch(ArchiveReader(Path(path)).manifest())
-        loaded[name] = ServedArchive(ArchiveSettings(path, name, threads, waiting), RayMetrics(name).report)
-    return loaded
+    waiting = _BATCHES_WAITING * most_in_batch(ArchiveReader(Path(path)).manifest())
+    return ServedArchive(ArchiveSettings(path, name, threads, waiting), RayMetrics(name).report)
+
+
+async def _close(archives: Iterable[ServedArchive]) -> None:
+    for one in archives:
+        await one.close()

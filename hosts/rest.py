@@ -40,12 +40,12 @@ async def respond(request: Request, archives: Mapping[str, ServedArchive]) -> Re
         return await _of_server(route, archives)
     archive = archives.get(route.model)
     if archive is None:
-        return _error(404, "ModelNotFoundException", f"Model not found: {route.model}")
+        return _no_model(route.model)
     if route.version and route.version != archive.version:
         message = f"Model version: {route.version} does not exist for model: {route.model}"
         return _error(404, "ModelVersionNotFoundException", message)
     if route.action == "infer":
-        return await _infer(route.model, archives, request)
+        return await _infer(archive, archives, request)
     return await _of_model(route, archive)
 
 
@@ -56,15 +56,18 @@ async def _of_model(route: Route, archive: ServedArchive) -> Response:
     return _json(200 if found["ready"] else 503, {"name": archive.name, **found})
 
 
-async def _infer(name: str, archives: Mapping[str, ServedArchive], request: Request) -> Response:
+async def _infer(archive: ServedArchive, archives: Mapping[str, ServedArchive], request: Request) -> Response:
     try:
-        raw = await raw_request(request, archives[name].manifest.limits.body_bytes)
+        raw = await raw_request(request, archive.manifest.limits.body_bytes)
     except ClientDisconnect:
         return Response(status_code=499)  # nobody reads it
+    present = archives.get(archive.name)  # it may have been replaced, or removed, while the body was read
+    if present is None:
+        return _no_model(archive.name)
     try:
-        return http_response(await archives[name].respond(raw))  # perhaps another one than before the body was read
+        return http_response(await present.respond(raw))
     except QueueFullError:
-        message = f'Model "{name}" has as many requests waiting as it may have; send the request again'
+        message = f'Model "{archive.name}" has as many requests waiting as it may have; send the request again'
         return _error(503, "ServiceUnavailableException", message)
 
 
@@ -73,10 +76,20 @@ async def _of_server(route: Route, archives: Mapping[str, ServedArchive]) -> Res
         return _json(200, server_metadata())
     if route.action == "live":
         return _json(200, {"live": True})
-    ready = all([bool((await archive.readiness())["ready"]) for archive in archives.values()])
+    ready = not await not_ready(archives)
     if route.action == "ping":
         return _json(200 if ready else 500, {"status": "Healthy" if ready else "Unhealthy"})
     return _json(200 if ready else 503, {"ready": ready})
+
+
+async def not_ready(archives: Mapping[str, ServedArchive]) -> dict[str, object]:
+    """Try all models, and return the readiness of those that are not ready, by name."""
+    found: dict[str, object] = {}
+    for name in [*archives]:
+        archive = archives.get(name)  # none is kept across an await: a former one is closed
+        if archive is not None and not (told := await archive.readiness())["ready"]:
+            found[name] = told
+    return found
 
 
 async def raw_request(request: Request, most_bytes: int) -> RawRequest:
@@ -130,6 +143,10 @@ def http_response(response: RawResponse) -> Response:
     """Return the response as ASGI servers send it."""
     content_type, headers = http_headers(response)
     return Response(response.body, response.status, {**headers, "content-type": content_type})
+
+
+def _no_model(name: str) -> Response:
+    return _error(404, "ModelNotFoundException", f"Model not found: {name}")
 
 
 def _no_route(status: int) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.testclient import TestClient
+from starlette.types import Message
 from tiny_archive import make_archive, make_model
 
 from torchserve_neuron_lstm.bucketing.shapes import BucketGrid
@@ -167,6 +169,28 @@ def test_a_model_tells_its_metadata_and_readiness(client: TestClient) -> None:
     assert client.get("/v2/health/live").json() == {"live": True}
     assert client.get("/ping").json() == {"status": "Healthy"}
     assert client.get("/v2").json()["extensions"] == ["binary_tensor_data", "sequence"]
+
+
+def test_a_model_that_is_removed_while_a_body_is_read_is_not_found(tmp_path: Path) -> None:
+    """Its archive is closed by then."""
+    archives = {"sums": ServedArchive(settings(make_archive(tmp_path / "sums")), count)}
+
+    async def ask() -> Response:
+        async def receive() -> Message:
+            await archives.pop("sums").close()
+            return {"type": "http.request", "body": b"[1]"}
+
+        headers = [(b"content-type", b"application/json")]
+        scope = {"type": "http", "method": "POST", "path": "/predictions/sums", "query_string": b"", "headers": headers}
+        return await respond(Request(scope, receive), archives)
+
+    threads = torch.get_num_threads()
+    try:
+        response = asyncio.run(ask())
+    finally:
+        torch.set_num_threads(threads)
+
+    assert response.status_code == 404
 
 
 def test_each_batch_is_reported_to_the_host(client: TestClient) -> None:
