@@ -8,18 +8,11 @@ from pathlib import Path
 
 import pytest
 from archiving import Source, archived, write_source
+from served_models import NATIVE, SCORER, SCORING, TAGGER, TAGGING
 from torchserve_process import TorchServe, serving
-
-from torchserve_neuron_lstm.backends.registry import get_backend
 
 HERE = Path(__file__).parent
 SEED_MODELS = HERE / "seed_models"
-TAGGER = HERE / "models" / "tagger.py"
-SCORER = HERE.parents[1] / "benchmarks" / "refusals" / "model.py"
-
-HAS_COMPILER = get_backend("inductor").unavailable() is None
-NATIVE = "native" if HAS_COMPILER else "onnxruntime"
-"""The engine that compiles a kernel for recurrences, if there is a C++ compiler."""
 
 LENGTHLESS = """
 inputs: {inputs: {dtype: float32, shape: [time, batch, 3]}}
@@ -33,22 +26,6 @@ outputs: [padded_result, ht, ct]
 buckets: {batch: [4], length: [8]}
 """
 FINAL_STATE = PACKED.replace("padded_result, ", "")
-TAGGING = f"""
-inputs:
-  ids: {{dtype: int64, shape: [batch, time]}}
-  frames: {{dtype: float32, shape: [batch, time, 3]}}
-lengths: lengths
-outputs: [tags, label]
-buckets: {{batch: [1, 8], length: [16, 32]}}
-backend: {NATIVE}
-"""
-SCORING = """
-inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
-lengths: lengths
-outputs: [scores]
-buckets: {batch: [1, 8], length: [16, 32]}
-backend: onnxruntime
-"""
 MODELS = {
     "fixed_length": (SEED_MODELS / "fixed_length" / "model.py", f"{LENGTHLESS}backend: onnxruntime"),
     "packed_sorted": (SEED_MODELS / "packed_sorted" / "model.py", f"{PACKED}backend: eager"),

@@ -20,12 +20,11 @@ import torch
 from archiving import Source, archived, write_source
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from served_models import SCORER
 from torchserve_process import TorchServe, serving
 
 from torchserve_neuron_lstm.archiver_ext.archive.file_list import write_list
 from torchserve_neuron_lstm.archiver_ext.cli import main
-
-from .conftest import SCORER
 
 BLOCK = """
 inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}

@@ -13,9 +13,8 @@ import pytest
 import torch
 from archiving import archived, write_source
 from rest import JSON, Reply, post
+from served_models import SCORER
 from torchserve_process import TorchServe, serving
-
-from .conftest import SCORER
 
 BLOCK = """
 inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}

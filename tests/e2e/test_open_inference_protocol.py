@@ -15,12 +15,13 @@ import torch
 import tritonclient.http as triton
 from archiving import Source, archived, write_source
 from rest import JSON, post, post_json
+from served_models import NATIVE, SCORER
 from torchserve_process import TorchServe, serving
 from tritonclient.utils import InferenceServerException
 
 from torchserve_neuron_lstm import open_archive
 
-from .conftest import NATIVE, SCORER, Store
+from .conftest import Store
 
 STREAMING = f"""
 inputs: {{frames: {{dtype: float32, shape: [batch, time, 3]}}}}

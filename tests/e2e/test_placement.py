@@ -11,9 +11,8 @@ from pathlib import Path
 
 import torch
 from archiving import archived, write_source
+from served_models import SCORER
 from torchserve_process import TorchServe, serving
-
-from .conftest import SCORER
 
 BLOCK = """
 inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}

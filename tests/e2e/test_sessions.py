@@ -20,11 +20,10 @@ import torch
 from archiving import Source, archived, write_source
 from redis_server import RedisServer, running, server_programs
 from rest import JSON, Reply, assert_close, assert_refused, get, post
+from served_models import NATIVE, SCORER
 from torchserve_process import TorchServe, serving
 
 from torchserve_neuron_lstm.sessions.ids import store_key
-
-from .conftest import NATIVE, SCORER
 
 ID, START, END, STEP, TOKEN = (f"ts_request_sequence_{word}" for word in ("id", "start", "end", "step", "token"))
 ROUNDS = 12

@@ -10,28 +10,11 @@ from pathlib import Path
 
 import pytest
 from archiving import archived, write_source
+from served_models import SCORER, SCORING, TAGGER, TAGGING
 from torchserve_process import TorchServe, free_ports, serving
 
 os.environ.update(RAY_USAGE_STATS_ENABLED="0", RAY_memory_monitor_refresh_ms="0", RAY_DEDUP_LOGS="0")
 
-E2E = Path(__file__).parents[2] / "e2e"
-SCORER = E2E.parents[1] / "benchmarks" / "refusals" / "model.py"
-SCORING = """
-inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
-lengths: lengths
-outputs: [scores]
-buckets: {batch: [1, 8], length: [16, 32]}
-backend: onnxruntime
-"""
-TAGGING = """
-inputs:
-  ids: {dtype: int64, shape: [batch, time]}
-  frames: {dtype: float32, shape: [batch, time, 3]}
-lengths: lengths
-outputs: [tags, label]
-buckets: {batch: [1, 8], length: [16, 32]}
-backend: native
-"""
 STREAMING = """
 inputs: {frames: {dtype: float32, shape: [batch, time, 3]}}
 lengths: lengths
@@ -40,7 +23,7 @@ buckets: {batch: [1, 8], length: [16]}
 backend: native
 streaming: {store: disk}
 """
-MODELS = {"scorer": (SCORER, SCORING), "tagger": (E2E / "models" / "tagger.py", TAGGING), "stream": (SCORER, STREAMING)}
+MODELS = {"scorer": (SCORER, SCORING), "tagger": (TAGGER, TAGGING), "stream": (SCORER, STREAMING)}
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import torch
 import tritonclient.http as triton
 from archiving import archived, write_source
 from rest import JSON, Reply, post
+from served_models import SCORER, SCORING
 from torchserve_process import TorchServe
 from tritonclient.utils import InferenceServerException
 
@@ -30,7 +31,7 @@ from torchserve_neuron_lstm.handlers.service import Service
 from torchserve_neuron_lstm.hosts.ray import app
 from torchserve_neuron_lstm.inference.errors import ArchiveError
 
-from .conftest import MODELS, SCORER, SCORING, Archives
+from .conftest import MODELS, Archives
 
 pytestmark = pytest.mark.timeout(600)
 REQUESTS = 500
