@@ -141,9 +141,16 @@ BASE = (
 STORE_FILES: Mapping[str, tuple[str, ...]] = {
     "disk": ("sessions/sqlite_file.py", "sessions/sqlite_store.py", "sessions/store_time.py"),
     "redis": (
+        "sessions/partitions.py",
         "sessions/redis_client.py",
+        "sessions/redis_cluster.py",
+        "sessions/redis_connections.py",
+        "sessions/redis_node.py",
+        "sessions/redis_partition.py",
         "sessions/redis_scripts.py",
+        "sessions/redis_shards.py",
         "sessions/redis_store.py",
+        "sessions/redis_topology.py",
         "sessions/store_time.py",
     ),
 }

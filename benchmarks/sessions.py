@@ -35,7 +35,7 @@ from torchserve_neuron_lstm.sessions.redis_store import RedisStore
 from torchserve_neuron_lstm.sessions.session import Reply, Session, decode_session, encode_session
 from torchserve_neuron_lstm.sessions.settings import Limits, RedisSettings
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
-from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, Written
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoredRecord, Written
 
 BATCH = 32
 STATE_BYTES = 4096
@@ -79,7 +79,7 @@ def run_batches(opened: Opened, sessions: int, batches: int, seed: int) -> Times
     for number in range(batches + WARM_UP):
         names = [f"session-{name}" for name in choice.sample(range(sessions), BATCH)]
         began = time.perf_counter()
-        found = [one for one in store.read(names) if one is not None]
+        found = [one for one in store.read(names) if isinstance(one, StoredRecord)]
         kept = [decode_session(one.record) for one in found]
         middle = time.perf_counter()
         changes = [

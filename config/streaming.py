@@ -13,6 +13,7 @@ from ..sessions.settings import (
     RedisSettings,
     SessionFields,
     SessionSettings,
+    cluster_limit_errors,
     normalize_field_name,
     redis_setting_errors,
 )
@@ -41,6 +42,11 @@ class RedisConfig(Strict):
     """For how long a batch waits for the server before its requests are refused with 503."""
     replicas: NonNegativeInt = RedisSettings.replicas
     """Replicas that must have a request's state before it is answered: a failover to one loses nothing."""
+    cluster: bool = RedisSettings.cluster
+    """Whether the server is one node of a cluster, over which the sessions are spread.
+
+    Left out, one server has all sessions.
+    """
 
     @classmethod
     def cross_field_errors(cls, given: Mapping[str, Any]) -> Iterator[tuple[Location, str]]:
@@ -124,6 +130,10 @@ class StreamingConfig(Strict):
                 yield (key,), f"expected none: it belongs to store: {own}, and the store is {store}"
         if store == "redis" and not given.get("redis"):
             yield ("redis",), "is missing: store: redis needs the server's address, as in {url: redis://cache:6379/0}"
+        if as_mapping(given.get("redis")).get("cluster") is True:
+            limits = {key: given.get(key, cls.model_fields[key].default) for key in ("max_sessions", "max_bytes")}
+            for key, message in cluster_limit_errors(limits):
+                yield (key,), message
 
     def settings(self, state: str) -> SessionSettings:
         """Return the settings for the manifest.

@@ -1,62 +1,88 @@
-"""Client of a Redis or Valkey server: connecting, and what the server's errors mean."""
+"""Client of Redis or Valkey servers: connecting, and what the servers' errors mean."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple, Optional
 
 from .settings import RedisSettings
 from .store import StoreFullError, StoreUnavailableError
 
-if TYPE_CHECKING:
-    from redis import Redis
+
+class Address(NamedTuple):
+    """Address of one server."""
+
+    host: str
+    port: int
 
 
-def connect(settings: RedisSettings) -> Redis:
-    """Return a client of the server. It connects with the first command.
+def check_package() -> None:
+    """Check that the host has the client of servers.
 
     Raises:
-        StoreUnavailableError: the password or the package `redis` is missing.
+        StoreUnavailableError: the package `redis` is missing.
     """
     try:
-        from redis import Redis
-        from redis.backoff import NoBackoff
-        from redis.retry import Retry
+        import redis  # noqa: F401 - whether it is there
     except ImportError as error:
         raise StoreUnavailableError(
             f"sessions on a server need the package redis: pip install redis ({error})"
         ) from error
+
+
+def make_connection(settings: RedisSettings, address: Address, seconds: float) -> Any:
+    """Return a `redis.Connection` to a server; `seconds` limit the attempt to connect, which its first command makes.
+
+    Raises:
+        StoreUnavailableError: the password is missing.
+    """
+    from redis.backoff import NoBackoff
+    from redis.connection import Connection, SSLConnection
+    from redis.retry import Retry
+
     tls: dict[str, Any] = {}
     if settings.tls:
-        tls = {"ssl": True, "ssl_cert_reqs": "required", "ssl_check_hostname": True, "ssl_ca_certs": settings.ca_file}
-    return Redis(
-        host=settings.host,
-        port=settings.port,
+        tls = {"ssl_cert_reqs": "required", "ssl_check_hostname": True, "ssl_ca_certs": settings.ca_file}
+    return (SSLConnection if settings.tls else Connection)(
+        host=address.host,
+        port=address.port,
         db=settings.database,
         username=settings.username,
         password=_password(settings.password_env),
         socket_timeout=settings.timeout_seconds,
-        socket_connect_timeout=settings.timeout_seconds,
+        socket_connect_timeout=seconds,
         retry=Retry(NoBackoff(), 0),  # the caller knows which commands may be repeated
         protocol=2,  # which all servers support
         **tls,
     )
 
 
-def store_error(settings: RedisSettings, error: Exception) -> StoreUnavailableError:
-    """Convert an error of the client to one that says what an operator can do."""
+def store_error(settings: RedisSettings, error: Exception, url: Optional[str] = None) -> StoreUnavailableError:
+    """Convert an error of the client to one that says what an operator can do; `url` is that of the server."""
     from redis import exceptions
 
-    what = f"the session store {settings.address} cannot be used: {error}"
+    what = f"the session store {url or settings.address} cannot be used: {error}"
+    found = StoreUnavailableError(what)
     # Within a script it is an error of the script, which quotes it.
     if isinstance(error, exceptions.OutOfMemoryError) or "OOM command not allowed" in str(error):
-        return StoreFullError(f"{what}; give the server more memory, or allow fewer sessions")
-    if isinstance(error, (exceptions.AuthenticationError, exceptions.NoPermissionError)):
+        found = StoreFullError(f"{what}; give the server more memory, or allow fewer sessions")
+    elif isinstance(error, (exceptions.AuthenticationError, exceptions.NoPermissionError)):
         secret = f" and the password in {settings.password_env}" if settings.password_env else " and password_env"
-        return StoreUnavailableError(f"{what}; check the username{secret}")
-    if isinstance(error, exceptions.TimeoutError):
-        return StoreUnavailableError(f"{what}; it did not answer within {settings.timeout_seconds:g} seconds")
-    return StoreUnavailableError(what)
+        found = StoreUnavailableError(f"{what}; check the username{secret}")
+    elif isinstance(error, exceptions.TimeoutError):
+        found = StoreUnavailableError(f"{what}; it did not answer within {settings.timeout_seconds:g} seconds")
+    elif "cluster support disabled" in str(error):
+        found = StoreUnavailableError(f"{what}; it is no node of a cluster: leave out cluster: true")
+    elif not settings.cluster and type(error).__name__ == "MovedError":
+        found = StoreUnavailableError(f"{what}; it is a node of a cluster: set cluster: true")
+    found.__cause__ = error
+    return found
+
+
+def server_url(settings: RedisSettings, address: Address) -> str:
+    """Return the complete address of a server, for messages."""
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    return f"{'rediss' if settings.tls else 'redis'}://{host}:{address.port}/{settings.database}"
 
 
 def _password(variable: str | None) -> str | None:

@@ -11,6 +11,10 @@ _NEWER: Mapping[str, Any] = {"newer": True}
 """A setting that archives made before it lack; it is not written where it has its default."""
 
 
+PARTITIONS = 16
+"""Partitions of a model's sessions on a cluster. Another number would make sessions that are stored unknown."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of one model's sessions."""
@@ -83,7 +87,10 @@ class RedisSettings:
     """
 
     url: str
-    """`redis://HOST:PORT/DATABASE`, or `rediss://` for TLS."""
+    """`redis://HOST:PORT/DATABASE`, or `rediss://` for TLS.
+
+    Of any node of a cluster.
+    """
     username: Optional[str] = None
     password_env: Optional[str] = None
     """The environment variable that holds the password."""
@@ -96,6 +103,8 @@ class RedisSettings:
     """Time limit of a connection attempt, and of a response."""
     replicas: int = field(default=0, metadata=_NEWER)
     """Replicas that must have a change before its request is answered."""
+    cluster: bool = field(default=False, metadata=_NEWER)
+    """Whether the server is one node of a cluster; the client finds the others."""
 
     def __post_init__(self) -> None:
         for key, message in redis_setting_errors(vars(self)):
@@ -165,6 +174,9 @@ class SessionSettings:
                 raise ValueError(f"{key}: expected a positive number, got {value}")
         if (self.store == "redis") != (self.redis is not None):
             raise ValueError(f"redis: expected with store redis and with no other, got it with store {self.store}")
+        if self.redis is not None and self.redis.cluster:
+            for key, message in cluster_limit_errors({"max_sessions": self.max_sessions, "max_bytes": self.max_bytes}):
+                raise ValueError(f"{key}: {message}")
 
     @property
     def limits(self) -> Limits:
@@ -209,8 +221,22 @@ def redis_setting_errors(settings: Mapping[str, Any]) -> Iterator[tuple[str, str
             yield "url", f"expected redis://HOST:PORT/DATABASE, or rediss:// for TLS, got {url[:60]!r}"
         elif settings.get("ca_file") is not None and urlsplit(url).scheme != "rediss":
             yield "ca_file", "expected none without TLS: the address begins with redis://"
+        elif settings.get("cluster") is True and int(urlsplit(url).path.strip("/") or 0):
+            yield "url", f"expected database 0 with cluster: true, got {url[:60]!r}: a cluster has no other"
     if settings.get("username") is not None and settings.get("password_env") is None:
         yield "password_env", "is missing: a username needs the environment variable that holds its password"
+
+
+def cluster_limit_errors(limits: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield (key, message) for each limit that leaves nothing to a partition of a cluster.
+
+    >>> list(cluster_limit_errors({"max_sessions": 15, "max_bytes": 2**20}))
+    [('max_sessions', 'expected 16 or more with cluster: true, got 15: each of 16 partitions has its share')]
+    """
+    for key, limit in limits.items():
+        if type(limit) is int and limit < PARTITIONS:
+            share = f"each of {PARTITIONS} partitions has its share"
+            yield key, f"expected {PARTITIONS} or more with cluster: true, got {limit}: {share}"
 
 
 def _is_redis_url(url: str) -> bool:

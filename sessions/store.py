@@ -195,19 +195,22 @@ class Store(Protocol):
 
     A session that was idle for too long counts as missing, whether or not its record has been removed yet. Time is that
     of the store (`sessions.store_time`). The records never take more than `Limits.bytes`.
+
+    A store may lie on several servers. Then an error takes the place of each session whose server cannot be used.
     """
 
-    def read(self, ids: Sequence[str]) -> list[StoredRecord | None]:
+    def read(self, ids: Sequence[str]) -> Sequence[StoredRecord | StoreUnavailableError | None]:
         """Return the record of each session, in order; None where there is none.
 
         Raises:
             StoreUnavailableError: nothing can be read.
         """
 
-    def write(self, changes: Sequence[RecordUpdate]) -> list[WriteOutcome]:
+    def write(self, changes: Sequence[RecordUpdate]) -> Sequence[WriteOutcome | StoreUnavailableError]:
         """Make each change on its own: completely or not at all.
 
-        A crash of a process loses no change that was made. The ids of one call are different.
+        A crash of a process loses no change that was made. The ids of one call are different. A call without changes
+        tells whether anything can be written.
 
         Raises:
             StoreUnavailableError: no change was made. Over a network this is not certain: the response may have been

@@ -99,7 +99,15 @@ class StoreSessions:
             records = self.store.read([key.id for key in keys])
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(keys)
-        return [LoadedSession(None) if record is None else _read(record) for record in records]
+        refused = _refusals(records)
+        return [
+            refused[record]
+            if isinstance(record, StoreUnavailableError)
+            else LoadedSession(None)
+            if record is None
+            else _read(record)
+            for record in records
+        ]
 
     def token(self, steps: int, state: bytes) -> str | None:
         """Return None: the id is enough."""
@@ -111,14 +119,21 @@ class StoreSessions:
             outcomes = self.store.write([*map(_record_update, updates)])
         except StoreUnavailableError as error:
             return [_unavailable(error)] * len(updates)
-        return [_write_refusal(update, outcome) for update, outcome in zip(updates, outcomes)]
+        refused = _refusals(outcomes)
+        return [
+            refused[outcome] if isinstance(outcome, StoreUnavailableError) else _write_refusal(update, outcome)
+            for update, outcome in zip(updates, outcomes)
+        ]
 
     def expired(self) -> int:
         """Return the store's count."""
         return self.store.expired()
 
     def available(self) -> bool:
-        """Whether the store takes a write, one of no session."""
+        """Whether the store takes a write, one of no session.
+
+        One server of several is enough: the sessions of the others get 503, and a host less would not help them.
+        """
         try:
             self.store.write([])
         except StoreUnavailableError as error:
@@ -214,6 +229,12 @@ def _write_refusal(update: SessionUpdate, outcome: object) -> RevisionConflict |
         message = f"the session cannot store more: the limit of {outcome.limit} is reached; send a shorter request"
         return RequestError("StoreFull", message, wait)
     return None
+
+
+def _refusals(found: Sequence[object]) -> dict[StoreUnavailableError, RequestError]:
+    """Return the refusal for each error; those of one server are one, which is logged once."""
+    errors = dict.fromkeys(one for one in found if isinstance(one, StoreUnavailableError))
+    return {error: _unavailable(error) for error in errors}
 
 
 def _unavailable(error: StoreUnavailableError) -> RequestError:

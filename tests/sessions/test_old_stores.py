@@ -58,7 +58,7 @@ def test_old_and_new_code_share_a_store(
     archive: Path, place: tuple[str, Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive can be replaced, and put back, while its sessions go on."""
-    for module in ("redis_store", "sqlite_store"):
+    for module in ("redis_partition", "sqlite_store"):
         monkeypatch.setattr(f"torchserve_neuron_lstm.sessions.{module}._SWEEP_SECONDS", 0.0)
     where, store = place
     assert old(archive, where, "write", "a", "b") == "Written Written"

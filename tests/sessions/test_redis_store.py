@@ -14,6 +14,7 @@ import pytest
 from lossy import lossy_way
 from memory_store import Clock
 from redis_server import RedisServer, running, server_programs
+from store_calls import records, stored
 from tls import certificate, tls_in_front
 
 from torchserve_neuron_lstm.sessions.redis_store import RedisStore
@@ -60,14 +61,13 @@ def store_on() -> Iterator[MakeStore]:
 
 def write(store: RedisStore, name: str, record: bytes) -> None:
     """Write a record in the place of the stored one."""
-    (found,) = store.read([name])
+    found = stored(store, name)
     assert store.write([RecordUpdate(name, record, found and found.revision)]) == [Written()]
 
 
 def read(store: RedisStore, name: str) -> bytes | None:
     """The stored record."""
-    (found,) = store.read([name])
-    return found and found.record
+    return records(store.read([name]))[0]
 
 
 def test_a_server_that_was_killed_has_what_was_written_when_it_is_back(start: Start, store_on: MakeStore) -> None:
@@ -120,7 +120,7 @@ def test_a_write_whose_answer_was_lost_is_made_once(start: Start, store_on: Make
     with lossy_way(server.port) as way:
         store = store_on(f"redis://127.0.0.1:{way.port}", Clock())
         write(store, "a", b"record")
-        (found,) = store.read(["a"])
+        found = stored(store, "a")
         assert found is not None
 
         way.answers_to_lose = 1

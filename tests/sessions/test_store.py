@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import Clock, MemoryStore
-from store_calls import WIDE, begin, records, revision
+from store_calls import WIDE, answered, begin, records, revision, stored
 
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.store import (
@@ -195,7 +195,7 @@ def test_many_expired_sessions_are_removed_in_the_course_of_some_writes(places: 
     clock.now += 1000
     expired = []
     for _ in range(4):
-        store.write([RecordUpdate("a", b"a", store.read(["a"])[0] and revision(store, "a"))])
+        store.write([RecordUpdate("a", b"a", stored(store, "a") and revision(store, "a"))])
         assert store.totals().sessions == 1
         expired.append(store.expired())
         clock.now += 10
@@ -226,7 +226,7 @@ def test_simultaneous_writers_lose_no_increment(places: Places) -> None:
     def increment_often(store: Store) -> None:
         for _ in range(25):
             while True:
-                (found,) = store.read(["a"])
+                found = stored(store, "a")
                 assert found is not None
                 if store.write([RecordUpdate("a", b"%d" % (int(found.record) + 1), found.revision)]) == [Written()]:
                     break
@@ -272,7 +272,7 @@ def test_a_store_does_what_was_promised(places: Places, limits: Limits, data: st
     for _ in range(data.draw(st.integers(1, 12))):
         clock.now += data.draw(passing)
         store = data.draw(st.sampled_from(stores))
-        found, as_promised = store.read(NAMES), promised.read(NAMES)
+        found, as_promised = answered(store.read(NAMES)), promised.read(NAMES)
         assert records(found) == records(as_promised)
         for name, one, other in zip(NAMES, found, as_promised, strict=True):
             read[name].append((one and one.revision, other and other.revision))

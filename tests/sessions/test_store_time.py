@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import Clock
-from store_calls import WIDE, begin, records, revision
+from store_calls import WIDE, begin, records, revision, stored
 
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
 from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoreTotals, Written
@@ -143,7 +143,7 @@ class _Used:
 
     def use(self, store: Store) -> None:
         """Continue the session if its time is not over."""
-        (found,) = store.read(["theirs"])
+        found = stored(store, "theirs")
         if self._clock.now - self._last > WIDE.idle_seconds:
             return
         assert found is not None

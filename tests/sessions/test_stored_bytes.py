@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from memory_store import Clock
+from store_calls import stored
 
 from torchserve_neuron_lstm.sessions.settings import Limits
 from torchserve_neuron_lstm.sessions.sqlite_store import SqliteStore
@@ -48,7 +49,7 @@ class Bytes(RuleBasedStateMachine):
     def continue_(self, name: str, size: int, worker: int, ended: bool) -> None:
         """Continue or end a session: what is small, or no larger than before, is always taken."""
         store = self._store(worker)
-        (found,) = store.read([name])
+        found = stored(store, name)
         if found is None:
             return
         (outcome,) = store.write([RecordUpdate(name, bytes(size), found.revision, ended)])

@@ -89,8 +89,10 @@ def _place(spec: registry.EngineSpec) -> str:
 ENGINE_FILES = (
     *((_place(spec), spec.packages) for spec in registry.ENGINES.values()),
     ("backends/onnx_export.py", ("onnx", "onnxscript")),
-    ("sessions/redis_store.py", ("redis",)),
     ("sessions/redis_client.py", ("redis",)),
+    ("sessions/redis_connections.py", ("redis",)),
+    ("sessions/redis_node.py", ("redis",)),
+    ("sessions/redis_shards.py", ("redis",)),
     *((file, ("cryptography",)) for file in ("handlers/neuron_lstm.py", "archiver_ext/commands/sign.py")),
 )
 """Third-party packages of one backend or store, for its functions only; a folder ends in a slash."""

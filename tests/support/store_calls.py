@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchserve_neuron_lstm.sessions.settings import Limits
-from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoredRecord, Written
+from torchserve_neuron_lstm.sessions.store import RecordUpdate, Store, StoredRecord, StoreUnavailableError, Written
 
 WIDE = Limits(sessions=1000, bytes=1_000_000, idle_seconds=900.0, retry_seconds=60.0)
 
@@ -18,11 +18,27 @@ def begin(store: Store, *names: str, record: bytes = b"record", ended: bool = Fa
 
 def revision(store: Store, name: str) -> int:
     """The revision of an existing record."""
-    (found,) = store.read([name])
+    found = stored(store, name)
     assert found is not None
     return found.revision
 
 
-def records(found: Sequence[StoredRecord | None]) -> list[bytes | None]:
+def stored(store: Store, name: str) -> StoredRecord | None:
+    """The record of a session whose server can be read."""
+    (found,) = answered(store.read([name]))
+    return found
+
+
+def answered(found: Sequence[StoredRecord | StoreUnavailableError | None]) -> list[StoredRecord | None]:
+    """Raise the error of a session whose server cannot be read."""
+    without_errors: list[StoredRecord | None] = []
+    for one in found:
+        if isinstance(one, StoreUnavailableError):
+            raise one
+        without_errors.append(one)
+    return without_errors
+
+
+def records(found: Sequence[StoredRecord | StoreUnavailableError | None]) -> list[bytes | None]:
     """The records that were found, without their revisions, which belong to the store."""
-    return [one and one.record for one in found]
+    return [one and one.record for one in answered(found)]

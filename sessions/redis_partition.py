@@ -1,0 +1,217 @@
+"""Commands and replies of one partition of a network store: sessions whose keys are under one prefix, on one server.
+
+Nothing here talks to a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from hashlib import sha1
+from secrets import token_bytes
+from time import monotonic
+from typing import Any, NamedTuple, Optional, Union
+
+from .ids import client_key
+from .redis_scripts import (
+    BEYOND_BYTES,
+    BEYOND_CLIENT,
+    BEYOND_SESSIONS,
+    BEYOND_UNCONFIRMED,
+    CONFLICT,
+    RECORD_HEADER,
+    TOTALS,
+    WRITE,
+    WRITTEN,
+)
+from .settings import Limits
+from .store import (
+    Conflict,
+    LimitExceeded,
+    RecordUpdate,
+    StoredRecord,
+    StoreTotals,
+    WriteOutcome,
+    Written,
+    byte_limit,
+    client_limit,
+    session_limit,
+    unconfirmed_limit,
+)
+from .store_time import Reading, SeenTime, StoredTime, current_time, estimate
+
+_SWEPT_ROWS = 200
+"""Records removed at a time; other clients wait meanwhile."""
+_SWEEP_SECONDS = 5.0
+"""Interval between two removals of expired records."""
+
+
+class Command(NamedTuple):
+    """One command of a server; a script is called by its digest."""
+
+    words: tuple[Any, ...]
+    script: Optional[str] = None
+    asking: bool = False
+    """Whether the keys are on their way to the server that is asked."""
+
+
+class PartitionWrite(NamedTuple):
+    """The command of a write, and what its reply is read with."""
+
+    command: Command
+    own: float
+    """This host's own clock, in milliseconds."""
+    sweeps: bool
+
+
+def call_script(script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Command:
+    """Return the command that runs a script."""
+    return Command(("EVALSHA", _digest(script), len(keys), *keys, *arguments), script)
+
+
+@cache
+def _digest(script: str) -> str:
+    return sha1(script.encode()).hexdigest()  # noqa: S324 - the servers name scripts so
+
+
+class RedisPartition:
+    """One partition of the sessions of `model`, with keys that begin with `prefix`.
+
+    It remembers the store's time when it last looked, and when it last removed expired records. The clock that all
+    hosts share is the server's; a `clock` can replace it and the steady clock of this host. `extent` is added to the
+    name of a limit that is reached.
+    """
+
+    def __init__(
+        self, prefix: str, model: str, limits: Limits, clock: Optional[Callable[[], Reading]] = None, extent: str = ""
+    ) -> None:
+        self._prefix = prefix
+        self._model = model
+        self._limits = limits
+        self._clock = clock
+        self._extent = extent
+        self._seen: SeenTime | None = None
+        self._swept: float | None = None
+        self._expired = 0
+
+    def read(self, members: Sequence[str]) -> list[Command]:
+        """Return the commands that read the records of `members`."""
+        sizes = self._name("sizes")
+        return [Command(("MGET", *map(self._record, members))), Command(("HGET", sizes, "clock")), Command(("TIME",))]
+
+    def records(self, replies: Sequence[Any]) -> list[StoredRecord | None]:
+        """Return the records from the replies to `read`, in order; None where there is none."""
+        values, kept, (seconds, microseconds) = replies
+        shared = float(int(seconds) * 1000 + int(microseconds) // 1000) if self._clock is None else self._shared()
+        now = self._look(kept, shared)
+        return [None if value is None else self._found(value, now) for value in values]
+
+    @property
+    def sweep_is_due(self) -> bool:
+        """Whether the next write removes expired records."""
+        return self._swept is None or abs(self._own() - self._swept) >= 1000 * _SWEEP_SECONDS
+
+    def write(self, members: Sequence[str], changes: Sequence[RecordUpdate]) -> PartitionWrite:
+        """Return the command that makes each change, in order; `members` are their keys.
+
+        It can be repeated as it is: a change that was made already is not made again.
+        """
+        own, sweeps = self._own(), self.sweep_is_due
+        counted = ("open", "unconfirmed", "ended", "sizes", "clients")
+        keys = [*map(self._name, counted), *map(self._record, members)]
+        arguments: list[Any] = [*self._clocks(own), *self._limit_arguments(), int(sweeps), self._record("")]
+        for member, change in zip(members, changes):
+            expected = b"" if change.revision is None else change.revision.to_bytes(8, "big")
+            client = "" if change.client is None else client_key(change.client, self._model).hex()
+            # The new revision is unique, and the same when the call has to be repeated.
+            arguments += (member, expected, token_bytes(8), int(change.ended), int(change.unconfirmed), client)
+            arguments.append(change.record)
+        return PartitionWrite(call_script(WRITE, keys, arguments), own, sweeps)
+
+    def outcomes(self, written: PartitionWrite, reply: Sequence[Any]) -> list[WriteOutcome]:
+        """Return the outcome of each change from the reply to a write."""
+        expired, now, *answers = reply
+        self._seen = SeenTime(now, written.own)
+        self._expired += expired
+        self._swept = written.own if written.sweeps else self._swept
+        return [
+            self._outcome(code, wait, limit) for code, wait, limit in zip(answers[::3], answers[1::3], answers[2::3])
+        ]
+
+    def put_off_sweep(self, written: PartitionWrite) -> None:
+        """Remove expired records one interval later: the server did not answer."""
+        self._swept = written.own if written.sweeps else self._swept
+
+    def count(self) -> Command:
+        """Return the command that counts open sessions and bytes."""
+        keys = [*map(self._name, ("open", "unconfirmed", "sizes"))]
+        return call_script(TOTALS, keys, [*self._clocks(self._own()), *self._lifetimes()[:2]])
+
+    def totals(self, reply: Sequence[Any]) -> StoreTotals:
+        """Return the totals from the reply to `count`."""
+        sessions, size, oldest = reply
+        return StoreTotals(sessions, size, None if oldest < 0 else oldest / 1000)
+
+    def expired(self) -> int:
+        """Return the number of idle sessions that were removed since the last call."""
+        expired, self._expired = self._expired, 0
+        return expired
+
+    def _name(self, name: str) -> str:
+        return f"{self._prefix}{name}"
+
+    def _record(self, member: str) -> str:
+        return f"{self._prefix}record:{member}"
+
+    def _own(self) -> float:
+        # This host's own clock in milliseconds.
+        return 1000 * (monotonic() if self._clock is None else self._clock().own)
+
+    def _shared(self) -> float:
+        assert self._clock is not None
+        return 1000 * self._clock().shared
+
+    def _clocks(self, own: float) -> tuple[Union[str, int], Union[str, int]]:
+        # Milliseconds: the shared clock, empty for the server's, and the store's time by this host's own clock.
+        by_own = estimate(self._seen, own)
+        shared = "" if self._clock is None else int(self._shared())
+        return shared, "" if by_own is None else int(by_own)
+
+    def _lifetimes(self) -> tuple[int, int, int]:
+        limits = self._limits
+        return int(limits.idle_seconds * 1000), int(limits.lifetime * 1000), int(limits.retry_seconds * 1000)
+
+    def _limit_arguments(self) -> tuple[Union[str, int], ...]:
+        limits = self._limits
+        sessions = limits.sessions, limits.unconfirmed, "" if limits.client_sessions is None else limits.client_sessions
+        sizes = limits.bytes, limits.common_bytes, limits.unconfirmed_bytes, limits.own_bytes
+        return *self._lifetimes(), *sessions, *sizes, _SWEPT_ROWS
+
+    def _look(self, kept: bytes | None, shared: float) -> float:
+        time, then_shared = (shared, shared) if kept is None else map(float, kept.split())
+        reading = Reading(shared, self._own())
+        now = current_time(StoredTime(time, then_shared), self._seen, reading)
+        self._seen = SeenTime(now, reading.own)
+        return now
+
+    def _found(self, value: bytes, now: float) -> StoredRecord | None:
+        if len(value) < RECORD_HEADER.size:  # not a record of this store
+            return None
+        revision, ended, last = RECORD_HEADER.unpack_from(value)
+        if last < now - 1000 * (self._limits.retry_seconds if ended else self._limits.idle_seconds):
+            return None
+        return StoredRecord(value[RECORD_HEADER.size :], revision)
+
+    def _outcome(self, code: int, wait_milliseconds: int, limit: int) -> WriteOutcome:
+        if code == WRITTEN:
+            return Written()
+        if code == CONFLICT:
+            return Conflict()
+        limits = self._limits
+        names = {
+            BEYOND_SESSIONS: session_limit(limits),
+            BEYOND_UNCONFIRMED: unconfirmed_limit(limits),
+            BEYOND_CLIENT: client_limit(limits),
+            BEYOND_BYTES: byte_limit(limit),
+        }
+        return LimitExceeded(f"{names[code]}{self._extent}", wait_milliseconds / 1000)
